@@ -1,0 +1,68 @@
+# Every target sets up what it needs; what is there already is left alone. `make help` lists them.
+
+VENV    := .venv
+BIN     := $(VENV)/bin
+SOURCES  = $(wildcard aiorecover tests benchmarks examples)
+
+# Handed on to pytest, the demo, the benchmarks or the prover: make test ARGS="-k ring -x"
+ARGS    ?=
+# For prove: the seed that an earlier run printed repeats it, and so many cycles of kill -9 are run.
+SEED    ?=
+COUNT   ?= 200
+
+# The interpreter: python3, or the newest that has the version and everything that a virtual environment needs.
+FITS     = import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 15))
+PYTHON  ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
+               "$$name" -c '$(FITS)' 2>/dev/null && command -v "$$name" && break; done)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check bench prove clean python
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+demo: $(VENV)/demo.stamp  ## see it survive: no Java, no Docker, no Kafka needed
+	@$(BIN)/aiorecover demo $(ARGS)
+
+test: $(VENV)/dev.stamp  ## all tests, against a real Kafka (Java 17 or newer, or Docker)
+	@$(BIN)/python -m tests.support.broker
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/dev.stamp  ## style, format and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy $(SOURCES)
+
+bench: $(VENV)/dev.stamp  ## measure, side by side with the alternatives
+	@$(BIN)/python -m tests.support.broker
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+prove: $(VENV)/dev.stamp  ## kill -9 again and again and look for every record: SEED=... COUNT=200
+	@$(BIN)/python -m tests.support.broker
+	@$(BIN)/python -m tests.prove $(if $(SEED),--seed $(SEED)) --cycles $(COUNT) $(ARGS)
+
+clean:  ## remove everything that was made here
+	rm -rf $(VENV) .cache build dist htmlcov .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+python:  ## say which interpreter will be used
+	@path="$(PYTHON)"; test -n "$$path" && echo "$$path" || { \
+	    echo "no python of 3.11 to 3.14 with venv was found: install python3 and python3-venv" >&2; exit 1; }
+
+$(VENV)/venv.stamp:
+	@$(MAKE) --no-print-directory --silent python >/dev/null
+	"$(PYTHON)" -m venv --clear $(VENV)
+	@touch $@
+
+# For the demo: little enough that it starts in seconds.
+$(VENV)/demo.stamp: pyproject.toml | $(VENV)/venv.stamp
+	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	@touch $@
+
+# For everything else. Dependency groups need pip 25.1.
+$(VENV)/dev.stamp: pyproject.toml | $(VENV)/venv.stamp
+	@echo "setting up $(VENV) with the tools of development: this takes a minute or two, once"
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable '.[all]' --group dev
+	@touch $@

@@ -1,0 +1,46 @@
+"""aiorecover: the asyncio producer for Kafka that does not lose records."""
+
+from aiorecover.errors import (
+    ClosedError,
+    ConfigError,
+    DeliveryError,
+    DeliveryPendingError,
+    EncodeError,
+    PermanentDeliveryError,
+    RecordTooLargeError,
+    RecoverError,
+    WalCorruptError,
+    WalDestinationError,
+    WalError,
+    WalFormatError,
+    WalFullError,
+    WalIOError,
+    WalLockedError,
+)
+from aiorecover.producer import RecoverableProducer
+from aiorecover.receipt import DeliveryReport, Receipt
+from aiorecover.statistics import Statistics
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ClosedError",
+    "ConfigError",
+    "DeliveryError",
+    "DeliveryPendingError",
+    "DeliveryReport",
+    "EncodeError",
+    "PermanentDeliveryError",
+    "Receipt",
+    "RecordTooLargeError",
+    "RecoverError",
+    "RecoverableProducer",
+    "Statistics",
+    "WalCorruptError",
+    "WalDestinationError",
+    "WalError",
+    "WalFormatError",
+    "WalFullError",
+    "WalIOError",
+    "WalLockedError",
+]

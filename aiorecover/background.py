@@ -1,0 +1,150 @@
+"""The coroutines beside `publish`: loops only, the deciding is below.
+
+dispatcher   ring → lanes                      (delivery)
+discovery    topics that are not known yet     (delivery)
+checkpoint   watermark → disk, slots → free    every `checkpoint_interval_ms`, and when slots wait
+fsync        frames → disk                     every `fsync_interval_ms`, with fsync="interval"
+spare        the next slot, ahead of need      when the ring asks
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from aiorecover.config import Config
+from aiorecover.delivery.delivery import Delivery
+from aiorecover.errors import WalError, WalFullError, WalIOError
+from aiorecover.wal.directory import Directory
+from aiorecover.wal.keeper import Keeper
+
+log = logging.getLogger("aiorecover")
+
+RECYCLE_TICK = 0.1  # seconds between two looks whether slots wait: at 100 MB/s that is at most one slot more
+FAILURE_PAUSE = 1.0  # seconds before a loop that failed unexpectedly is started again
+
+
+class Background:
+    """Runs the loops of one started producer."""
+
+    def __init__(
+        self,
+        config: Config,
+        directory: Directory,
+        keeper: Keeper,
+        delivery: Delivery,
+        on_room: Callable[[], None],
+    ) -> None:
+        """``on_room`` is called when slots were freed."""
+        self._config = config
+        self._directory = directory
+        self._keeper = keeper
+        self._delivery = delivery
+        self._on_room = on_room
+        self._spare_wanted = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._checkpointing = asyncio.Lock()
+        self.checkpoints = 0
+        self.full = False
+
+    def start(self) -> None:
+        """Begin every loop."""
+        loops: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "dispatcher": self._delivery.run_dispatcher,
+            "discovery": self._delivery.run_discovery,
+            "checkpoint": self._checkpoint_loop,
+            "spare": self._spare_loop,
+        }
+        if self._config.fsync == "interval":
+            loops["fsync"] = self._fsync_loop
+        for name, loop in loops.items():
+            self._tasks.append(asyncio.create_task(self._forever(name, loop), name=f"aiorecover-{name}"))
+
+    async def stop(self) -> None:
+        """End every loop."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    def want_spare(self) -> None:
+        """The ring has no next slot ready."""
+        self._spare_wanted.set()
+
+    async def sync(self) -> None:
+        """One fdatasync of the ring that begins now."""
+        await self._keeper.submit(self._directory.ring.sync)
+
+    async def checkpoint(self) -> int:
+        """Capture the state, make it durable, free what it covers; the number of slots freed (I1, I4)."""
+        async with self._checkpointing:
+            ring = self._directory.ring
+            captured = self._directory.next_checkpoint(ring.watermark(), self._directory.checkpoint.destination)
+            await self._keeper.submit(self._directory.write_checkpoint, captured)
+            self.checkpoints += 1
+            freed = ring.recycle(captured.watermark)
+        if freed:
+            self._on_room()
+        return freed
+
+    async def _forever(self, name: str, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """A loop that dies of something unexpected is reported and begun again: delivery must not just stop."""
+        while True:
+            try:
+                await loop()
+            except WalError as error:
+                log.error("the %s loop stops until the directory is reopened error=%s", name, error)  # noqa: TRY400
+                return
+            except Exception:
+                log.exception("the %s loop failed and is begun again", name)
+            await asyncio.sleep(FAILURE_PAUSE)
+
+    async def _checkpoint_loop(self) -> None:
+        clock = asyncio.get_running_loop().time
+        interval = self._config.checkpoint_interval_ms / 1000
+        last, mark = clock(), -1
+        while True:
+            await asyncio.sleep(min(RECYCLE_TICK, interval))
+            ring = self._directory.ring
+            due = clock() - last >= interval
+            if due:
+                self._check_files()
+            if ring.recyclable or (due and ring.watermark() != mark):
+                mark = ring.watermark()
+                await self.checkpoint()
+                last = clock()
+
+    def _check_files(self) -> None:
+        """Records stored in files that nobody can open any more would be lost at the next start."""
+        wrong = self._directory.moved_away()
+        if wrong is not None and self._directory.ring.failure is None:
+            message = (
+                f"the files of the directory were removed or replaced: stop, restore them, start anew path={wrong}"
+            )
+            self._directory.ring.poison(WalIOError(None, message))
+            log.critical("nothing more is accepted: %s", message)
+
+    async def _fsync_loop(self) -> None:
+        ring, stored = self._directory.ring, 0
+        while True:
+            await asyncio.sleep(self._config.fsync_interval_ms / 1000)
+            if ring.sequence == stored:
+                continue
+            sequence = ring.sequence
+            await self.sync()
+            stored = sequence
+
+    async def _spare_loop(self) -> None:
+        while True:
+            await self._spare_wanted.wait()
+            self._spare_wanted.clear()
+            if not self._directory.ring.wants_spare:
+                continue
+            try:
+                await self._keeper.submit(self._directory.ring.prepare_spare)
+            except WalFullError as error:
+                if not self.full:
+                    log.warning("no room for another slot error=%s", error)
+                self.full = True
+            else:
+                self.full = False

@@ -1,0 +1,20 @@
+"""The command line: ``aiorecover demo``; needs ``pip install 'aiorecover[demo]'``."""
+
+import sys
+
+__all__ = ["main"]
+
+_NEEDED = {"rich", "typer"}
+_INSTALL = "the aiorecover command needs typer and rich: pip install 'aiorecover[demo]'"
+
+
+def main() -> None:
+    """Run the command line; exit status 2 and one sentence when typer or rich are not installed."""
+    try:
+        from aiorecover.cli.app import app  # noqa: PLC0415 - optional dependencies, needed only here
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _NEEDED:
+            raise
+        sys.stderr.write(_INSTALL + "\n")
+        raise SystemExit(2) from None
+    app()

@@ -1,0 +1,84 @@
+"""The commands and their options; what they do is in modules of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pathlib
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from aiorecover.cli import demo as demo_command
+from aiorecover.cli.demo_view import choose_view, show_verdict
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="aiorecover: publish to Kafka without waiting, and without losing a record.",
+)
+
+_USAGE = 2
+_FAILED = 1
+_INTERRUPTED = 130
+
+
+@app.callback()
+def _commands() -> None:
+    # A callback keeps `demo` a command of its own while it is the only one.
+    pass
+
+
+@app.command()
+def demo(
+    records: Annotated[int, typer.Option(min=1, help="How many records to publish.")] = 60_000,
+    rate: Annotated[int, typer.Option(min=1, help="Records published in a second.")] = 4_000,
+    bootstrap_servers: Annotated[
+        str | None,
+        typer.Option(help="Use this Kafka, host:port,..., which cannot be taken down. Default: an embedded one."),
+    ] = None,
+    topic: Annotated[str | None, typer.Option(help="Default: a fresh topic.")] = None,
+    wal_dir: Annotated[
+        pathlib.Path | None,
+        typer.Option(help="Directory of the write-ahead log, kept afterwards. Default: a temporary one."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same seed, the same records and moments of failure.")] = 1,
+    json_output: Annotated[  # noqa: FBT002 - an option, never passed by place
+        bool, typer.Option("--json", help="Print the verdict as JSON on stdout, progress on stderr.")
+    ] = False,
+) -> None:
+    """Publish while the broker goes down and the publishing process is killed, then count every record.
+
+    Exit status 0: every accepted record is in Kafka, in order. 1: it is not, or the demonstration failed.
+    2: an option or an installation needs mending.
+    """
+    options = demo_command.Options(
+        records=records,
+        rate=rate,
+        bootstrap_servers=bootstrap_servers,
+        topic=topic,
+        wal_dir=wal_dir,
+        seed=seed,
+    )
+    console = Console(stderr=json_output, highlight=False)
+    try:
+        with choose_view(console, records) as view:
+            outcome = asyncio.run(demo_command.run(options, view))
+    except demo_command.UsageError as error:
+        sys.stderr.write(f"{error}\n")
+        raise typer.Exit(_USAGE) from None
+    except demo_command.DemoError as error:
+        sys.stderr.write(f"{error}\n")
+        raise typer.Exit(_FAILED) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(_INTERRUPTED) from None
+    if json_output:
+        sys.stdout.write(json.dumps(outcome.as_json()) + "\n")
+    else:
+        show_verdict(console, outcome)
+    raise typer.Exit(0 if outcome.verdict.good else _FAILED)

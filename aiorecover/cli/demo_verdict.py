@@ -1,0 +1,176 @@
+"""The judge of the demonstration: what was accepted, by the pipe's word, against what stands in Kafka.
+
+It knows nothing of the library but the header ``aiorecover-id``. What was accepted it has from the publishing
+process's reports; what was delivered it reads back with a plain aiokafka consumer; the order it takes from
+the records' own contents: run number (which child) and record number, which rise for every key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from aiokafka import AIOKafkaConsumer
+from aiokafka.errors import UnknownTopicOrPartitionError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping
+
+    from aiokafka import TopicPartition
+
+__all__ = ["Ordinal", "Seen", "Verdict", "judge", "present_ends", "read_back"]
+
+ID_HEADER = "aiorecover-id"
+_EXAMPLES = 5
+_POLL_MS = 500
+_TRIES = 20
+_TRY_AGAIN_SECONDS = 0.25
+
+
+class Ordinal(NamedTuple):
+    """Where a record stands in what was published: which child published it, and its number."""
+
+    run: int
+    number: int
+
+
+class Seen(NamedTuple):
+    """One record as it stands in Kafka."""
+
+    partition: int
+    key: bytes
+    record_id: str
+    ordinal: Ordinal
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The counts; ``good`` is the judgement.
+
+    ``delivered``: accepted records found in Kafka. ``out_of_order``: first appearances behind a later record
+    of their key, or in another partition than it. ``altered``: the id stands at another record's contents.
+    ``repeated``: further appearances of an id. ``without_word``: in Kafka although the child was killed
+    before it could report that ``publish`` had returned. ``cut_off``: partitions whose oldest records the
+    broker deleted before they could be counted.
+    """
+
+    accepted: int
+    delivered: int
+    missing: int
+    out_of_order: int
+    altered: int
+    repeated: int
+    without_word: int
+    cut_off: int
+    examples: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        """True if every accepted record is there, unaltered and in order."""
+        return not (self.missing or self.out_of_order or self.altered or self.cut_off)
+
+    def as_json(self) -> dict[str, Any]:
+        """The counts and the judgement as plain data."""
+        return {**asdict(self), "good": self.good}
+
+
+def judge(accepted: Mapping[str, Ordinal], seen: Iterable[Seen], cut_off: int = 0) -> Verdict:
+    """Compare what was accepted with what is in Kafka, given in the order of each partition's offsets."""
+    found: set[str] = set()
+    newest: dict[bytes, Seen] = {}
+    repeated = out_of_order = altered = 0
+    examples: list[str] = []
+    for record in seen:
+        if record.record_id in found:
+            repeated += 1
+            continue
+        found.add(record.record_id)
+        if accepted.get(record.record_id, record.ordinal) != record.ordinal:
+            altered += 1
+            examples.append(f"altered {record.record_id}")
+        before = newest.setdefault(record.key, record)
+        if before is not record and not _follows(record, before):
+            out_of_order += 1
+            examples.append(f"out of order {record.record_id} after {before.record_id}")
+        else:
+            newest[record.key] = record
+    missing = [record_id for record_id in accepted if record_id not in found]
+    examples += [f"missing {record_id}" for record_id in missing]
+    return Verdict(
+        accepted=len(accepted),
+        delivered=len(accepted) - len(missing),
+        missing=len(missing),
+        out_of_order=out_of_order,
+        altered=altered,
+        repeated=repeated,
+        without_word=len(found) - (len(accepted) - len(missing)),
+        cut_off=cut_off,
+        examples=examples[:_EXAMPLES],
+    )
+
+
+async def present_ends(bootstrap_servers: str, topic: str) -> dict[int, int]:
+    """The present end of every partition: where the demonstration's records will begin."""
+    async with _reader(bootstrap_servers, topic) as consumer:
+        ends = await consumer.end_offsets(consumer.assignment())
+        return {partition.partition: offset for partition, offset in ends.items()}
+
+
+async def read_back(bootstrap_servers: str, topic: str, begin: Mapping[int, int]) -> tuple[list[Seen], int]:
+    """Read every record from ``begin`` to the present end; also how many partitions lost some of them."""
+    async with _reader(bootstrap_servers, topic) as consumer:
+        partitions = consumer.assignment()
+        first = await consumer.beginning_offsets(partitions)
+        ends = await consumer.end_offsets(partitions)
+        for partition in partitions:
+            consumer.seek(partition, max(begin.get(partition.partition, 0), first[partition]))
+        seen = [record async for record in _records(consumer, ends)]
+        # Asked once more: a broker that deletes by age or size may have done so meanwhile.
+        first = await consumer.beginning_offsets(partitions)
+    return seen, sum(offset > begin.get(partition.partition, 0) for partition, offset in first.items())
+
+
+@contextlib.asynccontextmanager
+async def _reader(bootstrap_servers: str, topic: str) -> AsyncIterator[AIOKafkaConsumer]:
+    """A plain consumer outside of any group, with every partition of the topic."""
+    tries = _TRIES
+    while True:
+        consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap_servers)
+        try:
+            await consumer.start()
+            break
+        except UnknownTopicOrPartitionError:
+            # A topic that was made just now need not be known to every broker yet.
+            await consumer.stop()
+            tries -= 1
+            if not tries:
+                raise
+            await asyncio.sleep(_TRY_AGAIN_SECONDS)
+    try:
+        yield consumer
+    finally:
+        await consumer.stop()
+
+
+async def _records(consumer: AIOKafkaConsumer, ends: dict[TopicPartition, int]) -> AsyncIterator[Seen]:
+    """Yield until every partition is read to its end; per partition in the order of offsets."""
+    behind = {partition for partition, end in ends.items() if await consumer.position(partition) < end}
+    while behind:
+        for partition, records in (await consumer.getmany(*behind, timeout_ms=_POLL_MS)).items():
+            for record in records:
+                if record.offset < ends[partition]:
+                    yield _seen(record)
+        behind = {partition for partition in behind if await consumer.position(partition) < ends[partition]}
+
+
+def _seen(record: Any) -> Seen:
+    contents = json.loads(record.value)
+    record_id = dict(record.headers)[ID_HEADER].decode()
+    return Seen(record.partition, record.key, record_id, Ordinal(contents["run"], contents["number"]))
+
+
+def _follows(record: Seen, before: Seen) -> bool:
+    return record.partition == before.partition and record.ordinal > before.ordinal

@@ -1,0 +1,42 @@
+"""Delivery: every frame that is not settled goes to Kafka, in order, until Kafka has acknowledged it.
+
+    ring ─> reader ─> dispatcher ─> lane (topic, partition) ─> batch ─> session (AIOKafkaProducer) ─> Kafka
+                                                                 │
+    ring <─ settle <─ on_delivery <─ sender <── acknowledgement ─┘
+
+One path
+    New records, an outage's backlog and what a crash left are the same thing: frames that are not settled. There is no
+    queue of records beside the ring; what is in memory is bounded (32 MiB of closed batches, two full batches a lane).
+
+Lane
+    One batch in flight; the next one only after its acknowledgement. A batch is bytes that never change: after an
+    error, a time-out or the death of a session the very same bytes are sent again, under the same Kafka identity
+    (producer id, epoch, base sequence), and the broker answers a repeat instead of appending it. The identity belongs
+    to the lane, not to aiokafka's session; sequences wrap modulo 2^31. When the broker no longer follows it, the lane
+    takes producer epoch + 1 and sequence 0. An opening takes a new Kafka producer id: records that were in flight when
+    the process died may appear twice, each a repeat of what was in flight. (A journal ends that in a later version.)
+
+Session
+    One AIOKafkaProducer at a time, idempotent, acks=all. Start needs no broker. A session is closed hard, within a
+    bounded time, and built anew from the bootstrap list when its sender died, when nothing was answered for 10 s with
+    batches in flight, or when an error says so (`outcomes`).
+
+Dispatcher
+    Never longer than a few milliseconds without giving the loop a turn. Linger is a rhythm: every ``linger_ms`` what is
+    open is handed over, at once or right behind the batch in flight. Records of an unknown topic, or of a partition
+    that does not exist, are passed over and the others go on; once the metadata knows it, a second reader goes back
+    to the first record passed over, up to where the first reader stands, and only then the lane is open again: its
+    order is kept (I6).
+
+Errors
+    One table (`outcomes`). Retriable: for ever. Permanent: in this version the lane is halted, loudly; its records stay
+    in the ring and are tried again after the next start. Nothing is dropped.
+
+Reports
+    `on_delivery` is called before settling, so at least once for each record, also across a crash. Reports are read
+    back from the frames: nothing is kept for records that nobody asks about.
+
+Limits
+    A lane whose partition does not answer holds up the dispatcher once its two batches wait (the retry drain will pass
+    it over in a later version).
+"""

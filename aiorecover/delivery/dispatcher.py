@@ -1,0 +1,329 @@
+"""Reads the ring in order and fills the lanes' batches.
+
+Everything that is not settled passes here, once: new records, an outage's backlog, what a crash left. Records whose
+lane cannot take them (unknown topic, missing partition, halted lane) are passed over; a second reader comes back for
+them (`_CatchUp`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.lane import Lane
+from aiorecover.delivery.router import Router, Topic
+from aiorecover.record import RECORD_ID_HEADER
+from aiorecover.wal.reading import Reader
+from aiorecover.wal.ring import Entry
+
+log = logging.getLogger("aiorecover.delivery")
+
+STEP = 512  # records between two turns of the loop: under 1 ms of work
+BATCH_BYTES = 32 * 1024 * 1024  # of all closed batches together: also keeps one request below the broker's 100 MB
+SMALLEST_BATCH = 16 * 1024  # bytes; aiokafka's own default: smaller ones cost more than they save
+DISCOVER_INTERVAL = 0.5  # seconds between two looks at topics that are not known
+
+
+class Behind:
+    """Records passed over: from where, of which topic (and partition, when only that is missing)."""
+
+    __slots__ = ("entry", "partition", "topic")
+
+    def __init__(self, topic: str, partition: int | None, entry: Entry) -> None:
+        """``entry`` is the first record that was passed over."""
+        self.topic = topic
+        self.partition = partition
+        self.entry = entry
+
+    @property
+    def at(self) -> tuple[int, int]:
+        """Order of that record: (slot ordinal, sequence)."""
+        return _order(self.entry)
+
+    def covers(self, topic: str, partition: int | None) -> bool:
+        """Whether a record is one of those."""
+        return self.topic == topic and self.partition in (None, partition)
+
+
+class Dispatcher:
+    """The one reader of new frames."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        router: Router,
+        *,
+        codec: int,
+        batch_bytes: int,
+        linger: float,
+        deliver: Callable[[Lane], None],
+        on_idle: Callable[[], None],
+    ) -> None:
+        """``deliver`` is told of lanes with a batch to send, ``on_idle`` that the next publish must `wake` us."""
+        self.reader = reader
+        self.router = router
+        self._codec = codec
+        self._batch_bytes = batch_bytes
+        self._linger = linger
+        self._deliver = deliver
+        self._on_idle = on_idle
+        self._held: list[Entry] = []
+        self._open: dict[Lane, None] = {}
+        self._bell: asyncio.Future[None] | None = None
+        self._tick = 0.0
+        self._flushing = 0
+        self._catch_up: tuple[Reader, list[Behind]] | None = None
+        self.behind: list[Behind] = []
+        self.fell_behind = asyncio.Event()
+        self.closed_bytes = 0  # of batches that are ready or in flight
+        self.undecodable = 0
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Dispatch for ever; never longer than a few milliseconds without giving the loop a turn."""
+        while True:
+            if self.step():
+                await asyncio.sleep(0)
+            else:
+                await self._rest()
+
+    def step(self) -> bool:
+        """Dispatch some records; False when nothing can be done right now."""
+        if self._catch_up is not None:
+            self._catch_up_step()
+        entries = self._held or self.reader.take(STEP)
+        if not entries:
+            return self._catch_up is not None and not self._full
+        done = self._dispatch(entries, catching=())
+        self._held = entries[done:]
+        return done > 0
+
+    async def _rest(self) -> None:
+        """Wait for records, room, or the moment to hand over what lingers."""
+        loop = asyncio.get_running_loop()
+        if self._flushing:
+            self.hand_over()
+        if self._open and not self._held:
+            pause = self._tick - loop.time()
+            if pause <= 0:
+                self.hand_over()
+                pause = self._linger
+            timer = loop.call_later(pause, self.wake) if self._open else None
+        else:
+            timer = None
+        self._bell = loop.create_future()
+        if timer is None and not self._held:
+            self._on_idle()
+        try:
+            await self._bell
+        finally:
+            self._bell = None
+            if timer is not None:
+                timer.cancel()
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        bell = self._bell
+        if bell is not None and not bell.done():
+            bell.set_result(None)
+
+    # -- records into batches ----------------------------------------------------------------------------------------
+
+    @property
+    def _full(self) -> bool:
+        return self.closed_bytes >= BATCH_BYTES
+
+    def _dispatch(self, entries: list[Entry], catching: "tuple[Behind, ...]") -> int:
+        """Put entries into their lanes' batches; how many were dealt with before one found no room."""
+        router = self.router
+        topics = router.topics
+        for number, entry in enumerate(entries):
+            slot, place, sequence, record = entry
+            if type(record) is not tuple:
+                self._report_undecodable(entry)
+                continue
+            name, key, value, partition, timestamp_ms, headers, _, _ = record
+            topic = topics.get(name) or router.topic(name)
+            lane = router.lane(topic, key, partition)
+            if self.behind and self._passes_over(name, partition, catching):
+                continue
+            if lane is None or lane.halted is not None:
+                self._fall_behind(topic, partition, lane, entry)
+                continue
+            batch = lane.open
+            if batch is None:
+                batch = self._begin(lane)
+                if batch is None:
+                    return number
+            header = (RECORD_ID_HEADER, b"%b%d" % (slot.id_prefix, sequence))
+            wire = [header] if headers is None else [*headers, header]
+            if batch.add(batch.count, timestamp_ms, key, value, wire) is None:
+                self._close(lane)
+                batch = self._begin(lane)
+                if batch is None:
+                    return number
+                batch.add(0, timestamp_ms, key, value, wire)
+            batch.count += 1
+            if slot is batch.slot:
+                batch.places.append(place)
+            else:
+                batch.start_group(slot).append(place)
+            lane.added += 1
+        return len(entries)
+
+    def _begin(self, lane: Lane) -> LaneBatch | None:
+        """A new open batch; None when the lane or all lanes together hold as much as they may."""
+        if lane.blocked or self._full:
+            return None
+        share = BATCH_BYTES // (2 * (len(self._open) + 1))
+        lane.open = LaneBatch(max(SMALLEST_BATCH, min(self._batch_bytes, share)), self._codec)
+        if not self._open:
+            self._tick = asyncio.get_running_loop().time() + self._linger
+        self._open[lane] = None
+        return lane.open
+
+    def _close(self, lane: Lane) -> None:
+        self._open.pop(lane, None)
+        batch = lane.close_open()
+        self.router.rotate(lane)
+        if batch is not None:
+            self.closed_bytes += batch.bytes
+            self._deliver(lane)
+
+    def hand_over(self) -> None:
+        """The linger is over: what is open goes to Kafka, at once or right behind the batch in flight."""
+        for lane in list(self._open):
+            if lane.in_flight is None and not lane.ready:
+                self._close(lane)
+            else:
+                lane.due = True
+        self._tick = asyncio.get_running_loop().time() + self._linger
+
+    def acknowledged(self, lane: Lane, batch: LaneBatch) -> None:
+        """A batch is in Kafka: there is room, and the lane's lingering batch may follow."""
+        self.closed_bytes -= batch.bytes
+        if lane.due and not lane.ready:
+            self._close(lane)
+        self.wake()
+
+    def drop_open(self, lane: Lane) -> None:
+        """The lane is halted: what it held stays in the ring."""
+        self._open.pop(lane, None)
+        lane.open = None
+        lane.due = False
+
+    def _report_undecodable(self, entry: Entry) -> None:
+        slot, _, sequence, reason = entry
+        self.undecodable += 1
+        log.error(
+            "a record cannot be decoded and stays in the ring record_id=%s%d reason=%s",
+            slot.id_prefix.decode(),
+            sequence,
+            getattr(reason, "reason", reason),
+        )
+
+    # -- passing over and catching up --------------------------------------------------------------------------------
+
+    def _fall_behind(self, topic: Topic, partition: int | None, lane: Lane | None, entry: Entry) -> None:
+        if lane is not None:  # halted: nothing is read again before the next start
+            return
+        where = partition if topic.count else None
+        self.behind.append(Behind(topic.name, where, entry))
+        self.fell_behind.set()
+        if topic.count:
+            log.error(
+                "partition does not exist: its records wait in the ring topic=%s partition=%s partitions=%d",
+                topic.name,
+                partition,
+                topic.count,
+            )
+        else:
+            log.info("topic is not known yet: its records wait in the ring topic=%s", topic.name)
+
+    def _passes_over(self, name: str, partition: int | None, catching: "tuple[Behind, ...]") -> bool:
+        """Records behind a gap wait for it; the catching reader takes only those that it came for."""
+        covering = [behind for behind in self.behind if behind.covers(name, partition)]
+        if not catching:
+            return bool(covering)
+        return not covering or any(behind not in catching for behind in covering)
+
+    def start_catching_up(self) -> None:
+        """Read again what was passed over and can be delivered by now; one such reading at a time."""
+        if self._catch_up is not None:
+            return
+        ready = [behind for behind in self.behind if self._can_take(behind)]
+        if not ready:
+            return
+        first = min(ready, key=lambda behind: behind.at)
+        slot, place, sequence, _ = first.entry
+        self._catch_up = (self.reader.behind(slot, place, sequence), ready)
+        log.info("catching up topics=%s", sorted({behind.topic for behind in ready}))
+        self.wake()
+
+    def _can_take(self, behind: Behind) -> bool:
+        topic = self.router.topic(behind.topic)
+        if behind.partition is not None:
+            return behind.partition in topic.partitions
+        return topic.count > 0
+
+    def _at(self) -> tuple[int, int]:
+        """Order of the next record that the primary reader dispatches."""
+        if self._held:
+            return _order(self._held[0])
+        return self.reader.at
+
+    def _catch_up_step(self) -> None:
+        """One step of the second reader, up to where the first one stands and no further."""
+        if self._catch_up is None:
+            return
+        reader, catching = self._catch_up
+        if reader.at >= self._at():
+            self._caught_up()
+            return
+        entries = reader.take(STEP)
+        until = self._at()
+        mine = [entry for entry in entries if _order(entry) < until and self._not_before(entry, catching)]
+        done = self._dispatch(mine, tuple(catching))
+        if done < len(mine):  # no room: come back to that record
+            slot, place, sequence, _ = mine[done]
+            reader.close()
+            self._catch_up = (self.reader.behind(slot, place, sequence), catching)
+        elif not entries or _order(entries[-1]) >= until:
+            self._caught_up()
+
+    @staticmethod
+    def _not_before(entry: Entry, catching: list[Behind]) -> bool:
+        """Records of a topic from before it fell behind were dispatched then."""
+        name = entry[3][0] if type(entry[3]) is tuple else None
+        return any(behind.topic == name and behind.at <= _order(entry) for behind in catching)
+
+    def _caught_up(self) -> None:
+        if self._catch_up is None:
+            return
+        reader, catching = self._catch_up
+        reader.close()
+        self._catch_up = None
+        self.behind = [behind for behind in self.behind if behind not in catching]
+
+    # -- flush -------------------------------------------------------------------------------------------------------
+
+    def begin_flush(self) -> None:
+        """Somebody waits: hand over without lingering."""
+        self._flushing += 1
+        self.hand_over()
+        self.wake()
+
+    def end_flush(self) -> None:
+        """They no longer do."""
+        self._flushing -= 1
+
+    @property
+    def waiting_from(self) -> tuple[int, int]:
+        """Order of the oldest record that is in no lane yet."""
+        return min([self._at(), *(behind.at for behind in self.behind)])
+
+
+def _order(entry: Entry) -> tuple[int, int]:
+    """Where a record stands in the ring: (slot ordinal, sequence)."""
+    return entry[0].header.ordinal, entry[2]

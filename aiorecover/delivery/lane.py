@@ -1,0 +1,104 @@
+"""The ordered stream of one (topic, partition): what is open, what is ready, and its Kafka identity. Pure."""
+
+from collections import deque
+from dataclasses import dataclass
+
+from aiorecover.delivery.batch import LaneBatch
+
+SEQUENCE_MODULUS = 1 << 31  # Kafka's sequences are signed 32-bit integers that wrap to zero
+EPOCH_LIMIT = (1 << 15) - 1  # Kafka's producer epochs are signed 16-bit integers
+MAX_READY = 2  # full batches waiting behind the one in flight: the next is there when the acknowledgement comes
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who the broker takes a lane for: a producer id and epoch."""
+
+    producer_id: int
+    epoch: int
+
+    def next_epoch(self) -> "Identity | None":
+        """The identity that replaces this one in a living process; None when Kafka's epochs are used up."""
+        if self.epoch >= EPOCH_LIMIT - 1:
+            return None
+        return Identity(self.producer_id, self.epoch + 1)
+
+
+class Lane:
+    """One partition's state. Strict order: one batch in flight, the next only after its acknowledgement."""
+
+    __slots__ = (
+        "added",
+        "delivering",
+        "due",
+        "halted",
+        "identity",
+        "in_flight",
+        "open",
+        "partition",
+        "ready",
+        "sequence",
+        "settled",
+        "topic",
+    )
+
+    def __init__(self, topic: str, partition: int) -> None:
+        """Start with nothing, and no identity: the first batch takes one."""
+        self.topic = topic
+        self.partition = partition
+        self.open: LaneBatch | None = None
+        self.ready: deque[LaneBatch] = deque()
+        self.in_flight: LaneBatch | None = None
+        self.identity: Identity | None = None
+        self.sequence = 0
+        self.due = False  # the open batch has lingered enough
+        self.halted: str | None = None  # the permanent error that stopped the lane
+        self.delivering = False  # a task is at work on it
+        self.added = 0  # records handed to it
+        self.settled = 0  # records acknowledged
+
+    @property
+    def blocked(self) -> bool:
+        """No further batch may be begun."""
+        return len(self.ready) >= MAX_READY
+
+    def close_open(self) -> LaneBatch | None:
+        """Move the open batch to the ready ones; it, or None when there was nothing in it."""
+        batch, self.open = self.open, None
+        self.due = False
+        if batch is None or batch.count == 0:
+            return None
+        batch.finish()
+        self.ready.append(batch)
+        return batch
+
+    def next(self) -> LaneBatch | None:
+        """Take the next batch to send, under the lane's identity."""
+        if self.in_flight is not None or not self.ready:
+            return None
+        self.in_flight = self.ready.popleft()
+        return self.in_flight
+
+    def identify(self, batch: LaneBatch, fresh: Identity) -> None:
+        """Give ``batch`` its place in the lane's sequence, once; ``fresh`` is used where the lane has no identity."""
+        if self.identity is None:
+            self.identity = fresh
+            self.sequence = 0
+        if batch.identity is not None:
+            return
+        batch.identify(self.identity.producer_id, self.identity.epoch, self.sequence)
+        self.sequence = (self.sequence + batch.count) % SEQUENCE_MODULUS
+
+    def renew(self, batch: LaneBatch, fresh: Identity) -> None:
+        """Take a fresh identity, because the broker no longer follows the old one; ``batch`` is its first."""
+        self.identity = (self.identity.next_epoch() if self.identity is not None else None) or fresh
+        self.sequence = 0
+        batch.identify(self.identity.producer_id, self.identity.epoch, 0)
+        self.sequence = batch.count % SEQUENCE_MODULUS
+
+    def acknowledged(self) -> LaneBatch | None:
+        """The batch in flight is in Kafka."""
+        batch, self.in_flight = self.in_flight, None
+        if batch is not None:
+            self.settled += batch.count
+        return batch

@@ -1,0 +1,207 @@
+"""Who is told of a record's end: `on_delivery` for every record, waiters for those that ask.
+
+No future and no dictionary entry exists for a record that nobody asks about. What a report says is read back from the
+record's frame in the ring, so it is the same before and after a crash.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+from aiokafka.structs import RecordMetadata
+
+from aiorecover import record as rec
+from aiorecover.delivery.batch import LaneBatch
+from aiorecover.errors import ClosedError
+from aiorecover.receipt import DeliveryReport
+from aiorecover.wal import format as fmt
+from aiorecover.wal.ring import Ring
+from aiorecover.wal.slot import Slot
+
+log = logging.getLogger("aiorecover.delivery")
+
+REMEMBERED_RECORDS = 65_536  # records whose offset can be told afterwards; about 3 MB
+CALLBACK_LIMIT = 30.0  # seconds for one awaited on_delivery: a callback that hangs must not stop delivery for ever
+
+OnDelivery = Callable[[DeliveryReport], Awaitable[None] | None]
+
+
+class Reports:
+    """Builds and hands out delivery reports."""
+
+    def __init__(self, ring: Ring, producer_id: str, on_delivery: OnDelivery | None) -> None:
+        """``on_delivery`` is called before settling: at least once for each record, also across a crash."""
+        self._ring = ring
+        self._producer_id = producer_id
+        self._on_delivery = on_delivery
+        self._waiters: dict[int, list[asyncio.Future[DeliveryReport]]] = {}
+        self._remembered: deque[tuple[LaneBatch, str, int, int]] = deque()
+        self._remembered_count = 0
+        self._closed = False
+        self.callback_errors = 0
+
+    # -- for publishers ----------------------------------------------------------------------------------------------
+
+    def waiter(self, topic: str, sequence: int, place: int) -> "asyncio.Future[DeliveryReport]":
+        """A future for the report of a record of this epoch; done already if the record is settled."""
+        future: asyncio.Future[DeliveryReport] = asyncio.get_running_loop().create_future()
+        if self._ring.is_settled(sequence, place):
+            future.set_result(self._remember(topic, sequence, place))
+        elif self._closed:
+            future.set_exception(_stopped())
+        else:
+            self._waiters.setdefault(sequence, []).append(future)
+        return future
+
+    def forget(self, sequence: int, future: "asyncio.Future[DeliveryReport]") -> None:
+        """Nobody waits for ``future`` any more."""
+        waiting = self._waiters.get(sequence, [])
+        if future in waiting:
+            waiting.remove(future)
+        if not waiting:
+            self._waiters.pop(sequence, None)
+
+    # -- for the lanes -----------------------------------------------------------------------------------------------
+
+    async def announce(self, batch: LaneBatch, topic: str, metadata: RecordMetadata) -> None:
+        """Call `on_delivery` for each record of an acknowledged batch, before it is settled."""
+        if self._on_delivery is None:
+            return
+        for number, (slot, place) in enumerate(_frames(batch)):
+            await self._call(self._report(slot, place, topic, metadata.partition, _offset(metadata, number)))
+
+    def collect(self, batch: LaneBatch, topic: str, metadata: RecordMetadata) -> list[tuple[int, DeliveryReport]]:
+        """The reports that somebody waits for; to be handed to `tell` once the batch is settled."""
+        self._keep(batch, topic, metadata)
+        if not self._waiters:
+            return []
+        wanted = []
+        for number, (slot, place) in enumerate(_frames(batch)):
+            sequence = _sequence(slot, place)
+            if sequence in self._waiters and slot.header.epoch == self._ring.epoch:
+                report = self._report(slot, place, topic, metadata.partition, _offset(metadata, number))
+                wanted.append((sequence, report))
+        return wanted
+
+    def tell(self, reports: list[tuple[int, DeliveryReport]]) -> None:
+        """Wake those who waited."""
+        for sequence, report in reports:
+            for future in self._waiters.pop(sequence, ()):
+                if not future.done():
+                    future.set_result(report)
+
+    def close(self) -> None:
+        """Nothing more will be delivered by this producer: tell whoever waits."""
+        self._closed = True
+        for waiting in self._waiters.values():
+            for future in waiting:
+                if not future.done():
+                    future.set_exception(_stopped())
+                    future.exception()  # a waiter that nobody awaits is no error
+        self._waiters.clear()
+
+    # -- the report --------------------------------------------------------------------------------------------------
+
+    def _report(self, slot: Slot, place: int, topic: str, partition: int | None, offset: int | None) -> DeliveryReport:
+        found = _record(slot, place)
+        return DeliveryReport(
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            timestamp_ms=found[rec.TIMESTAMP] if found is not None else None,
+            record_id=rec.record_id(self._producer_id, slot.header.epoch, _sequence(slot, place)),
+            context=found[rec.CONTEXT] if found is not None else None,
+        )
+
+    async def _call(self, report: DeliveryReport) -> None:
+        try:
+            result = self._on_delivery(report)  # type: ignore[misc]
+            if inspect.isawaitable(result):
+                async with asyncio.timeout(CALLBACK_LIMIT):
+                    await result
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            self.callback_errors += 1
+            log.exception("on_delivery failed, delivery goes on record_id=%s", report.record_id)
+
+    # -- reports asked for afterwards --------------------------------------------------------------------------------
+
+    def _keep(self, batch: LaneBatch, topic: str, metadata: RecordMetadata) -> None:
+        self._remembered.append((batch, topic, metadata.partition, metadata.offset))
+        self._remembered_count += batch.count
+        while self._remembered_count > REMEMBERED_RECORDS and len(self._remembered) > 1:
+            self._remembered_count -= self._remembered.popleft()[0].count
+
+    def _remember(self, topic: str, sequence: int, place: int) -> DeliveryReport:
+        """The report of a record that is settled already."""
+        for batch, name, partition, base in reversed(self._remembered):
+            if name != topic:
+                continue
+            number = 0
+            for slot, places in batch.frames:
+                if self._holds(slot, sequence) and place in places:
+                    offset = base + number + places.index(place) if base >= 0 else None
+                    return self._settled_report(topic, sequence, partition, offset, slot, place)
+                number += len(places)
+        return self._settled_report(topic, sequence, None, None, None, place)
+
+    def _holds(self, slot: Slot, sequence: int) -> bool:
+        if slot.header.epoch != self._ring.epoch or sequence < slot.header.first_sequence:
+            return False
+        return sequence <= slot.last_sequence if slot.sealed else sequence <= self._ring.sequence
+
+    def _settled_report(
+        self,
+        topic: str,
+        sequence: int,
+        partition: int | None,
+        offset: int | None,
+        slot: Slot | None,
+        place: int,
+    ) -> DeliveryReport:
+        found = _record(slot, place) if slot is not None else None
+        return DeliveryReport(
+            topic=topic,
+            partition=partition,
+            offset=offset,
+            timestamp_ms=found[rec.TIMESTAMP] if found is not None else None,
+            record_id=rec.record_id(self._producer_id, self._ring.epoch, sequence),
+            context=found[rec.CONTEXT] if found is not None else None,
+        )
+
+
+def _frames(batch: LaneBatch) -> Iterator[tuple[Slot, int]]:
+    for slot, places in batch.frames:
+        for place in places:
+            yield slot, place
+
+
+def _offset(metadata: RecordMetadata, number: int) -> int | None:
+    """The offset of a batch's record; None when the broker had seen the batch before and does not tell."""
+    return metadata.offset + number if metadata.offset >= 0 else None
+
+
+def _sequence(slot: Slot, place: int) -> int:
+    words = slot.words
+    if words is None:
+        return 0
+    at = place - fmt.SETTLE_WORD + fmt.SEQUENCE_WORD
+    return words[at] | words[at + 1] << 32
+
+
+def _record(slot: Slot, place: int) -> Any:
+    """The record of a frame whose slot is mapped, else None."""
+    if slot.map is None or slot.words is None:  # both or neither
+        return None
+    start = (place - fmt.SETTLE_WORD) * fmt.WORD
+    length = slot.words[place - fmt.SETTLE_WORD]
+    return rec.decode(slot.map[start + fmt.FRAME_BYTES : start + fmt.FRAME_BYTES + length])
+
+
+def _stopped() -> ClosedError:
+    message = "the producer was stopped before the record was settled: it is delivered after the next start"
+    return ClosedError(message)

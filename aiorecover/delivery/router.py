@@ -1,0 +1,141 @@
+"""Which lane a record belongs to: explicit partition, the key's partition, or the sticky one.
+
+A topic is open once its partitions are known. While it is not, and where a record names a partition that does not
+exist, its records are passed over: the dispatcher remembers where the topic fell behind and reads it again later.
+"""
+
+import logging
+from collections.abc import Callable
+
+from aiokafka.errors import KafkaError
+
+from aiorecover.delivery.lane import Lane
+from aiorecover.delivery.partitioner import partition_for
+
+log = logging.getLogger("aiorecover.delivery")
+
+KEY_CACHE = 16_384  # keys per topic whose lane is remembered; pure-Python murmur2 costs 1-6 us a key, a look-up 30 ns
+
+Partitioner = Callable[[bytes | None, list[int], list[int]], int]
+
+
+class Topic:
+    """What the dispatcher knows of a topic. ``count`` is 0 while its partitions are unknown."""
+
+    __slots__ = ("by_key", "count", "lanes", "name", "partitions", "sticky")
+
+    def __init__(self, name: str) -> None:
+        """Start unknown."""
+        self.name = name
+        self.count = 0
+        self.partitions: list[int] = []
+        self.lanes: dict[int, Lane] = {}
+        self.by_key: dict[bytes, Lane] = {}
+        self.sticky: Lane | None = None
+
+
+class Router:
+    """Topics and their lanes."""
+
+    def __init__(
+        self,
+        partitions: Callable[[str], frozenset[int]],
+        available: Callable[[str], frozenset[int]],
+        want: Callable[[str], None],
+        partitioner: Partitioner | None,
+    ) -> None:
+        """The first three ask the session; ``partitioner`` has aiokafka's signature."""
+        self._partitions = partitions
+        self._available = available
+        self._want = want
+        self._partitioner = partitioner
+        self.topics: dict[str, Topic] = {}
+
+    def topic(self, name: str) -> Topic:
+        """The topic, with its partitions if they are known by now."""
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = self.topics[name] = Topic(name)
+            self._want(name)
+        if topic.count == 0:
+            self._learn(topic)
+        return topic
+
+    def refresh(self) -> bool:
+        """Look at the metadata again; True when a topic became known or larger."""
+        return sum(self._learn(topic) for topic in self.topics.values()) > 0  # every topic is looked at
+
+    def unknown(self) -> list[str]:
+        """The topics without known partitions."""
+        return [topic.name for topic in self.topics.values() if topic.count == 0]
+
+    def lanes(self) -> list[Lane]:
+        """Every lane there is."""
+        return [lane for topic in self.topics.values() for lane in topic.lanes.values()]
+
+    def lane(self, topic: Topic, key: bytes | None, partition: int | None) -> Lane | None:
+        """The record's lane; None while it has none (unknown topic, partition that does not exist)."""
+        if topic.count == 0:
+            return None
+        if partition is not None:
+            return self._lane_of(topic, partition) if partition in topic.partitions else None
+        if key is None:
+            return self._sticky(topic)
+        lane = topic.by_key.get(key)
+        if lane is None:
+            lane = self._lane_of(topic, self._choose(topic, key))
+            if len(topic.by_key) >= KEY_CACHE:
+                topic.by_key.clear()
+            topic.by_key[key] = lane
+        return lane
+
+    def _sticky(self, topic: Topic) -> Lane:
+        """One partition for a run of records without a key: until its batch is full, as Kafka's own clients do."""
+        lane = topic.sticky
+        if lane is None or lane.halted is not None or lane.blocked:
+            lane = topic.sticky = self._lane_of(topic, self._next_sticky(topic))
+        return lane
+
+    def rotate(self, lane: Lane) -> None:
+        """A lane's batch is closed: records without a key go on to the next partition."""
+        topic = self.topics[lane.topic]
+        if topic.sticky is lane:
+            topic.sticky = self._lane_of(topic, self._next_sticky(topic))
+
+    def _next_sticky(self, topic: Topic) -> int:
+        if self._partitioner is not None:
+            return self._choose(topic, None)
+        available = sorted(self._available(topic.name)) or topic.partitions
+        start = topic.sticky.partition if topic.sticky is not None else -1
+        order = [p for p in available if p > start] + [p for p in available if p <= start]
+        healthy = [p for p in order if p not in topic.lanes or _takes(topic.lanes[p])]
+        return (healthy or order)[0]
+
+    def _choose(self, topic: Topic, key: bytes | None) -> int:
+        if self._partitioner is None:
+            return topic.partitions[partition_for(key or b"", topic.count)]
+        available = sorted(self._available(topic.name))
+        chosen = self._partitioner(key, topic.partitions, available or topic.partitions)
+        return chosen if chosen in topic.partitions else topic.partitions[chosen % topic.count]
+
+    def _lane_of(self, topic: Topic, partition: int) -> Lane:
+        lane = topic.lanes.get(partition)
+        if lane is None:
+            lane = topic.lanes[partition] = Lane(topic.name, partition)
+        return lane
+
+    def _learn(self, topic: Topic) -> bool:
+        try:
+            known = self._partitions(topic.name)
+        except KafkaError:
+            return False
+        if len(known) <= topic.count:
+            return False
+        topic.partitions = sorted(known)
+        topic.count = len(known)
+        topic.by_key.clear()  # keys are spread over more partitions from now on
+        return True
+
+
+def _takes(lane: Lane) -> bool:
+    return lane.halted is None and not lane.blocked

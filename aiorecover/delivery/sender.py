@@ -1,0 +1,154 @@
+"""Sends each lane's batches one after the other, and settles what Kafka has acknowledged.
+
+A lane's task lives only while the lane has something to send. What an error means is decided in `outcomes`; here it is
+only carried out.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from aiokafka.structs import RecordMetadata
+
+from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.lane import Lane
+from aiorecover.delivery.outcomes import Verdict, outcome_of
+from aiorecover.delivery.reports import Reports
+from aiorecover.delivery.session import Session
+from aiorecover.errors import ClosedError
+from aiorecover.wal.ring import Ring
+
+log = logging.getLogger("aiorecover.delivery")
+
+LOUD_ATTEMPTS = 10  # a batch that fails so often is worth a warning, and every so many attempts again
+
+
+class Sender:
+    """Carries batches from the lanes to the session."""
+
+    def __init__(
+        self,
+        session: Session,
+        ring: Ring,
+        reports: Reports,
+        *,
+        backoff: tuple[float, float],
+        on_acknowledged: Callable[[Lane, LaneBatch], None],
+        on_halted: Callable[[Lane], None],
+    ) -> None:
+        """``backoff``: first and longest pause between two attempts, in seconds."""
+        self._session = session
+        self._ring = ring
+        self._reports = reports
+        self._backoff = backoff
+        self._on_acknowledged = on_acknowledged
+        self._on_halted = on_halted
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+        self.delivered = 0
+        self.resent = 0  # batches that were sent more than once
+        self.in_flight = 0  # records
+
+    def deliver(self, lane: Lane) -> None:
+        """Have the lane's ready batches sent; nothing happens when that goes on already."""
+        if lane.delivering or self._closing:
+            return
+        lane.delivering = True
+        task = asyncio.create_task(self._work(lane), name=f"aiorecover-lane-{lane.topic}-{lane.partition}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """End every lane's task; what is not acknowledged stays in the ring."""
+        self._closing = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _work(self, lane: Lane) -> None:
+        try:
+            while lane.halted is None and (batch := lane.next()) is not None:
+                self.in_flight += batch.count
+                try:
+                    metadata = await self._send(lane, batch)
+                finally:
+                    self.in_flight -= batch.count
+                if metadata is None:
+                    return
+                await self._settle(lane, batch, metadata)
+        except ClosedError:
+            return
+        finally:
+            lane.delivering = False
+
+    async def _send(self, lane: Lane, batch: LaneBatch) -> RecordMetadata | None:
+        """Send one batch until it is acknowledged; None when the lane was halted."""
+        pause = self._backoff[0]
+        while True:
+            try:
+                if lane.identity is None:
+                    lane.identify(batch, await self._session.identity())
+                elif batch.identity is None:
+                    lane.identify(batch, lane.identity)
+                batch.attempts += 1
+                return await self._session.send(batch, lane.topic, lane.partition)
+            except Exception as error:
+                if isinstance(error, ClosedError):
+                    raise
+                if not await self._after(lane, batch, error):
+                    return None
+            if batch.attempts == 2:  # noqa: PLR2004 - the first time that it is sent again
+                self.resent += 1
+            await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 - only to spread the lanes
+            pause = min(pause * 2, self._backoff[1])
+
+    async def _after(self, lane: Lane, batch: LaneBatch, error: BaseException) -> bool:
+        """What an error means for the lane; False when nothing more may be sent."""
+        outcome = outcome_of(error)
+        if outcome.verdict is Verdict.PERMANENT:
+            self._halt(lane, batch, error)
+            return False
+        if outcome.verdict is Verdict.FRESH_IDENTITY:
+            log.warning(
+                "kafka no longer follows the lane's identity: taking a fresh one topic=%s partition=%d error=%s",
+                lane.topic,
+                lane.partition,
+                type(error).__name__,
+            )
+            lane.renew(batch, await self._session.identity())
+        elif outcome.verdict is Verdict.SESSION_FATAL:
+            self._session.give_up(f"{type(error).__name__}: {error}")
+        elif batch.attempts % LOUD_ATTEMPTS == 0:
+            log.warning(
+                "a batch does not get through, trying on topic=%s partition=%d attempts=%d error=%r",
+                lane.topic,
+                lane.partition,
+                batch.attempts,
+                error,
+            )
+        return True
+
+    def _halt(self, lane: Lane, batch: LaneBatch, error: BaseException) -> None:
+        lane.halted = f"{type(error).__name__}: {error}"
+        log.error(
+            "kafka refused a batch for good: the lane is halted, its records stay in the ring "
+            "topic=%s partition=%d records=%d error=%s",
+            lane.topic,
+            lane.partition,
+            batch.count,
+            lane.halted,
+        )
+        self._on_halted(lane)
+
+    async def _settle(self, lane: Lane, batch: LaneBatch, metadata: RecordMetadata) -> None:
+        """I3: only after the acknowledgement, and after everybody who wants to know first was told."""
+        await self._reports.announce(batch, lane.topic, metadata)
+        waited = self._reports.collect(batch, lane.topic, metadata)
+        for slot, places in batch.frames:
+            self._ring.settle(slot, places)
+        self.delivered += batch.count
+        lane.acknowledged()
+        self._on_acknowledged(lane, batch)
+        self._reports.tell(waited)

@@ -1,0 +1,702 @@
+"""RecoverableProducer: life cycle and public methods, nothing else.
+
+The flow of one record: `publish` here → `wal.ring.Ring.append` → `delivery.dispatcher` → `delivery.sender` →
+`delivery.session` → Kafka, and back: `Sender._settle` → `Ring.settle`.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import os
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from aiokafka.errors import KafkaTimeoutError
+from aiokafka.structs import RecordMetadata, TopicPartition
+
+from aiorecover import record as rec
+from aiorecover.background import Background
+from aiorecover.config import Config
+from aiorecover.delivery.delivery import Delivery
+from aiorecover.errors import (
+    ClosedError,
+    DeliveryError,
+    DeliveryPendingError,
+    EncodeError,
+    RecordTooLargeError,
+    WalFullError,
+)
+from aiorecover.receipt import DeliveryReport, Receipt
+from aiorecover.serialization import (
+    check_headers,
+    check_partition,
+    check_timestamp_ms,
+    check_topic,
+    key_encoder,
+    value_encoder,
+)
+from aiorecover.statistics import Statistics
+from aiorecover.wal.directory import Directory, Options, open_directory
+from aiorecover.wal.keeper import Keeper
+from aiorecover.wal.sync import GroupCommit
+
+log = logging.getLogger("aiorecover")
+
+TURN_NS = 1_000_000  # a loop that only publishes gives everybody else a turn at least once a millisecond
+TURN_CALLS = 256  # or after so many calls: measured to cost nothing (29 ns a record less with delivery running)
+KNOWN_TOPICS = 10_000  # topic names whose check is remembered
+ENCODING_SLACK = 512  # bytes that a record may grow from the ring to Kafka without a closer look
+THREAD_JOIN = 2.0  # seconds for the keeper's thread to end; a disk that hangs longer is left behind (daemon thread)
+CLOSE_SHARE = 0.7  # of the stop's time for delivering; the rest is for closing
+
+_MISSING: Any = object()
+_EARLIER: weakref.WeakSet["RecoverableProducer"] = weakref.WeakSet()
+
+
+class RecoverableProducer:
+    """The asyncio producer for Kafka that does not lose records.
+
+    >>> async with RecoverableProducer("wal", bootstrap_servers="localhost:9092") as producer:  # doctest: +SKIP
+    ...     receipt = await producer.publish("orders", {"id": 1}, key="1")  # accepted: survives kill -9
+    ...     report = await receipt.delivered(timeout_ms=10_000)  # in Kafka
+
+    Constructing does no I/O and needs no loop; `Config` describes every option. One producer belongs to one event
+    loop; use `publish_threadsafe` from other threads.
+
+    Raises:
+        ConfigError: an option is unknown, wrong or in conflict with another one.
+
+    """
+
+    def __init__(
+        self, wal_dir: str | os.PathLike[str], *, bootstrap_servers: str | Sequence[str], **options: Any
+    ) -> None:
+        """Check the options; `start` does the rest."""
+        self._config = Config.from_options(wal_dir, bootstrap_servers, options)
+        self._encode_key = key_encoder(self._config.key_serializer)
+        self._encode_value = value_encoder(self._config.value_serializer)
+        self._raw_values = self._config.value_serializer is None
+        self._raw_keys = self._config.key_serializer is None
+        self._fits = self._config.max_request_size - ENCODING_SLACK
+        self._every = self._config.fsync == "always"
+        self._known_topics: set[str] = set()
+        self._life = "created"
+        self._opened: _Opened | None = None
+        self._stopping: asyncio.Task[int] | None = None
+        self._room: set[asyncio.Future[None]] = set()
+        self._append: Callable[[bytes, object], tuple[int, int]] = self._refuse  # the ring's, while it is open
+        self._turn_ends = 0  # the next publish looks closer once the clock is past this
+        self._turn_started = 0
+        self._in_turn = False
+        self._turn_spent = False
+        self._dispatcher_idle = False
+        self.producer_id = ""
+        self.epoch = 0
+
+    # -- life cycle --------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the directory and begin to deliver what it holds; needs no broker.
+
+        Raises:
+            WalError: the directory cannot be used; the message says why and what to do.
+            ClosedError: the producer was stopped: make a new one.
+
+        """
+        if self._life == "running":
+            return
+        if self._life != "created":
+            message = f"a producer starts once: make a new one state={self._life}"
+            raise ClosedError(message)
+        self._life = "starting"
+        keeper = Keeper("aiorecover-keeper")
+        try:
+            directory = await _opening(keeper, self._directory_options())
+        except BaseException:
+            keeper.stop()
+            self._life = "created"
+            raise
+        self._opened = opened = _Opened(self, keeper, directory)
+        self._append = directory.ring.append
+        self.producer_id = directory.producer_id
+        self.epoch = directory.ring.epoch
+        self._loop = asyncio.get_running_loop()
+        self._life = "running"
+        _EARLIER.add(self)
+        opened.delivery.start()
+        opened.background.start()
+        opened.background.want_spare()
+        log.info(
+            "producer started path=%s producer_id=%s epoch=%d slots=%d",
+            directory.path,
+            self.producer_id,
+            self.epoch,
+            len(directory.ring.live),
+        )
+
+    async def stop(self, timeout_ms: int | None = None) -> int:
+        """Deliver what can be delivered in time, then close; the number of records left in the ring.
+
+        Args:
+            timeout_ms: for all of it, in milliseconds; None takes ``stop_timeout_ms``. It returns in time whatever
+                the broker does; what is left is delivered after the next start.
+
+        """
+        if self._stopping is None:
+            if self._opened is None or self._life != "running":
+                self._life = "stopped" if self._life != "forked" else self._life
+                return 0
+            limit = (self._config.stop_timeout_ms if timeout_ms is None else timeout_ms) / 1000
+            self._life = "stopping"
+            self._turn_ends = 0
+            self._stopping = asyncio.create_task(self._opened.stop(limit), name="aiorecover-stop")
+            self._stopping.add_done_callback(self._stopped)
+        return await asyncio.shield(self._stopping)
+
+    def _stopped(self, _: "asyncio.Task[int]") -> None:
+        self._life = "stopped"
+        self._append = self._refuse
+        self._wake_waiting_publishers()
+
+    async def __aenter__(self) -> Self:
+        """Start."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop."""
+        await self.stop()
+
+    # -- publishing --------------------------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        topic: str,
+        value: object = _MISSING,
+        *,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] | None = None,
+        context: object = None,
+        source: tuple[str, int, int] | None = None,
+    ) -> Receipt:
+        """Accept one record: when this returns, it is in the ring and survives the death of the process.
+
+        Does not wait, except for ``fsync="always"``, for space with ``on_full="wait"``, and for the turn that it gives
+        to the loop every 256 calls or 1 ms, before it stores: cancelled there, nothing is accepted.
+
+        Args:
+            topic: Kafka's topic.
+            value: bytes as they are, str as UTF-8, None as a tombstone, anything else as JSON; or what
+                ``value_serializer`` takes.
+            key: bytes, str or None.
+            partition: None lets the partitioner choose.
+            timestamp_ms: milliseconds since 1970; None is now.
+            headers: pairs of a name and bytes.
+            context: anything msgspec can encode; given back in the delivery report.
+            source: (topic, partition, offset) of the consumed record that this one was made from.
+
+        Raises:
+            EncodeError: this record cannot become a Kafka record; nothing was stored.
+            RecordTooLargeError: it is above ``max_request_size`` or does not fit a slot; nothing was stored.
+            WalFullError: the disk threshold is reached; nothing was stored.
+            WalIOError: the disk failed; without fsync="always" nothing was stored.
+            ClosedError: not started, stopped, or a forked child.
+
+        """
+        now = time.time_ns()
+        if now > self._turn_ends:
+            await self._give_turn(now)
+        try:
+            receipt = self._store(now, topic, value, key, partition, timestamp_ms, headers, context, source)
+        except WalFullError:
+            if self._config.on_full != "wait":
+                raise
+            receipt = await self._store_when_room(
+                now, topic, value, key, partition, timestamp_ms, headers, context, source
+            )
+        if self._every:
+            await self._get_opened().commit.durable()
+        return receipt
+
+    def publish_nowait(
+        self,
+        topic: str,
+        value: object = _MISSING,
+        *,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] | None = None,
+        context: object = None,
+        source: tuple[str, int, int] | None = None,
+    ) -> Receipt:
+        """As `publish`, as a plain call; also from a signal handler in the loop's thread. It gives no turn.
+
+        Raises:
+            ConfigError: with ``fsync="always"``, which has to wait.
+
+        """
+        if self._every:
+            raise _refused_nowait()
+        now = time.time_ns()
+        if now > self._turn_ends:
+            self._look(now)
+        return self._store(now, topic, value, key, partition, timestamp_ms, headers, context, source)
+
+    def publish_threadsafe(
+        self, topic: str, value: object = _MISSING, **fields: Any
+    ) -> "concurrent.futures.Future[Receipt]":
+        """As `publish`, from another thread; the future is done once the record is accepted.
+
+        Raises:
+            ClosedError: at once, or through the future, when the producer is not running.
+
+        """
+        if self._life != "running":
+            raise self._closed_error()
+        return asyncio.run_coroutine_threadsafe(self.publish(topic, value, **fields), self._loop)
+
+    def _store(
+        self,
+        now: int,
+        topic: str,
+        value: object,
+        key: bytes | str | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Sequence[tuple[str, bytes | None]] | None,
+        context: object,
+        source: object,
+    ) -> Receipt:
+        if type(topic) is not str or topic not in self._known_topics:
+            self._learn_topic(topic)
+        if headers is not None:
+            headers = check_headers(headers)
+        if type(value) is not bytes or not self._raw_values:
+            value = self._wire_value(topic, value, headers, key)
+        if key is not None and (type(key) is not bytes or not self._raw_keys):
+            key = self._encode_key(topic, key, headers)
+        if partition is not None:
+            partition = self._existing_partition(topic, partition)
+        timestamp_ms = now // 1_000_000 if timestamp_ms is None else check_timestamp_ms(timestamp_ms)
+        if source is not None:
+            source = rec.check_source(source)
+        fields = (topic, key, value, partition, timestamp_ms, headers, context, source)
+        try:
+            payload = rec.encode(fields)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:  # what msgspec raises
+            raise _unencodable(error) from error
+        if len(payload) > self._fits:
+            self._check_size(fields)
+        place, sequence = self._append(payload, fields)
+        if not sequence & 255:
+            self._turn_spent = True
+            self._turn_ends = 0
+        return Receipt(self, topic, sequence, place)
+
+    def _wire_value(self, topic: str, value: object, headers: Any, key: object) -> bytes | None:
+        if value is _MISSING:
+            message = "the value is missing: pass it, or None for a tombstone"
+            raise EncodeError(f"{message} topic={topic}")
+        wire = self._encode_value(topic, value, headers)
+        if wire is None and key is None:
+            message = "a record needs a key or a value: a tombstone without a key deletes nothing"
+            raise EncodeError(f"{message} topic={topic}")
+        return wire
+
+    def _learn_topic(self, topic: object) -> None:
+        checked = check_topic(topic)
+        if len(self._known_topics) >= KNOWN_TOPICS:
+            self._known_topics.clear()
+        self._known_topics.add(checked)
+
+    def _existing_partition(self, topic: str, partition: object) -> int | None:
+        number = check_partition(partition)
+        known = self._get_opened().delivery.router.topics.get(topic)
+        if number is not None and known is not None and known.count and number not in known.partitions:
+            message = "the partition does not exist: choose one of the topic's"
+            raise EncodeError(f"{message} topic={topic} partition={number} partitions={known.count}")
+        return number
+
+    def _check_size(self, fields: tuple[Any, ...]) -> None:
+        size = rec.wire_bytes(fields[rec.KEY], fields[rec.VALUE], fields[rec.HEADERS])
+        if size > self._config.max_request_size:
+            message = "the record is too large for Kafka: make it smaller or raise max_request_size (and Kafka's limit)"
+            raise RecordTooLargeError(f"{message} bytes={size} max_request_size={self._config.max_request_size}")
+
+    # -- turns of the loop -------------------------------------------------------------------------------------------
+
+    async def _give_turn(self, now: int) -> None:
+        """Let everybody else run if publishing went on for long enough; nothing is stored yet."""
+        if self._look(now):
+            await asyncio.sleep(0)
+            self._look(time.time_ns())
+
+    def _look(self, now: int) -> bool:
+        """Once in a turn, or when something is up: is the producer open, does anybody wait; True asks for a turn."""
+        opened = self._get_opened()
+        if opened.directory.ring.wants_spare:
+            opened.background.want_spare()
+        if self._dispatcher_idle:
+            self._dispatcher_idle = False
+            self._wake(opened.delivery)
+        if not self._in_turn:
+            self._in_turn = True
+            self._turn_spent = False
+            self._turn_started = now
+            self._turn_ends = now + TURN_NS
+            self._loop.call_soon(self._end_turn)
+            return False
+        if self._turn_spent or not 0 <= now - self._turn_started <= TURN_NS:
+            self._turn_spent = False
+            self._turn_started = now
+            self._turn_ends = now + TURN_NS
+            self._wake(opened.delivery)
+            return True
+        self._turn_ends = self._turn_started + TURN_NS
+        return False
+
+    def _end_turn(self) -> None:
+        self._in_turn = False
+        self._turn_ends = 0
+
+    def _wake(self, delivery: Delivery) -> None:
+        """Wake the dispatcher; a signal handler may run while the loop sleeps in its selector, which must end then."""
+        if asyncio.current_task(self._loop) is None:
+            self._loop.call_soon_threadsafe(delivery.wake)
+        else:
+            delivery.wake()
+
+    def _on_dispatcher_idle(self) -> None:
+        self._dispatcher_idle = True
+        self._turn_ends = 0
+
+    # -- room --------------------------------------------------------------------------------------------------------
+
+    async def _store_when_room(self, *fields: Any) -> Receipt:
+        """Try again each time that slots were freed, up to ``full_timeout_ms``."""
+        until = self._loop.time() + self._config.full_timeout_ms / 1000
+        while True:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._room.add(waiter)
+            try:
+                await asyncio.wait({waiter}, timeout=max(0.0, until - self._loop.time()))
+            finally:
+                self._room.discard(waiter)
+            self._get_opened()
+            try:
+                return self._store(*fields)
+            except WalFullError:
+                if self._loop.time() >= until:
+                    raise
+
+    def _wake_waiting_publishers(self) -> None:
+        for waiter in self._room:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # -- delivery ----------------------------------------------------------------------------------------------------
+
+    async def flush(self, timeout_ms: int | None = None) -> None:
+        """Wait until everything that is in the ring now, earlier epochs included, is in Kafka.
+
+        Raises:
+            DeliveryPendingError: not within ``timeout_ms``; everything is still in the ring.
+            PermanentDeliveryError: Kafka refused a record for good and its lane is halted.
+
+        """
+        delivery = self._get_opened().delivery
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                await delivery.flush()
+        except TimeoutError:
+            message = "not everything is in kafka yet: it stays in the ring, do not publish it again"
+            raise DeliveryPendingError(f"{message} pending={self.statistics().pending}") from None
+
+    async def wait_delivered(self, receipt: Receipt, timeout_ms: int | None) -> DeliveryReport:
+        """Behind `Receipt.delivered`."""
+        if self._opened is None:
+            raise self._closed_error()
+        reports = self._opened.delivery.reports
+        future = reports.waiter(receipt.topic, receipt.sequence, receipt._place)  # noqa: SLF001
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                return await future
+        except TimeoutError:
+            message = f"accepted as {receipt.record_id} and not delivered yet: do not publish it again"
+            raise DeliveryPendingError(f"{message} timeout_ms={timeout_ms}") from None
+        finally:
+            reports.forget(receipt.sequence, future)
+
+    # -- for code written for aiokafka -------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: object = None,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] | None = None,
+    ) -> "asyncio.Future[RecordMetadata]":
+        """As aiokafka's: a future of the record's metadata. The record is accepted when this returns."""
+        receipt = await self.publish(
+            topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+        )
+        reports = self._get_opened().delivery.reports
+        reported = reports.waiter(topic, receipt.sequence, receipt._place)  # noqa: SLF001
+        future: asyncio.Future[RecordMetadata] = self._loop.create_future()
+        reported.add_done_callback(lambda done: _hand_on(done, future))
+        return future
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: object = None,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] | None = None,
+    ) -> RecordMetadata:
+        """As aiokafka's: wait until the record is in Kafka; cancelled, it is delivered all the same."""
+        return await (await self.send(topic, value, key, partition, timestamp_ms, headers))
+
+    async def partitions_for(self, topic: str) -> set[int]:
+        """As aiokafka's: the topic's partitions.
+
+        Raises:
+            KafkaTimeoutError: Kafka did not tell within ``request_timeout_ms``.
+
+        """
+        check_topic(topic)
+        delivery = self._get_opened().delivery
+        try:
+            async with asyncio.timeout(self._config.request_timeout_ms / 1000):
+                return await delivery.partitions_for(topic)
+        except TimeoutError:
+            message = f"kafka does not tell the partitions: is the topic there? topic={topic}"
+            raise KafkaTimeoutError(message) from None
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        """What it does now, as one word.
+
+        ``created``, ``starting``, ``connecting``, ``connected``, ``halted`` (Kafka refused a record for good and its
+        lane stands), ``failed`` (the disk; nothing is accepted), ``stopping``, ``stopped``, ``forked``.
+        """
+        if self._life != "running" or self._opened is None:
+            return self._life
+        if self._opened.directory.ring.failure is not None:
+            return "failed"
+        if self._opened.delivery.halted:
+            return "halted"
+        return self._opened.delivery.session.state
+
+    @property
+    def wal_path(self) -> Path | None:
+        """The instance directory in use; None before `start`."""
+        return self._opened.directory.path if self._opened is not None else None
+
+    def statistics(self) -> Statistics:
+        """A frozen snapshot whose counts add up.
+
+        Raises:
+            ClosedError: before `start`.
+
+        """
+        if self._opened is None:
+            raise self._closed_error()
+        return self._opened.statistics(self.state)
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _get_opened(self) -> "_Opened":
+        if self._life != "running" or self._opened is None:
+            raise self._closed_error()
+        return self._opened
+
+    def _closed_error(self) -> ClosedError:
+        told = {
+            "created": "the producer is not started: use 'async with' or await start()",
+            "forked": "the producer belongs to the parent process: make a new one in the child",
+        }
+        return ClosedError(f"{told.get(self._life, 'the producer is stopped: make a new one')} state={self._life}")
+
+    def _directory_options(self) -> Options:
+        config = self._config
+        return Options(
+            wal_dir=config.wal_dir,
+            slot_bytes=config.slot_bytes,
+            max_bytes=config.wal_max_bytes,
+            min_free_bytes=config.wal_min_free_bytes,
+            instance=config.instance,
+            name=config.name,
+            lock_timeout=config.full_timeout_ms / 1000,
+        )
+
+    def _forked(self) -> None:
+        """We are the child of a fork: keep nothing of the parent's, and leave its lock alone."""
+        self._life = "forked"
+        self._turn_ends = 0
+        self._append = self._refuse
+        if self._opened is not None:
+            self._opened.directory.abandon()
+
+    def _refuse(self, _payload: bytes, _fields: object) -> tuple[int, int]:
+        raise self._closed_error()
+
+
+class _Opened:
+    """Everything that exists between `start` and `stop`."""
+
+    def __init__(self, producer: RecoverableProducer, keeper: Keeper, directory: Directory) -> None:
+        config = producer._config  # noqa: SLF001 - its own half
+        self.keeper = keeper
+        self.directory = directory
+        self.delivery = Delivery(config, directory.ring, directory.producer_id, producer._on_dispatcher_idle)  # noqa: SLF001
+        self.background = Background(
+            config,
+            directory,
+            keeper,
+            self.delivery,
+            producer._wake_waiting_publishers,  # noqa: SLF001
+        )
+        self.commit = GroupCommit(self.background.sync)
+        self._left: Statistics | None = None
+
+    async def stop(self, limit: float) -> int:
+        """Flush, then close everything; each step has its share of ``limit`` seconds."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + limit
+        with contextlib.suppress(TimeoutError, DeliveryError):
+            async with asyncio.timeout(limit * CLOSE_SHARE):
+                await self.delivery.flush()
+        await self.background.stop()
+        await self.delivery.close()
+        await self.commit.close()
+        await self._last_checkpoint(max(0.1, until - loop.time()))
+        left = self.directory.ring.pending() + self.directory.ring.unread()
+        self._left = self.statistics("stopped")
+        await self._close(max(0.1, until - loop.time()))
+        if left:
+            log.warning(
+                "records are left in the ring: they are delivered after the next start path=%s records=%d",
+                self.directory.path,
+                left,
+            )
+        return left
+
+    async def _last_checkpoint(self, limit: float) -> None:
+        try:
+            async with asyncio.timeout(limit):
+                await self.background.checkpoint()
+        except Exception as error:  # noqa: BLE001 - the directory is recovered from what is durable
+            log.warning("no last checkpoint: the next start reads more error=%r", error)
+
+    async def _close(self, limit: float) -> None:
+        closing = self.keeper.submit(self.directory.close)
+        self.keeper.stop()
+        await asyncio.wait({closing}, timeout=min(limit, THREAD_JOIN))
+        if closing.done():
+            self.keeper.join(THREAD_JOIN)
+
+    def statistics(self, state: str) -> Statistics:
+        """The counts of this moment; the last ones after the stop."""
+        if self._left is not None:
+            return self._left
+        ring, delivery = self.directory.ring, self.delivery
+        lanes = delivery.router.lanes()
+        return Statistics(
+            state=state,
+            accepted=ring.accepted,
+            recovered=delivery.dispatcher.reader.found,
+            unread=ring.unread(),
+            delivered=delivery.sender.delivered,
+            dead_lettered=0,
+            pending=ring.pending(),
+            in_flight=delivery.sender.in_flight,
+            missing=sum(damage.count for damage in ring.damage),
+            undecodable=delivery.dispatcher.undecodable,
+            epoch=ring.epoch,
+            watermark=ring.watermark(),
+            bytes_used=ring.bytes_used,
+            bytes_allocated=ring.bytes_allocated,
+            checkpoints=self.background.checkpoints,
+            rebuilds=max(0, delivery.session.rebuilds),
+            batches_resent=delivery.sender.resent,
+            callback_errors=delivery.reports.callback_errors,
+            lanes=len(lanes),
+            lanes_halted=len(delivery.halted),
+        )
+
+
+async def _opening(keeper: Keeper, options: Options) -> Directory:
+    """Open in the keeper's thread; cancelled meanwhile, what was opened is closed again."""
+    opening = keeper.submit(open_directory, options)
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_opened)
+        raise
+
+
+def _close_opened(opening: "asyncio.Future[Directory]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
+
+
+def _hand_on(reported: "asyncio.Future[DeliveryReport]", future: "asyncio.Future[RecordMetadata]") -> None:
+    """A delivery report as aiokafka's RecordMetadata; offset -1 where it is not known, as aiokafka says it."""
+    error = None if reported.cancelled() else reported.exception()
+    if future.done():
+        return
+    if reported.cancelled():
+        future.cancel()
+    elif error is not None:
+        future.set_exception(error)
+        future.exception()  # a future that nobody awaits is no error
+    else:
+        report = reported.result()
+        partition = report.partition if report.partition is not None else -1
+        future.set_result(
+            RecordMetadata(
+                topic=report.topic,
+                partition=partition,
+                topic_partition=TopicPartition(report.topic, partition),
+                offset=report.offset if report.offset is not None else -1,
+                timestamp=report.timestamp_ms,
+                timestamp_type=0,
+                log_start_offset=None,
+            )
+        )
+
+
+def _unencodable(error: Exception) -> EncodeError:
+    return EncodeError(f"the record cannot be stored: context must be plain data that msgspec can encode error={error}")
+
+
+def _refused_nowait() -> Exception:
+    from aiorecover.errors import ConfigError  # noqa: PLC0415
+
+    return ConfigError(
+        'publish_nowait cannot wait for the disk: await publish, or choose fsync="interval" fsync=always'
+    )
+
+
+def _after_fork_in_child() -> None:
+    for producer in list(_EARLIER):
+        producer._forked()  # noqa: SLF001
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

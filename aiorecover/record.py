@@ -1,0 +1,71 @@
+"""The payload of a frame: one record as a MessagePack array, and its id on the wire."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from aiorecover.errors import EncodeError
+
+RECORD_ID_HEADER = "aiorecover-id"
+
+Header = tuple[str, bytes | None]
+Record = tuple[
+    str,  # topic
+    bytes | None,  # key; null and empty stay different
+    bytes | None,  # value; null is a tombstone
+    int | None,  # partition, None: the partitioner's choice
+    int,  # timestamp, ms since 1970
+    list[Header] | None,
+    Any,  # context: the publisher's own data, given back in the delivery report
+    Any,  # source: (topic, partition, offset) of the consumed record it was made from
+]
+"""Warning: do not add, remove or reorder fields without a new format version."""
+
+TOPIC, KEY, VALUE, PARTITION, TIMESTAMP, HEADERS, CONTEXT, SOURCE = range(8)
+
+encode = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(Record)
+
+
+def decode(payload: bytes | memoryview) -> Record:
+    """The record of a frame.
+
+    Raises:
+        ValueError: the payload is no record; its checksum held, so it was written that way.
+
+    """
+    record: Record = _decoder.decode(payload)
+    return record
+
+
+def record_id(producer_id: str, epoch: int, sequence: int) -> str:
+    """The id of a record as text: ``producer id/epoch/sequence``."""
+    return f"{producer_id}/{epoch}/{sequence}"
+
+
+def wire_bytes(key: bytes | None, value: bytes | None, headers: Sequence[Header] | None) -> int:
+    """An upper bound for the bytes of one record alone in a Kafka batch, its id header included.
+
+    61 bytes batch header, 5-byte bounds for each varint; the id is at most 13 + 1 + 7 + 1 + 13 characters.
+    """
+    total = 61 + 5 * 6 + len(RECORD_ID_HEADER) + 35 + 10
+    total += len(key or b"") + len(value or b"")
+    for name, content in headers or ():
+        total += len(name.encode()) + len(content or b"") + 10
+    return total
+
+
+def check_source(source: object) -> tuple[str, int, int]:
+    """Where a record was made from: (topic, partition, offset).
+
+    Raises:
+        EncodeError: anything else.
+
+    """
+    if isinstance(source, tuple) and len(source) == 3:  # noqa: PLR2004 - topic, partition, offset
+        topic, partition, offset = source
+        if isinstance(topic, str) and type(partition) is int and type(offset) is int:
+            return topic, partition, offset
+    message = "source must be a tuple (topic, partition, offset) of str, int, int"
+    raise EncodeError(f"{message} source={source!r:.200}")

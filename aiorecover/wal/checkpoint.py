@@ -1,0 +1,135 @@
+"""The durable state of a directory: two alternating, checksummed copies in one file.
+
+    file    copy 0 at 0, copy 1 at COPY_BYTES
+    copy    magic 8 · version u16 · zero u16 · length u32 · generation u64 · crc u32 · body
+
+The newer valid copy counts. A copy is overwritten only while the other one is durable (I4), so a torn write costs one
+checkpoint interval and never the directory.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Protocol
+from zlib import crc32
+
+import msgspec
+
+from aiorecover.errors import WalCorruptError, WalFormatError
+
+MAGIC = b"\x89AIOCHK\n"
+FORMAT_VERSION = 1
+ENVELOPE = struct.Struct("<8sHHIQI")
+COPY_BYTES = 64 * 1024  # source positions of thousands of partitions fit; a power of two keeps the write aligned
+SECTOR = 512
+
+
+class CheckpointFileLike(Protocol):
+    """What a checkpoint needs of storage."""
+
+    def read(self, offset: int, length: int) -> bytes: ...  # noqa: D102
+    def write(self, data: bytes, offset: int) -> None: ...  # noqa: D102
+    def sync(self) -> None: ...  # noqa: D102
+
+
+class Destination(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where the records of a directory belong; None is not yet known."""
+
+    cluster_id: str | None = None
+    name: str | None = None
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """What a directory knows durably.
+
+    ``watermark``: highest position up to which everything is settled. ``moved``: the P of compaction: frames of the
+    main ring up to it are void, because they live in the retry ring (0: nothing was moved).
+    """
+
+    producer_id: int
+    epoch: int
+    watermark: int
+    slot_bytes: int
+    moved: int = 0
+    destination: Destination = Destination()
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One copy as found: ``state`` is valid, blank (all zero or absent) or damaged."""
+
+    state: str
+    generation: int = 0
+    checkpoint: Checkpoint | None = None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Checkpoint).decode
+
+
+def pack(checkpoint: Checkpoint, generation: int) -> bytes:
+    """One copy, padded to whole sectors.
+
+    Raises:
+        WalCorruptError: it does not fit a copy; the older checkpoint stays in force.
+
+    """
+    body = _encode(checkpoint)
+    head = ENVELOPE.pack(MAGIC, FORMAT_VERSION, 0, len(body), generation, 0)[:-4]
+    data = head + struct.pack("<I", crc32(body, crc32(head))) + body
+    if len(data) > COPY_BYTES:
+        message = f"the checkpoint does not fit its place: use fewer source partitions bytes={len(data)}"
+        raise WalCorruptError(message)
+    return data + bytes(-len(data) % SECTOR)
+
+
+def unpack(data: bytes) -> Copy:
+    """One copy from its bytes.
+
+    Raises:
+        WalFormatError: a valid copy of a newer format version.
+
+    """
+    if not any(data):
+        return Copy("blank")
+    if len(data) < ENVELOPE.size:
+        return Copy("damaged")
+    magic, version, _, length, generation, crc = ENVELOPE.unpack_from(data)
+    body = data[ENVELOPE.size : ENVELOPE.size + length]
+    if magic != MAGIC or len(body) != length or crc != crc32(body, crc32(data[: ENVELOPE.size - 4])):
+        return Copy("damaged")
+    if version != FORMAT_VERSION:
+        message = (
+            "the checkpoint was written by a newer aiorecover: upgrade to read it "
+            f"version={version} supported={FORMAT_VERSION}"
+        )
+        raise WalFormatError(message)
+    try:
+        return Copy("valid", generation, _decode(body))
+    except msgspec.MsgspecError:
+        return Copy("damaged")
+
+
+class CheckpointFile:
+    """The two copies on storage; remembers which one is next."""
+
+    def __init__(self, file: CheckpointFileLike) -> None:
+        """Read both copies."""
+        self._file = file
+        self.copies = [unpack(file.read(index * COPY_BYTES, COPY_BYTES)) for index in (0, 1)]
+        self._generation = max(copy.generation for copy in self.copies)
+
+    def newest(self) -> Checkpoint | None:
+        """The valid copy with the highest generation, or None."""
+        return max(self.copies, key=lambda copy: copy.generation).checkpoint
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Make one copy durable, in the place of the older one (I4)."""
+        generation = self._generation + 1
+        self._file.write(pack(checkpoint, generation), generation % 2 * COPY_BYTES)
+        self._file.sync()
+        self._generation = generation
+
+    def write_both(self, checkpoint: Checkpoint) -> None:
+        """Make both copies durable, one after the other: a new epoch stands in both before its first frame (I5)."""
+        self.write(checkpoint)
+        self.write(checkpoint)

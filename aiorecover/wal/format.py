@@ -1,0 +1,164 @@
+"""The bytes of a ring file: slot header, seal and frame. Pure: no file, no clock.
+
+The boxes are drawn in the package docstring; every offset below is the previous one plus its size. All integers are
+little-endian.
+"""
+
+import secrets
+import struct
+import sys
+from dataclasses import dataclass
+from zlib import crc32
+
+from aiorecover.errors import WalFormatError
+
+MAGIC = b"\x89AIOREC\n"  # first byte above 127 and a line feed: text-mode mangling shows
+FORMAT_VERSION = 1
+
+WORD = 4  # frames start on 4 bytes, so that a settle word never crosses a 512-byte sector
+MASK32 = 0xFFFF_FFFF
+SKIP_BIT = 0x8000_0000  # in a frame's length: the space is reserved, but holds no record
+LENGTH_MASK = SKIP_BIT - 1
+
+SEQUENCE_BITS = 40  # position = epoch << 40 | sequence: 4 months at 100,000 records/s in one epoch
+SEQUENCE_MASK = (1 << SEQUENCE_BITS) - 1
+EPOCH_MAX = (1 << 23) - 1  # a position stays a positive signed 64-bit integer: Kafka's offsets are
+
+SLOT_HEADER = struct.Struct("<8sHHIQQIIQQII")
+SEAL = struct.Struct("<4sIIIQII")
+FRAME = struct.Struct("<IIQI")
+
+HEADER_BYTES = SLOT_HEADER.size
+SEAL_BYTES = SEAL.size
+FRAME_BYTES = FRAME.size
+CRC_BYTES = 4
+
+RESERVED = 128  # at each end of a slot: header copy, seal copy, room for a later version
+SEAL_OFFSET = HEADER_BYTES
+FIRST_FRAME = RESERVED
+SEQUENCE_WORD = 2  # a frame's words: 0 length, 1 CRC, 2-3 sequence, 4 settle word
+SETTLE_WORD = 4
+
+SEAL_MAGIC = b"SEAL"
+
+if sys.byteorder != "little":  # settle words are stored through a native view of the mapping
+    message = "aiorecover needs a little-endian machine byteorder=big"
+    raise WalFormatError(message)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotHeader:
+    """One life of a slot; ``ordinal`` is never used twice in a directory."""
+
+    slot_bytes: int
+    producer_id: int
+    ordinal: int
+    epoch: int
+    salt: int
+    first_sequence: int
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """Written when a slot is left: what it holds, so that nobody needs to read it to know."""
+
+    count: int  # frames with a record
+    tail: int  # file offset within the slot behind the last frame
+    last_sequence: int
+
+
+def position(epoch: int, sequence: int) -> int:
+    """The one ordered integer of a record in a directory."""
+    return epoch << SEQUENCE_BITS | sequence
+
+
+def aligned(offset: int) -> int:
+    """The next place where a frame may start."""
+    return (offset + WORD - 1) & -WORD
+
+
+def frame_end(offset: int, length: int) -> int:
+    """Where the frame behind one of ``length`` payload bytes at ``offset`` starts."""
+    return aligned(offset + FRAME_BYTES + (length & LENGTH_MASK))
+
+
+def new_salt(previous: int) -> int:
+    """A salt for a slot's next life.
+
+    Neither it nor its complement is zero, and neither is the previous life's salt or its complement: a word of an
+    earlier life can neither settle nor look like a frame of this one.
+    """
+    while True:
+        salt = secrets.randbits(32)
+        if salt not in {0, MASK32, previous, previous ^ MASK32}:
+            return salt
+
+
+def open_word(salt: int) -> int:
+    """The settle word of a frame that is not settled; it also marks the frame for resynchronising."""
+    return salt ^ MASK32
+
+
+def frame_crc(payload: bytes | memoryview, salt: int, sequence: int) -> int:
+    """The frame's checksum: CRC-32 of the payload, seeded by the slot's salt and mixed with the sequence."""
+    return (crc32(payload, salt) ^ sequence) & MASK32
+
+
+def skip_crc(length: int, salt: int, sequence: int) -> int:
+    """The checksum of a skip frame, whose payload was never stored."""
+    return (crc32(struct.pack("<I", length), salt) ^ sequence) & MASK32
+
+
+def pack_slot_header(header: SlotHeader) -> bytes:
+    """The header as it stands at both ends of a slot."""
+    packed = SLOT_HEADER.pack(
+        MAGIC,
+        FORMAT_VERSION,
+        0,
+        header.slot_bytes,
+        header.producer_id,
+        header.ordinal,
+        header.epoch,
+        header.salt,
+        header.first_sequence,
+        header.created_ms,
+        0,
+        0,
+    )
+    return packed[:-CRC_BYTES] + struct.pack("<I", crc32(packed[:-CRC_BYTES]))
+
+
+def unpack_slot_header(data: bytes | memoryview) -> SlotHeader | None:
+    """The header in ``data``, or None when its checksum does not hold.
+
+    Raises:
+        WalFormatError: a valid header of a newer format version.
+
+    """
+    data = bytes(data[:HEADER_BYTES])
+    magic, version, _, slot_bytes, producer_id, ordinal, epoch, salt, first, created, _, crc = SLOT_HEADER.unpack(data)
+    if magic != MAGIC or crc != crc32(data[:-CRC_BYTES]):
+        return None
+    if version != FORMAT_VERSION:
+        message = (
+            "the ring was written by a newer aiorecover: upgrade to read it "
+            f"version={version} supported={FORMAT_VERSION}"
+        )
+        raise WalFormatError(message)
+    return SlotHeader(slot_bytes, producer_id, ordinal, epoch, salt, first, created)
+
+
+def pack_seal(seal: Seal, salt: int) -> bytes:
+    """The seal of the slot's life that ``salt`` belongs to."""
+    packed = SEAL.pack(SEAL_MAGIC, salt, seal.count, seal.tail, seal.last_sequence, 0, 0)
+    return packed[:-CRC_BYTES] + struct.pack("<I", crc32(packed[:-CRC_BYTES], salt))
+
+
+def unpack_seal(data: bytes | memoryview, salt: int) -> Seal | None:
+    """The seal in ``data`` if it belongs to this life of the slot, else None."""
+    data = bytes(data[:SEAL_BYTES])
+    magic, sealed_salt, count, tail, last_sequence, _, crc = SEAL.unpack(data)
+    if magic != SEAL_MAGIC or sealed_salt != salt or crc != crc32(data[:-CRC_BYTES], salt):
+        return None
+    return Seal(count, tail, last_sequence)

@@ -1,0 +1,306 @@
+"""A reader of frames, in order: the newest from memory, all others from the file.
+
+Reading uses ``preadv`` into one reused buffer, never a mapping: a damaged sector is an error, not a signal, and the
+backlog does not count as resident memory.
+"""
+
+from collections.abc import Callable
+from typing import Any
+from zlib import crc32
+
+from aiorecover.wal import format as fmt
+from aiorecover.wal.ring import RECENT, Damage, Entry, Ring
+from aiorecover.wal.slot import Slot
+
+WINDOW = 128 * 1024  # about 600 records: parsing and dispatching one window takes 1-2 ms of the loop
+READ_AHEAD = 2 * 1024 * 1024  # the kernel fetches this much while we work on a window
+
+_unpack = fmt.FRAME.unpack_from
+
+
+class Undecodable:
+    """Stands for the record of a frame whose checksum holds but whose payload cannot be decoded."""
+
+    def __init__(self, reason: str) -> None:
+        """Keep the reason for the log."""
+        self.reason = reason
+
+
+class Reader:
+    """Stands at one place of the ring and goes forward.
+
+    The ``primary`` reader counts what it finds in the slots of earlier epochs; each of them passes it once. Another
+    reader, started by `behind`, reads a part again and counts nothing.
+    """
+
+    def __init__(self, ring: Ring, decode: Callable[[memoryview], Any], *, primary: bool = True) -> None:
+        """Stand before the oldest frame."""
+        self._ring = ring
+        self._decode = decode
+        self._primary = primary
+        self._buffer = memoryview(bytearray(WINDOW))
+        self._window = (0, 0)  # file offsets within the slot that the buffer holds
+        self.slot: Slot | None = None
+        self.offset = fmt.FIRST_FRAME
+        self.expected = 1
+        self.found = 0  # unsettled records of earlier epochs, so far
+
+    @property
+    def at(self) -> tuple[int, int]:
+        """Order of the next frame: (slot ordinal, sequence)."""
+        return (self.slot.header.ordinal, self.expected) if self.slot is not None else (0, 0)
+
+    def behind(self, slot: Slot, place: int, sequence: int) -> "Reader":
+        """Another reader, standing at a frame that this one has passed."""
+        other = Reader(self._ring, self._decode, primary=False)
+        other._enter(slot)
+        other.offset = (place - fmt.SETTLE_WORD) * fmt.WORD
+        other.expected = sequence
+        return other
+
+    def close(self) -> None:
+        """Stand nowhere: the slot may be recycled."""
+        if self.slot is not None:
+            self.slot.readers -= 1
+            self.slot = None
+
+    def take(self, limit: int) -> list[Entry]:
+        """Up to ``limit`` unsettled frames, oldest first; empty when there is nothing more at the moment."""
+        if self._primary:
+            entries = self._take_recent(limit)
+            if entries:
+                return entries
+        while True:
+            if not self._find_slot():
+                return []
+            entries, more = self._take_window(limit)
+            if entries or not more:
+                return entries
+
+    # -- from memory -------------------------------------------------------------------------------------------------
+
+    def _take_recent(self, limit: int) -> list[Entry]:
+        ring = self._ring
+        if self.slot is None or self.slot.header.epoch != ring.epoch:
+            return []
+        recent = ring.recent
+        expected = self.expected
+        first = recent[expected % RECENT]
+        if first is None or first[2] != expected:
+            return []
+        entries: list[Entry] = []
+        last = min(ring.sequence, expected + limit - 1)
+        while expected <= last:
+            index = expected % RECENT
+            entry = recent[index]
+            if entry is None or entry[2] != expected:
+                break
+            recent[index] = None
+            entries.append(entry)
+            expected += 1
+        self._stand_behind(entries[-1])
+        return entries
+
+    def _stand_behind(self, entry: Entry) -> None:
+        slot, place, sequence, _ = entry
+        if slot is not self.slot:
+            self._enter(slot)
+        words = slot.words
+        start = place - fmt.SETTLE_WORD
+        length = words[start] if words is not None else 0
+        self.offset = fmt.frame_end(start * fmt.WORD, length)
+        self.expected = sequence + 1
+
+    # -- from the file -----------------------------------------------------------------------------------------------
+
+    def _find_slot(self) -> bool:
+        """Stand in a slot with something to read, if there is one."""
+        while True:
+            slot = self.slot
+            if slot is None:
+                if not self._ring.live:
+                    return False
+                self._enter(self._ring.live[0])
+                continue
+            end = self._ring.end_of(slot)
+            if end is None or self.offset < end:
+                return True
+            if not slot.sealed:
+                return False
+            self._finish(slot)
+            following = self._ring.after(slot)
+            if following is None:
+                return False
+            self._report_between(slot, following)
+            self._enter(following)
+
+    def _enter(self, slot: Slot) -> None:
+        previous = self.slot
+        if previous is slot:
+            return
+        if previous is not None:
+            self._finish(previous)
+            previous.readers -= 1
+        slot.readers += 1
+        self.slot = slot
+        self.offset = fmt.FIRST_FRAME
+        self.expected = slot.header.first_sequence
+        self._window = (0, 0)
+
+    def _report_between(self, slot: Slot, following: Slot) -> None:
+        """A whole slot is gone: the sequences of one epoch do not join."""
+        first = following.header.first_sequence
+        if slot.header.epoch == following.header.epoch and self.expected < first:
+            self._report(following, self.expected, first - 1, fmt.FIRST_FRAME)
+
+    def _finish(self, slot: Slot) -> None:
+        """The end of a slot is reached: everything in it is counted."""
+        if self._primary and not slot.complete:
+            slot.complete = True
+            self._ring.release_if_done(slot)
+
+    def _take_window(self, limit: int) -> tuple[list[Entry], bool]:
+        """Frames of the window at hand; False when nothing more can be read now."""
+        slot = self.slot
+        if slot is None:
+            return [], False
+        self._fill(slot)
+        start, stop = self._window
+        entries: list[Entry] = []
+        counts = self._primary and not slot.complete
+        while len(entries) < limit:
+            offset = self.offset
+            end = self._whole_frame(offset, start, stop)
+            if end is None:
+                break
+            at = offset - start
+            length, check, sequence, state = _unpack(self._buffer, at)
+            if not self._valid(slot, at, length, check, sequence):
+                return entries, self._resynchronise(slot)
+            self.offset = end
+            self.expected = sequence + 1
+            if length & fmt.SKIP_BIT or state == slot.salt or self._settled_before(slot, sequence):
+                continue
+            payload = self._buffer[at + fmt.FRAME_BYTES : at + fmt.FRAME_BYTES + length]
+            entries.append((slot, (offset >> 2) + fmt.SETTLE_WORD, sequence, self._record(payload)))
+        if entries:
+            self._ring.map_for_settling(slot)
+            if counts:
+                slot.unsettled += len(entries)
+                self.found += len(entries)
+        elif self.offset == start:
+            return entries, self._resynchronise(slot)  # not one whole frame up to the end of the slot
+        return entries, True
+
+    def _settled_before(self, slot: Slot, sequence: int) -> bool:
+        floor = self._ring.floor
+        return slot.header.epoch != self._ring.epoch and fmt.position(slot.header.epoch, sequence) <= floor
+
+    def _record(self, payload: memoryview) -> Any:
+        try:
+            return self._decode(payload)
+        except ValueError as error:  # msgspec's errors are ValueErrors
+            return Undecodable(str(error))
+
+    def _fill(self, slot: Slot) -> None:
+        """Have at least one whole frame at ``offset`` in the buffer, if the slot has one."""
+        limit = self._ring.end_of(slot) or slot.header.slot_bytes - fmt.RESERVED
+        start, stop = self._window
+        if start <= self.offset < stop and self._whole_frame(self.offset, start, stop) is not None:
+            return
+        size = WINDOW
+        while True:
+            self._read(slot, min(size, limit - self.offset))
+            start, stop = self._window
+            if stop >= limit or self._whole_frame(self.offset, start, stop) is not None:
+                return
+            size *= 2  # one frame larger than the window; bounded by the slot
+
+    def _read(self, slot: Slot, length: int) -> None:
+        if length > len(self._buffer):
+            self._buffer = memoryview(bytearray(length))
+        where = slot.file_offset + self.offset
+        count = self._ring.file.read_into(self._buffer[:length], where)
+        self._window = (self.offset, self.offset + count)
+        if not self._ring.is_current(slot):
+            self._ring.file.read_ahead(where + count, READ_AHEAD)
+
+    def _whole_frame(self, offset: int, start: int, stop: int) -> int | None:
+        """Where the frame at ``offset`` ends if the window holds all of it."""
+        if offset + fmt.FRAME_BYTES > stop:
+            return None
+        end = fmt.frame_end(offset, int.from_bytes(self._buffer[offset - start : offset - start + 4], "little"))
+        return end if end <= fmt.aligned(stop) else None
+
+    def _valid(self, slot: Slot, at: int, length: int, check: int, sequence: int) -> bool:
+        """I2: the checksum holds for this life of the slot, and the sequence is the one expected here."""
+        return sequence == self.expected and _frame_holds(self._buffer, at, length, check, sequence, slot.salt)
+
+    # -- damage and ends ---------------------------------------------------------------------------------------------
+
+    def _resynchronise(self, slot: Slot) -> bool:
+        """No valid frame here: the end of what a crash left open, or damage with more frames behind it."""
+        end = self._ring.end_of(slot)
+        limit = end or slot.header.slot_bytes - fmt.RESERVED
+        found = self._next_frame(slot, limit)
+        if found is not None:
+            offset, sequence = found
+            if sequence > self.expected:
+                self._report(slot, self.expected, sequence - 1, self.offset)
+            self.offset, self.expected = offset, sequence
+            self._window = (0, 0)
+            return True
+        if end is None:
+            self._close_old(slot)
+            return True
+        if slot.last_sequence >= self.expected:
+            self._report(slot, self.expected, slot.last_sequence, self.offset)
+        self.offset = end
+        return True
+
+    def _close_old(self, slot: Slot) -> None:
+        slot.tail = self.offset
+        slot.last_sequence = self.expected - 1
+        slot.count = slot.last_sequence - slot.header.first_sequence + 1
+        slot.limit = 0
+        self._ring.seal_old(slot)
+
+    def _report(self, slot: Slot, first: int, last: int, offset: int) -> None:
+        if self._primary:
+            damage = Damage(slot.header.epoch, first, last, slot.header.ordinal, slot.file_offset + offset)
+            self._ring.damage.append(damage)
+
+    def _next_frame(self, slot: Slot, limit: int) -> tuple[int, int] | None:
+        """The next valid frame behind ``offset``, found by its settle word (never by trying every byte)."""
+        buffer = memoryview(bytearray(limit - self.offset))
+        count = self._ring.file.read_into(buffer, slot.file_offset + self.offset)
+        data = bytes(buffer[:count])
+        hits = (_hits(data, word.to_bytes(4, "little")) for word in (slot.open_word, slot.salt))
+        for hit in sorted(at for found in hits for at in found):
+            at = hit - fmt.SETTLE_WORD * fmt.WORD
+            if at < 0:
+                continue
+            length, check, sequence, _ = _unpack(data, at)
+            if sequence >= self.expected and _frame_holds(data, at, length, check, sequence, slot.salt):
+                return self.offset + at, sequence
+        return None
+
+
+def _frame_holds(data: bytes | memoryview, at: int, length: int, check: int, sequence: int, salt: int) -> bool:
+    if length & fmt.SKIP_BIT:
+        return check == fmt.skip_crc(length, salt, sequence)
+    end = at + fmt.FRAME_BYTES + length
+    if length == 0 or end > len(data):
+        return False
+    return (crc32(data[at + fmt.FRAME_BYTES : end], salt) ^ sequence) & fmt.MASK32 == check
+
+
+def _hits(data: bytes, word: bytes) -> list[int]:
+    """Where ``word`` stands on a frame's alignment."""
+    places = []
+    at = data.find(word)
+    while at >= 0:
+        if at % fmt.WORD == 0:
+            places.append(at)
+        at = data.find(word, at + 1)
+    return places

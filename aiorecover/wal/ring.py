@@ -1,0 +1,458 @@
+"""The ring: append, settle in place, grow, recycle. The hot path of the whole package is `Ring.append`.
+
+One thread (the event loop's) appends, reads and settles; only `Ring.prepare_spare` and `Ring.sync` may run in the
+keeper's thread.
+"""
+
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
+from zlib import crc32
+
+from aiorecover.errors import RecordTooLargeError, WalError, WalFullError, WalIOError
+from aiorecover.wal import format as fmt
+from aiorecover.wal.recovery import Plan
+from aiorecover.wal.slot import Slot
+
+RECENT = 4096  # newest records handed to the reader in memory: 8 turns of a busy loop; at most 8 MiB with the next line
+RECENT_BYTES = 2048  # larger records are read back from the ring: their cost is in the bytes anyway
+WARM_MAPS = 2  # mappings kept for reuse: one being written, one ahead
+
+Entry = tuple[Slot, int, int, Any]
+"""slot, place (index of the frame's settle word in ``slot.words``), sequence, record"""
+
+
+class RingFile(Protocol):
+    """What a ring needs of storage."""
+
+    def size(self) -> int: ...  # noqa: D102
+    def allocate(self, offset: int, length: int) -> None: ...  # noqa: D102
+    def map(self, offset: int, length: int) -> Any: ...  # noqa: D102 - an mmap, or memory in tests
+    def read_into(self, buffer: memoryview, offset: int) -> int: ...  # noqa: D102
+    def read_ahead(self, offset: int, length: int) -> None: ...  # noqa: D102
+    def sync(self) -> None: ...  # noqa: D102
+    def close(self) -> None: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large the ring may grow; ``free_bytes`` asks the file system."""
+
+    slot_bytes: int
+    max_bytes: int
+    min_free_bytes: int = 0
+    free_bytes: Callable[[], int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Frames that are not there: sequences ``first`` to ``last`` of ``epoch`` at ``file_offset``."""
+
+    epoch: int
+    first: int
+    last: int
+    slot: int
+    file_offset: int
+
+    @property
+    def count(self) -> int:
+        """How many sequences are missing."""
+        return self.last - self.first + 1
+
+
+class Ring:
+    """An open ring. ``epoch`` is durable in the checkpoint before the first `append` (I5)."""
+
+    def __init__(
+        self,
+        file: RingFile,
+        plan: Plan,
+        producer_id: int,
+        id_text: str,
+        limits: Limits,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        """Take over what ``plan`` found; takes no slot: the first `append` does."""
+        self.epoch = plan.epoch
+        self.producer_id = producer_id
+        self.damage: list[Damage] = []
+        self.damaged_slots = list(plan.damaged)
+        self.failure: WalError | None = None
+        self._file = file
+        self._limits = limits
+        self._clock_ms = clock_ms
+        self._id_text = id_text
+        self._floor = max(plan.watermark, plan.moved)
+        self._next_ordinal = plan.next_ordinal
+        self._sequence = 0
+        self._skipped = 0
+        self._free = list(plan.free)
+        self._spares: list[tuple[int, int, Any]] = []
+        self._growing = threading.RLock()  # re-entrant: a signal handler may publish while its thread grows the ring
+        self._slots = file.size() // limits.slot_bytes
+        self._unallocated: list[int] = []
+        self.live: list[Slot] = [self._old_slot(life) for life in plan.lives]
+        self.recent: list[Entry | None] = [None] * RECENT
+        self._slot = self._nowhere()
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def append(self, payload: bytes, record: Any) -> tuple[int, int]:
+        """Store one frame; its place in its slot and its sequence.
+
+        From the reservation of tail and sequence to the last byte there is no call before ``pack_into``, and CPython
+        runs signal handlers only after calls and at jumps backwards. So a handler that publishes finds the frame
+        either not begun or complete; nothing is overwritten and sequences stay in file order.
+
+        Raises:
+            WalFullError: the disk threshold is reached; nothing was stored.
+            RecordTooLargeError: the frame does not fit a slot; nothing was stored.
+            WalIOError: an earlier fsync failed (I7) or the file cannot be grown; nothing was stored.
+
+        """
+        length = len(payload)
+        while True:
+            slot = self._slot
+            check = crc32(payload, slot.salt)
+            if slot is not self._slot:  # a signal handler went on to the next slot meanwhile
+                continue
+            start = slot.tail
+            end = start + fmt.FRAME_BYTES + length
+            if end <= slot.limit:
+                break
+            self._roll(length)
+        slot.tail = (end + 3) & -4
+        slot.unsettled += 1
+        sequence = self._sequence = self._sequence + 1
+        place = (start >> 2) + 4
+        try:
+            mapping = slot.map
+            mapping[start + 20 : end] = payload  # type: ignore[index]
+            if length <= RECENT_BYTES:
+                self.recent[sequence & 4095] = (slot, place, sequence, record)
+            _pack_frame(mapping, start, length, (check ^ sequence) & 0xFFFF_FFFF, sequence, slot.open_word)  # type: ignore[arg-type]
+        except BaseException:
+            self._skip(slot, start, length, sequence)
+            raise
+        return place, sequence
+
+    def _skip(self, slot: Slot, start: int, length: int, sequence: int) -> None:
+        """Leave a frame without a record where storing failed, so that readers find the next one."""
+        self.recent[sequence % RECENT] = None
+        slot.unsettled -= 1
+        slot.count -= 1
+        self._skipped += 1
+        length |= fmt.SKIP_BIT
+        if slot.map is not None:
+            check = fmt.skip_crc(length, slot.salt, sequence)
+            _pack_frame(slot.map, start, length, check, sequence, slot.salt)
+
+    def _roll(self, length: int) -> None:
+        """Go on to the next slot. May be entered again by a signal handler: whoever comes first wins."""
+        if self.failure is not None:
+            raise self.failure
+        if length > self._limits.slot_bytes - 2 * fmt.RESERVED - fmt.FRAME_BYTES:
+            message = "the record does not fit a slot: raise slot_bytes for a new directory"
+            raise RecordTooLargeError(f"{message} bytes={length} slot_bytes={self._limits.slot_bytes}")
+        left = self._slot
+        spare = self._take_spare()
+        self._seal(left)
+        if self._slot is not left:
+            self._spares.append(spare)
+            return
+        slot = self._begin(spare)
+        if self._slot is left:
+            self.live.append(slot)
+            self._slot = slot
+        else:  # an empty life stays on disk until the spare is taken again; readers find nothing in it
+            self._spares.append((slot.index, slot.salt, slot.detach()))
+
+    def _begin(self, spare: tuple[int, int, Any]) -> Slot:
+        index, salt, mapping = spare
+        header = fmt.SlotHeader(
+            slot_bytes=self._limits.slot_bytes,
+            producer_id=self.producer_id,
+            ordinal=self._next_ordinal,
+            epoch=self.epoch,
+            salt=fmt.new_salt(salt),
+            first_sequence=self._sequence + 1,
+            created_ms=self._clock_ms(),
+        )
+        self._next_ordinal += 1
+        slot = Slot(index, header, self._prefix(self.epoch))
+        slot.complete = True
+        slot.attach(mapping)
+        slot.store_header()
+        return slot
+
+    def _seal(self, slot: Slot) -> None:
+        slot.limit = 0  # nothing fits any more, also for a signal handler
+        if slot.sealed or slot.map is None:
+            return
+        slot.last_sequence = self._sequence
+        slot.count += slot.last_sequence - slot.header.first_sequence + 1
+        slot.store_seal()
+
+    # -- room --------------------------------------------------------------------------------------------------------
+
+    @property
+    def wants_spare(self) -> bool:
+        """The next slot is not ready yet: let the keeper call `prepare_spare`."""
+        return not self._spares and self.failure is None
+
+    def prepare_spare(self) -> None:
+        """Have the next slot allocated and mapped, ahead of need (the keeper's thread).
+
+        Raises:
+            WalFullError: the disk threshold is reached.
+
+        """
+        with self._growing:
+            if not self._spares:
+                self._spares.append(self._acquire())
+
+    def _take_spare(self) -> tuple[int, int, Any]:
+        with self._growing:
+            return self._spares.pop() if self._spares else self._acquire()
+
+    def _acquire(self) -> tuple[int, int, Any]:
+        size = self._limits.slot_bytes
+        with suppress(IndexError):
+            index, salt = self._free.pop()
+            return index, salt, self._file.map(index * size, size)
+        self._check_room()
+        index = self._claim_index()
+        try:
+            self._file.allocate(index * size, size)
+        except BaseException:
+            self._unallocated.append(index)
+            raise
+        return index, 0, self._file.map(index * size, size)
+
+    def _claim_index(self) -> int:
+        with suppress(IndexError):
+            return self._unallocated.pop()
+        index = self._slots
+        self._slots = index + 1  # no call in between: a signal handler claims the next one
+        return index
+
+    def _check_room(self) -> None:
+        size = self._limits.slot_bytes
+        if (self._slots - len(self._unallocated) + 1) * size > self._limits.max_bytes:
+            message = "the ring is full: wait for delivery to free space, or raise wal_max_bytes"
+            raise WalFullError(f"{message} wal_max_bytes={self._limits.max_bytes}")
+        if self._limits.free_bytes is None:
+            return
+        free = self._limits.free_bytes()
+        if free - size < self._limits.min_free_bytes:
+            message = "the disk is full: free space, or lower wal_min_free_bytes"
+            raise WalFullError(f"{message} free={free} wal_min_free_bytes={self._limits.min_free_bytes}")
+
+    # -- settling and recycling --------------------------------------------------------------------------------------
+
+    def settle(self, slot: Slot, places: Sequence[int]) -> None:
+        """Mark frames as done, after their acknowledgement (I3); ``places`` belong to this life of the slot."""
+        words, salt = slot.words, slot.salt
+        if words is None:
+            message = f"a settle came for an earlier life of a slot ordinal={slot.header.ordinal}"
+            raise ValueError(message)
+        for place in places:
+            words[place] = salt
+        slot.unsettled -= len(places)
+        if slot.done:
+            self._unmap(slot)
+
+    def watermark(self) -> int:
+        """The highest position known to have nothing unsettled at or below it."""
+        mark = self._floor
+        for slot in self.live:
+            if slot.done:
+                mark = max(mark, slot.last_position)
+                continue
+            if slot is self._slot and slot.unsettled == 0 and self._sequence >= slot.header.first_sequence:
+                mark = max(mark, fmt.position(self.epoch, self._sequence))
+            break
+        return mark
+
+    @property
+    def recyclable(self) -> bool:
+        """A checkpoint would free at least the oldest slot."""
+        return bool(self.live) and self._may_recycle(self.live[0], self.watermark())
+
+    def recycle(self, durable_watermark: int) -> int:
+        """Free the oldest slots that a durable checkpoint covers (I1); how many."""
+        count = 0
+        while count < len(self.live) and self._may_recycle(self.live[count], durable_watermark):
+            count += 1
+        for slot in self.live[:count]:
+            self._unmap(slot)
+            self._free.append((slot.index, slot.salt))
+        del self.live[:count]
+        self._floor = max(self._floor, durable_watermark)
+        return count
+
+    def _may_recycle(self, slot: Slot, durable_watermark: int) -> bool:
+        """I1: done, covered by a durable watermark, and nobody stands in it."""
+        return slot.done and slot.readers == 0 and slot.last_position <= durable_watermark and self.failure is None
+
+    @staticmethod
+    def _unmap(slot: Slot) -> None:
+        mapping = slot.detach()
+        if mapping is not None:
+            mapping.close()
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    @property
+    def sequence(self) -> int:
+        """The last sequence given in this epoch; 0 before the first record."""
+        return self._sequence
+
+    @property
+    def accepted(self) -> int:
+        """Records stored in this epoch."""
+        return self._sequence - self._skipped
+
+    @property
+    def floor(self) -> int:
+        """Frames up to this position are settled, whatever their settle words say (durable watermark)."""
+        return self._floor
+
+    @property
+    def file(self) -> RingFile:
+        """The storage below."""
+        return self._file
+
+    @property
+    def slot_bytes(self) -> int:
+        """Size of one slot."""
+        return self._limits.slot_bytes
+
+    @property
+    def bytes_used(self) -> int:
+        """Size of the slots that hold something still needed."""
+        return len(self.live) * self._limits.slot_bytes
+
+    @property
+    def bytes_allocated(self) -> int:
+        """Size of the ring file."""
+        return (self._slots - len(self._unallocated)) * self._limits.slot_bytes
+
+    def is_current(self, slot: Slot) -> bool:
+        """Whether frames still come to ``slot``."""
+        return slot is self._slot
+
+    def end_of(self, slot: Slot) -> int | None:
+        """Offset behind the slot's last frame; None when a crash left that unknown."""
+        if slot.sealed or slot.complete:
+            return slot.tail
+        return None
+
+    def pending(self) -> int:
+        """Records known to wait for settlement."""
+        return sum(slot.unsettled for slot in self.live)
+
+    def unread(self) -> int:
+        """At most so many records of earlier epochs that no reader has reached (from the seals)."""
+        return sum(slot.count - slot.unsettled for slot in self.live if not slot.complete and slot.sealed)
+
+    def is_settled(self, sequence: int, place: int) -> bool:
+        """Whether a record of this epoch is done."""
+        first = bisect_right(self.live, (self.epoch, sequence), key=_first_of) - 1
+        if first < 0:
+            return True
+        slot = self.live[first]
+        if slot.header.epoch != self.epoch or slot.words is None:
+            return True
+        return slot.words[place] == slot.salt
+
+    def after(self, slot: Slot) -> Slot | None:
+        """The next slot in the order of ordinals."""
+        following = bisect_right(self.live, slot.header.ordinal, key=_ordinal_of)
+        return self.live[following] if following < len(self.live) else None
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """Make all stored frames and settle words durable (the keeper's thread).
+
+        Raises:
+            WalIOError: and from then on nothing is accepted or recycled (I7).
+
+        """
+        if self.failure is not None:
+            raise self.failure
+        try:
+            self._file.sync()
+        except WalIOError as error:
+            self.poison(error)
+            raise
+
+    def poison(self, error: WalError) -> None:
+        """Accept and recycle nothing until reopened (I7); delivery goes on."""
+        self.failure = error
+        self._slot.limit = 0
+
+    def map_for_settling(self, slot: Slot) -> None:
+        """Have a slot of an earlier epoch mapped before its records are handed out."""
+        if slot.words is None:
+            slot.attach(self._file.map(slot.file_offset, self._limits.slot_bytes))
+
+    def seal_old(self, slot: Slot) -> None:
+        """Seal what a crash left open, once a reader found its end."""
+        self.map_for_settling(slot)
+        slot.store_seal()
+
+    def release_if_done(self, slot: Slot) -> None:
+        """Drop the mapping of a slot in which nothing waits."""
+        if slot.done:
+            self._unmap(slot)
+
+    def close(self) -> None:
+        """Drop every mapping and the file."""
+        self._slot.limit = 0
+        for slot in self.live:
+            self._unmap(slot)
+        with self._growing:
+            for _, _, mapping in self._spares:
+                mapping.close()
+            self._spares.clear()
+        self._file.close()
+
+    def abandon(self) -> None:
+        """In a forked child: drop the mappings and the file without taking a lock that the parent may have held."""
+        self._slot.limit = 0
+        for slot in self.live:
+            self._unmap(slot)
+        self._file.close()
+
+    def _old_slot(self, life: Any) -> Slot:
+        slot = Slot(life.index, life.header, self._prefix(life.header.epoch))
+        slot.limit = 0 if life.seal is not None else slot.limit
+        if life.seal is not None:
+            slot.adopt_seal(life.seal)
+        return slot
+
+    def _nowhere(self) -> Slot:
+        """A slot that nothing fits in: the first append takes a real one."""
+        header = fmt.SlotHeader(self._limits.slot_bytes, self.producer_id, 0, self.epoch, 0, 1, 0)
+        slot = Slot(-1, header, b"")
+        slot.limit = 0
+        return slot
+
+    def _prefix(self, epoch: int) -> bytes:
+        return f"{self._id_text}/{epoch}/".encode()
+
+
+_pack_frame = fmt.FRAME.pack_into
+
+
+def _first_of(slot: Slot) -> tuple[int, int]:
+    return slot.header.epoch, slot.header.first_sequence
+
+
+def _ordinal_of(slot: Slot) -> int:
+    return slot.header.ordinal

@@ -1,0 +1,111 @@
+"""One life of a slot, in memory.
+
+A `Slot` is made for a life and thrown away with it: a handle of an earlier life has no mapping any more, so it cannot
+settle anything in the next one (I3).
+"""
+
+import mmap
+
+from aiorecover.wal import format as fmt
+
+
+class Slot:
+    """A slot that is written, read or waiting to be settled.
+
+    ``unsettled``: known frames without settlement. ``complete``: every frame of the slot is counted there (always for
+    slots written by this process; for older ones once the reader reached their end). ``readers``: who stands in it.
+    """
+
+    __slots__ = (
+        "complete",
+        "count",
+        "header",
+        "id_prefix",
+        "index",
+        "last_sequence",
+        "limit",
+        "map",
+        "open_word",
+        "readers",
+        "salt",
+        "sealed",
+        "tail",
+        "unsettled",
+        "words",
+    )
+
+    def __init__(self, index: int, header: fmt.SlotHeader, id_prefix: bytes) -> None:
+        """Start with no mapping and no frame."""
+        self.index = index
+        self.header = header
+        self.id_prefix = id_prefix
+        self.salt = header.salt
+        self.open_word = fmt.open_word(header.salt)
+        self.map: mmap.mmap | None = None
+        self.words: memoryview | None = None
+        self.tail = fmt.FIRST_FRAME
+        self.limit = header.slot_bytes - fmt.RESERVED
+        self.unsettled = 0
+        self.count = 0
+        self.last_sequence = header.first_sequence - 1
+        self.sealed = False
+        self.complete = False
+        self.readers = 0
+
+    @property
+    def file_offset(self) -> int:
+        """Where the slot starts in the file."""
+        return self.index * self.header.slot_bytes
+
+    @property
+    def done(self) -> bool:
+        """Everything in it is settled, and nothing more will come."""
+        return self.sealed and self.complete and self.unsettled == 0
+
+    @property
+    def last_position(self) -> int:
+        """Position of the last frame (of a sealed or completely read slot)."""
+        return fmt.position(self.header.epoch, self.last_sequence)
+
+    def attach(self, mapping: mmap.mmap) -> None:
+        """Take a mapping of the slot; ``words`` is its view in 32-bit words, for settle words."""
+        self.map = mapping
+        self.words = memoryview(mapping).cast("I")
+
+    def detach(self) -> mmap.mmap | None:
+        """Give the mapping back; the handle can no longer store anything."""
+        mapping, self.map = self.map, None
+        if self.words is not None:
+            self.words.release()
+            self.words = None
+        return mapping
+
+    def store_header(self) -> None:
+        """Both copies, the one at the end first, before the life's first frame."""
+        packed = fmt.pack_slot_header(self.header)
+        mapping = self._mapping()
+        end = self.header.slot_bytes - fmt.RESERVED
+        blank = bytes(fmt.RESERVED - len(packed))
+        mapping[end : end + fmt.RESERVED] = packed + blank
+        mapping[: fmt.RESERVED] = packed + blank
+
+    def store_seal(self) -> None:
+        """Write down what the slot holds, at both ends, before the next slot's header."""
+        packed = fmt.pack_seal(fmt.Seal(self.count, self.tail, self.last_sequence), self.salt)
+        mapping = self._mapping()
+        for start in (self.header.slot_bytes - fmt.RESERVED, 0):
+            mapping[start + fmt.SEAL_OFFSET : start + fmt.SEAL_OFFSET + fmt.SEAL_BYTES] = packed
+        self.sealed = True
+
+    def adopt_seal(self, seal: fmt.Seal) -> None:
+        """Know from a seal what an earlier process left."""
+        self.count = seal.count
+        self.tail = seal.tail
+        self.last_sequence = seal.last_sequence
+        self.sealed = True
+
+    def _mapping(self) -> mmap.mmap:
+        if self.map is None:
+            message = f"slot is not mapped ordinal={self.header.ordinal}"
+            raise ValueError(message)
+        return self.map

@@ -1,0 +1,52 @@
+"""Group commit: many publishers wait for one fdatasync.
+
+A publisher is released only by an fdatasync that began after its store. So whoever comes while one is running waits
+for the next one; at any moment at most one runs and one is wanted.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from aiorecover.errors import WalError
+
+
+class GroupCommit:
+    """Releases waiters by generations of ``sync`` calls."""
+
+    def __init__(self, sync: Callable[[], Awaitable[None]]) -> None:
+        """``sync`` begins an fdatasync when called, and ends with it."""
+        self._sync = sync
+        self._waiting: list[asyncio.Future[None]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def durable(self) -> None:
+        """Wait until everything stored before this call survives a power cut.
+
+        Raises:
+            WalIOError: the fdatasync failed: the record may not survive a power cut.
+
+        """
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name="aiorecover-group-commit")
+        await waiter
+
+    async def _run(self) -> None:
+        while self._waiting:
+            released, self._waiting = self._waiting, []
+            try:
+                await self._sync()
+            except WalError as error:
+                for waiter in released:
+                    if not waiter.done():
+                        waiter.set_exception(error)
+            else:
+                for waiter in released:
+                    if not waiter.done():
+                        waiter.set_result(None)
+
+    async def close(self) -> None:
+        """Wait for the running generation."""
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)

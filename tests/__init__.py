@@ -1,0 +1,1 @@
+"""The tests of aiorecover, and in `tests.support` what they stand on."""

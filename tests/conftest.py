@@ -1,0 +1,99 @@
+"""A real Kafka for every test that asks for one, and what makes a run honest.
+
+`kafka` has one node and `kafka3` three; each is started when the first test asks for it and serves the whole
+session. Whatever a test does to a node, the next test finds the cluster whole. `topic` makes topics with
+unique names.
+"""
+
+import os
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from tests.support.broker import BrokerUnavailableError, Cluster, TopicFactory, choose_cluster
+from tests.support.jars import JarsError
+
+_SIZES = {"kafka": 1, "kafka3": 3}
+_CLUSTERS = pytest.StashKey[dict[str, Cluster]]()
+
+
+@pytest.fixture(scope="session")
+def kafka(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """One broker."""
+    yield from _started("kafka", request.config)
+
+
+@pytest.fixture(scope="session")
+def kafka3(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Three brokers: topics have three replicas, two of which must be in sync."""
+    yield from _started("kafka3", request.config)
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> TopicFactory:
+    """`topic(kafka)`, `topic(kafka3, partitions=1, config={...})`: a new topic's name."""
+
+    def create(
+        cluster: Cluster,
+        partitions: int = 6,
+        *,
+        replication: int | None = None,
+        config: Mapping[str, str] | None = None,
+    ) -> str:
+        test = re.sub(r"[^a-zA-Z0-9_-]", "-", request.node.name)[
+            :60
+        ]  # what Kafka allows, and the name in its logs
+        name = f"{test}-{uuid.uuid4().hex[:8]}"
+        cluster.create_topic(name, partitions, replication, config)
+        return name
+
+    return create
+
+
+@pytest.fixture(autouse=True)
+def _healed(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    for cluster in request.config.stash[_CLUSTERS].values():
+        cluster.heal()
+
+
+def _started(name: str, config: pytest.Config) -> Iterator[Cluster]:
+    cluster = choose_cluster(_SIZES[name])
+    with cluster:
+        config.stash[_CLUSTERS][name] = cluster
+        yield cluster
+        del config.stash[_CLUSTERS][name]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_CLUSTERS] = {}
+
+
+def pytest_report_collectionfinish(items: list[pytest.Item]) -> list[str]:
+    """Say which Kafka it will be; missing jars are fetched now, before the tests' clocks tick."""
+    wanted = {name for item in items for name in getattr(item, "fixturenames", ()) if name in _SIZES}
+    try:
+        return [
+            f"broker: {choose_cluster(size).description}" for name, size in _SIZES.items() if name in wanted
+        ]
+    except (BrokerUnavailableError, JarsError) as error:
+        return [f"broker: {error}"]  # the tests that need it fail with the same words
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """In CI everything is there: a test that was skipped for want of something is a failure."""
+    if session.config.pluginmanager.hasplugin("terminalreporter") and _skipped_in_ci(session.config):
+        session.exitstatus = max(session.exitstatus, pytest.ExitCode.TESTS_FAILED)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    skipped = _skipped_in_ci(config)
+    if skipped:
+        terminalreporter.write_line(f"CI is set: {skipped} skipped test(s) make this run a failure", red=True)
+
+
+def _skipped_in_ci(config: pytest.Config) -> int:
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    return len(reporter.stats.get("skipped", ())) if reporter and os.environ.get("CI") else 0

@@ -1,0 +1,127 @@
+"""Questions to a cluster, asked through plain aiokafka: who is there, who leads what, please make this topic.
+
+Each one is a coroutine with a connection of its own. `run` makes an ordinary call of it, also where an event
+loop is running already.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaError, for_code
+from aiokafka.protocol.metadata import MetadataRequest
+
+__all__ = ["View", "ask_every_node", "create_topic", "run", "until"]
+
+T = TypeVar("T")
+
+_ANSWER_WITHIN_MS = 2_000  # a paused node does not answer at all
+_SHORTEST_ATTEMPT_S = 1.0
+_ASK_EVERY_S = 0.05
+
+
+@dataclass(frozen=True)
+class View:
+    """A cluster as one of its nodes sees it."""
+
+    brokers: frozenset[int]
+    leaders: Mapping[int, int]
+    """Partition to node id (-1: nobody) of the topic asked for; empty where the node does not know it."""
+
+
+def run(question: Coroutine[Any, Any, T]) -> T:
+    """Wait for the answer in a thread of its own: the caller's thread may have a running event loop."""
+
+    def ask() -> T:
+        with _quiet():
+            return asyncio.run(question)
+
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(ask).result()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what aiokafka logs in this thread out of the reports: that a node is silent is no news here."""
+    asking = threading.get_ident()
+
+    def by_others(record: logging.LogRecord) -> bool:
+        return record.thread != asking
+
+    loggers = [logging.getLogger(name) for name in ("aiokafka", "aiokafka.conn")]
+    for logger in loggers:
+        logger.addFilter(by_others)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(by_others)
+
+
+async def until(attempt: Callable[[], Awaitable[T | None]], *, timeout_s: float, what: str) -> T:
+    """Try until there is an answer; errors count as none."""
+    give_up_at = time.monotonic() + timeout_s
+    problem = "no answer"
+    while True:
+        left_s = give_up_at - time.monotonic()
+        try:
+            async with asyncio.timeout(max(left_s, _SHORTEST_ATTEMPT_S)):
+                answer = await attempt()
+        except (KafkaError, OSError) as error:  # TimeoutError is an OSError
+            problem = repr(error)
+        else:
+            if answer is not None:
+                return answer
+        if left_s <= 0:
+            raise TimeoutError(f"gave up waiting, {what}: {timeout_s=} {problem=}")
+        await asyncio.sleep(_ASK_EVERY_S)
+
+
+async def ask_every_node(bootstrap_servers: str, topic: str | None = None) -> dict[int, View]:
+    """What each node that is listed has to say itself; an error if one of them does not answer."""
+    client = AIOKafkaClient(bootstrap_servers=bootstrap_servers, request_timeout_ms=_ANSWER_WITHIN_MS)
+    # No topic is created by asking for it.
+    question = MetadataRequest([] if topic is None else [topic], allow_auto_topic_creation=False)
+    try:
+        await client.bootstrap()
+        listed = [broker.nodeId for broker in client.cluster.brokers()]
+        return {node_id: _view((await client.send(node_id, question)).to_object()) for node_id in listed}
+    finally:
+        await client.close()
+
+
+def _view(answer: dict[str, Any]) -> View:
+    return View(
+        brokers=frozenset(broker["node_id"] for broker in answer["brokers"]),
+        leaders={
+            partition["partition"]: partition["leader"]
+            for topic in answer["topics"]
+            for partition in topic["partitions"]
+        },
+    )
+
+
+async def create_topic(
+    bootstrap_servers: str, name: str, partitions: int, replication: int, config: Mapping[str, str]
+) -> None:
+    """Ask the controller for the topic; its refusal is raised as aiokafka's error of that code."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    try:
+        await admin.start()
+        answer = await admin.create_topics(
+            [NewTopic(name, partitions, replication, topic_configs=dict(config))]
+        )
+    finally:
+        await admin.close()
+    for refusal in answer.to_object()["topic_errors"]:
+        if refusal["error_code"]:
+            why = f"topic not created, {refusal['error_message']}: {name=} {partitions=} {replication=}"
+            raise for_code(refusal["error_code"])(why)
