@@ -315,6 +315,8 @@ class RecoverableProducer:
 
     def _learn_topic(self, topic: object) -> None:
         checked = check_topic(topic)
+        if type(topic) is not str:
+            raise EncodeError(f"a topic must be a plain str: pass str(topic) type={type(topic).__qualname__}")
         if len(self._known_topics) >= KNOWN_TOPICS:
             self._known_topics.clear()
         self._known_topics.add(checked)

@@ -181,13 +181,23 @@ def check_headers(headers: object) -> list[Header]:
             ``aiorecover-id``, or lone surrogates in a name.
 
     """
-    if not headers:
-        if headers is None or isinstance(headers, (list, tuple)):
-            return []
-        raise _wrong_headers(headers)
+    if headers is None:
+        return []
     if not isinstance(headers, (list, tuple)):
         raise _wrong_headers(headers)
-    return [_checked_header(header) for header in headers]
+    return [header if _is_plain(header) else _checked_header(header) for header in headers]
+
+
+def _is_plain(header: Any) -> bool:
+    """Already as we would make it, which most headers are; everything else is looked at closely."""
+    return (
+        type(header) is tuple
+        and len(header) == _PAIR
+        and type(header[1]) is bytes
+        and type(header[0]) is str
+        and header[0].isascii()
+        and header[0] != RECORD_ID_HEADER
+    )
 
 
 def _wrong_headers(headers: object) -> EncodeError:

@@ -42,9 +42,7 @@ def topic(request: pytest.FixtureRequest) -> TopicFactory:
         replication: int | None = None,
         config: Mapping[str, str] | None = None,
     ) -> str:
-        test = re.sub(r"[^a-zA-Z0-9_-]", "-", request.node.name)[
-            :60
-        ]  # what Kafka allows, and the name in its logs
+        test = re.sub(r"[^a-zA-Z0-9_-]", "-", request.node.name)[:60]  # what Kafka allows, and the name in its logs
         name = f"{test}-{uuid.uuid4().hex[:8]}"
         cluster.create_topic(name, partitions, replication, config)
         return name
@@ -75,9 +73,7 @@ def pytest_report_collectionfinish(items: list[pytest.Item]) -> list[str]:
     """Say which Kafka it will be; missing jars are fetched now, before the tests' clocks tick."""
     wanted = {name for item in items for name in getattr(item, "fixturenames", ()) if name in _SIZES}
     try:
-        return [
-            f"broker: {choose_cluster(size).description}" for name, size in _SIZES.items() if name in wanted
-        ]
+        return [f"broker: {choose_cluster(size).description}" for name, size in _SIZES.items() if name in wanted]
     except (BrokerUnavailableError, JarsError) as error:
         return [f"broker: {error}"]  # the tests that need it fail with the same words
 

@@ -70,6 +70,10 @@ class Bytes(bytes):
     pass
 
 
+class Number(int):
+    pass
+
+
 def refusal(call: Callable[..., object], *args: object) -> str:
     with pytest.raises(EncodeError) as caught:
         call(*args)
@@ -110,10 +114,11 @@ def test_bytes_and_text_and_null_are_the_same_for_keys_and_values(
     assert found is None or type(found) is bytes
 
 
-@given(st.one_of(st.binary(), st.binary().map(bytearray), st.binary().map(memoryview)))
-def test_any_bytes_arrive_as_they_are(data: bytes | bytearray | memoryview) -> None:
-    assert encode_value("topic", data) == bytes(data)
-    assert encode_key("topic", data) == bytes(data)
+@given(st.binary())
+def test_any_bytes_arrive_as_they_are(data: bytes) -> None:
+    for given_value in (data, bytearray(data), memoryview(data)):
+        assert encode_value("topic", given_value) == data
+        assert encode_key("topic", given_value) == data
 
 
 @given(st.text())
@@ -150,6 +155,7 @@ def test_the_caller_may_reuse_its_buffer(encode: Callable[..., bytes | None]) ->
         (uuid.UUID(int=1), b'"00000000-0000-0000-0000-000000000001"'),
         (dt.datetime(2024, 1, 1, tzinfo=dt.UTC), b'"2024-01-01T00:00:00Z"'),
         (np.float64(1.5), b"1.5"),
+        ([Number(7)], b"[7]"),
         ([Text("x"), np.str_("y")], b'["x","y"]'),
         ({"raw": b"x"}, b'{"raw":"eA=="}'),
         (float("nan"), b"null"),
@@ -273,7 +279,9 @@ def test_none_is_null_and_never_reaches_a_serializer(make: Callable[..., Any], o
 
 
 @pytest.mark.parametrize(("make", "option"), MAKERS)
-@pytest.mark.parametrize("result", [b"x", bytearray(b"x"), memoryview(b"x"), Bytes(b"x")], ids=repr)
+@pytest.mark.parametrize(
+    "result", [b"x", bytearray(b"x"), memoryview(b"x"), Bytes(b"x")], ids=lambda result: type(result).__name__
+)
 def test_a_serializer_may_return_anything_bytes_like(make: Callable[..., Any], option: str, result: object) -> None:
     found = make(lambda _value: result)("topic", 1, None)
     assert found == b"x", option

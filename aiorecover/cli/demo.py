@@ -91,7 +91,6 @@ async def run(options: Options, view: View) -> Outcome:
     began = time.monotonic()
     directory = pathlib.Path(tempfile.mkdtemp(prefix="aiorecover-demo-"))
     log = directory / _LOG
-    verdict = None
     try:
         async with (
             asyncio.timeout(options.records / options.rate + _SPARE_SECONDS),
@@ -109,10 +108,11 @@ async def run(options: Options, view: View) -> Outcome:
     except (KafkaError, OSError, RuntimeError) as error:
         what = f"{type(error).__name__}: {error}"
         raise DemoError(f"the demonstration broke down: {what}; {log_tail(log)}") from error
-    finally:
-        # Kept where something is to be looked into.
-        if verdict is not None and verdict.good:
-            shutil.rmtree(directory, ignore_errors=True)
+    except asyncio.CancelledError:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+    if verdict.good:  # else it is kept, to be looked into
+        shutil.rmtree(directory, ignore_errors=True)
     return Outcome(
         verdict=verdict,
         embedded=broker is not None,
@@ -195,7 +195,7 @@ async def _create_topic(bootstrap_servers: str, topic: str) -> None:
         await admin.start()
         brokers = (await admin.describe_cluster())["brokers"]
         new = NewTopic(topic, _PARTITIONS, min(_REPLICAS, len(brokers)))
-        answer = await admin.create_topics([new])
+        answer: Any = await admin.create_topics([new])
     finally:
         await admin.close()
     for _, code, *rest in answer.topic_errors:

@@ -131,7 +131,7 @@ def show_verdict(console: Console, outcome: Outcome) -> None:
     _row(table, "altered", verdict.altered, "not what was published under this id", bad=True)
     _row(table, "repeated", verdict.repeated, _repeated_meaning(outcome))
     _row(table, "accepted without word", verdict.without_word, "in Kafka; killed before it could say so")
-    _row(table, "recovered", outcome.recovered, f"left by {outcome.kills} killed publishers, found in the log")
+    _row(table, "recovered", outcome.recovered, "left undelivered by a killed publisher")
     console.print(table)
     for line in _sentences(outcome):
         console.print(line, markup=False, soft_wrap=True)

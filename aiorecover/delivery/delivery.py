@@ -7,15 +7,14 @@ from collections.abc import Callable
 from aiorecover.config import Config
 from aiorecover.delivery.batch import CODECS, LaneBatch
 from aiorecover.delivery.dispatcher import DISCOVER_INTERVAL, Dispatcher
-from aiorecover.delivery.lane import Lane
+from aiorecover.delivery.lane import Lane, lane_halted
 from aiorecover.delivery.reports import Reports
 from aiorecover.delivery.router import Router
 from aiorecover.delivery.sender import Sender
 from aiorecover.delivery.session import Session
-from aiorecover.errors import PermanentDeliveryError
 from aiorecover.record import decode
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.ring import Ring
+from aiorecover.wal.ring import Entry, Ring
 
 log = logging.getLogger("aiorecover.delivery")
 
@@ -36,6 +35,7 @@ class Delivery:
             batch_bytes=config.max_batch_size,
             linger=config.linger_ms / 1000,
             deliver=self._deliver,
+            refuse=self._refuse,
             on_idle=on_idle,
         )
         self.sender = Sender(
@@ -90,7 +90,8 @@ class Delivery:
             marks = [(lane, lane.added) for lane in self.router.lanes()]
             for lane, mark in marks:
                 while lane.settled < mark:
-                    self._refuse_halted(lane)
+                    if lane.halted is not None:
+                        raise lane_halted(lane)
                     self.dispatcher.hand_over()
                     await self._changed()
         finally:
@@ -104,13 +105,6 @@ class Delivery:
             if not self.session.partitions(topic):
                 await asyncio.sleep(DISCOVER_INTERVAL)
         return set(found)
-
-    @staticmethod
-    def _refuse_halted(lane: Lane) -> None:
-        if lane.halted is not None:
-            message = "kafka refused a record for good and its lane is halted: the records stay in the ring"
-            where = f"topic={lane.topic} partition={lane.partition} error={lane.halted}"
-            raise PermanentDeliveryError(f"{message} {where}", persisted="not")
 
     @property
     def halted(self) -> list[Lane]:
@@ -127,6 +121,9 @@ class Delivery:
 
     def _deliver(self, lane: Lane) -> None:
         self.sender.deliver(lane)
+
+    def _refuse(self, lane: Lane, entry: Entry) -> None:
+        self.reports.refuse([entry[:2]], lane_halted(lane))
 
     def _on_acknowledged(self, lane: Lane, batch: LaneBatch) -> None:
         self.dispatcher.acknowledged(lane, batch)

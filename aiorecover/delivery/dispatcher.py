@@ -57,15 +57,21 @@ class Dispatcher:
         batch_bytes: int,
         linger: float,
         deliver: Callable[[Lane], None],
+        refuse: Callable[[Lane, Entry], None],
         on_idle: Callable[[], None],
     ) -> None:
-        """``deliver`` is told of lanes with a batch to send, ``on_idle`` that the next publish must `wake` us."""
+        """Know whom to tell.
+
+        ``deliver`` of lanes with a batch to send, ``refuse`` of records of a halted lane, ``on_idle`` that the next
+        publish must `wake` us.
+        """
         self.reader = reader
         self.router = router
         self._codec = codec
         self._batch_bytes = batch_bytes
         self._linger = linger
         self._deliver = deliver
+        self._refuse = refuse
         self._on_idle = on_idle
         self._held: list[Entry] = []
         self._open: dict[Lane, None] = {}
@@ -227,6 +233,7 @@ class Dispatcher:
 
     def _fall_behind(self, topic: Topic, partition: int | None, lane: Lane | None, entry: Entry) -> None:
         if lane is not None:  # halted: nothing is read again before the next start
+            self._refuse(lane, entry)
             return
         where = partition if topic.count else None
         self.behind.append(Behind(topic.name, where, entry))

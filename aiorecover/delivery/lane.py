@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.errors import PermanentDeliveryError
 
 SEQUENCE_MODULUS = 1 << 31  # Kafka's sequences are signed 32-bit integers that wrap to zero
 EPOCH_LIMIT = (1 << 15) - 1  # Kafka's producer epochs are signed 16-bit integers
@@ -102,3 +103,10 @@ class Lane:
         if batch is not None:
             self.settled += batch.count
         return batch
+
+
+def lane_halted(lane: Lane) -> PermanentDeliveryError:
+    """What whoever waits for a record of a halted lane is told."""
+    message = "kafka refused a record of this lane for good and the lane is halted: its records stay in the ring"
+    where = f"topic={lane.topic} partition={lane.partition} error={lane.halted}"
+    return PermanentDeliveryError(f"{message} {where}", persisted="not")

@@ -8,14 +8,14 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any
 
 from aiokafka.structs import RecordMetadata
 
 from aiorecover import record as rec
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.errors import ClosedError
+from aiorecover.errors import ClosedError, PermanentDeliveryError
 from aiorecover.receipt import DeliveryReport
 from aiorecover.wal import format as fmt
 from aiorecover.wal.ring import Ring
@@ -40,6 +40,7 @@ class Reports:
         self._waiters: dict[int, list[asyncio.Future[DeliveryReport]]] = {}
         self._remembered: deque[tuple[LaneBatch, str, int, int]] = deque()
         self._remembered_count = 0
+        self._refused: dict[int, PermanentDeliveryError] = {}
         self._closed = False
         self.callback_errors = 0
 
@@ -50,6 +51,8 @@ class Reports:
         future: asyncio.Future[DeliveryReport] = asyncio.get_running_loop().create_future()
         if self._ring.is_settled(sequence, place):
             future.set_result(self._remember(topic, sequence, place))
+        elif sequence in self._refused:
+            future.set_exception(self._refused[sequence])
         elif self._closed:
             future.set_exception(_stopped())
         else:
@@ -70,7 +73,7 @@ class Reports:
         """Call `on_delivery` for each record of an acknowledged batch, before it is settled."""
         if self._on_delivery is None:
             return
-        for number, (slot, place) in enumerate(_frames(batch)):
+        for number, (slot, place) in enumerate(frames_of(batch)):
             await self._call(self._report(slot, place, topic, metadata.partition, _offset(metadata, number)))
 
     def collect(self, batch: LaneBatch, topic: str, metadata: RecordMetadata) -> list[tuple[int, DeliveryReport]]:
@@ -79,7 +82,7 @@ class Reports:
         if not self._waiters:
             return []
         wanted = []
-        for number, (slot, place) in enumerate(_frames(batch)):
+        for number, (slot, place) in enumerate(frames_of(batch)):
             sequence = _sequence(slot, place)
             if sequence in self._waiters and slot.header.epoch == self._ring.epoch:
                 report = self._report(slot, place, topic, metadata.partition, _offset(metadata, number))
@@ -92,6 +95,18 @@ class Reports:
             for future in self._waiters.pop(sequence, ()):
                 if not future.done():
                     future.set_result(report)
+
+    def refuse(self, frames: Iterable[tuple[Slot, int]], error: PermanentDeliveryError) -> None:
+        """Kafka took none of these and their lane is halted: they stay in the ring, and whoever asks is told why."""
+        for slot, place in frames:
+            if slot.header.epoch != self._ring.epoch:
+                continue
+            sequence = _sequence(slot, place)
+            if len(self._refused) < REMEMBERED_RECORDS:
+                self._refused[sequence] = error
+            for future in self._waiters.pop(sequence, ()):
+                if not future.done():
+                    future.set_exception(error)
 
     def close(self) -> None:
         """Nothing more will be delivered by this producer: tell whoever waits."""
@@ -174,7 +189,8 @@ class Reports:
         )
 
 
-def _frames(batch: LaneBatch) -> Iterator[tuple[Slot, int]]:
+def frames_of(batch: LaneBatch) -> Iterator[tuple[Slot, int]]:
+    """The batch's frames in order: their slot and place."""
     for slot, places in batch.frames:
         for place in places:
             yield slot, place

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from aiokafka.structs import RecordMetadata
 
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.lane import Lane
+from aiorecover.delivery.lane import Lane, lane_halted
 from aiorecover.delivery.outcomes import Verdict, outcome_of
-from aiorecover.delivery.reports import Reports
+from aiorecover.delivery.reports import Reports, frames_of
 from aiorecover.delivery.session import Session
 from aiorecover.errors import ClosedError
 from aiorecover.wal.ring import Ring
@@ -140,6 +140,10 @@ class Sender:
             batch.count,
             lane.halted,
         )
+        refused = lane_halted(lane)
+        for held in (batch, *lane.ready, lane.open):
+            if held is not None:
+                self._reports.refuse(frames_of(held), refused)
         self._on_halted(lane)
 
     async def _settle(self, lane: Lane, batch: LaneBatch, metadata: RecordMetadata) -> None:

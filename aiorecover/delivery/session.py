@@ -12,15 +12,18 @@ from collections.abc import Callable
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, kafka_errors
 from aiokafka.structs import RecordMetadata
 
 from aiorecover.config import Config
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.lane import Identity
+from aiorecover.delivery.outcomes import UNNAMED_CODES
 from aiorecover.errors import ClosedError
 
 log = logging.getLogger("aiorecover.session")
+
+kafka_errors.update(UNNAMED_CODES)  # codes that aiokafka would all show as UnknownError(-1); subclasses of it
 
 CONNECT_LIMIT = 10.0  # seconds for bootstrap and InitProducerId, which aiokafka waits for without a limit
 RECONNECT_MAX = 0.5  # seconds between two attempts: delivery must resume within 1 s of the broker's return

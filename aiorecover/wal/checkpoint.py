@@ -10,11 +10,11 @@ checkpoint interval and never the directory.
 import struct
 from dataclasses import dataclass
 from typing import Protocol
-from zlib import crc32
 
 import msgspec
 
 from aiorecover.errors import WalCorruptError, WalFormatError
+from aiorecover.wal.checksum import crc32
 
 MAGIC = b"\x89AIOCHK\n"
 FORMAT_VERSION = 1

@@ -8,9 +8,9 @@ import secrets
 import struct
 import sys
 from dataclasses import dataclass
-from zlib import crc32
 
 from aiorecover.errors import WalFormatError
+from aiorecover.wal.checksum import crc32
 
 MAGIC = b"\x89AIOREC\n"  # first byte above 127 and a line feed: text-mode mangling shows
 FORMAT_VERSION = 1

@@ -6,9 +6,9 @@ backlog does not count as resident memory.
 
 from collections.abc import Callable
 from typing import Any
-from zlib import crc32
 
 from aiorecover.wal import format as fmt
+from aiorecover.wal.checksum import crc32
 from aiorecover.wal.ring import RECENT, Damage, Entry, Ring
 from aiorecover.wal.slot import Slot
 
@@ -47,8 +47,13 @@ class Reader:
 
     @property
     def at(self) -> tuple[int, int]:
-        """Order of the next frame: (slot ordinal, sequence)."""
-        return (self.slot.header.ordinal, self.expected) if self.slot is not None else (0, 0)
+        """Order of the next frame: (slot ordinal, sequence); the following slot's when a sealed one is read."""
+        slot = self.slot
+        if slot is None:
+            return 0, 0
+        if slot.sealed and self.offset >= slot.tail:
+            return slot.header.ordinal + 1, 0
+        return slot.header.ordinal, self.expected
 
     def behind(self, slot: Slot, place: int, sequence: int) -> "Reader":
         """Another reader, standing at a frame that this one has passed."""
@@ -165,9 +170,22 @@ class Reader:
         if slot is None:
             return [], False
         self._fill(slot)
+        before = self.offset
+        entries, holds = self._parse(slot, limit)
+        if entries:
+            self._ring.map_for_settling(slot)
+            if self._primary and not slot.complete:
+                slot.unsettled += len(entries)
+                self.found += len(entries)
+            return entries, True
+        if not holds or self.offset == before:  # damage, or not one whole frame up to the end of the slot
+            return entries, self._resynchronise(slot)
+        return entries, True
+
+    def _parse(self, slot: Slot, limit: int) -> tuple[list[Entry], bool]:
+        """Up to ``limit`` unsettled frames that the window holds whole; False when the next one does not hold."""
         start, stop = self._window
         entries: list[Entry] = []
-        counts = self._primary and not slot.complete
         while len(entries) < limit:
             offset = self.offset
             end = self._whole_frame(offset, start, stop)
@@ -176,20 +194,13 @@ class Reader:
             at = offset - start
             length, check, sequence, state = _unpack(self._buffer, at)
             if not self._valid(slot, at, length, check, sequence):
-                return entries, self._resynchronise(slot)
+                return entries, False
             self.offset = end
             self.expected = sequence + 1
             if length & fmt.SKIP_BIT or state == slot.salt or self._settled_before(slot, sequence):
                 continue
             payload = self._buffer[at + fmt.FRAME_BYTES : at + fmt.FRAME_BYTES + length]
             entries.append((slot, (offset >> 2) + fmt.SETTLE_WORD, sequence, self._record(payload)))
-        if entries:
-            self._ring.map_for_settling(slot)
-            if counts:
-                slot.unsettled += len(entries)
-                self.found += len(entries)
-        elif self.offset == start:
-            return entries, self._resynchronise(slot)  # not one whole frame up to the end of the slot
         return entries, True
 
     def _settled_before(self, slot: Slot, sequence: int) -> bool:

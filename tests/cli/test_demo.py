@@ -13,12 +13,12 @@ import pytest
 from rich.console import Console
 
 from aiorecover.cli import demo as demo_command
-from aiorecover.cli.demo_verdict import Ordinal, Seen, Verdict, judge
+from aiorecover.cli.demo_verdict import Ordinal, Seen, Verdict, judge, read_back
 from aiorecover.testing.mock_cluster_process import child_environment
 
 if TYPE_CHECKING:
     import pathlib
-    from collections.abc import Iterator
+    from collections.abc import Mapping
 
 from aiorecover.cli.demo_view import choose_view, show_verdict
 
@@ -192,24 +192,15 @@ def test_the_judge_says_nothing_good_of_a_log_that_was_cut_off() -> None:
     assert not verdict_on(in_kafka(published()), cut_off=1).good
 
 
-@pytest.fixture
-def _lossy_reading(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    honest = demo_command.read_back
-
-    async def lossy(*arguments: object) -> tuple[list[Seen], int]:
-        seen, cut_off = await honest(*arguments)  # type: ignore[arg-type]
-        return seen[:-1], cut_off
-
-    monkeypatch.setattr(demo_command, "read_back", lossy)
-    yield
-    monkeypatch.undo()
-
-
 @pytest.mark.asyncio
-@pytest.mark.usefixtures("_lossy_reading")
 async def test_a_demo_that_finds_a_record_missing_fails_and_keeps_the_directory(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def lossy(bootstrap_servers: str, topic: str, begin: Mapping[int, int]) -> tuple[list[Seen], int]:
+        seen, cut_off = await read_back(bootstrap_servers, topic, begin)
+        return seen[:-1], cut_off
+
+    monkeypatch.setattr(demo_command, "read_back", lossy)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     options = demo_command.Options(600, 1_000, None, None, None, seed=1)
     console = Console(file=io.StringIO(), record=True, width=100)

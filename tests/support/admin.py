@@ -116,9 +116,7 @@ async def create_topic(
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
     try:
         await admin.start()
-        answer = await admin.create_topics(
-            [NewTopic(name, partitions, replication, topic_configs=dict(config))]
-        )
+        answer = await admin.create_topics([NewTopic(name, partitions, replication, topic_configs=dict(config))])
     finally:
         await admin.close()
     for refusal in answer.to_object()["topic_errors"]:

@@ -199,9 +199,7 @@ class KafkaCluster(Cluster):
         client_ports, controller_ports = ports.numbers[: self.size], ports.numbers[self.size :]
         controllers = {i: f"127.0.0.1:{port}" for i, port in enumerate(controller_ports, start=1)}
         for node_id, port in enumerate(client_ports, start=1):
-            self._nodes.append(
-                self._node(node_id, f"127.0.0.1:{port}", controllers, directory / str(node_id))
-            )
+            self._nodes.append(self._node(node_id, f"127.0.0.1:{port}", controllers, directory / str(node_id)))
 
     def _node(self, node_id: int, address: str, controllers: Mapping[int, str], directory: Path) -> Node:
         directory.mkdir()

@@ -60,9 +60,7 @@ def find_java() -> Path:
             f"no java, install openjdk-17-jre-headless (or newer) or set JAVA_HOME: JAVA_HOME={home}"
         )
     if version < _OLDEST_JAVA:
-        raise JavaMissingError(
-            f"java is too old, install openjdk-17-jre-headless or set JAVA_HOME: {java=} {version=}"
-        )
+        raise JavaMissingError(f"java is too old, install openjdk-17-jre-headless or set JAVA_HOME: {java=} {version=}")
     return Path(java)
 
 

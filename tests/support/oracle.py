@@ -95,21 +95,15 @@ class Verdict:
         counts = f"accepted={self.accepted} delivered={self.delivered} repeated={self.repeated}"
         kinds: dict[str, Sequence[object]] = {
             "missing": self.missing,
-            "out of order": [
-                f"{late.record_id} behind {late.after} in {late.lane}" for late in self.out_of_order
-            ],
+            "out of order": [f"{late.record_id} behind {late.after} in {late.lane}" for late in self.out_of_order],
             "wrong": [f"{wrong.record_id}: {wrong.what}" for wrong in self.wrong],
             "scattered keys": self.scattered,
             "foreign": self.foreign,
         }
-        return "\n".join(
-            [f"{head}: {counts}", *(_listed(kind, found) for kind, found in kinds.items() if found)]
-        )
+        return "\n".join([f"{head}: {counts}", *(_listed(kind, found) for kind, found in kinds.items() if found)])
 
 
-def judge(
-    accepted: Sequence[Accepted], consumed: Iterable[Consumed], *, whole_lanes: bool = False
-) -> Verdict:
+def judge(accepted: Sequence[Accepted], consumed: Iterable[Consumed], *, whole_lanes: bool = False) -> Verdict:
     """Hold what was consumed against what was accepted (in the order of acceptance, epoch after epoch).
 
     Order is judged by the first appearances within a partition: for each key, and for the records for which a
@@ -166,8 +160,7 @@ def _scattered(log: Sequence[Consumed], wanted: dict[str, Accepted]) -> list[byt
 
 def _foreign(log: Sequence[Consumed], wanted: dict[str, Accepted]) -> list[str]:
     names = (
-        record.record_id or f"(without an id: partition={record.partition} offset={record.offset})"
-        for record in log
+        record.record_id or f"(without an id: partition={record.partition} offset={record.offset})" for record in log
     )
     return list(dict.fromkeys(name for name in names if name not in wanted))
 
@@ -293,16 +286,12 @@ async def _read_to_end(consumer: AIOKafkaConsumer, partitions: list[TopicPartiti
     found: list[Consumed] = []
     # The position, not the offset of the last record, tells the end: transactions leave markers that nobody
     # is given.
-    unfinished = [
-        partition for partition in partitions if await consumer.position(partition) < ends[partition]
-    ]
+    unfinished = [partition for partition in partitions if await consumer.position(partition) < ends[partition]]
     while unfinished:
         batches = await consumer.getmany(*unfinished, timeout_ms=_POLL_MS)
         for partition, records in batches.items():
             found.extend(_consumed(record) for record in records if record.offset < ends[partition])
-        unfinished = [
-            partition for partition in unfinished if await consumer.position(partition) < ends[partition]
-        ]
+        unfinished = [partition for partition in unfinished if await consumer.position(partition) < ends[partition]]
     return found
 
 

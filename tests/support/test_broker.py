@@ -103,9 +103,7 @@ def test_heal_undoes_what_a_test_did(kafka: Cluster, topic: TopicFactory, fault:
 
 
 @pytest.mark.asyncio
-async def test_three_nodes_go_on_without_a_leader_that_was_killed(
-    kafka3: Cluster, topic: TopicFactory
-) -> None:
+async def test_three_nodes_go_on_without_a_leader_that_was_killed(kafka3: Cluster, topic: TopicFactory) -> None:
     name = topic(kafka3, partitions=1)
     await send(kafka3, name, numbered("before"))
     leader = next(node for node in kafka3.nodes if node.node_id == kafka3.leaders(name)[0])

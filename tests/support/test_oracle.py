@@ -92,9 +92,7 @@ def test_records_of_different_keys_may_change_places_unless_whole_lanes_are_judg
     swapped = [*accepted]
     swapped[3], swapped[4] = swapped[4], swapped[3]
     assert judge(accepted, stand(*swapped)).ok
-    assert [late.record_id for late in judge(accepted, stand(*swapped), whole_lanes=True).out_of_order] == [
-        "p/1/4"
-    ]
+    assert [late.record_id for late in judge(accepted, stand(*swapped), whole_lanes=True).out_of_order] == ["p/1/4"]
 
 
 def test_red_for_an_old_epoch_behind_a_new_one() -> None:
@@ -133,14 +131,10 @@ def test_an_unconfirmed_record_is_foreign_and_its_place_is_judged() -> None:
 
 
 def test_records_with_a_named_partition_are_one_lane_whatever_their_keys() -> None:
-    accepted = [
-        each._replace(partition=4, key=None if number % 2 else b"k") for number, each in enumerate(accept(8))
-    ]
+    accepted = [each._replace(partition=4, key=None if number % 2 else b"k") for number, each in enumerate(accept(8))]
     assert judge(accepted, stand(*accepted, partition=4)).ok
     swapped = [accepted[1], accepted[0], *accepted[2:]]
-    assert [late.record_id for late in judge(accepted, stand(*swapped, partition=4)).out_of_order] == [
-        "p/1/1"
-    ]
+    assert [late.record_id for late in judge(accepted, stand(*swapped, partition=4)).out_of_order] == ["p/1/1"]
 
 
 def test_red_for_the_wrong_partition() -> None:
@@ -193,9 +187,7 @@ def test_red_for_an_id_that_was_given_out_twice() -> None:
 def test_a_record_without_an_id_is_foreign() -> None:
     accepted = accept(3)
     stranger = Consumed(0, 99, b"a", b"x", (), 0, None)
-    assert judge(accepted, [*stand(*accepted), stranger]).foreign == [
-        "(without an id: partition=0 offset=99)"
-    ]
+    assert judge(accepted, [*stand(*accepted), stranger]).foreign == ["(without an id: partition=0 offset=99)"]
 
 
 @given(st.permutations(range(12)))
@@ -203,8 +195,7 @@ def test_green_for_exactly_the_orders_that_keep_each_key_in_order(order: list[in
     accepted = accept(12)
     arrived = [accepted[number] for number in order]
     kept = all(
-        [each for each in arrived if each.key == key] == [each for each in accepted if each.key == key]
-        for key in KEYS
+        [each for each in arrived if each.key == key] == [each for each in accepted if each.key == key] for key in KEYS
     )
     assert judge(accepted, stand(*arrived)).ok == kept
 

@@ -432,9 +432,7 @@ async def test_a_dead_mock_cluster_is_an_ordinary_connection_error_to_aiokafka()
 
 
 def start_python(code: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=child_environment()
-    )
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=child_environment())
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:

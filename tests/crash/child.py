@@ -1,0 +1,262 @@
+"""The publishing process of the kill cycles: it publishes, says what was accepted, and is killed.
+
+`python -m tests.crash.child` with its `Task` as JSON as the only argument. What it says goes through two pipes:
+
+    reports (the descriptor `report_fd`), one line for each thing that is certain
+        A <topic> <partition> <key> <digest> <record id>      publish returned
+        D <topic> <record id>                                 receipt.delivered() returned
+    stdout, one line at once for each thing that happens
+        starting | opened <epoch> | <step> | damage ... | stopped <statistics as JSON>
+
+Lines of accepted records are written some at a time, by one system call. What stands in the pipe whole was
+accepted; a kill may tear the last line, and takes what was not written yet: those records were accepted and nobody
+was told, which is always allowed. A line is never written before `publish` has returned.
+
+`-` is None; a key follows `=`, so that an empty one is seen.
+"""
+
+import asyncio
+import hashlib
+import itertools
+import json
+import logging
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+import uvloop
+
+from aiorecover import ClosedError, Receipt, RecoverableProducer
+from aiorecover.testing.mock_cluster_process import die_with_parent
+from tests.crash import faults
+
+__all__ = ["Task", "digest", "main"]
+
+KEYS = 300
+_SHAPES = 997  # a prime: records that follow each other have ever new neighbours
+_NOISE_BYTES = 8192
+_LOOK_EVERY_S = 0.05
+_SHORTEST_SLEEP_S = 0.002
+_CONFIRM_EVERY = 61  # so many records for each one whose delivery is awaited
+_CONFIRM_LIMIT = 256  # deliveries awaited at the same time
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one life does: open `wal_dir`, go through `steps`, stop."""
+
+    parent_pid: int
+    report_fd: int
+    bootstrap_servers: str
+    wal_dir: str
+    topics: list[str]
+    partitions: int
+    life: int
+    seed: int
+    steps: list[tuple[str, dict[str, Any]]]
+    options: dict[str, Any] = field(default_factory=dict)
+    uniform: bool = False
+    """Equal records of one lane instead of mixed ones."""
+    group: int = 16
+    """So many accepted records are told by one system call."""
+    uvloop: bool = False
+    fault: str | None = None
+    """Which fault to plant, see `tests.crash.faults`."""
+
+
+class Record(NamedTuple):
+    topic: int
+    key: str | None
+    value: bytes | None
+    partition: int | None
+
+
+def digest(value: bytes | None) -> bytes | None:
+    """What the parent keeps of a value."""
+    return None if value is None else hashlib.blake2b(value, digest_size=8).hexdigest().encode()
+
+
+class Report:
+    """The pipe to the parent; a write that does not fit waits until the parent has read."""
+
+    def __init__(self, descriptor: int, group: int) -> None:
+        self._descriptor = descriptor
+        self._group = group
+        self._lines: list[bytes] = []
+
+    def accepted(self, record: Record, receipt: Receipt) -> None:
+        partition = b"-" if record.partition is None else b"%d" % record.partition
+        key = b"-" if record.key is None else b"=" + record.key.encode()
+        parts = (partition, key, digest(record.value) or b"-", receipt.record_id.encode())
+        self._lines.append(b"A %d %b %b %b %b\n" % (record.topic, *parts))
+        if len(self._lines) >= self._group:
+            self.write()
+
+    def delivered(self, topic: int, receipt: Receipt) -> None:
+        self._lines.append(b"D %d %b\n" % (topic, receipt.record_id.encode()))
+        self.write()
+
+    def write(self) -> None:
+        data = b"".join(self._lines)
+        self._lines.clear()
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+
+def records(task: Task) -> Iterator[Record]:
+    """Records without end; no two values of a run are equal, but for empty ones and tombstones."""
+    rng = random.Random(f"{task.seed}/{task.life}")
+    if task.uniform:
+        for number in itertools.count():
+            yield Record(0, "key", b"%06d.%08d:%b" % (task.life, number, b"x" * 100), 0)
+    noise = rng.randbytes(_NOISE_BYTES)
+    shapes = [_shape(rng, task) for _ in range(_SHAPES)]
+    for number, (topic, key, partition, size) in enumerate(itertools.cycle(shapes)):
+        value: bytes | None = None
+        if size is not None:
+            start = number % (_NOISE_BYTES - size)
+            value = b"%d.%d:%b" % (task.life, number, noise[start : start + size]) if size else b""
+        yield Record(topic, key, value, partition)
+
+
+def _shape(rng: random.Random, task: Task) -> tuple[int, str | None, int | None, int | None]:
+    topic = rng.randrange(len(task.topics))
+    kind = rng.choices(["keyed", "placed", "free"], [80, 12, 8])[0]
+    key: str | None = None
+    partition: int | None = None
+    if kind == "keyed":
+        key = f"key-{rng.randrange(KEYS)}" if rng.random() < 0.99 else ""
+    elif kind == "placed":
+        partition = rng.randrange(task.partitions)
+        key = f"placed-{rng.randrange(KEYS)}" if rng.random() < 0.5 else None
+    sizes = [rng.randrange(20, 200), rng.randrange(200, 1000), rng.randrange(1000, 4000), 0, None]
+    size: int | None = rng.choices(sizes, [70, 18, 4, 4, 4])[0]
+    return topic, key, partition, 50 if size is None and key is None else size
+
+
+class Life:
+    """One opening of the directory, from start to stop or to the kill."""
+
+    def __init__(self, task: Task, producer: RecoverableProducer, report: Report) -> None:
+        self._task = task
+        self._producer = producer
+        self._report = report
+        self._records = records(task)
+        self._published = 0
+        self._confirming: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        say("starting")
+        async with self._producer as producer:
+            say(f"opened {producer.epoch}")
+            looking = asyncio.create_task(self._look_for_damage())
+            for step, arguments in self._task.steps:
+                say(step)
+                await getattr(self, f"_{step}")(**arguments)
+            looking.cancel()
+            say("stopping")
+            left = await producer.stop()
+            await asyncio.gather(*self._confirming)
+        self._report.write()
+        statistics = msgspec.to_builtins(producer.statistics())
+        say(f"stopped {json.dumps({**statistics, 'left': left})}")
+
+    # -- the steps -----------------------------------------------------------------------------------------------------
+
+    async def _publish(
+        self, count: int | None = None, seconds: float | None = None, rate: int = 0, publishers: int = 1
+    ) -> None:
+        """Publish so many records, or so long, or until the kill; `rate` records a second, 0: at full speed."""
+        began = time.monotonic()
+        first = self._published
+        until = None if seconds is None else began + seconds
+
+        def goes_on() -> bool:
+            done = self._published - first
+            return (count is None or done < count) and (until is None or time.monotonic() < until)
+
+        async def one() -> None:
+            while goes_on():
+                self._published += 1
+                await self._publish_next()
+                ahead = (self._published - first) / rate - (time.monotonic() - began) if rate else 0.0
+                if ahead > 0:
+                    self._report.write()
+                    await asyncio.sleep(max(ahead, _SHORTEST_SLEEP_S))
+
+        await asyncio.gather(*[one() for _ in range(publishers)])
+        self._report.write()
+
+    async def _publish_next(self) -> None:
+        number = self._published
+        record = next(self._records)
+        topic = self._task.topics[record.topic]
+        fields: dict[str, Any] = {"key": record.key, "partition": record.partition}
+        if number % 7 or self._task.options.get("fsync") == "always":
+            receipt = await self._producer.publish(topic, record.value, **fields)
+        else:
+            receipt = self._producer.publish_nowait(topic, record.value, **fields)
+        self._report.accepted(record, receipt)
+        if number % _CONFIRM_EVERY == 0 and len(self._confirming) < _CONFIRM_LIMIT:
+            confirming = asyncio.create_task(self._confirm(record.topic, receipt))
+            self._confirming.add(confirming)
+            confirming.add_done_callback(self._confirming.discard)
+
+    async def _confirm(self, topic: int, receipt: Receipt) -> None:
+        with suppress(ClosedError):
+            await receipt.delivered()
+            self._report.delivered(topic, receipt)
+
+    async def _flush(self, timeout_ms: int | None = None) -> None:
+        await self._producer.flush(timeout_ms)
+
+    async def _wait(self) -> None:
+        """Until the parent writes a line."""
+        await asyncio.to_thread(sys.stdin.readline)
+
+    async def _wait_in_flight(self) -> None:
+        """Until something was handed over and is not acknowledged."""
+        while self._producer.statistics().in_flight == 0:
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    async def _wait_used_below(self, limit: int, seconds: float) -> None:
+        """Until so much of the ring was recycled, or for so long."""
+        give_up_at = time.monotonic() + seconds
+        while self._producer.statistics().bytes_used >= limit and time.monotonic() < give_up_at:
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    async def _look_for_damage(self) -> None:
+        """A kill tears no frame: whatever the library says is missing or cannot be decoded is a fault."""
+        while True:
+            statistics = self._producer.statistics()
+            if statistics.missing or statistics.undecodable:
+                say(f"damage missing={statistics.missing} undecodable={statistics.undecodable}")
+                return
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    task = Task(**json.loads(sys.argv[1]))
+    die_with_parent(task.parent_pid)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    if task.fault is not None:
+        faults.plant(task.fault)
+    producer = RecoverableProducer(task.wal_dir, bootstrap_servers=task.bootstrap_servers, **task.options)
+    life = Life(task, producer, Report(task.report_fd, task.group))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop if task.uvloop else None) as runner:
+        runner.run(life.run())
+
+
+if __name__ == "__main__":
+    main()
