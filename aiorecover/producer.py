@@ -11,7 +11,7 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -52,6 +52,7 @@ TURN_CALLS = 256  # or after so many calls: measured to cost nothing (29 ns a re
 KNOWN_TOPICS = 10_000  # topic names whose check is remembered
 ENCODING_SLACK = 512  # bytes that a record may grow from the ring to Kafka without a closer look
 THREAD_JOIN = 2.0  # seconds for the keeper's thread to end; a disk that hangs longer is left behind (daemon thread)
+CLOSE_AT_LEAST = 0.2  # seconds that each step of closing gets, however short the time limit was
 CLOSE_SHARE = 0.7  # of the stop's time for delivering; the rest is for closing
 
 _MISSING: Any = object()
@@ -585,12 +586,12 @@ class _Opened:
             async with asyncio.timeout(limit * CLOSE_SHARE):
                 await self.delivery.flush()
         await self.background.stop()
-        await self.delivery.close()
+        await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.delivery.close(), "the kafka session")
         await self.commit.close()
-        await self._last_checkpoint(max(0.1, until - loop.time()))
+        await self._last_checkpoint(max(CLOSE_AT_LEAST, until - loop.time()))
         left = self.directory.ring.pending() + self.directory.ring.unread()
         self._left = self.statistics("stopped")
-        await self._close(max(0.1, until - loop.time()))
+        await self._close(max(CLOSE_AT_LEAST, until - loop.time()))
         if left:
             log.warning(
                 "records are left in the ring: they are delivered after the next start path=%s records=%d",
@@ -651,6 +652,17 @@ async def _opening(keeper: Keeper, options: Options) -> Directory:
     except asyncio.CancelledError:
         opening.add_done_callback(_close_opened)
         raise
+
+
+async def _within(limit: float, closing: Coroutine[Any, Any, None], what: str) -> None:
+    """Wait for ``closing``, but no longer: what still hangs then is left behind with a warning."""
+    task = asyncio.create_task(closing)
+    await asyncio.wait({task}, timeout=limit)
+    if not task.done():
+        task.cancel()
+        log.warning("closing took too long and was given up what=%s limit_s=%.1f", what, limit)
+    elif not task.cancelled() and (error := task.exception()) is not None:
+        log.warning("closing failed what=%s error=%r", what, error)
 
 
 def _close_opened(opening: "asyncio.Future[Directory]") -> None:
