@@ -122,6 +122,10 @@ class RecoverableProducer:
             keeper.stop()
             self._life = "created"
             raise
+        if self._life != "starting":
+            directory.close()
+            keeper.stop()
+            raise self._closed_error()
         self._opened = opened = _Opened(self, keeper, directory)
         self._append = directory.ring.append
         self.producer_id = directory.producer_id

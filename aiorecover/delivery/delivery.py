@@ -1,12 +1,13 @@
 """The delivery side as one thing: dispatcher, lanes, session and reports, put together."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 
 from aiorecover.config import Config
 from aiorecover.delivery.batch import CODECS, LaneBatch
-from aiorecover.delivery.dispatcher import DISCOVER_INTERVAL, Dispatcher
+from aiorecover.delivery.dispatcher import DISCOVER_INTERVAL, DISCOVER_MAX, Dispatcher
 from aiorecover.delivery.lane import Lane, lane_halted
 from aiorecover.delivery.reports import Reports
 from aiorecover.delivery.router import Router
@@ -72,13 +73,22 @@ class Delivery:
         """Look for topics that are not known, and for partitions that did not exist."""
         while True:
             await self.dispatcher.fell_behind.wait()
-            self.dispatcher.fell_behind.clear()
+            pause = DISCOVER_INTERVAL
             while self.dispatcher.behind:
+                if self.dispatcher.fell_behind.is_set():
+                    self.dispatcher.fell_behind.clear()
+                    pause = DISCOVER_INTERVAL
                 try:
                     await self.session.discover()
                 except (OSError, RuntimeError) as error:  # KafkaError is a RuntimeError
                     log.debug("no metadata yet error=%r", error)
-                await asyncio.sleep(DISCOVER_INTERVAL)
+                await self._until_more_falls_behind(pause)
+                pause = min(pause * 2, DISCOVER_MAX)
+            self.dispatcher.fell_behind.clear()
+
+    async def _until_more_falls_behind(self, pause: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.dispatcher.fell_behind.wait(), pause)
 
     async def flush(self) -> None:
         """Wait until everything that is in the ring now is settled."""

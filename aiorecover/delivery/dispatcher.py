@@ -21,7 +21,8 @@ log = logging.getLogger("aiorecover.delivery")
 STEP = 512  # records between two turns of the loop: under 1 ms of work
 BATCH_BYTES = 32 * 1024 * 1024  # of all closed batches together: also keeps one request below the broker's 100 MB
 SMALLEST_BATCH = 16 * 1024  # bytes; aiokafka's own default: smaller ones cost more than they save
-DISCOVER_INTERVAL = 0.5  # seconds between two looks at topics that are not known
+DISCOVER_INTERVAL = 0.5  # seconds until the second look at topics that are not known; then twice as long each time
+DISCOVER_MAX = 10.0  # seconds between two looks in the long run: a topic made meanwhile waits so long at most
 
 
 class Behind:
@@ -76,7 +77,8 @@ class Dispatcher:
         self._held: list[Entry] = []
         self._open: dict[Lane, None] = {}
         self._bell: asyncio.Future[None] | None = None
-        self._tick = 0.0
+        self._tick = 0.0  # when what is open must be handed over
+        self._lingering = 0  # batches begun since the last tick
         self._flushing = 0
         self._catch_up: tuple[Reader, list[Behind]] | None = None
         self.behind: list[Behind] = []
@@ -110,14 +112,9 @@ class Dispatcher:
         loop = asyncio.get_running_loop()
         if self._flushing:
             self.hand_over()
-        if self._open and not self._held:
-            pause = self._tick - loop.time()
-            if pause <= 0:
-                self.hand_over()
-                pause = self._linger
-            timer = loop.call_later(pause, self.wake) if self._open else None
-        else:
-            timer = None
+        if self._lingering and self._tick <= loop.time():
+            self.hand_over()
+        timer = loop.call_at(self._tick, self.wake) if self._lingering else None
         self._bell = loop.create_future()
         if timer is None and not self._held:
             self._on_idle()
@@ -184,8 +181,9 @@ class Dispatcher:
             return None
         share = BATCH_BYTES // (2 * (len(self._open) + 1))
         lane.open = LaneBatch(max(SMALLEST_BATCH, min(self._batch_bytes, share)), self._codec)
-        if not self._open:
+        if not self._lingering:
             self._tick = asyncio.get_running_loop().time() + self._linger
+        self._lingering += 1
         self._open[lane] = None
         return lane.open
 
@@ -204,7 +202,7 @@ class Dispatcher:
                 self._close(lane)
             else:
                 lane.due = True
-        self._tick = asyncio.get_running_loop().time() + self._linger
+        self._lingering = 0
 
     def acknowledged(self, lane: Lane, batch: LaneBatch) -> None:
         """A batch is in Kafka: there is room, and the lane's lingering batch may follow."""

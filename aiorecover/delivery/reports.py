@@ -38,7 +38,7 @@ class Reports:
         self._producer_id = producer_id
         self._on_delivery = on_delivery
         self._waiters: dict[int, list[asyncio.Future[DeliveryReport]]] = {}
-        self._remembered: deque[tuple[LaneBatch, str, int, int]] = deque()
+        self._remembered: deque[tuple[list[tuple[Slot, list[int]]], int, str, int, int]] = deque()
         self._remembered_count = 0
         self._refused: dict[int, PermanentDeliveryError] = {}
         self._closed = False
@@ -137,27 +137,30 @@ class Reports:
             if inspect.isawaitable(result):
                 async with asyncio.timeout(CALLBACK_LIMIT):
                     await result
-        except asyncio.CancelledError:
-            raise
-        except Exception:
+        except (Exception, asyncio.CancelledError):
+            task = asyncio.current_task()
+            if (
+                task is not None and task.cancelling()
+            ):  # we are being stopped; a callback's own cancellation is its error
+                raise
             self.callback_errors += 1
             log.exception("on_delivery failed, delivery goes on record_id=%s", report.record_id)
 
     # -- reports asked for afterwards --------------------------------------------------------------------------------
 
     def _keep(self, batch: LaneBatch, topic: str, metadata: RecordMetadata) -> None:
-        self._remembered.append((batch, topic, metadata.partition, metadata.offset))
+        self._remembered.append((batch.frames, batch.count, topic, metadata.partition, metadata.offset))
         self._remembered_count += batch.count
         while self._remembered_count > REMEMBERED_RECORDS and len(self._remembered) > 1:
-            self._remembered_count -= self._remembered.popleft()[0].count
+            self._remembered_count -= self._remembered.popleft()[1]
 
     def _remember(self, topic: str, sequence: int, place: int) -> DeliveryReport:
         """The report of a record that is settled already."""
-        for batch, name, partition, base in reversed(self._remembered):
+        for frames, _, name, partition, base in reversed(self._remembered):
             if name != topic:
                 continue
             number = 0
-            for slot, places in batch.frames:
+            for slot, places in frames:
                 if self._holds(slot, sequence) and place in places:
                     offset = base + number + places.index(place) if base >= 0 else None
                     return self._settled_report(topic, sequence, partition, offset, slot, place)

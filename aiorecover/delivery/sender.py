@@ -80,6 +80,10 @@ class Sender:
                 await self._settle(lane, batch, metadata)
         except ClosedError:
             return
+        except Exception as error:
+            log.exception("delivering a lane failed: it is halted topic=%s partition=%d", lane.topic, lane.partition)
+            if lane.in_flight is not None:
+                self._halt(lane, lane.in_flight, error)
         finally:
             lane.delivering = False
 

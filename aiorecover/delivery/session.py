@@ -55,6 +55,7 @@ class Session:
         self._progress = 0.0
         self._task: asyncio.Task[None] | None = None
         self._topics: set[str] = set()
+        self._trouble = ""  # what the last attempts to connect failed with
         self.rebuilds = -1  # the first connection is none
         self.state = "connecting"
 
@@ -166,9 +167,9 @@ class Session:
                 async with asyncio.timeout(CONNECT_LIMIT):
                     await producer.start()
                     await producer.client.set_topics(self._topics)
-            except (KafkaError, OSError, TimeoutError) as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, records wait: try on
                 await _close_hard(producer)
-                log.debug("kafka does not answer yet error=%r retry_s=%.1f", error, pause)
+                self._tell_once(error)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, RECONNECT_MAX)
             except BaseException:
@@ -178,12 +179,21 @@ class Session:
                 self._take(producer)
                 return
 
+    def _tell_once(self, error: BaseException) -> None:
+        """One line for each kind of trouble, not two a second."""
+        trouble = type(error).__name__
+        if trouble != self._trouble:
+            self._trouble = trouble
+            servers = self._config.bootstrap_servers
+            log.warning("kafka cannot be reached, trying on error=%r bootstrap_servers=%s", error, servers)
+
     def _take(self, producer: AIOKafkaProducer) -> None:
         self._producer = producer
         self._lost.clear()
         producer._sender.sender_task.add_done_callback(lambda _: self._lost.set())  # noqa: SLF001
         producer.client.cluster.add_listener(lambda _: self._on_metadata())
         self.rebuilds += 1
+        self._trouble = ""
         self._progress = time.monotonic()
         self._connected.set()
         self._set_state("connected")

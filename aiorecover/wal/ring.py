@@ -89,6 +89,7 @@ class Ring:
         self._next_ordinal = plan.next_ordinal
         self._sequence = 0
         self._skipped = 0
+        self._closed_at: int | None = None
         self._free = list(plan.free)
         self._spares: list[tuple[int, int, Any]] = []
         self._growing = threading.RLock()  # re-entrant: a signal handler may publish while its thread grows the ring
@@ -360,7 +361,9 @@ class Ring:
         return sum(slot.count - slot.unsettled for slot in self.live if not slot.complete and slot.sealed)
 
     def is_settled(self, sequence: int, place: int) -> bool:
-        """Whether a record of this epoch is done."""
+        """Whether a record of this epoch is done; after `close`, as far as the last watermark tells."""
+        if self._closed_at is not None:
+            return fmt.position(self.epoch, sequence) <= self._closed_at
         first = bisect_right(self.live, (self.epoch, sequence), key=_first_of) - 1
         if first < 0:
             return True
@@ -413,6 +416,7 @@ class Ring:
 
     def close(self) -> None:
         """Drop every mapping and the file."""
+        self._closed_at = self.watermark()
         self._slot.limit = 0
         for slot in self.live:
             self._unmap(slot)
