@@ -115,6 +115,7 @@ class RecoverableProducer:
             message = f"a producer starts once: make a new one state={self._life}"
             raise ClosedError(message)
         self._life = "starting"
+        _EARLIER.add(self)
         keeper = Keeper("aiorecover-keeper")
         try:
             directory = await _opening(keeper, self._directory_options())
@@ -132,7 +133,6 @@ class RecoverableProducer:
         self.epoch = directory.ring.epoch
         self._loop = asyncio.get_running_loop()
         self._life = "running"
-        _EARLIER.add(self)
         opened.delivery.start()
         opened.background.start()
         opened.background.want_spare()
@@ -152,9 +152,11 @@ class RecoverableProducer:
                 the broker does; what is left is delivered after the next start.
 
         """
+        if self._life == "forked":
+            return 0
         if self._stopping is None:
             if self._opened is None or self._life != "running":
-                self._life = "stopped" if self._life != "forked" else self._life
+                self._life = "stopped"
                 return 0
             limit = (self._config.stop_timeout_ms if timeout_ms is None else timeout_ms) / 1000
             self._life = "stopping"
@@ -289,17 +291,18 @@ class RecoverableProducer:
         if type(value) is not bytes or not self._raw_values:
             value = self._wire_value(topic, value, headers, key)
         if key is not None and (type(key) is not bytes or not self._raw_keys):
-            key = self._encode_key(topic, key, headers)
+            key = self._wire_key(topic, key, headers, value)
         if partition is not None:
             partition = self._existing_partition(topic, partition)
         timestamp_ms = now // 1_000_000 if timestamp_ms is None else check_timestamp_ms(timestamp_ms)
-        if source is not None:
-            source = rec.check_source(source)
+        source = None if source is None else rec.check_source(source)
         fields = (topic, key, value, partition, timestamp_ms, headers, context, source)
         try:
             payload = rec.encode(fields)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:  # what msgspec raises
+        except Exception as error:  # msgspec's own, and whatever the context's attributes raise
             raise _unencodable(error) from error
+        if context is not None:
+            rec.check_context(payload)
         if len(payload) > self._fits:
             self._check_size(fields)
         place, sequence = self._append(payload, fields)
@@ -314,8 +317,13 @@ class RecoverableProducer:
             raise EncodeError(f"{message} topic={topic}")
         wire = self._encode_value(topic, value, headers)
         if wire is None and key is None:
-            message = "a record needs a key or a value: a tombstone without a key deletes nothing"
-            raise EncodeError(f"{message} topic={topic}")
+            raise _nothing_in_it(topic)
+        return wire
+
+    def _wire_key(self, topic: str, key: object, headers: Any, value: object) -> bytes | None:
+        wire = self._encode_key(topic, key, headers)
+        if wire is None and value is None:
+            raise _nothing_in_it(topic)
         return wire
 
     def _learn_topic(self, topic: object) -> None:
@@ -431,7 +439,7 @@ class RecoverableProducer:
 
     async def wait_delivered(self, receipt: Receipt, timeout_ms: int | None) -> DeliveryReport:
         """Behind `Receipt.delivered`."""
-        if self._opened is None:
+        if self._opened is None or self._life == "forked":
             raise self._closed_error()
         reports = self._opened.delivery.reports
         future = reports.waiter(receipt.topic, receipt.sequence, receipt._place)  # noqa: SLF001
@@ -519,10 +527,10 @@ class RecoverableProducer:
         """A frozen snapshot whose counts add up.
 
         Raises:
-            ClosedError: before `start`.
+            ClosedError: before `start`, or in a forked child.
 
         """
-        if self._opened is None:
+        if self._opened is None or self._life == "forked":
             raise self._closed_error()
         return self._opened.statistics(self.state)
 
@@ -634,7 +642,7 @@ class _Opened:
             pending=ring.pending(),
             in_flight=delivery.sender.in_flight,
             missing=sum(damage.count for damage in ring.damage),
-            undecodable=delivery.dispatcher.undecodable,
+            undeliverable=delivery.dispatcher.undeliverable,
             epoch=ring.epoch,
             watermark=ring.watermark(),
             bytes_used=ring.bytes_used,
@@ -698,6 +706,11 @@ def _hand_on(reported: "asyncio.Future[DeliveryReport]", future: "asyncio.Future
                 log_start_offset=None,
             )
         )
+
+
+def _nothing_in_it(topic: str) -> EncodeError:
+    message = "a record needs a key or a value: a tombstone without a key deletes nothing"
+    return EncodeError(f"{message} topic={topic}")
 
 
 def _unencodable(error: Exception) -> EncodeError:

@@ -65,7 +65,22 @@ def check_source(source: object) -> tuple[str, int, int]:
     """
     if isinstance(source, tuple) and len(source) == 3:  # noqa: PLR2004 - topic, partition, offset
         topic, partition, offset = source
-        if isinstance(topic, str) and type(partition) is int and type(offset) is int:
+        numbers = type(partition) is int and type(offset) is int and 0 <= partition < 1 << 31 and 0 <= offset < 1 << 63
+        if type(topic) is str and topic.isascii() and numbers:
             return topic, partition, offset
-    message = "source must be a tuple (topic, partition, offset) of str, int, int"
+    message = "source must be a tuple (topic, partition, offset) of str, int, int, as the consumer gave them"
     raise EncodeError(f"{message} source={source!r:.200}")
+
+
+def check_context(payload: bytes) -> None:
+    """Whether the record, with its context, can be read back: not everything that can be encoded can be.
+
+    Raises:
+        EncodeError: msgspec.Raw with anything in it, a Struct as the key of a dict, or too many levels.
+
+    """
+    try:
+        _decoder.decode(payload)
+    except (ValueError, RecursionError) as error:  # msgspec's DecodeError is a ValueError
+        message = "the record cannot be stored: its context could not be read back, pass plain data"
+        raise EncodeError(f"{message} error={error}") from error

@@ -10,6 +10,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     recovered: records of earlier epochs found unsettled so far.
     unread: at most so many records of earlier epochs that have not been looked at yet.
     pending: records in the ring that are not settled; in_flight of them are on their way to Kafka.
+    undeliverable: records in the ring that cannot be decoded; see the log.
     missing: sequences that damage took away; see the log for each.
     """
 
@@ -22,7 +23,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     pending: int
     in_flight: int
     missing: int
-    undecodable: int
+    undeliverable: int
     epoch: int
     watermark: int
     bytes_used: int

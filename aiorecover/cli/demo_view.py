@@ -143,7 +143,7 @@ def _row(table: Table, name: str, count: int, meaning: str, *, bad: bool = False
 
 def _repeated_meaning(outcome: Outcome) -> str:
     if outcome.embedded:
-        return "sent again; a real broker recognises these"
+        return "on its way at an outage or a kill, sent again"
     return "appended more than once"
 
 

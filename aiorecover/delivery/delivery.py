@@ -123,7 +123,7 @@ class Delivery:
 
     def _tail(self) -> tuple[int, int]:
         if not self._ring.live:
-            return 0, 0
+            return -1, 0  # before everything, also before a reader that stands nowhere yet: nothing to wait for
         slot = self._ring.live[-1]
         if slot.header.epoch == self._ring.epoch:
             return slot.header.ordinal, self._ring.sequence
@@ -144,6 +144,7 @@ class Delivery:
             self.dispatcher.closed_bytes -= batch.bytes if batch is not None else 0
         lane.ready.clear()
         self.dispatcher.drop_open(lane)
+        self.router.forget(lane)
         self.dispatcher.wake()
         self.on_change()
 

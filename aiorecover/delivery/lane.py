@@ -29,7 +29,7 @@ class Lane:
     """One partition's state. Strict order: one batch in flight, the next only after its acknowledgement."""
 
     __slots__ = (
-        "added",
+        "closed",
         "delivering",
         "due",
         "halted",
@@ -55,8 +55,13 @@ class Lane:
         self.due = False  # the open batch has lingered enough
         self.halted: str | None = None  # the permanent error that stopped the lane
         self.delivering = False  # a task is at work on it
-        self.added = 0  # records handed to it
+        self.closed = 0  # records in batches that were closed
         self.settled = 0  # records acknowledged
+
+    @property
+    def added(self) -> int:
+        """Records handed to it so far."""
+        return self.closed + (self.open.count if self.open is not None else 0)
 
     @property
     def blocked(self) -> bool:
@@ -70,6 +75,7 @@ class Lane:
         if batch is None or batch.count == 0:
             return None
         batch.finish()
+        self.closed += batch.count
         self.ready.append(batch)
         return batch
 

@@ -1,10 +1,12 @@
 """Which lane a record belongs to: explicit partition, the key's partition, or the sticky one.
 
-A topic is open once its partitions are known. While it is not, and where a record names a partition that does not
-exist, its records are passed over: the dispatcher remembers where the topic fell behind and reads it again later.
+A topic is open once its partitions are known. While it is not, where a record names a partition that does not exist,
+and where the user's partitioner fails, its records are passed over: the dispatcher remembers where the topic fell
+behind and reads it again later. A guess in the partitioner's place could put a key into two partitions.
 """
 
 import logging
+import operator
 from collections.abc import Callable
 
 from aiokafka.errors import KafkaError
@@ -22,7 +24,7 @@ Partitioner = Callable[[bytes | None, list[int], list[int]], int]
 class Topic:
     """What the dispatcher knows of a topic. ``count`` is 0 while its partitions are unknown."""
 
-    __slots__ = ("by_key", "count", "lanes", "name", "partitions", "sticky")
+    __slots__ = ("by_key", "count", "lanes", "name", "partitions", "sticky", "unplaced")
 
     def __init__(self, name: str) -> None:
         """Start unknown."""
@@ -30,8 +32,9 @@ class Topic:
         self.count = 0
         self.partitions: list[int] = []
         self.lanes: dict[int, Lane] = {}
-        self.by_key: dict[bytes, Lane] = {}
+        self.by_key: dict[bytes | None, Lane] = {}  # None: where records without a key go at the moment
         self.sticky: Lane | None = None
+        self.unplaced = False  # the user's partitioner failed, and nothing has been placed since
 
 
 class Router:
@@ -74,48 +77,75 @@ class Router:
         return [lane for topic in self.topics.values() for lane in topic.lanes.values()]
 
     def lane(self, topic: Topic, key: bytes | None, partition: int | None) -> Lane | None:
-        """The record's lane; None while it has none (unknown topic, partition that does not exist)."""
+        """The record's lane; None while it has none: unknown topic, missing partition, failing partitioner."""
         if topic.count == 0:
             return None
         if partition is not None:
             return self._lane_of(topic, partition) if partition in topic.partitions else None
         if key is None:
-            return self._sticky(topic)
+            lane = self._sticky(topic)
+            if lane is not None and lane.halted is None:
+                self._remember(topic, None, lane)
+            return lane
         lane = topic.by_key.get(key)
         if lane is None:
-            lane = self._lane_of(topic, self._choose(topic, key))
-            if len(topic.by_key) >= KEY_CACHE:
-                topic.by_key.clear()
-            topic.by_key[key] = lane
+            chosen = self._choose(topic, key)
+            if chosen is None:
+                return None
+            lane = self._lane_of(topic, chosen)
+            if lane.halted is None:
+                self._remember(topic, key, lane)
         return lane
 
-    def _sticky(self, topic: Topic) -> Lane:
+    @staticmethod
+    def _remember(topic: Topic, key: bytes | None, lane: Lane) -> None:
+        if len(topic.by_key) >= KEY_CACHE:
+            topic.by_key.clear()
+        topic.by_key[key] = lane
+
+    def _sticky(self, topic: Topic) -> Lane | None:
         """One partition for a run of records without a key: until its batch is full, as Kafka's own clients do."""
         lane = topic.sticky
         if lane is None or lane.halted is not None or lane.blocked:
-            lane = topic.sticky = self._lane_of(topic, self._next_sticky(topic))
+            lane = topic.sticky = self._next_sticky(topic)
         return lane
+
+    def forget(self, lane: Lane) -> None:
+        """The lane is halted: its records are looked at one by one."""
+        topic = self.topics[lane.topic]
+        topic.by_key = {key: kept for key, kept in topic.by_key.items() if kept is not lane}
 
     def rotate(self, lane: Lane) -> None:
         """A lane's batch is closed: records without a key go on to the next partition."""
         topic = self.topics[lane.topic]
         if topic.sticky is lane:
-            topic.sticky = self._lane_of(topic, self._next_sticky(topic))
+            topic.by_key.pop(None, None)
+            topic.sticky = self._next_sticky(topic)
 
-    def _next_sticky(self, topic: Topic) -> int:
+    def _next_sticky(self, topic: Topic) -> Lane | None:
         if self._partitioner is not None:
-            return self._choose(topic, None)
+            chosen = self._choose(topic, None)
+            return None if chosen is None else self._lane_of(topic, chosen)
         available = sorted(self._available(topic.name)) or topic.partitions
         start = topic.sticky.partition if topic.sticky is not None else -1
         order = [p for p in available if p > start] + [p for p in available if p <= start]
         healthy = [p for p in order if p not in topic.lanes or _takes(topic.lanes[p])]
-        return (healthy or order)[0]
+        return self._lane_of(topic, (healthy or order)[0])
 
-    def _choose(self, topic: Topic, key: bytes | None) -> int:
+    def _choose(self, topic: Topic, key: bytes | None) -> int | None:
+        """The partition for a key; None when the user's partitioner fails, or answers with anything but an int."""
         if self._partitioner is None:
             return topic.partitions[partition_for(key or b"", topic.count)]
         available = sorted(self._available(topic.name))
-        chosen = self._partitioner(key, topic.partitions, available or topic.partitions)
+        every = list(topic.partitions)  # the partitioner may do with its lists what it likes
+        try:
+            chosen = operator.index(self._partitioner(key, every, available or list(every)))
+        except Exception:
+            if not topic.unplaced:
+                topic.unplaced = True
+                log.exception("the partitioner failed: the topic's records wait in the ring topic=%s", topic.name)
+            return None
+        topic.unplaced = False
         return chosen if chosen in topic.partitions else topic.partitions[chosen % topic.count]
 
     def _lane_of(self, topic: Topic, partition: int) -> Lane:

@@ -25,6 +25,9 @@ class Undecodable:
         """Keep the reason for the log."""
         self.reason = reason
 
+    def __repr__(self) -> str:
+        return f"undecodable: {self.reason}"
+
 
 class Reader:
     """Stands at one place of the ring and goes forward.
@@ -210,7 +213,7 @@ class Reader:
     def _record(self, payload: memoryview) -> Any:
         try:
             return self._decode(payload)
-        except ValueError as error:  # msgspec's errors are ValueErrors
+        except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
             return Undecodable(str(error))
 
     def _fill(self, slot: Slot) -> None:

@@ -173,16 +173,18 @@ class Ring:
 
     def _begin(self, spare: tuple[int, int, Any]) -> Slot:
         index, salt, mapping = spare
+        salt, created_ms = fmt.new_salt(salt), self._clock_ms()
+        ordinal = self._next_ordinal
+        self._next_ordinal = ordinal + 1  # no call from here to the header: a signal handler takes the next ordinal
         header = fmt.SlotHeader(
             slot_bytes=self._limits.slot_bytes,
             producer_id=self.producer_id,
-            ordinal=self._next_ordinal,
+            ordinal=ordinal,
             epoch=self.epoch,
-            salt=fmt.new_salt(salt),
+            salt=salt,
             first_sequence=self._sequence + 1,
-            created_ms=self._clock_ms(),
+            created_ms=created_ms,
         )
-        self._next_ordinal += 1
         slot = Slot(index, header, self._prefix(self.epoch))
         slot.complete = True
         slot.attach(mapping)
@@ -193,8 +195,9 @@ class Ring:
         slot.limit = 0  # nothing fits any more, also for a signal handler
         if slot.sealed or slot.map is None:
             return
-        slot.last_sequence = self._sequence
-        slot.count += slot.last_sequence - slot.header.first_sequence + 1
+        sequence = self._sequence
+        slot.count += sequence - slot.last_sequence  # nothing the second time, when a signal handler came in between
+        slot.last_sequence = sequence
         slot.store_seal()
 
     # -- room --------------------------------------------------------------------------------------------------------
@@ -262,7 +265,8 @@ class Ring:
             raise ValueError(message)
         for place in places:
             words[place] = salt
-        slot.unsettled -= len(places)
+        count = len(places)  # beforehand: a signal handler that publishes during the call counts too
+        slot.unsettled -= count
         if slot.done:
             self._unmap(slot)
 

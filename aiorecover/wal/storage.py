@@ -7,6 +7,7 @@ import errno
 import mmap
 import os
 import sys
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,6 +32,18 @@ def _os_errors(action: str, path: Path) -> Iterator[None]:
         raise WalIOError(error.errno, message, str(path)) from error
 
 
+_OPEN: weakref.WeakSet["StorageFile"] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    """A forked child keeps no file: its copy of a descriptor would hold the lock when the parent is gone."""
+    for file in list(_OPEN):
+        file.close()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
 class StorageFile:
     """One open file of a directory."""
 
@@ -43,6 +56,7 @@ class StorageFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         with _os_errors("open the file", path):
             self._fd = os.open(path, flags, FILE_MODE)
+        _OPEN.add(self)
 
     @property
     def closed(self) -> bool:
