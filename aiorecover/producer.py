@@ -111,6 +111,8 @@ class RecoverableProducer:
         """
         if self._life == "running":
             return
+        if self._life == "forked":
+            raise self._closed_error()
         if self._life != "created":
             message = f"a producer starts once: make a new one state={self._life}"
             raise ClosedError(message)

@@ -20,7 +20,7 @@ holds the batch keeps ``POSSIBLY`` until it is acknowledged: a batch sent more t
 another process, is possibly persisted whatever the last answer says.
 """
 
-import asyncio
+from asyncio import CancelledError  # the class alone: nothing here runs on a loop
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, unique
@@ -377,7 +377,7 @@ _FOREIGN: tuple[tuple[type[BaseException], Outcome], ...] = (
     ),
     (OSError, Outcome(Verdict.SESSION_FATAL, _POSSIBLY, "the operating system failed the session")),
     (
-        asyncio.CancelledError,
+        CancelledError,
         Outcome(Verdict.SESSION_FATAL, _POSSIBLY, "the session was cancelled from outside"),
     ),
     (BaseException, Outcome(Verdict.SESSION_FATAL, _POSSIBLY, "the session failed in an unknown way")),

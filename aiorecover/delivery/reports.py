@@ -53,6 +53,8 @@ class Reports:
             future.set_result(self._remember(topic, sequence, place))
         elif sequence in self._refused:
             future.set_exception(self._refused[sequence])
+        elif self._closed and (report := self._recall(topic, sequence, place)) is not None:
+            future.set_result(report)  # settled beyond the watermark, which is all that the closed ring tells
         elif self._closed:
             future.set_exception(_stopped())
         else:
@@ -156,6 +158,11 @@ class Reports:
 
     def _remember(self, topic: str, sequence: int, place: int) -> DeliveryReport:
         """The report of a record that is settled already."""
+        report = self._recall(topic, sequence, place)
+        return report if report is not None else self._settled_report(topic, sequence, None, None, None, place)
+
+    def _recall(self, topic: str, sequence: int, place: int) -> DeliveryReport | None:
+        """The report of one of the records settled last; None for all others."""
         for frames, _, name, partition, base in reversed(self._remembered):
             if name != topic:
                 continue
@@ -165,7 +172,7 @@ class Reports:
                     offset = base + number + places.index(place) if base >= 0 else None
                     return self._settled_report(topic, sequence, partition, offset, slot, place)
                 number += len(places)
-        return self._settled_report(topic, sequence, None, None, None, place)
+        return None
 
     def _holds(self, slot: Slot, sequence: int) -> bool:
         if slot.header.epoch != self._ring.epoch or sequence < slot.header.first_sequence:

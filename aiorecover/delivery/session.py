@@ -162,22 +162,26 @@ class Session:
     async def _connect(self) -> None:
         pause = self._config.retry_backoff_ms / 1000
         while True:
-            producer = AIOKafkaProducer(**self._options())
             try:
-                async with asyncio.timeout(CONNECT_LIMIT):
-                    await producer.start()
-                    await producer.client.set_topics(self._topics)
+                producer = await self._started()
             except Exception as error:  # noqa: BLE001 - whatever it is, records wait: try on
-                await _close_hard(producer)
                 self._tell_once(error)
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, RECONNECT_MAX)
-            except BaseException:
-                await _close_hard(producer)
-                raise
             else:
                 self._take(producer)
                 return
+
+    async def _started(self) -> AIOKafkaProducer:
+        producer = AIOKafkaProducer(**self._options())
+        try:
+            async with asyncio.timeout(CONNECT_LIMIT):
+                await producer.start()
+                await producer.client.set_topics(self._topics)
+        except BaseException:
+            await _close_hard(producer)
+            raise
+        return producer
 
     def _tell_once(self, error: BaseException) -> None:
         """One line for each kind of trouble, not two a second."""
@@ -190,7 +194,7 @@ class Session:
     def _take(self, producer: AIOKafkaProducer) -> None:
         self._producer = producer
         self._lost.clear()
-        producer._sender.sender_task.add_done_callback(lambda _: self._lost.set())  # noqa: SLF001
+        producer._sender.sender_task.add_done_callback(lambda _: self._sender_ended(producer))  # noqa: SLF001
         producer.client.cluster.add_listener(lambda _: self._on_metadata())
         self.rebuilds += 1
         self._trouble = ""
@@ -199,11 +203,16 @@ class Session:
         self._set_state("connected")
         self._on_metadata()
 
+    def _sender_ended(self, producer: AIOKafkaProducer) -> None:
+        if producer is self._producer:  # one that was dropped may end later, and concerns nobody any more
+            self._lost.set()
+
     async def _watch(self) -> None:
         """Return when the session has to be given up."""
         while True:
             try:
-                await asyncio.wait_for(self._lost.wait(), WATCH_INTERVAL)
+                async with asyncio.timeout(WATCH_INTERVAL):  # wait_for has a task of its own, which may be cancelled
+                    await self._lost.wait()
             except TimeoutError:
                 if self._in_flight and time.monotonic() - self._progress > NO_PROGRESS:
                     log.warning("kafka does not answer: connecting anew batches_in_flight=%d", self._in_flight)
@@ -246,7 +255,7 @@ async def _close_hard(producer: AIOKafkaProducer) -> None:
     sender's task can be ended; aiokafka's own `stop` would wait for them, for ever when idempotent.
     """
     producer._closed = True  # noqa: SLF001 - its finaliser would complain
-    producer._message_accumulator.fail_all(SessionLostError())  # noqa: SLF001
+    _fail_all(producer._message_accumulator)  # noqa: SLF001
     task = producer._sender.sender_task  # noqa: SLF001
     if task is not None:
         task.cancel()
@@ -258,6 +267,17 @@ async def _close_hard(producer: AIOKafkaProducer) -> None:
         await asyncio.wait({task}, timeout=CLOSE_LIMIT)
     if task is not None and task.done() and not task.cancelled():
         task.exception()  # retrieved: nobody is told of a session that was given up
+
+
+def _fail_all(accumulator: Any) -> None:
+    """Fail every batch, and say that we know: a lane that was stopped asks no more, and the loop would log an error."""
+    waiting = [batch for batches in accumulator._batches.values() for batch in batches]  # noqa: SLF001
+    batches = [*accumulator._pending_batches, *waiting]  # noqa: SLF001
+    accumulator.fail_all(SessionLostError())
+    for batch in batches:
+        for future in (batch.future, batch._drain_waiter):  # noqa: SLF001
+            if future.done() and not future.cancelled():
+                future.exception()
 
 
 async def _bounded(closing: Any) -> None:

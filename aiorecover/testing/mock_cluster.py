@@ -31,15 +31,18 @@ It is a mock: what it does not do must be tested against a real Kafka.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
+import signal
 import weakref
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
 __all__ = ["DISCONNECT", "ApiKey", "MockCluster", "MockRequest"]
@@ -156,8 +159,9 @@ class MockCluster:
         """
         _at_least(1, brokers=brokers)
         library = _library()
-        handle = _new_handle(library)
-        cluster = library.rd_kafka_mock_cluster_new(handle, brokers)
+        with _signals_blocked():
+            handle = _new_handle(library)
+            cluster = library.rd_kafka_mock_cluster_new(handle, brokers)
         if not cluster:
             library.rd_kafka_destroy(handle)
             raise RuntimeError(f"the mock cluster did not start; brokers={brokers}")
@@ -326,6 +330,16 @@ class MockCluster:
             name = self._library.rd_kafka_err2name(code).decode()
             text = self._library.rd_kafka_err2str(code).decode()
             raise RuntimeError(f"the mock cluster could not {action}: {text}; error={name} code={code}")
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Threads that are started in here take no signals: one that interrupts the mock's poll ends the mock."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @functools.cache

@@ -128,8 +128,12 @@ def open_directory(options: Options) -> Directory:
     except BaseException:
         lock.close()
         raise
-    for parent in [path, options.wal_dir, *made]:
-        sync_directory(parent)
+    try:
+        for parent in [path, options.wal_dir, *made]:
+            sync_directory(parent)
+    except BaseException:
+        directory.close()
+        raise
     return directory
 
 
@@ -142,7 +146,7 @@ def _make_wal_dir(wal_dir: Path) -> list[Path]:
         if wal_dir.exists() and not wal_dir.is_dir():
             message = f"wal_dir is not a directory: choose another path path={wal_dir}"
             raise WalFormatError(message)
-        missing = [parent for parent in wal_dir.parents if not parent.exists()]
+        missing = [parent.parent for parent in wal_dir.parents if not parent.exists()]
         wal_dir.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
         _check_owner(wal_dir)
         _check_content(wal_dir)
@@ -209,7 +213,11 @@ def _try_lock(path: Path) -> StorageFile | None:
     if not _same_file(lock):  # removed and made anew between opening and locking
         lock.close()
         return _try_lock(path)
-    lock.write(f"{os.getpid():<20}\n".encode(), 0)
+    try:
+        lock.write(f"{os.getpid():<20}\n".encode(), 0)
+    except BaseException:
+        lock.close()
+        raise
     return lock
 
 
@@ -241,6 +249,7 @@ def _recover(path: Path, files: list[StorageFile], options: Options) -> Director
     lock, checkpoint_storage, ring_storage = files
     checkpoint_file = CheckpointFile(checkpoint_storage)
     slot_bytes = slot_bytes_of(checkpoint_file.copies, _possible_headers(ring_storage), options.slot_bytes)
+    _restore_length(ring_storage, slot_bytes)
     found = plan(checkpoint_file.copies, _scan(ring_storage, slot_bytes))
     newest = checkpoint_file.newest()
     _check_consistent(path, checkpoint_file, found)
@@ -287,6 +296,16 @@ def _possible_headers(ring: StorageFile) -> Iterator[fmt.SlotHeader | None]:
     for power in range(14, 31):
         for offset in ((1 << power) - fmt.RESERVED, 1 << power):
             yield fmt.unpack_slot_header(ring.read(offset, fmt.HEADER_BYTES).ljust(fmt.HEADER_BYTES, b"\0"))
+
+
+def _restore_length(ring: StorageFile, slot_bytes: int) -> None:
+    """Give a file that was cut inside a slot its length back: what is left there is read like any damage.
+
+    The piece that an interrupted growth leaves holds nothing, and stays.
+    """
+    whole = ring.size() // slot_bytes * slot_bytes
+    if any(ring.read(whole, fmt.HEADER_BYTES)):
+        ring.allocate(whole, slot_bytes)
 
 
 def _scan(ring: StorageFile, slot_bytes: int) -> Iterator[SlotFound]:

@@ -130,10 +130,11 @@ class Reader:
                     return False
                 self._enter(self._ring.live[0])
                 continue
+            sealed = slot.sealed  # before its end is looked up: a signal handler may fill it and go on meanwhile
             end = self._ring.end_of(slot)
             if end is None or self.offset < end:
                 return True
-            if not slot.sealed:
+            if not sealed:
                 return False
             self._finish(slot)
             following = self._ring.after(slot)
@@ -173,10 +174,15 @@ class Reader:
         if slot is None:
             return [], False
         self._fill(slot)
-        before = self.offset
-        entries, holds = self._parse(slot, limit)
+        before, expected = self.offset, self.expected
+        try:
+            entries, holds = self._parse(slot, limit)
+            if entries:
+                self._ring.map_for_settling(slot)
+        except BaseException:  # nobody gets these entries: they are read again
+            self.offset, self.expected = before, expected
+            raise
         if entries:
-            self._ring.map_for_settling(slot)
             if self._primary and not slot.complete:
                 slot.unsettled += len(entries)
                 self.found += len(entries)
@@ -224,13 +230,14 @@ class Reader:
             return
         size = WINDOW
         while True:
-            self._read(slot, min(size, limit - self.offset))
+            whole = self._read(slot, min(size, limit - self.offset))
             start, stop = self._window
-            if stop >= limit or self._whole_frame(self.offset, start, stop) is not None:
+            if stop >= limit or not whole or self._whole_frame(self.offset, start, stop) is not None:
                 return
             size *= 2  # one frame larger than the window; bounded by the slot
 
-    def _read(self, slot: Slot, length: int) -> None:
+    def _read(self, slot: Slot, length: int) -> bool:
+        """Read ``length`` bytes at ``offset``; False when the file was cut before them."""
         if length > len(self._buffer):
             self._buffer = memoryview(bytearray(length))
         where = slot.file_offset + self.offset
@@ -238,6 +245,7 @@ class Reader:
         self._window = (self.offset, self.offset + count)
         if not self._ring.is_current(slot):
             self._ring.file.read_ahead(where + count, READ_AHEAD)
+        return count == length
 
     def _whole_frame(self, offset: int, start: int, stop: int) -> int | None:
         """Where the frame at ``offset`` ends if the window holds all of it."""
@@ -269,6 +277,7 @@ class Reader:
             return True
         if slot.last_sequence >= self.expected:
             self._report(slot, self.expected, slot.last_sequence, self.offset)
+            self.expected = slot.last_sequence + 1
         self.offset = end
         return True
 
@@ -280,7 +289,9 @@ class Reader:
         self._ring.seal_old(slot)
 
     def _report(self, slot: Slot, first: int, last: int, offset: int) -> None:
-        if self._primary:
+        """Frames are not there; what the watermark covers was settled and is not missed."""
+        first = max(first, self._ring.floor - fmt.position(slot.header.epoch, 0) + 1)
+        if self._primary and first <= last:
             damage = Damage(slot.header.epoch, first, last, slot.header.ordinal, slot.file_offset + offset)
             self._ring.damage.append(damage)
 
@@ -295,7 +306,8 @@ class Reader:
             if at < 0:
                 continue
             length, check, sequence, _ = _unpack(data, at)
-            if sequence >= self.expected and _frame_holds(data, at, length, check, sequence, slot.salt):
+            between = sequence - self.expected  # the checksum covers 32 bits of the sequence: more frames than fit?
+            if 0 <= between <= at // fmt.FRAME_BYTES and _frame_holds(data, at, length, check, sequence, slot.salt):
                 return self.offset + at, sequence
         return None
 
@@ -304,7 +316,7 @@ def _frame_holds(data: bytes | memoryview, at: int, length: int, check: int, seq
     if length & fmt.SKIP_BIT:
         return check == fmt.skip_crc(length, salt, sequence)
     end = at + fmt.FRAME_BYTES + length
-    if length == 0 or end > len(data):
+    if end > len(data):
         return False
     return (crc32(data[at + fmt.FRAME_BYTES : end], salt) ^ sequence) & fmt.MASK32 == check
 

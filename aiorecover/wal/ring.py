@@ -4,6 +4,7 @@ One thread (the event loop's) appends, reads and settles; only `Ring.prepare_spa
 keeper's thread.
 """
 
+import errno
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -161,28 +162,35 @@ class Ring:
         left = self._slot
         spare = self._take_spare()
         self._seal(left)
+        salt, created_ms = fmt.new_salt(spare[1]), self._clock_ms()
+        # No call from this look to the claim. So a signal handler that goes on to a slot of its own has either been
+        # seen here, or takes a higher ordinal and the same first sequence: what we begin then is an empty life
+        # before its slot. It stays on disk until the spare is taken again, and readers find nothing in it.
         if self._slot is not left:
             self._spares.append(spare)
             return
-        slot = self._begin(spare)
+        ordinal, first_sequence = self._next_ordinal, self._sequence + 1
+        self._next_ordinal = ordinal + 1
+        slot = self._begin(spare, ordinal, salt, first_sequence, created_ms)
         if self._slot is left:
-            self.live.append(slot)
+            self.live += [slot]  # no call, as `append` would be: a handler could go on from ``left`` once more
             self._slot = slot
-        else:  # an empty life stays on disk until the spare is taken again; readers find nothing in it
+        else:
             self._spares.append((slot.index, slot.salt, slot.detach()))
+        if self.failure is not None:
+            self._slot.limit = 0  # poisoned meanwhile by the keeper's thread
 
-    def _begin(self, spare: tuple[int, int, Any]) -> Slot:
-        index, salt, mapping = spare
-        salt, created_ms = fmt.new_salt(salt), self._clock_ms()
-        ordinal = self._next_ordinal
-        self._next_ordinal = ordinal + 1  # no call from here to the header: a signal handler takes the next ordinal
+    def _begin(
+        self, spare: tuple[int, int, Any], ordinal: int, salt: int, first_sequence: int, created_ms: int
+    ) -> Slot:
+        index, _, mapping = spare
         header = fmt.SlotHeader(
             slot_bytes=self._limits.slot_bytes,
             producer_id=self.producer_id,
             ordinal=ordinal,
             epoch=self.epoch,
             salt=salt,
-            first_sequence=self._sequence + 1,
+            first_sequence=first_sequence,
             created_ms=created_ms,
         )
         slot = Slot(index, header, self._prefix(self.epoch))
@@ -224,9 +232,15 @@ class Ring:
 
     def _acquire(self) -> tuple[int, int, Any]:
         size = self._limits.slot_bytes
-        with suppress(IndexError):
-            index, salt = self._free.pop()
+        index, salt = self._free.pop() if self._free else self._grow()
+        try:
             return index, salt, self._file.map(index * size, size)
+        except BaseException:
+            self._free.append((index, salt))
+            raise
+
+    def _grow(self) -> tuple[int, int]:
+        size = self._limits.slot_bytes
         self._check_room()
         index = self._claim_index()
         try:
@@ -234,7 +248,7 @@ class Ring:
         except BaseException:
             self._unallocated.append(index)
             raise
-        return index, 0, self._file.map(index * size, size)
+        return index, 0
 
     def _claim_index(self) -> int:
         with suppress(IndexError):
@@ -421,7 +435,7 @@ class Ring:
     def close(self) -> None:
         """Drop every mapping and the file."""
         self._closed_at = self.watermark()
-        self._slot.limit = 0
+        self._refuse_all()
         for slot in self.live:
             self._unmap(slot)
         with self._growing:
@@ -432,10 +446,17 @@ class Ring:
 
     def abandon(self) -> None:
         """In a forked child: drop the mappings and the file without taking a lock that the parent may have held."""
-        self._slot.limit = 0
+        self._refuse_all()
         for slot in self.live:
             self._unmap(slot)
+        self._spares.clear()
         self._file.close()
+
+    def _refuse_all(self) -> None:
+        """Take no further slot either: a free or a spare one would still be ours, or the parent's."""
+        if self.failure is None:
+            self.failure = WalIOError(errno.EBADF, "the ring is closed: open the directory again")
+        self._slot.limit = 0
 
     def _old_slot(self, life: Any) -> Slot:
         slot = Slot(life.index, life.header, self._prefix(life.header.epoch))

@@ -17,15 +17,16 @@ from aiorecover.errors import WalFullError, WalIOError
 FILE_MODE = 0o600  # records may hold anything: nobody else's business
 DIRECTORY_MODE = 0o700
 
-_OUT_OF_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @contextmanager
-def _os_errors(action: str, path: Path) -> Iterator[None]:
+def _os_errors(action: str, path: Path, *, full: frozenset[int] = _OUT_OF_SPACE) -> Iterator[None]:
+    """``full``: what means that nothing was stored. A flush that finds no room has lost what was stored before it."""
     try:
         yield
     except OSError as error:
-        if error.errno in _OUT_OF_SPACE:
+        if error.errno in full:
             message = f"no room to {action}: free disk space or lower wal_max_bytes path={path}"
             raise WalFullError(message) from error
         message = f"cannot {action}: {error.strerror}"
@@ -90,6 +91,8 @@ class StorageFile:
     def map(self, offset: int, length: int) -> mmap.mmap:
         """Map a part of the file, shared and writable."""
         with _os_errors("map the file", self.path):
+            if offset + length > os.fstat(self._fd).st_size:  # also when closed: mmap takes -1 for anonymous memory
+                raise OSError(errno.EINVAL, "the file was cut")
             return mmap.mmap(self._fd, length, offset=offset)
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
@@ -128,7 +131,7 @@ class StorageFile:
         ``fdatasync`` of the file, not ``msync`` of a mapping: measured at half the median (facts in the README of
         ``benchmarks``) and it covers every mapping of the file.
         """
-        with _os_errors("flush the file to the disk", self.path):
+        with _os_errors("flush the file to the disk", self.path, full=frozenset()):
             os.fdatasync(self._fd)
 
     def close(self) -> None:
@@ -144,7 +147,7 @@ class StorageFile:
 
 def sync_directory(path: Path) -> None:
     """Make the names in a directory survive a power cut."""
-    with _os_errors("flush the directory to the disk", path):
+    with _os_errors("flush the directory to the disk", path, full=frozenset()):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)

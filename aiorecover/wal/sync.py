@@ -7,8 +7,6 @@ for the next one; at any moment at most one runs and one is wanted.
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from aiorecover.errors import WalError
-
 
 class GroupCommit:
     """Releases waiters by generations of ``sync`` calls."""
@@ -37,7 +35,7 @@ class GroupCommit:
             released, self._waiting = self._waiting, []
             try:
                 await self._sync()
-            except WalError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, nobody waits for ever
                 for waiter in released:
                     if not waiter.done():
                         waiter.set_exception(error)
