@@ -249,6 +249,7 @@ def _recover(path: Path, files: list[StorageFile], options: Options) -> Director
     lock, checkpoint_storage, ring_storage = files
     checkpoint_file = CheckpointFile(checkpoint_storage)
     slot_bytes = slot_bytes_of(checkpoint_file.copies, _possible_headers(ring_storage), options.slot_bytes)
+    _check_ours(path, checkpoint_file, ring_storage, slot_bytes)
     _restore_length(ring_storage, slot_bytes)
     found = plan(checkpoint_file.copies, _scan(ring_storage, slot_bytes))
     newest = checkpoint_file.newest()
@@ -271,6 +272,16 @@ def _recover(path: Path, files: list[StorageFile], options: Options) -> Director
     text = producer_text(producer_id)
     ring = Ring(ring_storage, found, producer_id, text, limits, _clock_ms)
     return Directory(path, lock, checkpoint_file, ring, text, checkpoint, files)
+
+
+def _check_ours(path: Path, checkpoint_file: CheckpointFile, ring: StorageFile, slot_bytes: int) -> None:
+    """Files with something in them, and no checkpoint or slot header: never taken for new, never written over."""
+    if checkpoint_file.newest() is not None or any(slot.state == "live" for slot in _scan(ring, slot_bytes)):
+        return
+    # A first checkpoint that was cut off stands in the second copy; the first one is blank then.
+    if checkpoint_file.copies[0].state == "damaged" or any(ring.read(0, fmt.RESERVED)):
+        message = "neither checkpoint nor ring can be read: keep the files and restore them from a copy"
+        raise WalCorruptError(f"{message}, or choose another directory path={path}")
 
 
 def _check_consistent(path: Path, checkpoint_file: CheckpointFile, found: Plan) -> None:

@@ -262,6 +262,7 @@ class Reader:
 
     def _resynchronise(self, slot: Slot) -> bool:
         """No valid frame here: the end of what a crash left open, or damage with more frames behind it."""
+        sealed = slot.sealed  # before its end is looked up, as above
         end = self._ring.end_of(slot)
         limit = end or slot.header.slot_bytes - fmt.RESERVED
         found = self._next_frame(slot, limit)
@@ -275,6 +276,8 @@ class Reader:
         if end is None:
             self._close_old(slot)
             return True
+        if not sealed:  # frames still come to it: the next one will show what is missing
+            return False
         if slot.last_sequence >= self.expected:
             self._report(slot, self.expected, slot.last_sequence, self.offset)
             self.expected = slot.last_sequence + 1

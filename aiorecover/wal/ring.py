@@ -177,8 +177,12 @@ class Ring:
             self._slot = slot
         else:
             self._spares.append((slot.index, slot.salt, slot.detach()))
+        self._heed_failure()
+
+    def _heed_failure(self) -> None:
+        """The keeper's thread may have poisoned the ring while it went on to another slot (I7)."""
         if self.failure is not None:
-            self._slot.limit = 0  # poisoned meanwhile by the keeper's thread
+            self._slot.limit = 0
 
     def _begin(
         self, spare: tuple[int, int, Any], ordinal: int, salt: int, first_sequence: int, created_ms: int

@@ -1,1 +1,1 @@
-"""Processes that are killed, brokers that go away, faults that are planted: is every accepted record still there?"""
+"""Processes that are killed, brokers that go away, faults that are planted; every accepted record must be there."""

@@ -34,7 +34,7 @@ import uvloop
 
 from aiorecover import ClosedError, Receipt, RecoverableProducer
 from aiorecover.testing.mock_cluster_process import die_with_parent
-from tests.crash import faults
+from tests.crash import planted
 
 __all__ = ["Task", "digest", "main"]
 
@@ -67,7 +67,7 @@ class Task:
     """So many accepted records are told by one system call."""
     uvloop: bool = False
     fault: str | None = None
-    """Which fault to plant, see `tests.crash.faults`."""
+    """Which fault to plant, see `tests.crash.planted`."""
 
 
 class Record(NamedTuple):
@@ -222,21 +222,23 @@ class Life:
 
     async def _wait_in_flight(self) -> None:
         """Until something was handed over and is not acknowledged."""
-        while self._producer.statistics().in_flight == 0:
+        while self._producer.statistics().in_flight == 0:  # noqa: ASYNC110 - looked at from outside
             await asyncio.sleep(_LOOK_EVERY_S)
 
     async def _wait_used_below(self, limit: int, seconds: float) -> None:
         """Until so much of the ring was recycled, or for so long."""
         give_up_at = time.monotonic() + seconds
-        while self._producer.statistics().bytes_used >= limit and time.monotonic() < give_up_at:
+        while time.monotonic() < give_up_at:
+            if self._producer.statistics().bytes_used < limit:
+                return
             await asyncio.sleep(_LOOK_EVERY_S)
 
     async def _look_for_damage(self) -> None:
         """A kill tears no frame: whatever the library says is missing or cannot be decoded is a fault."""
         while True:
             statistics = self._producer.statistics()
-            if statistics.missing or statistics.undecodable:
-                say(f"damage missing={statistics.missing} undecodable={statistics.undecodable}")
+            if statistics.missing or statistics.undeliverable:
+                say(f"damage missing={statistics.missing} undeliverable={statistics.undeliverable}")
                 return
             await asyncio.sleep(_LOOK_EVERY_S)
 
@@ -251,7 +253,7 @@ def main() -> None:
     die_with_parent(task.parent_pid)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if task.fault is not None:
-        faults.plant(task.fault)
+        planted.plant(task.fault)
     producer = RecoverableProducer(task.wal_dir, bootstrap_servers=task.bootstrap_servers, **task.options)
     life = Life(task, producer, Report(task.report_fd, task.group))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop if task.uvloop else None) as runner:

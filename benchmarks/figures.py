@@ -1,0 +1,46 @@
+"""Medians, quantiles and how they are written. Pure."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The same figure of several rounds."""
+
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return median(self.values)
+
+    def text(self, form: str = ",.0f") -> str:
+        """Median, and the least and the greatest where there were several rounds."""
+        middle = format(self.median, form)
+        if len(self.values) == 1:
+            return middle
+        return f"{middle} ({min(self.values):{form}} to {max(self.values):{form}})"
+
+
+def spread(rounds: Iterable[dict[str, Any]], name: str, scale: float = 1.0) -> Spread:
+    """One figure of each round."""
+    return Spread(tuple(one[name] * scale for one in rounds))
+
+
+def quantile(ordered: Sequence[int], share: float) -> int:
+    """The least value that at least this share of the values does not exceed."""
+    return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]
+
+
+def quantiles(values: Iterable[int]) -> dict[str, int]:
+    """The figures of a distribution that are reported; in the unit of ``values``."""
+    ordered = sorted(values)
+    return {
+        "p50": quantile(ordered, 0.5),
+        "p99": quantile(ordered, 0.99),
+        "p99.9": quantile(ordered, 0.999),
+        "max": ordered[-1],
+    }

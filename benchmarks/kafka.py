@@ -1,0 +1,54 @@
+"""The brokers: where they come from, topics for one measurement, and how many records really stand in them."""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+
+from benchmarks.load import PARTITIONS
+from tests.support import admin
+from tests.support.broker import Cluster, ExternalKafka, choose_cluster
+
+
+@contextmanager
+def started(bootstrap_servers: str | None, brokers: int) -> Iterator[Cluster]:
+    """The cluster that was named, or one of our own."""
+    cluster = ExternalKafka(bootstrap_servers, brokers) if bootstrap_servers else choose_cluster(brokers)
+    with cluster:
+        yield cluster
+
+
+@contextmanager
+def topic(cluster: Cluster, purpose: str, partitions: int = PARTITIONS) -> Iterator[str]:
+    """A topic that nobody else writes to, removed afterwards."""
+    name = f"benchmark-{purpose}-{uuid.uuid4().hex[:8]}"
+    cluster.create_topic(name, partitions)
+    yield name
+    admin.run(_delete(cluster.bootstrap_servers, name))
+
+
+def verify(cluster: Cluster, name: str, expected: int, partitions: int = PARTITIONS) -> None:
+    """Exactly ``expected`` records stand in the topic, by its end offsets."""
+    found = admin.run(_count(cluster.bootstrap_servers, name, partitions))
+    assert found == expected, f"a contender did not deliver what it said: {name=} {found=} {expected=}"
+
+
+async def _count(bootstrap_servers: str, name: str, partitions: int) -> int:
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap_servers)
+    await consumer.start()
+    try:
+        ends = await consumer.end_offsets([TopicPartition(name, number) for number in range(partitions)])
+    finally:
+        await consumer.stop()
+    return sum(ends.values())
+
+
+async def _delete(bootstrap_servers: str, name: str) -> None:
+    client = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    await client.start()
+    try:
+        await client.delete_topics([name])
+    finally:
+        await client.close()

@@ -1,0 +1,179 @@
+"""Delivered records a second and processor time a record, side by side with aiokafka and confluent-kafka.
+
+All of them: the same records with an id header each, acks=all, idempotence, batches of 512 KiB, linger 5 ms, one
+publisher that does nothing else. Only aiorecover's records would survive the publisher's death.
+"""
+
+import gc
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from confluent_kafka import Producer
+
+from benchmarks import kafka, load
+from benchmarks.child import Watch, call, stopwatch
+from benchmarks.figures import spread
+from benchmarks.setting import Result, Setting, Table
+
+ROUNDS = 5
+RECORDS = 300_000
+WARM_UP = 30_000  # records that each contender delivers before it is measured
+BATCH_BYTES = 512 * 1024
+LINGER_MS = 5
+POLL_EVERY = 1024  # confluent-kafka wants to be polled now and then; each time costs about a microsecond
+FULL_WAIT_S = 0.005  # its queue is full: so long until there is room again
+
+
+def run(setting: Setting) -> Result:
+    rounds, records = setting.rounds or ROUNDS, setting.records or RECORDS
+    setting.say("throughput: warming up the brokers")
+    for contender in CONTENDERS:
+        _one(setting, contender, WARM_UP)
+    measured: dict[str, list[dict[str, Any]]] = {contender: [] for contender in CONTENDERS}
+    for number in range(rounds):
+        for contender, figures in measured.items():
+            figures.append(_one(setting, contender, records))
+            setting.say(f"throughput: round {number + 1}/{rounds} {contender} {figures[-1]['delivered_s']:,.0f}/s")
+    return Result("throughput", [_table(setting, measured, records)], {"records": records, "rounds": measured})
+
+
+def _one(setting: Setting, contender: str, records: int) -> dict[str, Any]:
+    with kafka.topic(setting.cluster, "throughput") as topic, setting.wal_dir() as wal_dir:
+        arguments = {"bootstrap_servers": setting.cluster.bootstrap_servers, "topic": topic, "records": records}
+        figures = call(CONTENDERS[contender], wal_dir=wal_dir, **arguments)
+        kafka.verify(setting.cluster, topic, WARM_UP + records)
+        return figures
+
+
+def _table(setting: Setting, measured: dict[str, list[dict[str, Any]]], records: int) -> Table:
+    ours = measured["aiorecover publish"]
+    delivered, cpu = spread(ours, "delivered_s").median, spread(ours, "cpu_us").median
+    rows = [
+        [
+            contender,
+            spread(figures, "delivered_s").text(),
+            f"{delivered / spread(figures, 'delivered_s').median:.2f}x",
+            spread(figures, "cpu_us").text(".2f"),
+            f"{spread(figures, 'cpu_us').median / cpu:.2f}x",
+        ]
+        for contender, figures in measured.items()
+    ]
+    cluster = setting.cluster
+    return Table(
+        title=f"Throughput: {records:,} records, {cluster.size} broker(s), replication {min(3, cluster.size)}",
+        columns=["", "delivered/s", "aiorecover against it", "CPU µs/record", "its CPU against aiorecover's"],
+        rows=rows,
+        notes=[
+            f"median of {len(ours)} interleaved rounds (least to greatest); ratios are of medians",
+            "CPU: of the publishing process, all threads; every record was found in Kafka (end offsets)",
+        ],
+    )
+
+
+def _figures(records: int, accepted: float, watch: Watch) -> dict[str, Any]:
+    return {
+        "accepted_s": records / accepted,
+        "delivered_s": records / watch.elapsed,
+        "cpu_us": watch.cpu / records * 1e6,
+    }
+
+
+# -- the contenders, each in its own process ---------------------------------------------------------------------------
+
+
+async def aiorecover(bootstrap_servers: str, topic: str, records: int, wal_dir: str) -> dict[str, Any]:
+    async with load.producer(wal_dir, bootstrap_servers, linger_ms=LINGER_MS, max_batch_size=BATCH_BYTES) as producer:
+        await load.publish_all(producer, topic, WARM_UP)
+        await producer.flush()
+        gc.collect()
+        with stopwatch() as watch:
+            began = time.perf_counter()
+            await load.publish_all(producer, topic, records)
+            accepted = time.perf_counter() - began
+            await producer.flush()
+        return _figures(records, accepted, watch)
+
+
+async def aiokafka(bootstrap_servers: str, topic: str, records: int, wal_dir: str) -> dict[str, Any]:  # noqa: ARG001
+    producer = AIOKafkaProducer(
+        bootstrap_servers=bootstrap_servers,
+        acks="all",
+        enable_idempotence=True,
+        linger_ms=LINGER_MS,
+        max_batch_size=BATCH_BYTES,
+    )
+    await producer.start()
+    try:
+        await _send_all(producer, topic, WARM_UP)
+        await producer.flush()
+        gc.collect()
+        with stopwatch() as watch:
+            began = time.perf_counter()
+            await _send_all(producer, topic, records)
+            accepted = time.perf_counter() - began
+            await producer.flush()
+        return _figures(records, accepted, watch)
+    finally:
+        await producer.stop()
+
+
+async def _send_all(producer: AIOKafkaProducer, topic: str, count: int) -> None:
+    send: Callable[..., Awaitable[Any]] = producer.send
+    value = load.VALUE
+    for number, key in enumerate(load.keys(count)):
+        await send(topic, value, key, headers=[(load.ID_HEADER, b"%b%d" % (load.ID_PREFIX, number))])
+
+
+def confluent(bootstrap_servers: str, topic: str, records: int, wal_dir: str) -> dict[str, Any]:  # noqa: ARG001
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": LINGER_MS,
+            "batch.size": BATCH_BYTES,
+            "partitioner": "murmur2_random",  # as the others: the same records in the same partitions
+        }
+    )
+    _produce_all(producer, topic, WARM_UP)
+    producer.flush()
+    gc.collect()
+    with stopwatch() as watch:
+        began = time.perf_counter()
+        _produce_all(producer, topic, records)
+        accepted = time.perf_counter() - began
+        producer.flush()
+    return _figures(records, accepted, watch)
+
+
+def _produce_all(producer: Producer, topic: str, count: int) -> None:
+    produce, value = producer.produce, load.VALUE
+    for number, key in enumerate(load.keys(count)):
+        headers: list[tuple[str, str | bytes | None]] = [(load.ID_HEADER, b"%b%d" % (load.ID_PREFIX, number))]
+        try:
+            produce(topic, value, key, headers=headers)
+        except BufferError:
+            _produce_when_room(producer, topic, key, headers)
+        if number % POLL_EVERY == 0:
+            producer.poll(0)
+
+
+def _produce_when_room(
+    producer: Producer, topic: str, key: bytes, headers: list[tuple[str, str | bytes | None]]
+) -> None:
+    while True:
+        producer.poll(FULL_WAIT_S)
+        try:
+            producer.produce(topic, load.VALUE, key, headers=headers)
+        except BufferError:
+            continue
+        return
+
+
+CONTENDERS: dict[str, Callable[..., Any]] = {
+    "aiorecover publish": aiorecover,
+    "aiokafka send": aiokafka,
+    "confluent-kafka produce": confluent,
+}

@@ -1,0 +1,139 @@
+"""Cycles of publish and `kill -9`, and the judgement of what then stands in Kafka.
+
+`run_cycles` starts the publishing process (`tests.crash.child`) on one directory again and again and kills it at
+random moments: while it opens and recovers, while it publishes, while it stops. At last it lets it deliver what is
+left, and judges (`tests.crash.judgement`).
+"""
+
+import os
+import random
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tests.crash.child import Task
+from tests.crash.judgement import Ledger, Verdict, examine
+from tests.crash.lives import Child
+from tests.support.broker import Cluster
+
+__all__ = ["run_cycles"]
+
+TOPICS = 3
+PARTITIONS = 4
+_DRAIN_WITHIN_S = 300.0
+_LOUD = (" ERROR aiorecover", " ERROR asyncio", " CRITICAL ", "Traceback (most recent call last)")
+
+
+def run_cycles(
+    cluster: Cluster,
+    cycles: int,
+    seed: int,
+    directory: Path,
+    *,
+    name: str = "cycles",
+    meanwhile: AbstractContextManager[Any] | None = None,
+    report: Callable[[str], None] = lambda _: None,
+) -> Verdict:
+    """Kill `cycles` lives of one publisher, let another one deliver the rest, and judge.
+
+    What the seed decides is repeated with it (load, options, moments); what the machine decides is not. `directory`
+    takes the write-ahead log and the children's log. `meanwhile` is entered for the cycles and left before the rest
+    is delivered: brokers that fail on their own.
+    """
+    rng = random.Random(seed)
+    topics = [f"{name}-{seed}-{number}-{os.urandom(3).hex()}" for number in range(TOPICS)]
+    for topic in topics:
+        cluster.create_topic(topic, PARTITIONS)
+    ledger = Ledger()
+    log = directory / "children.log"
+    shared = {"slot_bytes": rng.choice([1 << 14, 1 << 16, 1 << 20])}
+    base = Task(
+        parent_pid=0,
+        report_fd=-1,
+        bootstrap_servers=cluster.bootstrap_servers,
+        wal_dir=str(directory / "wal"),
+        topics=topics,
+        partitions=PARTITIONS,
+        life=0,
+        seed=seed,
+        steps=[],
+    )
+    with meanwhile or nullcontext():
+        for cycle in range(1, cycles + 1):
+            child, how = _one_cycle(rng, base, cycle, shared, log)
+            ledger.take(child)
+            report(f"seed={seed} cycle={cycle}/{cycles} {how} accepted={sum(map(len, ledger.accepted.values()))}")
+    drain = [("flush", {"timeout_ms": int(_DRAIN_WITHIN_S * 1000)})]
+    last = Child(_with(base, life=cycles + 1, steps=drain, options=_options(rng, shared)), log)
+    statistics = last.finish(_DRAIN_WITHIN_S * 2)
+    ledger.take(last)
+    ledger.complaints += _uneven(statistics)
+    ledger.complaints += _loud_lines(log)
+    return examine(cluster, topics, ledger, left=statistics["left"])
+
+
+def _one_cycle(rng: random.Random, base: Task, cycle: int, shared: dict[str, Any], log: Path) -> tuple[Child, str]:
+    """One life and its end; how it ended, for people."""
+    end = rng.choices(["opening", "publishing", "stopping", "stopped"], [25, 55, 15, 5])[0]
+    options = _options(rng, shared)
+    publishers = rng.choice([4, 16]) if options["fsync"] == "always" else rng.choice([1, 1, 3])
+    rate = rng.choices([0, 20_000, 2_000, 100], [2, 5, 3, 1])[0]
+    load: dict[str, Any] = {"rate": rate, "publishers": publishers}
+    if end in {"stopping", "stopped"}:
+        load["seconds"] = rng.uniform(0.05, 0.5)
+    if rate == 0:
+        load["count"] = rng.randrange(1_000, 30_000)
+    steps = [("publish", load)]
+    if end in {"opening", "publishing"}:
+        steps.append(("wait", {}))  # a load that is over waits for its kill
+    task = _with(
+        base,
+        life=cycle,
+        steps=steps,
+        options=options,
+        group=rng.choice([1, 8, 64]),
+        uvloop=rng.random() < 0.5,
+    )
+    child = Child(task, log)
+    if end == "stopped":
+        child.finish()
+        return child, end
+    child.wait_for({"opening": "starting", "publishing": "opened", "stopping": "stopping"}[end])
+    longest = {"opening": 0.06, "publishing": 1.2, "stopping": 0.05}[end]
+    pause = rng.uniform(0.0, longest)
+    time.sleep(pause)
+    child.kill()
+    return child, f"{end}+{pause * 1000:.0f}ms"
+
+
+def _options(rng: random.Random, shared: dict[str, Any]) -> dict[str, Any]:
+    """Options of one life; the directory's own stay the same."""
+    return {
+        **shared,
+        "fsync": rng.choices(["never", "interval", "always"], [4, 4, 1])[0],
+        "fsync_interval_ms": rng.choice([10, 200]),
+        "checkpoint_interval_ms": rng.choice([10, 100, 1000]),
+        "linger_ms": rng.choice([0, 5, 20]),
+        "compression_type": rng.choice([None, None, "gzip", "lz4"]),
+        "stop_timeout_ms": 3000,
+    }
+
+
+def _with(task: Task, **changes: Any) -> Task:
+    return Task(**{**asdict(task), **changes})
+
+
+def _uneven(statistics: dict[str, Any]) -> list[str]:
+    """I9: the counts of the last life add up."""
+    came = statistics["accepted"] + statistics["recovered"]
+    went = statistics["delivered"] + statistics["dead_lettered"] + statistics["pending"]
+    return [] if came == went else [f"the counts do not add up: {came} came, {went} went, {statistics}"]
+
+
+def _loud_lines(log: Path) -> list[str]:
+    """Nothing that happens here is an error of the library's; aiokafka may complain of brokers."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return [line for line in lines if any(word in line for word in _LOUD)]

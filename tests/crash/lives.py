@@ -1,0 +1,133 @@
+"""One life of the publishing process, as its parent sees it: start it, listen to it, kill it."""
+
+import contextlib
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tests.crash.child import Task
+
+__all__ = ["Child", "ChildFailedError"]
+
+_REPOSITORY = Path(__file__).parents[2]
+_PIPE_BYTES = 1 << 20
+_READ_BYTES = 1 << 16
+_START_WITHIN_S = 60.0  # a machine with other work; opening itself takes milliseconds
+_STOP_WITHIN_S = 60.0
+
+
+class ChildFailedError(AssertionError):
+    """A publishing process did not do what it was told; its log is attached."""
+
+
+class Child:
+    """One life of the publishing process. What it reports is read at once, so that it never waits for us."""
+
+    def __init__(self, task: Task, log: Path) -> None:
+        """Start it; `report_fd` and `parent_pid` of the task are filled in here."""
+        read_end, write_end = os.pipe()
+        fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        task = Task(**{**asdict(task), "report_fd": write_end, "parent_pid": os.getpid()})
+        self.task = task
+        self.killed = False
+        self._log = log
+        self._words: list[str] = []
+        self._news = threading.Condition()
+        self._ended = False
+        self._reports = bytearray()
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.crash.child", json.dumps(asdict(task))],
+                cwd=_REPOSITORY,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                pass_fds=[write_end],
+            )
+        os.close(write_end)
+        self._readers = [
+            threading.Thread(target=self._read_words, daemon=True),
+            threading.Thread(target=self._read_reports, args=[read_end], daemon=True),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def wait_for(self, word: str, timeout_s: float = _START_WITHIN_S, *, times: int = 1) -> str:
+        """Wait until it has said so (so many times); the rest of that line."""
+        with self._news:
+            self._news.wait_for(lambda: self._ended or len(self._said(word)) >= times, timeout_s)
+            found = self._said(word)
+        if len(found) < times:
+            self.kill()
+            raise self._failure(f"the child did not say {word!r} {times} time(s) within {timeout_s} s")
+        return found[times - 1]
+
+    def tell(self) -> None:
+        """End its step `wait`."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"\n")
+        self._process.stdin.flush()
+
+    def kill(self) -> None:
+        """`kill -9`; returns when it is gone and all that it had said is here."""
+        self.killed = True
+        self._process.kill()
+        self._reap(_STOP_WITHIN_S)
+
+    def finish(self, timeout_s: float = _STOP_WITHIN_S) -> dict[str, Any]:
+        """Let it come to its end by itself; its last statistics, and what was `left`."""
+        told = self.wait_for("stopped", timeout_s)
+        self._reap(timeout_s)
+        if self._process.returncode != 0:
+            raise self._failure(f"the child ended with status {self._process.returncode}")
+        statistics: dict[str, Any] = json.loads(told)
+        return statistics
+
+    @property
+    def words(self) -> Sequence[str]:
+        """Everything it said on its stdout."""
+        return self._words
+
+    @property
+    def reports(self) -> list[list[bytes]]:
+        """The reports that came whole, split into their parts; the child is gone."""
+        whole, _, _ = bytes(self._reports).rpartition(b"\n")
+        return [line.split(b" ") for line in whole.split(b"\n")] if whole else []
+
+    def _said(self, word: str) -> list[str]:
+        return [line[len(word) + 1 :] for line in self._words if line.split(" ")[0] == word]
+
+    def _reap(self, timeout_s: float) -> None:
+        self._process.wait(timeout_s)
+        for reader in self._readers:
+            reader.join(timeout_s)
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+    def _read_words(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._news:
+                self._words.append(line.decode().rstrip("\n"))
+                self._news.notify_all()
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+
+    def _read_reports(self, descriptor: int) -> None:
+        while block := os.read(descriptor, _READ_BYTES):
+            self._reports += block
+        os.close(descriptor)
+
+    def _failure(self, what: str) -> ChildFailedError:
+        tail = self._log.read_text(errors="replace")[-4000:]
+        return ChildFailedError(f"{what} life={self.task.life} seed={self.task.seed} said={self._words}\n{tail}")

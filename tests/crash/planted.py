@@ -1,0 +1,120 @@
+"""Faults that are planted on purpose, each against one invariant: a check that never goes red proves nothing.
+
+`plant` changes the library inside the process that calls it, which is a child that will be killed.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.lane import Identity, Lane
+from aiorecover.delivery.sender import Sender
+from aiorecover.wal import directory, reading
+from aiorecover.wal import format as fmt
+from aiorecover.wal.recovery import Plan, plan
+from aiorecover.wal.ring import Ring
+from aiorecover.wal.slot import Slot
+
+__all__ = ["FAULTS", "plant"]
+
+
+def settle_at_hand_over() -> None:
+    """Against I3: a record counts as done once aiokafka has it."""
+    send = Sender._send
+
+    async def settle_and_send(self: Sender, lane: Lane, batch: LaneBatch) -> Any:
+        for slot, places in batch.frames:
+            self._ring.settle(slot, places)
+        batch.frames = []  # there is nothing left to settle after the acknowledgement
+        return await send(self, lane, batch)
+
+    _put(Sender, "_send", settle_and_send)
+
+
+def forget_to_settle() -> None:
+    """Against settling in place: what was delivered is known to this process only, and is sent again after it."""
+
+    def count_only(self: Ring, slot: Slot, places: Sequence[int]) -> None:
+        slot.unsettled -= len(places)
+
+    _put(Ring, "settle", count_only)
+
+
+def recycle_what_waits() -> None:
+    """Against I1: a slot that was left may be reused, whatever waits in it and wherever the watermark stands."""
+
+    def may_recycle(self: Ring, slot: Slot, _: int) -> bool:
+        return slot.sealed
+
+    _put(Ring, "_may_recycle", may_recycle)
+
+
+def trust_every_frame() -> None:
+    """Against I2: whatever looks like a frame is one, of this life of the slot or not."""
+
+    def holds(data: bytes | memoryview, at: int, length: int, *_: int) -> bool:
+        return 0 < length <= len(data) - at - fmt.FRAME_BYTES
+
+    def valid(self: reading.Reader, _slot: Slot, at: int, length: int, *_: int) -> bool:
+        return holds(self._buffer, at, length)
+
+    _put(reading, "_frame_holds", holds)
+    _put(reading.Reader, "_valid", valid)
+
+
+def open_without_a_new_epoch() -> None:
+    """Against I5: positions are used again."""
+
+    def same_epoch(copies: Sequence[Any], slots: Any) -> Plan:
+        found = plan(copies, slots)
+        return dataclasses.replace(found, epoch=max(1, found.epoch - 1))
+
+    _put(directory, "plan", same_epoch)
+
+
+def send_the_newest_batch_first() -> None:
+    """Against I6: the batches of a lane overtake each other."""
+
+    def newest(self: Lane) -> LaneBatch | None:
+        if self.in_flight is not None or not self.ready:
+            return None
+        self.in_flight = self.ready.pop()
+        return self.in_flight
+
+    _put(Lane, "next", newest)
+
+
+def stand_still_in_the_sequence() -> None:
+    """Against the lane's identity: a new batch says that it is the one before, and the broker drops it as a repeat."""
+
+    def identify(self: Lane, batch: LaneBatch, fresh: Identity) -> None:
+        self.identity = self.identity or fresh
+        batch.identify(self.identity.producer_id, self.identity.epoch, 0)
+
+    _put(Lane, "identify", identify)
+
+
+FAULTS: dict[str, Callable[[], None]] = {
+    fault.__name__: fault
+    for fault in (
+        settle_at_hand_over,
+        forget_to_settle,
+        recycle_what_waits,
+        trust_every_frame,
+        open_without_a_new_epoch,
+        send_the_newest_batch_first,
+        stand_still_in_the_sequence,
+    )
+}
+
+
+def _put(owner: Any, name: str, broken: Any) -> None:
+    """Replace what is there: a fault that finds no place any more must be told, not planted into nothing."""
+    assert hasattr(owner, name), f"nothing to break, the library has changed: {owner=} {name=}"
+    setattr(owner, name, broken)
+
+
+def plant(fault: str) -> None:
+    """Break the library in this process."""
+    FAULTS[fault]()

@@ -1,0 +1,162 @@
+"""A broker that is not there, goes away under load, or hangs: publishing goes on, and all of it arrives, in order."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiorecover import Receipt, RecoverableProducer
+from tests.support.broker import Cluster, KafkaCluster
+from tests.support.oracle import Accepted, Verdict, judge, read_topic
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(240)]
+
+KEYS = 500
+DELIVERED_WITHIN_MS = 90_000  # it takes seconds; what is proved is that it happens
+BLOCKED_S = 1.0  # a publish that waited for a broker would take far longer
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[KafkaCluster]:
+    """A cluster of our own: its node dies here."""
+    with KafkaCluster(1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def _revived(mortal: KafkaCluster) -> Iterator[None]:
+    yield
+    mortal.heal()
+
+
+class Publisher:
+    """Publishes numbered records, and remembers what was accepted and how long the slowest call took."""
+
+    def __init__(self, producer: RecoverableProducer, topic: str) -> None:
+        self.accepted: list[Accepted] = []
+        self.slowest_s = 0.0
+        self._producer = producer
+        self._topic = topic
+        self._numbers = itertools.count()
+
+    async def publish(self, count: int, rate: int | None = None) -> None:
+        began = time.monotonic()
+        for done in range(count):
+            await self.publish_one()
+            ahead = done / rate - (time.monotonic() - began) if rate is not None else 0.0
+            if ahead > 0.001:
+                await asyncio.sleep(ahead)
+
+    async def publish_one(self) -> Receipt:
+        number = next(self._numbers)
+        key, value = b"key-%d" % (number % KEYS), b"%d:%b" % (number, b"x" * 100)
+        began = time.perf_counter()
+        receipt = await self._producer.publish(self._topic, value, key=key)
+        self.slowest_s = max(self.slowest_s, time.perf_counter() - began)
+        self.accepted.append(Accepted(receipt.record_id, key, value))
+        return receipt
+
+
+async def judged(cluster: Cluster, topic: str, publisher: Publisher) -> Verdict:
+    return judge(publisher.accepted, await read_topic(cluster.bootstrap_servers, topic), whole_lanes=True)
+
+
+def assert_exactly_once(verdict: Verdict, count: int) -> None:
+    assert verdict.ok, str(verdict)
+    assert verdict.accepted == verdict.delivered == count, str(verdict)
+    assert verdict.repeated == 0, str(verdict)  # one process: the broker recognises every batch that is sent again
+    assert not verdict.foreign, str(verdict)
+
+
+def started(cluster: Cluster, directory: Path, **options: Any) -> RecoverableProducer:
+    return RecoverableProducer(directory / "wal", bootstrap_servers=cluster.bootstrap_servers, **options)
+
+
+async def test_what_is_published_before_the_broker_is_up_is_delivered_once_it_is(
+    mortal: KafkaCluster, tmp_path: Path
+) -> None:
+    mortal.create_topic("down-at-start", 6)
+    node = mortal.nodes[0]
+    node.kill()
+    async with started(mortal, tmp_path) as producer:
+        publisher = Publisher(producer, "down-at-start")
+        await publisher.publish(100_000)
+        assert producer.statistics().delivered == 0
+        assert producer.statistics().pending == 100_000
+        node.start()
+        await producer.flush(DELIVERED_WITHIN_MS)
+        assert producer.statistics().pending == 0
+    assert publisher.slowest_s < BLOCKED_S
+    await asyncio.to_thread(mortal.wait_ready)
+    assert_exactly_once(await judged(mortal, "down-at-start", publisher), 100_000)
+
+
+async def test_an_outage_that_outlasts_the_process_costs_nothing(mortal: KafkaCluster, tmp_path: Path) -> None:
+    mortal.create_topic("outlasts", 6)
+    node = mortal.nodes[0]
+    node.kill()
+    async with started(mortal, tmp_path, stop_timeout_ms=500) as producer:
+        publisher = Publisher(producer, "outlasts")
+        await publisher.publish(20_000)
+        assert await producer.stop() == 20_000
+    node.start()
+    async with started(mortal, tmp_path) as producer:
+        await producer.flush(DELIVERED_WITHIN_MS)
+        assert producer.statistics().recovered == 20_000
+    await asyncio.to_thread(mortal.wait_ready)
+    assert_exactly_once(await judged(mortal, "outlasts", publisher), 20_000)
+
+
+@pytest.mark.parametrize("fault", ["kill", "pause"])
+async def test_a_broker_that_goes_away_under_load_costs_publishers_nothing(
+    mortal: KafkaCluster, tmp_path: Path, fault: str
+) -> None:
+    """20,000 records a second for seconds; the broker is gone in the middle of it."""
+    topic = f"under-load-{fault}"
+    mortal.create_topic(topic, 6)
+    node = mortal.nodes[0]
+    async with started(mortal, tmp_path) as producer:
+        publisher = Publisher(producer, topic)
+        load = asyncio.create_task(publisher.publish(120_000, rate=20_000))
+        await until(lambda: producer.statistics().delivered > 10_000)
+        if fault == "kill":
+            node.kill()
+            await asyncio.sleep(1)
+            node.start()
+        else:
+            node.pause()
+            await asyncio.sleep(2)
+            node.resume()
+        await load
+        await producer.flush(DELIVERED_WITHIN_MS)
+        assert producer.statistics().pending == 0
+    assert publisher.slowest_s < BLOCKED_S
+    await asyncio.to_thread(mortal.wait_ready)
+    assert_exactly_once(await judged(mortal, topic, publisher), 120_000)
+
+
+async def test_a_leader_that_is_killed_under_load_is_replaced_and_nothing_is_lost_or_repeated(tmp_path: Path) -> None:
+    with KafkaCluster(3) as cluster:
+        cluster.create_topic("moved", 6)
+        leader = cluster.leaders("moved")[0]
+        node = next(node for node in cluster.nodes if node.node_id == leader)
+        async with started(cluster, tmp_path) as producer:
+            publisher = Publisher(producer, "moved")
+            load = asyncio.create_task(publisher.publish(40_000, rate=8_000))
+            await until(lambda: producer.statistics().delivered > 4_000)
+            node.kill()
+            await load
+            await producer.flush(DELIVERED_WITHIN_MS)
+        assert publisher.slowest_s < BLOCKED_S
+        assert cluster.leaders("moved")[0] != leader
+        assert_exactly_once(await judged(cluster, "moved", publisher), 40_000)
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not reached():  # noqa: ASYNC110 - looked at from outside
+            await asyncio.sleep(0.02)

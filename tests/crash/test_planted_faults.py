@@ -1,0 +1,193 @@
+"""A check that never goes red proves nothing: each fault is planted, seen, and not seen where it was not planted.
+
+Every scenario is made so that its fault cannot hide: what must be in flight is held there by a paused broker, what
+must be left in the ring has no broker to go to.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.crash.child import Task
+from tests.crash.judgement import Ledger, Verdict, examine
+from tests.crash.lives import Child
+from tests.crash.planted import FAULTS
+from tests.support.broker import KafkaCluster
+
+Step = tuple[str, dict[str, Any]]
+
+NOWHERE = "127.0.0.1:1"  # no broker listens there
+FLUSH: Step = ("flush", {"timeout_ms": 60_000})
+SLOT_BYTES = 1 << 14
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[KafkaCluster]:
+    """A cluster of our own: its node is paused and dies here."""
+    with KafkaCluster(1) as cluster:
+        yield cluster
+
+
+class Scenario:
+    """Lives on one directory that publish equal records into one lane, and their judgement."""
+
+    def __init__(self, cluster: KafkaCluster, directory: Path) -> None:
+        self.cluster = cluster
+        self.ledger = Ledger()
+        self._directory = directory
+        self._topic = f"planted-{os.urandom(4).hex()}"
+        self._lives = 0
+        cluster.create_topic(self._topic, 1)
+
+    def life(self, *steps: Step, fault: str | None = None, servers: str = "", **options: Any) -> Child:
+        self._lives += 1
+        task = Task(
+            parent_pid=0,
+            report_fd=-1,
+            bootstrap_servers=servers or self.cluster.bootstrap_servers,
+            wal_dir=str(self._directory / "wal"),
+            topics=[self._topic],
+            partitions=1,
+            life=self._lives,
+            seed=1,
+            steps=list(steps),
+            options={"slot_bytes": SLOT_BYTES, "checkpoint_interval_ms": 20, **options},
+            uniform=True,
+            fault=fault,
+        )
+        return Child(task, self._directory / "children.log")
+
+    def kill(self, child: Child) -> None:
+        child.kill()
+        self.ledger.take(child)
+
+    def finish(self, child: Child) -> None:
+        child.finish(120)
+        self.ledger.take(child)
+
+    def verdict(self) -> Verdict:
+        """A last life without a fault delivers what is left."""
+        self.finish(self.life(FLUSH))
+        return examine(self.cluster, [self._topic], self.ledger)
+
+
+def in_flight_when_everything_dies(scenario: Scenario, fault: str | None) -> Verdict:
+    """Handed over, never acknowledged: the publisher dies, and the broker with all that its sockets held."""
+    node = scenario.cluster.nodes[0]
+    child = scenario.life(
+        ("publish", {"count": 100}),
+        FLUSH,
+        ("wait", {}),
+        ("publish", {"count": 500}),
+        ("wait_in_flight", {}),
+        ("wait", {}),
+        fault=fault,
+    )
+    child.wait_for("wait")
+    node.pause()
+    child.tell()
+    child.wait_for("wait", times=2)
+    scenario.kill(child)
+    node.kill()
+    node.start()
+    scenario.cluster.wait_ready()
+    return scenario.verdict()
+
+
+def delivered_before_the_kill(scenario: Scenario, fault: str | None) -> Verdict:
+    """Delivered, and told: by settle words alone, for there is no checkpoint in between."""
+    steps: list[Step] = [("publish", {"count": 70}), FLUSH, ("publish", {"count": 1}), FLUSH, ("wait", {})]
+    child = scenario.life(*steps, fault=fault, checkpoint_interval_ms=600_000)
+    child.wait_for("wait")
+    scenario.kill(child)
+    return scenario.verdict()
+
+
+def waiting_in_slots_that_are_left(scenario: Scenario, fault: str | None) -> Verdict:
+    """Nothing can be delivered, slot after slot is left: none may be taken again."""
+    recycled: Step = ("wait_used_below", {"limit": 3 * SLOT_BYTES, "seconds": 0.5 if fault is None else 30.0})
+    child = scenario.life(*[("publish", {"count": 1_000}), recycled] * 3, ("wait", {}), fault=fault, servers=NOWHERE)
+    child.wait_for("wait")
+    scenario.kill(child)
+    return scenario.verdict()
+
+
+def behind_the_end_of_a_slot_that_was_used_before(scenario: Scenario, fault: str | None) -> Verdict:
+    """The slot that a kill left open holds few frames, and behind them those of an earlier life."""
+    recycled: Step = ("wait_used_below", {"limit": 3 * SLOT_BYTES, "seconds": 30.0})
+    scenario.finish(scenario.life(*[("publish", {"count": 1_000}), FLUSH, recycled] * 2))
+    # Some 90 fit a slot: two are filled, for the first may be one that was never used, and the third is begun.
+    child = scenario.life(("publish", {"count": 200}), ("wait", {}), servers=NOWHERE)
+    child.wait_for("wait")
+    scenario.kill(child)
+    scenario.finish(scenario.life(FLUSH, fault=fault))
+    return scenario.verdict()
+
+
+def an_opening_after_another(scenario: Scenario, fault: str | None) -> Verdict:
+    scenario.finish(scenario.life(("publish", {"count": 50}), FLUSH))
+    scenario.finish(scenario.life(("publish", {"count": 50}), FLUSH, fault=fault))
+    return scenario.verdict()
+
+
+def many_batches_of_one_lane(scenario: Scenario, fault: str | None) -> Verdict:
+    """A paused broker holds one batch while others become ready behind it."""
+    node = scenario.cluster.nodes[0]
+    child = scenario.life(
+        ("publish", {"count": 10}),
+        FLUSH,
+        ("wait", {}),
+        ("publish", {"count": 2_000}),
+        ("wait", {}),
+        FLUSH,
+        fault=fault,
+    )
+    child.wait_for("wait")
+    node.pause()
+    child.tell()
+    child.wait_for("wait", times=2)
+    node.resume()
+    child.tell()
+    scenario.finish(child)
+    return scenario.verdict()
+
+
+def batches_of_one_record_each(scenario: Scenario, fault: str | None) -> Verdict:
+    scenario.finish(scenario.life(*[("publish", {"count": 1}), FLUSH] * 10, fault=fault))
+    return scenario.verdict()
+
+
+SCENARIOS: dict[str, tuple[Callable[[Scenario, str | None], Verdict], str]] = {
+    "settle_at_hand_over": (in_flight_when_everything_dies, "missing"),
+    "forget_to_settle": (delivered_before_the_kill, "repeated_too_often"),
+    "recycle_what_waits": (waiting_in_slots_that_are_left, "missing"),
+    "trust_every_frame": (behind_the_end_of_a_slot_that_was_used_before, "phantoms"),
+    "open_without_a_new_epoch": (an_opening_after_another, "altered"),
+    "send_the_newest_batch_first": (many_batches_of_one_lane, "out_of_order"),
+    "stand_still_in_the_sequence": (batches_of_one_record_each, "missing"),
+}
+
+
+def test_every_fault_has_its_scenario() -> None:
+    assert SCENARIOS.keys() == FAULTS.keys()
+
+
+@pytest.mark.parametrize("fault", SCENARIOS)
+def test_a_planted_fault_is_seen(mortal: KafkaCluster, tmp_path: Path, fault: str) -> None:
+    scenario, kind = SCENARIOS[fault]
+    verdict = scenario(Scenario(mortal, tmp_path), fault)
+    print(verdict)
+    assert not verdict.ok
+    assert getattr(verdict, kind), str(verdict)
+
+
+@pytest.mark.parametrize("fault", SCENARIOS)
+def test_without_the_fault_the_same_scenario_is_green(mortal: KafkaCluster, tmp_path: Path, fault: str) -> None:
+    scenario, _ = SCENARIOS[fault]
+    verdict = scenario(Scenario(mortal, tmp_path), None)
+    print(verdict)
+    assert verdict.ok, str(verdict)
+    assert verdict.accepted == verdict.delivered > 0

@@ -1,0 +1,210 @@
+"""A lane by itself: order, one batch in flight, and the identity under which the broker knows its batches."""
+
+from collections.abc import Sequence
+
+import pytest
+from aiokafka.errors import KafkaError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.lane import EPOCH_LIMIT, MAX_READY, SEQUENCE_MODULUS, Identity, Lane, lane_halted
+from aiorecover.errors import DeliveryError, PermanentDeliveryError
+
+FRESH = Identity(7, 0)
+
+
+def batch_of(count: int) -> LaneBatch:
+    batch = LaneBatch(1 << 16, 0)
+    for number in range(count):
+        assert batch.add(number, 1, None, b"v", []) is not None
+    batch.count = count
+    return batch
+
+
+def lane_with(*counts: int) -> Lane:
+    """A lane with ready batches of so many records each."""
+    lane = Lane("t", 3)
+    for count in counts:
+        lane.open = batch_of(count)
+        assert lane.close_open() is not None
+    return lane
+
+
+def bases(lane: Lane, counts: Sequence[int]) -> list[int]:
+    """The base sequences of batches of so many records, identified one after the other."""
+    batches = [batch_of(count) for count in counts]
+    for batch in batches:
+        lane.identify(batch, FRESH)
+    return [batch.identity[2] for batch in batches if batch.identity is not None]
+
+
+# --- order
+
+
+def test_batches_are_sent_in_the_order_in_which_they_were_closed() -> None:
+    lane = lane_with(1, 2)
+    first, second = lane.ready
+    assert lane.next() is first
+    assert lane.acknowledged() is first
+    assert lane.next() is second
+
+
+def test_the_next_batch_waits_for_the_acknowledgement_of_the_one_in_flight() -> None:
+    lane = lane_with(1, 1)
+    in_flight = lane.next()
+    assert lane.next() is None
+    assert lane.in_flight is in_flight
+    lane.acknowledged()
+    assert lane.next() is not None
+
+
+def test_a_lane_with_nothing_ready_has_nothing_to_send() -> None:
+    assert Lane("t", 0).next() is None
+    assert Lane("t", 0).acknowledged() is None
+
+
+def test_an_open_batch_without_records_is_thrown_away_when_it_is_closed() -> None:
+    lane = Lane("t", 0)
+    assert lane.close_open() is None
+    lane.open = LaneBatch(100, 0)
+    lane.due = True
+    assert lane.close_open() is None
+    assert [lane.open, lane.due, *lane.ready] == [None, False]
+    assert lane.added == 0
+
+
+def test_a_closed_batch_takes_no_more_records_and_knows_its_size() -> None:
+    lane = Lane("t", 0)
+    lane.open = batch_of(2)
+    lane.due = True
+    batch = lane.close_open()
+    assert batch is not None
+    assert batch.closed()  # type: ignore[no-untyped-call]
+    assert [lane.open, lane.due] == [None, False]
+    assert batch.bytes > 61
+    assert not hasattr(batch, "add")
+
+
+def test_so_many_batches_wait_at_most() -> None:
+    assert not lane_with(*[1] * (MAX_READY - 1)).blocked
+    lane = lane_with(*[1] * MAX_READY)
+    assert lane.blocked
+    lane.next()
+    assert not lane.blocked  # the one in flight is not waiting
+
+
+def test_records_are_counted_when_they_come_and_when_they_are_settled() -> None:
+    lane = lane_with(3, 4)
+    lane.open = batch_of(5)
+    assert (lane.added, lane.settled) == (12, 0)
+    lane.next()
+    assert lane.settled == 0
+    lane.acknowledged()
+    assert (lane.added, lane.settled) == (12, 3)
+
+
+# --- identity
+
+
+def test_the_first_batch_takes_the_fresh_identity_at_sequence_zero() -> None:
+    lane, batch = Lane("t", 0), batch_of(3)
+    lane.sequence = 99  # left over from nowhere
+    lane.identify(batch, FRESH)
+    assert batch.identity == (7, 0, 0)
+    assert (lane.identity, lane.sequence) == (FRESH, 3)
+
+
+def test_the_identity_belongs_to_the_lane_and_not_to_the_session_that_comes_next() -> None:
+    lane, first, second = Lane("t", 0), batch_of(3), batch_of(2)
+    lane.identify(first, FRESH)
+    lane.identify(second, Identity(8, 5))
+    assert second.identity == (7, 0, 3)
+
+
+def test_a_batch_that_is_sent_again_keeps_its_identity_and_takes_no_sequence() -> None:
+    lane, batch = Lane("t", 0), batch_of(3)
+    for _ in range(3):
+        lane.identify(batch, FRESH)
+    assert batch.identity == (7, 0, 0)
+    assert lane.sequence == 3
+
+
+def test_sequences_wrap_to_zero_behind_two_to_the_31st_minus_one() -> None:
+    lane = Lane("t", 0)
+    lane.identity, lane.sequence = FRESH, SEQUENCE_MODULUS - 3
+    assert bases(lane, [5, 1]) == [SEQUENCE_MODULUS - 3, 2]
+    lane.sequence = SEQUENCE_MODULUS - 5
+    assert bases(lane, [5, 1]) == [SEQUENCE_MODULUS - 5, 0]
+    lane.sequence = SEQUENCE_MODULUS - 1
+    assert bases(lane, [1, 1]) == [SEQUENCE_MODULUS - 1, 0]
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=20), st.integers(0, SEQUENCE_MODULUS - 1))
+def test_each_batch_follows_the_one_before_without_a_gap(counts: list[int], start: int) -> None:
+    lane = Lane("t", 0)
+    lane.identity, lane.sequence = FRESH, start
+    found = bases(lane, counts)
+    assert found[0] == start
+    for base, count, following in zip(found, counts, [*found[1:], lane.sequence], strict=True):
+        assert following == (base + count) % SEQUENCE_MODULUS
+        assert 0 <= base < SEQUENCE_MODULUS
+
+
+def test_a_renewed_lane_goes_on_with_the_next_epoch_from_zero() -> None:
+    lane, first, second, third = Lane("t", 0), batch_of(3), batch_of(2), batch_of(4)
+    lane.identify(first, FRESH)
+    lane.identify(second, FRESH)
+    lane.renew(second, Identity(99, 9))
+    assert lane.identity == Identity(7, 1)
+    assert second.identity == (7, 1, 0)
+    lane.identify(third, FRESH)
+    assert third.identity == (7, 1, 2)
+
+
+def test_a_renewed_batch_is_the_same_but_for_its_identity() -> None:
+    """It was built already: identity and checksum are changed in the bytes, the records stay."""
+    lane = lane_with(3)
+    batch = lane.next()
+    assert batch is not None
+    lane.identify(batch, FRESH)
+    before = bytes(batch._build())  # type: ignore[no-untyped-call]
+    lane.renew(batch, FRESH)
+    after = bytes(batch._build())  # type: ignore[no-untyped-call]
+    assert before != after
+    assert (before[:17], before[21:43], before[57:]) == (after[:17], after[21:43], after[57:])
+
+
+def test_epochs_that_are_used_up_end_in_a_fresh_identity() -> None:
+    lane, batch = Lane("t", 0), batch_of(1)
+    lane.identity = Identity(7, EPOCH_LIMIT - 2)
+    lane.renew(batch, Identity(8, 0))
+    assert batch.identity == (7, EPOCH_LIMIT - 1, 0)
+    lane.renew(batch, Identity(8, 0))
+    assert batch.identity == (8, 0, 0)
+
+
+def test_a_lane_without_an_identity_is_renewed_with_the_fresh_one() -> None:
+    lane, batch = Lane("t", 0), batch_of(2)
+    lane.renew(batch, FRESH)
+    assert (lane.identity, batch.identity, lane.sequence) == (FRESH, (7, 0, 0), 2)
+
+
+def test_an_identity_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        FRESH.epoch = 1  # type: ignore[misc]
+
+
+# --- the end of a lane
+
+
+def test_whoever_waits_for_a_halted_lane_is_told_where_and_why() -> None:
+    lane = Lane("orders", 3)
+    lane.halted = "MessageSizeTooLargeError: 5000"
+    error = lane_halted(lane)
+    assert isinstance(error, PermanentDeliveryError)
+    assert isinstance(error, DeliveryError)
+    assert isinstance(error, KafkaError)
+    assert error.persisted == "not"
+    assert str(error).endswith("topic=orders partition=3 error=MessageSizeTooLargeError: 5000")
+    assert "stay in the ring" in str(error)

@@ -1,0 +1,379 @@
+"""Delivery reports over a real ring: who is told, when, and what; read back from the frames, nothing is kept."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import pytest_asyncio
+from aiokafka.structs import RecordMetadata, TopicPartition
+
+from aiorecover import record as rec
+from aiorecover.delivery import reports as module
+from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.reports import Reports, frames_of
+from aiorecover.errors import ClosedError, PermanentDeliveryError
+from aiorecover.receipt import DeliveryReport
+from aiorecover.wal import format as fmt
+from aiorecover.wal.directory import Directory, Options, open_directory
+from aiorecover.wal.reading import Reader
+from aiorecover.wal.slot import Slot
+
+pytestmark = pytest.mark.asyncio
+
+SLOT = 16 * 1024
+
+
+class Stored(NamedTuple):
+    """Where a record stands."""
+
+    sequence: int
+    place: int
+    slot: Slot
+
+
+def open_at(path: Path) -> Directory:
+    return open_directory(Options(path, slot_bytes=SLOT, max_bytes=64 * SLOT, min_free_bytes=0))
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Directory]:
+    opened = open_at(tmp_path / "wal")
+    yield opened
+    opened.close()
+
+
+@pytest_asyncio.fixture
+async def reports(directory: Directory) -> AsyncIterator[Reports]:
+    made = Reports(directory.ring, directory.producer_id, None)
+    yield made
+    made.close()
+
+
+def store(directory: Directory, *contexts: Any, size: int = 10) -> list[Stored]:
+    """Publish one record for each context."""
+    stored = []
+    for number, context in enumerate(contexts):
+        record = ("t", b"k", b"x" * size, None, 1000 + number, None, context, None)
+        place, sequence = directory.ring.append(rec.encode(record), record)
+        stored.append(Stored(sequence, place, directory.ring.live[-1]))
+    return stored
+
+
+def batch_of(*stored: Stored) -> LaneBatch:
+    batch = LaneBatch(1 << 16, 0)
+    for one in stored:
+        assert batch.add(batch.count, 1, None, b"v", []) is not None
+        batch.count += 1
+        if one.slot is batch.slot:
+            batch.places.append(one.place)
+        else:
+            batch.start_group(one.slot).append(one.place)
+    return batch
+
+
+def metadata(offset: int, partition: int = 2) -> RecordMetadata:
+    return RecordMetadata("t", partition, TopicPartition("t", partition), offset, -1, 0, None)
+
+
+def settle(directory: Directory, batch: LaneBatch) -> None:
+    for slot, places in batch.frames:
+        directory.ring.settle(slot, places)
+
+
+async def acknowledge(directory: Directory, reports: Reports, batch: LaneBatch, offset: int) -> None:
+    """What the sender does with an acknowledged batch."""
+    await reports.announce(batch, "t", metadata(offset))
+    waited = reports.collect(batch, "t", metadata(offset))
+    settle(directory, batch)
+    reports.tell(waited)
+
+
+# --- waiting for a record
+
+
+async def test_a_waiter_is_told_everything_once_its_batch_is_settled(directory: Directory, reports: Reports) -> None:
+    stored = store(directory, "a", {"n": 1}, None)
+    waiters = [reports.waiter("t", one.sequence, one.place) for one in stored]
+    batch = batch_of(*stored)
+    waited = reports.collect(batch, "t", metadata(100))
+    assert not any(waiter.done() for waiter in waiters)
+    settle(directory, batch)
+    reports.tell(waited)
+    assert [waiter.result() for waiter in waiters] == [
+        DeliveryReport(
+            topic="t",
+            partition=2,
+            offset=100 + number,
+            timestamp_ms=1000 + number,
+            record_id=f"{directory.producer_id}/1/{number + 1}",
+            context=context,
+        )
+        for number, context in enumerate(["a", {"n": 1}, None])
+    ]
+
+
+async def test_whoever_asks_late_is_told_the_same(directory: Directory, reports: Reports) -> None:
+    stored = store(directory, "a", "b")
+    early = reports.waiter("t", stored[1].sequence, stored[1].place)
+    await acknowledge(directory, reports, batch_of(*stored), 7)
+    late = reports.waiter("t", stored[1].sequence, stored[1].place)
+    assert late.done()
+    assert late.result() == early.result()
+    assert (late.result().offset, late.result().context) == (8, "b")
+
+
+async def test_everybody_who_waits_for_one_record_is_told(directory: Directory, reports: Reports) -> None:
+    (stored,) = store(directory, "a")
+    waiters = [reports.waiter("t", stored.sequence, stored.place) for _ in range(3)]
+    waiters[1].cancel()
+    await acknowledge(directory, reports, batch_of(stored), 0)
+    assert waiters[0].result() == waiters[2].result()
+    assert waiters[1].cancelled()
+
+
+async def test_a_waiter_that_gave_up_leaves_nothing_behind(directory: Directory, reports: Reports) -> None:
+    (stored,) = store(directory, "a")
+    first, second = (reports.waiter("t", stored.sequence, stored.place) for _ in range(2))
+    reports.forget(stored.sequence, first)
+    reports.forget(stored.sequence, first)
+    await acknowledge(directory, reports, batch_of(stored), 0)
+    assert not first.done()
+    assert second.done()
+    reports.forget(stored.sequence, second)
+    assert not reports._waiters
+
+
+async def test_nothing_is_read_or_kept_for_records_that_nobody_asks_about(
+    directory: Directory, reports: Reports
+) -> None:
+    batch = batch_of(*store(directory, *range(50)))
+    assert reports.collect(batch, "t", metadata(0)) == []
+
+
+async def test_an_offset_that_the_broker_does_not_tell_is_none(directory: Directory, reports: Reports) -> None:
+    (stored,) = store(directory, "a")
+    waiter = reports.waiter("t", stored.sequence, stored.place)
+    await acknowledge(directory, reports, batch_of(stored), -1)
+    assert (waiter.result().partition, waiter.result().offset) == (2, None)
+    assert reports.waiter("t", stored.sequence, stored.place).result().offset is None
+
+
+async def test_a_batch_across_slots_reports_each_record_by_its_own_offset(
+    directory: Directory, reports: Reports
+) -> None:
+    stored = store(directory, *range(40), size=1000)
+    assert len({id(one.slot) for one in stored}) > 2
+    waiters = [reports.waiter("t", one.sequence, one.place) for one in stored]
+    await acknowledge(directory, reports, batch_of(*stored), 500)
+    assert [(waiter.result().offset, waiter.result().context) for waiter in waiters] == [
+        (500 + number, number) for number in range(40)
+    ]
+    late = [reports.waiter("t", one.sequence, one.place).result().offset for one in stored]
+    assert late == [500 + number for number in range(40)]  # though their slots are not mapped any more
+
+
+async def test_beyond_what_is_remembered_a_record_is_still_known_to_be_delivered(
+    directory: Directory, reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REMEMBERED_RECORDS", 10)
+    batches = [store(directory, *range(4)) for _ in range(10)]
+    for number, stored in enumerate(batches):
+        await acknowledge(directory, reports, batch_of(*stored), 4 * number)
+    assert len(reports._remembered) <= 3
+    old = reports.waiter("t", batches[0][0].sequence, batches[0][0].place).result()
+    new = reports.waiter("t", batches[9][3].sequence, batches[9][3].place).result()
+    assert (old.status, old.partition, old.offset) == ("delivered", None, None)
+    assert old.record_id == f"{directory.producer_id}/1/1"
+    assert (new.status, new.partition, new.offset) == ("delivered", 2, 39)
+
+
+async def test_one_batch_larger_than_the_memory_is_remembered_alone(
+    directory: Directory, reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REMEMBERED_RECORDS", 10)
+    for offset in (0, 50):
+        stored = store(directory, *range(50))
+        await acknowledge(directory, reports, batch_of(*stored), offset)
+    assert reports.waiter("t", stored[49].sequence, stored[49].place).result().offset == 99
+
+
+async def test_a_record_of_an_earlier_epoch_is_not_taken_for_one_of_this_epoch(tmp_path: Path) -> None:
+    first = open_at(tmp_path / "wal")
+    store(first, "old")
+    first.close()
+    second = open_at(tmp_path / "wal")
+    try:
+        told: list[DeliveryReport] = []
+        reports = Reports(second.ring, second.producer_id, told.append)
+        (new,) = store(second, "new")
+        waiter = reports.waiter("t", new.sequence, new.place)
+        reader = Reader(second.ring, rec.decode)
+        slot, place, sequence, _ = reader.take(1)[0]
+        assert sequence == new.sequence == 1  # the same ordinal, another epoch
+        await acknowledge(second, reports, batch_of(Stored(sequence, place, slot)), 5)
+        assert not waiter.done()
+        await acknowledge(second, reports, batch_of(new), 6)
+        assert (waiter.result().context, waiter.result().offset) == ("new", 6)
+        expected = [(f"{second.producer_id}/{epoch}/1", context) for epoch, context in ((1, "old"), (2, "new"))]
+        assert [(report.record_id, report.context) for report in told] == expected
+        reader.close()
+    finally:
+        second.close()
+
+
+# --- refused and stopped
+
+
+async def test_whoever_waits_for_a_refused_record_is_told_why_now_or_later(
+    directory: Directory, reports: Reports
+) -> None:
+    stored = store(directory, "a", "b", "c")
+    early = reports.waiter("t", stored[0].sequence, stored[0].place)
+    other = reports.waiter("t", stored[2].sequence, stored[2].place)
+    reports.refuse(frames_of(batch_of(*stored[:2])), PermanentDeliveryError("too large"))
+    for waiter in (early, reports.waiter("t", stored[1].sequence, stored[1].place)):
+        with pytest.raises(PermanentDeliveryError, match="too large"):
+            waiter.result()
+    assert not other.done()
+
+
+async def test_closing_tells_whoever_waits_and_whoever_asks_afterwards(directory: Directory, reports: Reports) -> None:
+    delivered, waiting = store(directory, "a", "b")
+    await acknowledge(directory, reports, batch_of(delivered), 3)
+    waiter = reports.waiter("t", waiting.sequence, waiting.place)
+    reports.close()
+    for asked in (waiter, reports.waiter("t", waiting.sequence, waiting.place)):
+        with pytest.raises(ClosedError, match="delivered after the next start"):
+            asked.result()
+    assert reports.waiter("t", delivered.sequence, delivered.place).result().offset == 3
+
+
+async def test_after_the_ring_was_closed_too_what_was_delivered_is_not_denied(
+    directory: Directory, reports: Reports
+) -> None:
+    """The second of three records was delivered, the first was not: the watermark stands before both."""
+    first, second, third = store(directory, "a", "b", "c")
+    await acknowledge(directory, reports, batch_of(second), 3)
+    reports.close()
+    directory.close()
+    found = reports.waiter("t", second.sequence, second.place).result()
+    assert (found.status, found.partition, found.offset) == ("delivered", 2, 3)
+    assert found.record_id == f"{directory.producer_id}/1/2"
+    for one in (first, third):
+        with pytest.raises(ClosedError):
+            reports.waiter("t", one.sequence, one.place).result()
+
+
+async def test_a_waiter_that_nobody_awaits_is_no_error_at_the_end(directory: Directory, reports: Reports) -> None:
+    problems: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+    (stored,) = store(directory, "a")
+    reports.waiter("t", stored.sequence, stored.place)
+    reports.close()
+    await asyncio.sleep(0)
+    assert problems == []
+
+
+# --- on_delivery
+
+
+async def test_on_delivery_is_told_of_each_record_in_order_and_before_it_is_settled(directory: Directory) -> None:
+    stored = store(directory, *range(5))
+    seen: list[tuple[int | None, Any, bool]] = []
+
+    def on_delivery(report: DeliveryReport) -> None:
+        one = stored[report.context]
+        seen.append((report.offset, report.context, directory.ring.is_settled(one.sequence, one.place)))
+
+    reports = Reports(directory.ring, directory.producer_id, on_delivery)
+    await acknowledge(directory, reports, batch_of(*stored), 10)
+    assert seen == [(10 + number, number, False) for number in range(5)]
+    assert all(directory.ring.is_settled(one.sequence, one.place) for one in stored)
+
+
+async def test_an_awaitable_on_delivery_is_awaited_one_record_after_the_other(directory: Directory) -> None:
+    running, seen = 0, []
+
+    async def on_delivery(report: DeliveryReport) -> None:
+        nonlocal running
+        running += 1
+        await asyncio.sleep(0.001)
+        assert running == 1
+        running -= 1
+        seen.append(report.context)
+
+    reports = Reports(directory.ring, directory.producer_id, on_delivery)
+    await acknowledge(directory, reports, batch_of(*store(directory, *range(5))), 0)
+    assert seen == list(range(5))
+    assert reports.callback_errors == 0
+
+
+@pytest.mark.parametrize("error", [ValueError("broken"), asyncio.CancelledError(), TimeoutError(), RecursionError()])
+async def test_whatever_on_delivery_raises_is_counted_and_the_next_record_is_told(
+    directory: Directory, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Any] = []
+
+    async def on_delivery(report: DeliveryReport) -> None:
+        seen.append(report.context)
+        raise error
+
+    reports = Reports(directory.ring, directory.producer_id, on_delivery)
+    await acknowledge(directory, reports, batch_of(*store(directory, *range(3))), 0)
+    assert seen == [0, 1, 2]
+    assert reports.callback_errors == 3
+    assert f"record_id={directory.producer_id}/1/3" in caplog.text
+
+
+async def test_an_on_delivery_that_hangs_is_given_up(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CALLBACK_LIMIT", 0.02)
+
+    async def on_delivery(report: DeliveryReport) -> None:
+        if report.context == 0:
+            await asyncio.sleep(60)
+
+    reports = Reports(directory.ring, directory.producer_id, on_delivery)
+    async with asyncio.timeout(5):
+        await acknowledge(directory, reports, batch_of(*store(directory, *range(3))), 0)
+    assert reports.callback_errors == 1
+
+
+async def test_being_stopped_while_on_delivery_runs_is_no_error_of_the_callback(directory: Directory) -> None:
+    begun = asyncio.Event()
+
+    async def on_delivery(report: DeliveryReport) -> None:
+        begun.set()
+        await asyncio.sleep(60)
+
+    reports = Reports(directory.ring, directory.producer_id, on_delivery)
+    stored = store(directory, 0)
+    task = asyncio.create_task(acknowledge(directory, reports, batch_of(*stored), 0))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert reports.callback_errors == 0
+    assert not directory.ring.is_settled(stored[0].sequence, stored[0].place)  # so it is told again after the restart
+
+
+async def test_a_report_says_what_stands_in_the_ring_and_not_what_the_publisher_has_made_of_it(
+    directory: Directory, reports: Reports
+) -> None:
+    context = {"tags": ["a"]}
+    (stored,) = store(directory, context)
+    waiter = reports.waiter("t", stored.sequence, stored.place)
+    context["tags"].append("b")
+    await acknowledge(directory, reports, batch_of(stored), 0)
+    assert waiter.result().context == {"tags": ["a"]}
+
+
+async def test_the_sequence_is_read_where_the_format_puts_it(tmp_path: Path) -> None:
+    directory = open_at(tmp_path / "wal")
+    try:
+        stored = store(directory, *range(3))
+        assert [module._sequence(one.slot, one.place) for one in stored] == [1, 2, 3]
+        assert fmt.SETTLE_WORD - fmt.SEQUENCE_WORD == 2
+    finally:
+        directory.close()

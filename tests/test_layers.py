@@ -1,0 +1,208 @@
+"""The layout of the package, held by its own source: who imports whom, what is pure, what is public, what is said."""
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import aiorecover
+
+ROOT = Path(aiorecover.__file__).parent
+MODULES = {
+    ".".join(["aiorecover", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__"): path
+    for path in sorted(ROOT.rglob("*.py"))
+}
+
+# From the top down; a module may import its own layer and those below. The names are prefixes.
+LAYERS = [
+    [f"aiorecover.{edge}" for edge in ("__main__", "cli", "testing", "spark", "fastapi", "sync", "metrics")],
+    ["aiorecover"],  # the public names
+    ["aiorecover.producer"],
+    ["aiorecover.background"],
+    ["aiorecover.delivery"],
+    ["aiorecover.wal"],
+    [f"aiorecover.{base}" for base in ("statistics", "config", "serialization", "receipt", "record", "errors")],
+]
+PUBLIC = 1
+
+# State in, effects out: these decide, and whoever calls them acts. What is named beside them is allowed.
+PURE = {
+    "aiorecover.wal.format": (),
+    "aiorecover.wal.recovery": (),
+    "aiorecover.wal.checkpoint": (),  # its file is handed in
+    "aiorecover.wal.checksum": (),
+    "aiorecover.delivery.lane": (),
+    "aiorecover.delivery.outcomes": ("asyncio.CancelledError",),  # an error like the others, to be looked up
+    "aiorecover.delivery.partitioner": (),
+    "aiorecover.record": (),
+    "aiorecover.receipt": (),
+    "aiorecover.serialization": (),
+    "aiorecover.errors": (),
+}
+IMPURE = {
+    *("asyncio", "concurrent", "threading", "uvloop", "signal", "subprocess"),
+    *("os", "io", "mmap", "fcntl", "pathlib", "shutil", "tempfile", "aiofiles", "select", "socket"),
+    *("time", "datetime", "random"),
+}
+
+NAMED_IN_THE_DESIGN = {
+    *("RecoverableProducer", "Receipt", "DeliveryReport", "RecoverError", "ConfigError", "ClosedError"),
+    *("EncodeError", "WalError", "WalLockedError", "WalFullError", "RecordTooLargeError", "WalFormatError"),
+    *("WalCorruptError", "WalDestinationError", "WalIOError", "DeliveryError", "DeliveryPendingError"),
+    "PermanentDeliveryError",
+}
+METHODS_NAMED_IN_THE_DESIGN = {
+    *("start", "stop", "publish", "publish_nowait", "publish_threadsafe", "flush", "statistics", "state"),
+    *("send", "send_and_wait", "partitions_for"),
+}
+
+
+def imported(module: str) -> Iterator[str]:
+    """The full names of everything a module imports, at its top or inside a function."""
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} imports relatively: name the module in full"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def is_within(name: str, prefix: str) -> bool:
+    return name == prefix or name.startswith(f"{prefix}.")
+
+
+def layer_of(name: str) -> int:
+    """The number of the layer that a module or a name in it belongs to: by the longest prefix that fits."""
+    fitting = [
+        (len(prefix), number)
+        for number, prefixes in enumerate(LAYERS)
+        for prefix in prefixes
+        if is_within(name, prefix)
+    ]
+    return max(fitting)[1]
+
+
+def own_module(name: str) -> str:
+    """The module of ours that an imported name is, or stands in."""
+    while name not in MODULES:
+        name = name.rpartition(".")[0]
+    return name
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_has_its_place_in_a_layer(module: str) -> None:
+    """The package's own layer takes what nothing else claims: only the public names may stand there."""
+    assert module == "aiorecover" or layer_of(module) != PUBLIC, "a new module: say in LAYERS where it belongs"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_only_down_the_layers(module: str) -> None:
+    ours = [name for name in imported(module) if is_within(name, "aiorecover")]
+    upward = [name for name in ours if layer_of(own_module(name)) < layer_of(module)]
+    assert upward == []
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if layer_of(name) > PUBLIC])
+def test_nothing_inside_imports_the_public_names(module: str) -> None:
+    """`from aiorecover import x` below the edges would make a circle that happens to work."""
+    ours = [name for name in imported(module) if is_within(name, "aiorecover")]
+    assert [name for name in ours if own_module(name) == "aiorecover"] == []
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if is_within(name, "aiorecover.wal")])
+def test_the_write_ahead_log_knows_nothing_of_kafka(module: str) -> None:
+    known = ("aiokafka", "confluent_kafka", "aiorecover.delivery", "aiorecover.config", "aiorecover.record")
+    assert [name for name in imported(module) if any(is_within(name, one) for one in known)] == []
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_what_decides_is_pure(module: str) -> None:
+    allowed = PURE[module]
+    found = [name for name in imported(module) if name.partition(".")[0] in IMPURE and name not in allowed]
+    assert found == []
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_what_is_pure_calls_nothing_that_reaches_outside(module: str) -> None:
+    calls = {
+        node.func.id
+        for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert calls & {"open", "print", "input", "exec", "eval", "__import__"} == set()
+
+
+def test_only_one_module_of_the_log_and_the_lock_beside_it_touch_the_operating_system() -> None:
+    wal = [name for name in MODULES if is_within(name, "aiorecover.wal")]
+    touching = {name for name in wal if {"os", "mmap", "fcntl"} & {one.partition(".")[0] for one in imported(name)}}
+    # slot names mmap for a type only; directory locks, and asks the operating system who owns what.
+    assert touching == {"aiorecover.wal.storage", "aiorecover.wal.directory", "aiorecover.wal.slot"}
+
+
+def test_private_parts_of_aiokafka_are_used_in_two_modules_only() -> None:
+    private = {
+        "_txn_manager",
+        "_pid_and_epoch",
+        "_sender",
+        "_message_accumulator",
+        "_builder",
+        "_buffer",
+        "_cluster_id",
+    }
+    using = {
+        name
+        for name, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in private and ast.unparse(node.value) != "self"
+    }
+    assert using <= {"aiorecover.delivery.session", "aiorecover.delivery.batch"}
+
+
+def test_the_package_offers_what_the_design_names_and_nothing_by_accident() -> None:
+    assert set(aiorecover.__all__) >= NAMED_IN_THE_DESIGN
+    assert set(aiorecover.__all__) - NAMED_IN_THE_DESIGN == {"Statistics"}
+    assert sorted(aiorecover.__all__, key=str.lower) == sorted(set(aiorecover.__all__), key=str.lower)
+    for name in aiorecover.__all__:
+        assert getattr(aiorecover, name).__name__ == name
+
+
+def test_every_error_of_the_package_is_offered_and_in_the_one_tree() -> None:
+    errors = {
+        name
+        for name, kind in vars(sys.modules["aiorecover.errors"]).items()
+        if inspect.isclass(kind) and kind.__module__ == "aiorecover.errors"
+    }
+    assert errors <= set(aiorecover.__all__)
+    assert all(issubclass(getattr(aiorecover, name), aiorecover.RecoverError) for name in errors)
+
+
+def test_the_producer_has_the_methods_that_the_design_names() -> None:
+    public = {name for name in vars(aiorecover.RecoverableProducer) if not name.startswith("_")}
+    assert public >= METHODS_NAMED_IN_THE_DESIGN
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_everything_public_says_what_it_does(module: str) -> None:
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    assert ast.get_docstring(tree), f"{module} does not say what it is"
+    assert list(undocumented(tree, module)) == []
+
+
+def undocumented(scope: ast.Module | ast.ClassDef, where: str) -> Iterator[str]:
+    for node in scope.body:
+        if not isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) or node.name.startswith("_"):
+            continue
+        name = f"{where}.{node.name}"
+        stub = not isinstance(node, ast.ClassDef) and is_stub(node)
+        if not (ast.get_docstring(node) or stub):
+            yield name
+        if isinstance(node, ast.ClassDef):
+            yield from undocumented(node, name)
+
+
+def is_stub(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """A method of a protocol whose body is an ellipsis: the class says what it is for."""
+    return len(node.body) == 1 and isinstance(node.body[0], ast.Expr) and ast.unparse(node.body[0]) == "..."

@@ -1,0 +1,138 @@
+"""One directory's files in memory, the real opening over them, and the few words that the tests are written in."""
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Self
+
+from aiorecover.wal import directory
+from aiorecover.wal import format as fmt
+from aiorecover.wal.directory import Directory, Options
+from aiorecover.wal.reading import Reader
+from aiorecover.wal.ring import Entry, Ring
+from tests.wal.memory import FaultyFile
+
+SLOT = 16 * 1024  # small, so that rolling and recycling happen all the time
+MAX_SLOTS = 64
+
+Position = tuple[int, int]
+"""epoch, sequence"""
+
+
+class Disk:
+    """What is left of a directory when nobody has it open."""
+
+    def __init__(
+        self,
+        ring: FaultyFile | None = None,
+        checkpoint: FaultyFile | None = None,
+        *,
+        max_slots: int = MAX_SLOTS,
+        slot_bytes: int = SLOT,
+    ):
+        self.ring = ring or FaultyFile("ring")
+        self.checkpoint = checkpoint or FaultyFile("checkpoint")
+        self.max_slots = max_slots
+        self.slot_bytes = slot_bytes
+
+    def open(self, *, name: str | None = None) -> Directory:
+        """Recover and open, as `open_directory` does once it has the lock."""
+        size = self.slot_bytes
+        options = Options(Path("/"), size, self.max_slots * size, min_free_bytes=0, name=name)
+        opened = directory._recover(Path("/"), [FaultyFile("lock"), self.checkpoint, self.ring], options)
+        opened.ring._limits = dataclasses.replace(opened.ring._limits, free_bytes=None)  # no matter how full / is
+        return opened
+
+    def after_death(self) -> "Disk":
+        """The process was killed."""
+        return self._with(self.ring.after_death(), self.checkpoint.after_death())
+
+    def after_power_cut(self, seed: int) -> "Disk":
+        """The machine went down; the seed chooses which sectors came through."""
+        return self._with(self.ring.after_power_cut(2 * seed), self.checkpoint.after_power_cut(2 * seed + 1))
+
+    def _with(self, ring: FaultyFile, checkpoint: FaultyFile) -> "Disk":
+        return Disk(ring, checkpoint, max_slots=self.max_slots, slot_bytes=self.slot_bytes)
+
+
+class Opened:
+    """An open directory with its reader, and what was accepted by it: a dictionary outside of the library."""
+
+    def __init__(self, disk: Disk | None = None, *, name: str | None = None):
+        self.disk = disk or Disk()
+        self.directory = self.disk.open(name=name)
+        self.ring: Ring = self.directory.ring
+        self.reader = Reader(self.ring, bytes)
+        self.accepted: dict[Position, bytes] = {}
+
+    def append(self, *payloads: bytes) -> list[Position]:
+        """Store records; where they stand."""
+        places = []
+        for payload in payloads:
+            _, sequence = self.ring.append(payload, payload)
+            place = (self.ring.epoch, sequence)
+            assert place not in self.accepted
+            self.accepted[place] = payload
+            places.append(place)
+        return places
+
+    def fill_slot(self, payload: bytes = b"f" * 500) -> list[Position]:
+        """Append until the next record of this size would go to another slot."""
+        places = self.append(payload)
+        slot = self.ring.live[-1]
+        while slot.tail + fmt.FRAME_BYTES + len(payload) <= slot.limit:
+            places += self.append(payload)
+        return places
+
+    def read(self, limit: int = 100) -> list[Entry]:
+        """Everything that the reader has not given yet."""
+        return read(self.reader, limit)
+
+    def settle(self, entries: Iterable[Entry]) -> None:
+        """One by one, in the order given."""
+        for slot, place, _, _ in entries:
+            self.ring.settle(slot, [place])
+
+    def checkpoint(self) -> int:
+        """Capture, make durable, recycle; how many slots became free."""
+        captured = self.directory.next_checkpoint(self.ring.watermark(), self.directory.checkpoint.destination)
+        self.directory.write_checkpoint(captured)
+        return self.ring.recycle(captured.watermark)
+
+    def dies(self) -> "Opened":
+        """The process is killed; another one opens the directory."""
+        return self._next(self.disk.after_death())
+
+    def loses_power(self, seed: int) -> "Opened":
+        """The machine goes down and comes up again."""
+        return self._next(self.disk.after_power_cut(seed))
+
+    def _next(self, disk: Disk) -> "Opened":
+        following = Opened(disk)
+        following.accepted = self.accepted.copy()
+        return following
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.directory.close()
+
+
+def read(reader: Reader, limit: int = 100) -> list[Entry]:
+    """All that there is to read."""
+    entries: list[Entry] = []
+    while taken := reader.take(limit):
+        assert len(taken) <= limit
+        entries += taken
+    return entries
+
+
+def found(entries: Iterable[Entry]) -> list[tuple[Position, bytes]]:
+    """Positions and payloads."""
+    return [((slot.header.epoch, sequence), record) for slot, _, sequence, record in entries]
+
+
+def missing(ring: Ring) -> list[Position]:
+    """Every sequence that the ring reports as not there, as often as it is reported."""
+    return [(damage.epoch, number) for damage in ring.damage for number in range(damage.first, damage.last + 1)]

@@ -1,0 +1,194 @@
+"""Two alternating copies: a torn write costs one interval, and never the directory."""
+
+from zlib import crc32
+
+import msgspec
+import pytest
+
+from aiorecover.errors import WalCorruptError, WalFormatError, WalIOError
+from aiorecover.wal import checkpoint
+from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint, CheckpointFile, Destination
+from tests.wal.memory import SECTOR, FaultyFile, MemoryFile, broken
+
+
+def content(watermark: int, destination: Destination | None = None) -> Checkpoint:
+    return Checkpoint(
+        producer_id=1, epoch=2, watermark=watermark, slot_bytes=4096, destination=destination or Destination()
+    )
+
+
+def states(file: MemoryFile) -> list[str]:
+    return [copy.state for copy in CheckpointFile(file).copies]
+
+
+def newest(file: MemoryFile) -> int | None:
+    """The watermark that an opening would start from."""
+    found = CheckpointFile(file).newest()
+    return None if found is None else found.watermark
+
+
+def test_a_new_file_has_two_blank_copies_and_no_checkpoint() -> None:
+    assert states(MemoryFile("new")) == ["blank", "blank"]
+    assert newest(MemoryFile("new")) is None
+    assert states(MemoryFile("allocated", bytes(2 * COPY_BYTES))) == ["blank", "blank"]
+
+
+def test_the_copies_take_turns_and_the_newest_counts() -> None:
+    file = MemoryFile("checkpoint")
+    writer = CheckpointFile(file)
+    for number in range(1, 10):
+        before = CheckpointFile(file).copies
+        writer.write(content(number))
+        after = CheckpointFile(file).copies
+        assert [index for index in (0, 1) if before[index] != after[index]] == [number % 2]
+        assert newest(file) == number
+        assert newest(file.after_power_cut(number)) == number  # durable when write returns
+
+
+def test_a_reopened_file_goes_on_with_the_older_copy() -> None:
+    file = MemoryFile("checkpoint")
+    for number in range(1, 8):
+        CheckpointFile(file).write(content(number))
+        assert newest(file) == number
+    assert sorted(copy.generation for copy in CheckpointFile(file).copies) == [6, 7]
+
+
+def test_an_epoch_is_written_to_both_copies() -> None:
+    for history in range(3):
+        file = MemoryFile("checkpoint")
+        writer = CheckpointFile(file)
+        for number in range(history):
+            writer.write(content(number))
+        writer.write_both(content(99))
+        assert [copy.checkpoint for copy in CheckpointFile(file).copies] == [content(99), content(99)]
+
+
+@pytest.mark.parametrize("history", [2, 3])
+def test_a_power_cut_during_a_write_leaves_the_old_or_the_new_one(history: int) -> None:
+    file = FaultyFile("checkpoint")
+    writer = CheckpointFile(file)
+    for number in range(history):
+        writer.write(content(number))
+    file.before["sync"] = broken
+    long = Destination(cluster_id="c" * 3 * SECTOR)  # several sectors: it can be torn
+    with pytest.raises(WalIOError):
+        writer.write(content(1000, long))
+    assert {newest(file.after_power_cut(seed)) for seed in range(30)} == {history - 1, 1000}
+
+
+def test_a_power_cut_can_tear_a_write() -> None:
+    """The test above would prove nothing if it never happened."""
+    seen = set()
+    for seed in range(40):
+        file = FaultyFile("checkpoint")
+        writer = CheckpointFile(file)
+        writer.write_both(content(1))
+        file.before["sync"] = broken
+        with pytest.raises(WalIOError):
+            writer.write(content(2, Destination(cluster_id="c" * 3 * SECTOR)))
+        cut = file.after_power_cut(seed)
+        seen.add((tuple(states(cut)), newest(cut)))
+    assert seen == {
+        (("valid", "valid"), 1),
+        (("valid", "damaged"), 1),
+        (("valid", "valid"), 2),
+    }
+
+
+def test_the_first_write_torn_leaves_no_checkpoint() -> None:
+    file = FaultyFile("checkpoint")
+    file.before["sync"] = broken
+    with pytest.raises(WalIOError):
+        CheckpointFile(file).write(content(1))
+    assert {newest(file.after_power_cut(seed)) for seed in range(20)} == {None, 1}
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_one_damaged_copy_falls_back_to_the_other_and_is_written_next(damaged: int) -> None:
+    file = MemoryFile("checkpoint")
+    writer = CheckpointFile(file)
+    for number in range(1, 5):
+        writer.write(content(number))
+    other = 4 if damaged == 1 else 3  # number % 2 is the place
+    file.damage(damaged * COPY_BYTES + 40, b"\xff\xff\xff\xff")
+    assert newest(file) == other
+    CheckpointFile(file).write(content(50))
+    assert states(file) == ["valid", "valid"]
+    assert newest(file) == 50
+
+
+def test_both_copies_damaged_is_no_checkpoint() -> None:
+    file = MemoryFile("checkpoint")
+    CheckpointFile(file).write_both(content(1))
+    for start in (0, COPY_BYTES):
+        file.damage(start + 40, b"\xff\xff\xff\xff")
+    assert states(file) == ["damaged", "damaged"]
+    assert newest(file) is None
+
+
+@pytest.mark.parametrize("size", [1, 27, 28, 29, 60, COPY_BYTES - 1, COPY_BYTES, COPY_BYTES + 28, COPY_BYTES + 60])
+def test_a_file_that_was_cut_anywhere_still_opens(size: int) -> None:
+    file = MemoryFile("checkpoint")
+    CheckpointFile(file).write_both(content(1))
+    file.cut(size)
+    assert newest(file) == (1 if size >= COPY_BYTES - 1 else None)
+
+
+@pytest.mark.parametrize("newer", [0, 1])
+def test_one_copy_of_a_newer_version_is_refused_and_says_so(newer: int) -> None:
+    """Never fall back behind it: the newer program may have recycled what the older copy does not know of."""
+    file = MemoryFile("checkpoint")
+    CheckpointFile(file).write_both(content(1))
+    head = bytearray(checkpoint.pack(content(1), 9))
+    head[8] = 2
+    body = bytes(head[checkpoint.ENVELOPE.size :][: int.from_bytes(head[12:16], "little")])
+    crc = crc32(body, crc32(bytes(head[: checkpoint.ENVELOPE.size - 4])))
+    head[checkpoint.ENVELOPE.size - 4 : checkpoint.ENVELOPE.size] = crc.to_bytes(4, "little")
+    file.damage(newer * COPY_BYTES, bytes(head))
+    with pytest.raises(WalFormatError, match="newer aiorecover: upgrade to read it version=2 supported=1"):
+        CheckpointFile(file)
+
+
+def test_a_checkpoint_too_large_is_refused_and_the_older_one_stays() -> None:
+    file = MemoryFile("checkpoint")
+    writer = CheckpointFile(file)
+    writer.write_both(content(1))
+    before = file.live()
+    with pytest.raises(WalCorruptError, match=r"does not fit its place: use fewer source partitions bytes=\d+$"):
+        writer.write(content(2, Destination(cluster_id="x" * COPY_BYTES)))
+    assert file.live() == before
+    writer.write(content(3))
+    assert newest(file) == 3
+
+
+def test_the_largest_checkpoint_fits() -> None:
+    file = MemoryFile("checkpoint")
+    writer = CheckpointFile(file)
+    writer.write_both(content(1))
+    room = COPY_BYTES - len(checkpoint.pack(content(2, Destination(cluster_id="x" * 40000)), 3).rstrip(b"\0")) + 40000
+    writer.write(content(2, Destination(cluster_id="x" * room)))
+    with pytest.raises(WalCorruptError):
+        writer.write(content(3, Destination(cluster_id="x" * (room + 1))))
+    assert newest(file) == 2
+
+
+def test_a_copy_that_holds_but_says_something_else_is_damaged() -> None:
+    """A checksum of other content: another program's, or a field that this version needs is not there."""
+    body = msgspec.msgpack.encode({"producer_id": 1})
+    head = checkpoint.ENVELOPE.pack(checkpoint.MAGIC, 1, 0, len(body), 9, 0)[:-4]
+    data = head + crc32(body, crc32(head)).to_bytes(4, "little") + body
+    assert checkpoint.unpack(data).state == "damaged"
+
+
+def test_a_failed_flush_does_not_advance_the_generation() -> None:
+    """The same place is written again: the other copy is the one that is durable (I4)."""
+    file = FaultyFile("checkpoint")
+    writer = CheckpointFile(file)
+    writer.write_both(content(1))
+    file.before["sync"] = broken
+    for number in (2, 3):
+        with pytest.raises(WalIOError):
+            writer.write(content(number))
+    del file.before["sync"]
+    for seed in range(10):
+        assert newest(file.after_power_cut(seed)) in {1, 3}

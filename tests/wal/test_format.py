@@ -1,0 +1,278 @@
+"""The bytes on disk: golden, drawn in the package docstring, and none of their bits may flip unseen."""
+
+import re
+import struct
+from itertools import pairwise
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiorecover import wal
+from aiorecover.errors import WalFormatError
+from aiorecover.wal import checkpoint
+from aiorecover.wal import format as fmt
+from aiorecover.wal.checkpoint import Checkpoint, Destination
+from tests.wal.rig import Opened, found, missing
+
+HEADER = fmt.SlotHeader(
+    slot_bytes=0x4000,
+    producer_id=0x1122334455667788,
+    ordinal=0x0102030405060708,
+    epoch=0x00ABCDEF,
+    salt=0xDEADBEEF,
+    first_sequence=0x0A0B0C0D0E,
+    created_ms=1_700_000_000_000,
+)
+SEAL = fmt.Seal(count=7, tail=0x1234, last_sequence=0x0A0B0C0D14)
+
+GOLDEN_HEADER = bytes.fromhex(
+    "8941494f5245430a 0100 0000 00400000 8877665544332211 0807060504030201 efcdab00 efbeadde"
+    "0e0d0c0b0a000000 0068e5cf8b010000 00000000 8bdfad7b"
+)
+GOLDEN_SEAL = bytes.fromhex("5345414c efbeadde 07000000 34120000 140d0c0b0a000000 00000000 4a3999cd")
+GOLDEN_FRAME = bytes.fromhex("05000000 3db39f2d 0100000000000000 10415221 6865616c74 000000")
+GOLDEN_SKIP = bytes.fromhex("05000080 0c133cc0 0100000000000000 efbeadde")
+GOLDEN_CHECKPOINT = bytes.fromhex(
+    "8941494f43484b0a 0100 0000 66000000 0500000000000000 a74cc60f"
+    "86"
+    "ab70726f64756365725f6964 cf1122334455667788"
+    "a565706f6368 03"
+    "a977617465726d61726b cf0000020000000009"
+    "aa736c6f745f6279746573 cd4000"
+    "a56d6f766564 00"
+    "ab64657374696e6174696f6e 82 aa636c75737465725f6964 a163 a46e616d65 a16e"
+)
+
+
+def test_the_bytes_of_a_slot_header_never_change() -> None:
+    assert fmt.pack_slot_header(HEADER) == GOLDEN_HEADER
+    assert fmt.unpack_slot_header(GOLDEN_HEADER) == HEADER
+
+
+def test_the_bytes_of_a_seal_never_change() -> None:
+    assert fmt.pack_seal(SEAL, HEADER.salt) == GOLDEN_SEAL
+    assert fmt.unpack_seal(GOLDEN_SEAL, HEADER.salt) == SEAL
+
+
+def test_the_bytes_of_a_frame_never_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fmt, "new_salt", lambda _: HEADER.salt)
+    with Opened() as opened:
+        opened.append(b"healt")
+        assert opened.disk.ring.read(fmt.FIRST_FRAME, 28) == GOLDEN_FRAME
+        ring = opened.ring
+        ring._skip(ring.live[0], fmt.FIRST_FRAME, 5, 1)
+        assert opened.disk.ring.read(fmt.FIRST_FRAME, 20) == GOLDEN_SKIP
+
+
+def test_the_bytes_of_a_checkpoint_never_change() -> None:
+    content = Checkpoint(
+        producer_id=0x1122334455667788,
+        epoch=3,
+        watermark=fmt.position(2, 9),
+        slot_bytes=0x4000,
+        destination=Destination(cluster_id="c", name="n"),
+    )
+    packed = checkpoint.pack(content, 5)
+    assert packed.rstrip(b"\0") == GOLDEN_CHECKPOINT
+    assert len(packed) == checkpoint.SECTOR
+    assert checkpoint.unpack(packed) == checkpoint.Copy("valid", 5, content)
+
+
+# -- the boxes of the package docstring ------------------------------------------------------------------------------
+
+Box = list[tuple[str, int, int]]
+"""Rows: field, size, offset"""
+
+
+def box(title: str) -> Box:
+    """The box under the heading that starts with ``title``."""
+    assert wal.__doc__ is not None
+    _, _, below = wal.__doc__.partition(f"    {title}, ")
+    rows = re.findall(r"│ (\w+) +│ (\d+) +│ (\d+) +│", below.partition("└")[0])
+    return [(name, int(size), int(offset)) for name, size, offset in rows]
+
+
+def sizes(layout: struct.Struct) -> list[int]:
+    """The size of each field of a struct, in order."""
+    codes = re.findall(r"\d*[a-zA-Z]", layout.format.removeprefix("<"))
+    return [struct.calcsize(f"<{code}") for code in codes]
+
+
+LAYOUTS = [("Slot header", fmt.SLOT_HEADER), ("Seal", fmt.SEAL), ("Frame", fmt.FRAME)]
+
+
+@pytest.mark.parametrize(("title", "layout"), LAYOUTS, ids=[title for title, _ in LAYOUTS])
+def test_each_box_of_the_specification_is_the_struct(title: str, layout: struct.Struct) -> None:
+    drawn = box(title)
+    assert [size for _, size, _ in drawn] == sizes(layout)
+    assert drawn[0][2] == 0
+    for (_, size, offset), (_, _, following) in pairwise(drawn):
+        assert offset + size == following
+    assert drawn[-1][1] + drawn[-1][2] == layout.size
+    assert f"{title}, {layout.size} bytes" in str(wal.__doc__)
+
+
+def test_the_reserved_bytes_of_the_slot_box_are_those_of_the_code() -> None:
+    assert str(wal.__doc__).count(f"│ {fmt.RESERVED} bytes: header, seal      │") == 2
+    assert fmt.SLOT_HEADER.size == fmt.SEAL_OFFSET
+    assert fmt.SEAL_OFFSET + fmt.SEAL.size <= fmt.RESERVED == fmt.FIRST_FRAME
+
+
+def test_the_header_box_names_what_stands_there() -> None:
+    packed = fmt.pack_slot_header(HEADER)
+    for name, size, offset in box("Slot header"):
+        stored = packed[offset : offset + size]
+        known = {"magic": fmt.MAGIC, "version": b"\1\0", "zero": bytes(size), "crc": packed[-4:]}
+        assert stored == (known[name] if name in known else getattr(HEADER, name).to_bytes(size, "little")), name
+
+
+def test_the_seal_box_names_what_stands_there() -> None:
+    packed = fmt.pack_seal(SEAL, HEADER.salt)
+    for name, size, offset in box("Seal"):
+        stored = packed[offset : offset + size]
+        salt = HEADER.salt.to_bytes(4, "little")
+        known = {"magic": fmt.SEAL_MAGIC, "salt": salt, "zero": bytes(size), "crc": packed[-4:]}
+        assert stored == (known[name] if name in known else getattr(SEAL, name).to_bytes(size, "little")), name
+
+
+def test_the_frame_box_names_what_stands_there() -> None:
+    with Opened() as opened:
+        opened.append(b"first", b"second")
+        slot = opened.ring.live[0]
+        start = fmt.frame_end(fmt.FIRST_FRAME, len(b"first"))
+        crc = fmt.frame_crc(b"second", slot.salt, 2)
+        expected = {"length": 6, "crc": crc, "sequence": 2, "settle": fmt.open_word(slot.salt)}
+        for name, size, offset in box("Frame"):
+            stored = opened.disk.ring.read(start + offset, size)
+            assert stored == expected[name].to_bytes(size, "little"), name
+
+
+def test_the_numbers_on_the_hot_path_are_those_of_the_format() -> None:
+    """`Ring.append` writes them as literals: a name costs 20 ns each."""
+    assert fmt.FRAME_BYTES == 20
+    assert fmt.SETTLE_WORD == 4
+    assert fmt.SEQUENCE_WORD * fmt.WORD == 8
+    assert [fmt.aligned(offset) for offset in (0, 1, 3, 4, 5)] == [0, 4, 4, 4, 8]
+
+
+# -- damage ----------------------------------------------------------------------------------------------------------
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def test_no_bit_of_a_slot_header_flips_unseen() -> None:
+    packed = fmt.pack_slot_header(HEADER)
+    for bit in range(len(packed) * 8):
+        assert fmt.unpack_slot_header(flipped(packed, bit)) is None, bit
+
+
+def test_no_bit_of_a_seal_flips_unseen() -> None:
+    packed = fmt.pack_seal(SEAL, HEADER.salt)
+    for bit in range(len(packed) * 8):
+        assert fmt.unpack_seal(flipped(packed, bit), HEADER.salt) is None, bit
+
+
+def test_a_seal_of_an_earlier_life_does_not_count() -> None:
+    assert fmt.unpack_seal(fmt.pack_seal(SEAL, HEADER.salt), HEADER.salt ^ 1) is None
+
+
+def test_no_bit_of_a_checkpoint_flips_unseen() -> None:
+    content = Checkpoint(producer_id=1, epoch=2, watermark=3, slot_bytes=4)
+    packed = checkpoint.pack(content, 1).rstrip(b"\0")
+    for bit in range(len(packed) * 8):
+        assert checkpoint.unpack(flipped(packed, bit)).state == "damaged", bit
+
+
+def test_no_bit_of_a_frame_flips_unseen() -> None:
+    """Length, checksum, sequence, payload: the frame is passed, reported, and its neighbours are delivered."""
+    payloads = [b"before", b"a payload!", b"behind"]
+    with Opened() as opened:
+        opened.append(*payloads)
+        start = fmt.frame_end(fmt.FIRST_FRAME, len(payloads[0]))
+        disk = opened.disk.after_death()
+    settle_word = range((start + 16) * 8, (start + 20) * 8)
+    frame = range(start * 8, (start + fmt.FRAME_BYTES + len(payloads[1])) * 8)
+    for bit in frame:
+        damaged = disk.after_death()
+        damaged.ring.flip(bit)
+        with Opened(damaged) as following:
+            records = [record for _, record in found(following.read())]
+            if bit in settle_word:  # neither settled nor lost by one bit
+                assert records == payloads, bit
+                assert missing(following.ring) == [], bit
+            else:
+                assert records == [payloads[0], payloads[2]], bit
+                assert missing(following.ring) == [(1, 2)], bit
+
+
+def test_a_flipped_settle_word_of_a_settled_frame_delivers_it_again_and_harms_no_other() -> None:
+    with Opened() as opened:
+        opened.append(b"first", b"second")
+        opened.settle(opened.read()[:1])
+        disk = opened.disk.after_death()
+    for bit in range((fmt.FIRST_FRAME + 16) * 8, (fmt.FIRST_FRAME + 20) * 8):
+        damaged = disk.after_death()
+        damaged.ring.flip(bit)
+        with Opened(damaged) as following:
+            assert [record for _, record in found(following.read())] == [b"first", b"second"], bit
+
+
+# -- versions --------------------------------------------------------------------------------------------------------
+
+
+def test_a_slot_header_of_a_newer_version_is_refused_and_says_so() -> None:
+    changed = bytearray(fmt.pack_slot_header(HEADER))
+    changed[8] = 2
+    changed[-4:] = crc32(changed[:-4]).to_bytes(4, "little")
+    with pytest.raises(WalFormatError, match="newer aiorecover: upgrade to read it version=2 supported=1"):
+        fmt.unpack_slot_header(bytes(changed))
+
+
+# -- numbers ---------------------------------------------------------------------------------------------------------
+
+epochs = st.integers(0, fmt.EPOCH_MAX)
+sequences = st.integers(0, fmt.SEQUENCE_MASK)
+
+
+@given(st.tuples(epochs, sequences), st.tuples(epochs, sequences))
+def test_positions_are_in_the_order_of_epochs_and_sequences(one: tuple[int, int], other: tuple[int, int]) -> None:
+    assert (fmt.position(*one) < fmt.position(*other)) == (one < other)
+
+
+def test_the_highest_position_is_a_signed_64_bit_integer() -> None:
+    assert fmt.position(fmt.EPOCH_MAX, fmt.SEQUENCE_MASK) == 2**63 - 1
+
+
+words = st.integers(0, 2**32 - 1)
+wide = st.integers(0, 2**64 - 1)
+
+
+@given(st.builds(fmt.SlotHeader, words, wide, wide, words, words, wide, wide))
+def test_any_header_comes_back_as_it_was(header: fmt.SlotHeader) -> None:
+    assert fmt.unpack_slot_header(fmt.pack_slot_header(header)) == header
+
+
+@given(st.builds(fmt.Seal, words, words, wide), words)
+def test_any_seal_comes_back_as_it_was(seal: fmt.Seal, salt: int) -> None:
+    assert fmt.unpack_seal(fmt.pack_seal(seal, salt), salt) == seal
+
+
+def test_a_new_salt_is_no_word_of_the_life_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = 0x12345678
+    drawn = iter([0, 0xFFFF_FFFF, before, before ^ 0xFFFF_FFFF, 0x9ABCDEF0])
+    monkeypatch.setattr("secrets.randbits", lambda _: next(drawn))
+    assert fmt.new_salt(before) == 0x9ABCDEF0
+
+
+@given(st.integers(0, 2**24), st.integers(0, 2**24))
+def test_frames_start_on_words_and_never_overlap(offset: int, length: int) -> None:
+    end = fmt.frame_end(fmt.aligned(offset), length)
+    assert end % fmt.WORD == 0
+    assert 0 <= end - fmt.aligned(offset) - fmt.FRAME_BYTES - length < fmt.WORD
+    assert fmt.frame_end(fmt.aligned(offset), length | fmt.SKIP_BIT) == end  # a skip frame takes the same space

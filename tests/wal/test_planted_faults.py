@@ -1,0 +1,370 @@
+"""The library is broken on purpose, one invariant at a time: a check that never goes red proves nothing.
+
+Each scenario is green as the library is, and red with each fault that is planted in it. The model finds the same
+faults without being told where to look.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from aiorecover.wal import checkpoint as checkpoint_module
+from aiorecover.wal import directory, reading
+from aiorecover.wal import format as fmt
+from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination
+from aiorecover.wal.directory import Directory
+from aiorecover.wal.recovery import Plan, plan
+from aiorecover.wal.ring import Ring
+from aiorecover.wal.slot import Slot
+from tests.wal.memory import FaultyFile
+from tests.wal.model import Ledger, RingMachine, ViolationError, demand
+from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing
+
+Patch = pytest.MonkeyPatch
+Scenario = Callable[[], None]
+Fault = Callable[[Patch], None]
+
+
+# -- I1: a slot is recycled only when a durable checkpoint covers it, and nobody stands in it ------------------------
+
+
+def recycle_what_waits(patch: Patch) -> None:
+    """A slot that was left is free."""
+    patch.setattr(Ring, "_may_recycle", lambda self, slot, mark: slot.sealed)
+
+
+def recycle_without_a_durable_watermark(patch: Patch) -> None:
+    """A slot is free once everything in it is settled, whatever is durable."""
+    patch.setattr(Ring, "_may_recycle", lambda self, slot, mark: slot.done and slot.readers == 0)
+
+
+def recycle_under_a_reader(patch: Patch) -> None:
+    patch.setattr(Ring, "_may_recycle", lambda self, slot, mark: slot.done and slot.last_position <= mark)
+
+
+def fill(opened: Opened, slots: int) -> None:
+    while len(opened.ring.live) <= slots:
+        opened.append(b"f" * 700)
+
+
+def recycled_too_early() -> None:
+    """What waits is still there when its slot was left long ago."""
+    opened = Opened(Disk(max_slots=12))
+    fill(opened, 3)
+    entries = opened.read()
+    opened.settle(entries[1:])
+    for position, _ in found(entries[1:]):
+        del opened.accepted[position]
+    opened.ring.recycle(opened.ring.live[2].last_position)
+    opened.append(*[b"n" * 700] * 90)
+    following = opened.dies()
+    demand(found(following.read()) == sorted(opened.accepted.items()), "what waits is found again")
+
+
+def recycled_before_the_watermark_was_durable() -> None:
+    """The newest of the recycled slots is overwritten first: behind the older ones it leaves a hole."""
+    opened = Opened(Disk(max_slots=6))
+    fill(opened, 3)
+    opened.settle(opened.read())
+    opened.ring.recycle(0)  # no checkpoint was written
+    fill(opened, len(opened.ring.live))
+    following = opened.dies()
+    following.read()
+    demand(missing(following.ring) == [], "nothing is missing that was settled", missing(following.ring))
+
+
+def recycled_under_a_reader() -> None:
+    opened = Opened(Disk(max_slots=6))
+    fill(opened, 2)
+    entries = opened.read()
+    slot, place, sequence, _ = entries[2]
+    opened.reader.behind(slot, place, sequence)
+    opened.settle(entries)
+    opened.checkpoint()
+    fill(opened, 2)
+    packed = opened.disk.ring.read(slot.file_offset, fmt.HEADER_BYTES)
+    demand(fmt.unpack_slot_header(packed) == slot.header, "a slot keeps its life while somebody stands in it")
+
+
+# -- I2: a frame counts only if its checksum holds for this life, and its sequence is the one expected ---------------
+
+
+def trust_every_checksum(patch: Patch) -> None:
+    def holds(data: Sequence[int], at: int, length: int, *_: int) -> bool:
+        return (length & fmt.LENGTH_MASK) <= len(data) - at - fmt.FRAME_BYTES
+
+    patch.setattr(reading, "_frame_holds", holds)
+
+
+def trust_every_sequence(patch: Patch) -> None:
+    def valid(self: reading.Reader, slot: Slot, at: int, length: int, check: int, sequence: int) -> bool:
+        return reading._frame_holds(self._buffer, at, length, check, sequence, slot.salt)
+
+    patch.setattr(reading.Reader, "_valid", valid)
+
+
+def forget_the_salt(patch: Patch) -> None:
+    """The checksum no longer tells the lives of a slot apart."""
+    holds = reading._frame_holds
+
+    def any_life(data: Any, at: int, length: int, check: int, sequence: int, salt: int) -> bool:
+        word = int.from_bytes(bytes(data[at + 16 : at + 20]), "little")
+        return any(holds(data, at, length, check, sequence, life) for life in (salt, word, fmt.open_word(word)))
+
+    patch.setattr(reading, "_frame_holds", any_life)
+
+
+def judge(disk: Disk, accepted: dict[Position, bytes], gone: set[Position]) -> None:
+    with Opened(disk) as opened:
+        got = found(opened.read())
+        expected = [item for item in sorted(accepted.items()) if item[0] not in gone]
+        demand(got == expected, "nothing but what was accepted is read", got)
+        demand(set(missing(opened.ring)) == gone, "what is missing is reported", missing(opened.ring))
+
+
+def a_payload_rots() -> None:
+    opened = Opened()
+    opened.append(b"before", b"rotten", b"behind")
+    disk = opened.disk.after_death()
+    disk.ring.flip((fmt.frame_end(fmt.FIRST_FRAME, 6) + fmt.FRAME_BYTES + 2) * 8)
+    judge(disk, opened.accepted, {(1, 2)})
+
+
+def a_sector_goes_to_another_place() -> None:
+    opened = Opened()
+    opened.append(*[b"%d" % number * 44 for number in range(9)])  # frames of 64 bytes
+    disk = opened.disk.after_death()
+    disk.ring.damage(fmt.FIRST_FRAME + 64 * 6, disk.ring.read(fmt.FIRST_FRAME + 64 * 4, 64))
+    judge(disk, opened.accepted, {(1, 7)})
+
+
+def a_slot_is_used_again() -> None:
+    """Behind the frames of its new life stand those of the old one, in the very places and with the next sequences."""
+    opened = Opened()
+    opened.append(*[b"o" * 44] * 9)
+    life = opened.ring.live[0].header
+    disk = opened.disk.after_death()
+    again = replace(life, ordinal=life.ordinal + 1, salt=fmt.new_salt(life.salt))
+    for start in (0, life.slot_bytes - fmt.RESERVED):
+        disk.ring.damage(start, fmt.pack_slot_header(again))
+    crc = fmt.frame_crc(b"n" * 44, again.salt, 1)
+    frame = fmt.FRAME.pack(44, crc, 1, fmt.open_word(again.salt)) + b"n" * 44
+    disk.ring.damage(fmt.FIRST_FRAME, frame)
+    judge(disk, {(1, 1): b"n" * 44}, set())
+
+
+# -- I4: a checkpoint says only what was captured before its fdatasync began, and its two copies alternate -----------
+
+
+def capture_after_the_flush(patch: Patch) -> None:
+    def write_checkpoint(self: Directory, checkpoint: Checkpoint) -> None:
+        self.ring.sync()
+        late = self.next_checkpoint(self.ring.watermark(), checkpoint.destination)
+        self.checkpoint_file.write(late)
+        self.checkpoint = late
+
+    patch.setattr(Directory, "write_checkpoint", write_checkpoint)
+
+
+def write_without_flushing(patch: Patch) -> None:
+    def write_checkpoint(self: Directory, checkpoint: Checkpoint) -> None:
+        self.checkpoint_file.write(checkpoint)
+        self.checkpoint = checkpoint
+
+    patch.setattr(Directory, "write_checkpoint", write_checkpoint)
+
+
+def always_write_the_same_copy(patch: Patch) -> None:
+    def write(self: CheckpointFile, checkpoint: Checkpoint) -> None:
+        self._generation += 2
+        self._file.write(checkpoint_module.pack(checkpoint, self._generation), 0)
+        self._file.sync()
+
+    patch.setattr(CheckpointFile, "write", write)
+
+
+def overwrite_both_copies(patch: Patch) -> None:
+    """Both are on the way before either is durable."""
+
+    def write(self: CheckpointFile, checkpoint: Checkpoint) -> None:
+        self._generation += 1
+        for place in (0, checkpoint_module.COPY_BYTES):
+            self._file.write(checkpoint_module.pack(checkpoint, self._generation), place)
+        self._file.sync()
+
+    patch.setattr(CheckpointFile, "write", write)
+
+
+def publishing_goes_on_during_a_checkpoint() -> None:
+    """Whatever a durable checkpoint calls settled is durably so: the ring alone says the same after a power cut."""
+    opened = Opened()
+    ledger = Ledger()
+    for position in opened.append(b"before"):
+        ledger.accept(position, b"before")
+    snapshot = ledger.snapshot()
+
+    def meanwhile() -> None:
+        for position in opened.append(b"during the flush"):
+            ledger.accept(position, b"during the flush")
+        given = opened.read()
+        ledger.take(found(given), last=False)
+        opened.settle(given)
+        for position, _ in found(given):
+            ledger.settle(position)
+
+    opened.disk.ring.after["sync"] = meanwhile
+    opened.checkpoint()
+    ledger.synced(snapshot)
+    newest = CheckpointFile(opened.disk.checkpoint.after_power_cut(0)).newest()
+    demand(newest is not None, "a checkpoint that was written is there")
+    ledger.check_checkpoint(newest.watermark if newest is not None else 0)
+
+
+def everything_is_settled_and_then_a_checkpoint() -> None:
+    opened = Opened()
+    ledger = Ledger()
+    for position in opened.append(b"one", b"two"):
+        ledger.accept(position, opened.accepted[position])
+    given = opened.read()
+    ledger.take(found(given), last=False)
+    opened.settle(given)
+    for position, _ in found(given):
+        ledger.settle(position)
+    snapshot = ledger.snapshot()
+    opened.disk.ring.after["sync"] = lambda: ledger.synced(snapshot)
+    opened.checkpoint()
+    ledger.check_checkpoint(opened.directory.checkpoint.watermark)
+
+
+def the_power_goes_during_a_checkpoint_write() -> None:
+    """Torn or not: the directory knows at least what it knew durably before."""
+
+    class PowerCutError(Exception):
+        pass
+
+    def cut() -> None:
+        raise PowerCutError
+
+    file = FaultyFile("checkpoint")
+    writer = CheckpointFile(file)
+
+    def content(number: int) -> Checkpoint:  # of several sectors, which all change: it can be torn
+        destination = Destination(cluster_id=str(number % 10) * 2000)
+        return Checkpoint(producer_id=1, epoch=1, watermark=number, slot_bytes=SLOT, destination=destination)
+
+    writer.write_both(content(0))
+    for number in range(1, 8, 2):
+        writer.write(content(number))
+        file.before["sync"] = cut
+        with pytest.raises(PowerCutError):
+            writer.write(content(number + 1))
+        del file.before["sync"]
+        for seed in range(30):
+            newest = CheckpointFile(file.after_power_cut(seed)).newest()
+            demand(newest in {content(number), content(number + 1)}, "a checkpoint is always there, and whole", seed)
+        writer.write(content(number + 1))
+
+
+# -- I5: an epoch is durable before its first frame; no position is ever used twice ----------------------------------
+
+
+def open_without_a_new_epoch(patch: Patch) -> None:
+    def same(copies: Any, slots: Any) -> Plan:
+        made = plan(copies, slots)
+        return replace(made, epoch=max(1, made.epoch - 1))
+
+    patch.setattr(directory, "plan", same)
+
+
+def open_without_writing_the_epoch(patch: Patch) -> None:
+    def nothing(self: CheckpointFile, checkpoint: Checkpoint) -> None:
+        if self.newest() is None:
+            self.write(checkpoint)
+
+    patch.setattr(CheckpointFile, "write_both", nothing)
+
+
+def opened_again_and_again() -> None:
+    opened = Opened()
+    ledger = Ledger()
+    for _ in range(5):
+        for position in opened.append(b"record"):
+            ledger.accept(position, b"record")
+        opened.accepted.clear()
+        opened = opened.dies()
+
+
+def the_power_goes_after_each_opening() -> None:
+    """What was published before the power went is delivered, with its position: nobody else may have that one."""
+    opened = Opened()
+    ledger = Ledger()
+    for seed in range(10):
+        for position in opened.append(b"delivered before the power went"):
+            ledger.accept(position, b"delivered before the power went")
+        opened.accepted.clear()
+        opened = opened.loses_power(seed)
+
+
+PLANTED: list[tuple[Scenario, Fault]] = [
+    (recycled_too_early, recycle_what_waits),
+    (recycled_before_the_watermark_was_durable, recycle_without_a_durable_watermark),
+    (recycled_under_a_reader, recycle_under_a_reader),
+    (a_payload_rots, trust_every_checksum),
+    (a_sector_goes_to_another_place, trust_every_sequence),
+    (a_slot_is_used_again, forget_the_salt),
+    (publishing_goes_on_during_a_checkpoint, capture_after_the_flush),
+    (everything_is_settled_and_then_a_checkpoint, write_without_flushing),
+    (the_power_goes_during_a_checkpoint_write, always_write_the_same_copy),
+    (the_power_goes_during_a_checkpoint_write, overwrite_both_copies),
+    (opened_again_and_again, open_without_a_new_epoch),
+    (the_power_goes_after_each_opening, open_without_a_new_epoch),
+    (the_power_goes_after_each_opening, open_without_writing_the_epoch),
+]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "fault"), PLANTED, ids=[f"{scenario.__name__}-{fault.__name__}" for scenario, fault in PLANTED]
+)
+def test_a_planted_fault_is_reported_and_without_it_the_same_scenario_is_green(
+    scenario: Scenario, fault: Fault, monkeypatch: Patch
+) -> None:
+    scenario()
+    with monkeypatch.context() as patch:
+        fault(patch)
+        with pytest.raises(ViolationError):
+            scenario()
+    scenario()
+
+
+FOUND_BY_THE_MODEL: list[Fault] = [  # the others it finds too, in tens of seconds
+    recycle_what_waits,
+    recycle_under_a_reader,
+    forget_the_salt,
+    write_without_flushing,
+    always_write_the_same_copy,
+    open_without_a_new_epoch,
+]
+
+
+@pytest.mark.parametrize("fault", FOUND_BY_THE_MODEL, ids=[fault.__name__ for fault in FOUND_BY_THE_MODEL])
+def test_the_model_finds_a_fault_without_being_told_where_to_look(fault: Fault, monkeypatch: Patch) -> None:
+    """That it is green without the fault is `test_model`."""
+    fault(monkeypatch)
+    with pytest.raises(ViolationError):
+        run_state_machine_as_test(
+            RingMachine,
+            settings=settings(
+                max_examples=400,
+                stateful_step_count=40,
+                deadline=None,
+                derandomize=True,
+                database=None,
+                phases=[Phase.generate],
+                report_multiple_bugs=False,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )

@@ -1,0 +1,575 @@
+"""Reading: every record in order, from memory and from the file; through damage, never a wrong one."""
+
+import random
+from collections.abc import Iterable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aiorecover.errors import WalError, WalIOError
+from aiorecover.wal import format as fmt
+from aiorecover.wal.reading import WINDOW, Reader, Undecodable
+from aiorecover.wal.ring import RECENT, RECENT_BYTES, Entry
+from tests.wal.memory import broken, no_room
+from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing, read
+
+LARGE_SLOT = 1024 * 1024  # several windows
+
+
+def payloads(count: int, sizes: Iterable[int], seed: int = 1) -> Iterator[bytes]:
+    chance = random.Random(seed)
+    choices = list(sizes)
+    return (b"%d/" % number + chance.randbytes(chance.choice(choices)) for number in range(count))
+
+
+# -- the same records, in the same order -----------------------------------------------------------------------------
+
+SIZES = {
+    "small": (2000, [0, 1, 2, 3, 60, 200]),
+    "more than are kept in memory": (RECENT + 500, [0, 20]),
+    "above what is kept in memory": (100, [RECENT_BYTES - 2, RECENT_BYTES - 1, RECENT_BYTES, RECENT_BYTES + 1, 5000]),
+    "mixed": (600, [1, 100, 2000, 2100, 9000]),
+    "larger than a window": (20, [1, WINDOW - 21, WINDOW, WINDOW + 1, 3 * WINDOW, LARGE_SLOT - 300]),
+    "windows full of small ones": (9000, [30, 31, 32, 33]),
+}
+
+
+@pytest.mark.parametrize("limit", [1, 100, 10_000])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_what_was_appended_is_read_in_order_by_this_process_and_by_the_next(sizes: str, limit: int) -> None:
+    count, lengths = SIZES[sizes]
+    slot_bytes = LARGE_SLOT if max(lengths) > SLOT or "windows" in sizes else SLOT
+    opened = Opened(Disk(max_slots=1000, slot_bytes=slot_bytes))
+    opened.append(*payloads(count, lengths))
+    assert found(opened.read(limit)) == list(opened.accepted.items())
+    following = opened.dies()
+    assert found(following.read(limit)) == list(opened.accepted.items())
+    assert missing(opened.ring) == missing(following.ring) == []
+
+
+@pytest.mark.parametrize("keeps_up", [True, False])
+def test_a_reader_that_keeps_up_reads_no_file_and_one_that_does_not_loses_nothing(keeps_up: bool) -> None:
+    opened = Opened(Disk(max_slots=300))
+    opened.append(b"first")
+    got = opened.read()
+    reads = 0
+
+    def count() -> None:
+        nonlocal reads
+        reads += 1
+
+    opened.disk.ring.before["read"] = count
+    for burst in range(6):
+        opened.append(*payloads(1500, [10, 100], burst))
+        if keeps_up or burst == 4:
+            got += opened.read(64)
+    got += opened.read(64)
+    assert found(got) == list(opened.accepted.items())
+    assert (reads == 0) == keeps_up
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(st.lists(st.tuples(st.sampled_from([1, 40, 700, 2500, 8000]), st.integers(1, 30), st.integers(0, 40))))
+def test_reading_in_between_at_any_pace_changes_nothing(steps: list[tuple[int, int, int]]) -> None:
+    with Opened(Disk(max_slots=1000)) as opened:
+        got = []
+        for size, count, limit in steps:
+            opened.append(*[bytes([number]) * size for number in range(count)])
+            if limit:
+                got += opened.reader.take(limit)
+        got += opened.read()
+        assert found(got) == list(opened.accepted.items())
+
+
+def test_a_reader_goes_from_the_backlog_of_several_lives_into_this_one() -> None:
+    opened = Opened()
+    for life in range(4):
+        opened.append(*payloads(60, [100, 700], life))
+        opened = opened.dies()
+    opened.append(*payloads(60, [100, 700]))
+    assert found(opened.read(7)) == list(opened.accepted.items())
+    assert opened.reader.found == 4 * 60
+
+
+def test_settled_records_of_the_backlog_are_passed() -> None:
+    opened = Opened()
+    opened.append(*payloads(300, [100]))
+    opened.settle(opened.read()[::2])
+    following = opened.dies()
+    assert found(following.read()) == list(opened.accepted.items())[1::2]
+    assert missing(following.ring) == []
+
+
+def test_the_watermark_passes_records_whose_settle_words_a_power_cut_took() -> None:
+    opened = Opened()
+    opened.append(*payloads(20, [100]))
+    opened.ring.sync()
+    opened.settle(opened.read())
+    opened.append(b"waits")
+    captured = opened.directory.next_checkpoint(fmt.position(1, 20), opened.directory.checkpoint.destination)
+    opened.directory.checkpoint_file.write(captured)
+    opened.disk.ring.before["sync"] = broken
+    with opened.loses_power(seed=11) as following:
+        assert following.disk.ring.live() == opened.disk.ring.durable  # nothing of the settle words came through
+        assert following.read() == []
+
+
+# -- standing somewhere ----------------------------------------------------------------------------------------------
+
+
+def test_a_second_reader_reads_again_from_where_it_is_put_and_counts_nothing() -> None:
+    first = Opened()
+    first.append(*payloads(100, [400]))
+    opened = first.dies()
+    opened.append(*payloads(100, [400], 2))
+    entries = opened.read()
+    for at in (0, 1, 37, 99, 100, 150, 199):
+        slot, place, sequence, _ = entries[at]
+        second = opened.reader.behind(slot, place, sequence)
+        assert found(read(second, 9)) == found(entries[at:])
+        second.close()
+    assert opened.ring.pending() == 200
+    assert opened.reader.found == 100
+    opened.settle(entries)
+    assert opened.ring.pending() == 0
+
+
+def test_a_second_reader_passes_what_was_settled_since() -> None:
+    opened = Opened()
+    opened.append(*payloads(50, [400]))
+    entries = opened.read()
+    opened.settle(entries[10:30])
+    slot, place, sequence, _ = entries[5]
+    second = opened.reader.behind(slot, place, sequence)
+    assert found(read(second)) == found(entries[5:10] + entries[30:])
+
+
+def test_a_reader_that_was_closed_keeps_no_slot() -> None:
+    opened = Opened()
+    opened.append(*payloads(100, [400]))
+    opened.settle(opened.read())
+    second = Reader(opened.ring, bytes, primary=False)
+    assert second.take(1) == []
+    second.close()
+    second.close()
+    assert [slot.readers for slot in opened.ring.live[:-1]] == [0] * (len(opened.ring.live) - 1)
+    assert opened.ring.live[-1].readers == 1  # the primary one
+
+
+def test_the_place_of_a_reader_is_in_the_order_of_the_records() -> None:
+    opened = Opened()
+    assert opened.reader.at == (0, 0)
+    opened.append(*payloads(100, [400]))
+    places = [opened.reader.at]
+    while opened.reader.take(3):
+        places.append(opened.reader.at)
+    assert places == sorted(places)
+    assert places[-1] == (opened.ring.live[-1].header.ordinal, 101)
+
+
+def test_a_reader_at_the_end_of_a_sealed_slot_stands_before_the_next_one() -> None:
+    opened = Opened()
+    opened.fill_slot()
+    opened.read()
+    assert opened.reader.at == (1, opened.ring.sequence + 1)
+    opened.append(b"f" * 500)
+    assert opened.reader.at == (2, 0)
+    opened.reader.take(1)
+    assert opened.reader.at == (2, opened.ring.sequence + 1)
+
+
+# -- what a crash leaves open ----------------------------------------------------------------------------------------
+
+
+def test_the_first_reader_seals_what_a_crash_left_open_and_the_next_opening_reads_the_same() -> None:
+    opened = Opened()
+    opened.append(*payloads(5, [100]))
+    following = opened.dies()
+    assert following.ring.end_of(following.ring.live[0]) is None
+    following.read()
+    slot = following.ring.live[0]
+    assert (slot.sealed, slot.count, slot.last_sequence) == (True, 5, 5)
+    third = following.dies()
+    assert third.ring.live[0].sealed
+    assert third.ring.unread() == 5
+    assert found(third.read()) == list(opened.accepted.items())
+
+
+def test_a_slot_that_a_crash_left_empty_is_sealed_passed_and_freed() -> None:
+    opened = Opened()
+    opened.append(b"gone")
+    opened.settle(opened.read())
+    disk = opened.disk.after_death()
+    slot = opened.ring.live[0]
+    disk.ring.damage(fmt.FIRST_FRAME, bytes(64))
+    with Opened(disk) as following:
+        assert following.read() == []
+        assert missing(following.ring) == []
+        following.append(b"new")
+        assert found(following.read()) == [((2, 1), b"new")]
+        assert following.checkpoint() == 1
+        assert following.ring.live[0].header.ordinal == slot.header.ordinal + 1
+
+
+def test_the_space_of_a_record_that_was_being_stored_is_not_read() -> None:
+    """The process died after the payload and before the header; below are the bytes of the slot's life before."""
+    opened = Opened()
+    opened.append(b"whole")
+    slot = opened.ring.live[0]
+    slot.map[slot.tail + 20 : slot.tail + 30] = b"unfinished"  # type: ignore[index]
+    following = opened.dies()
+    assert found(following.read()) == [((1, 1), b"whole")]
+    assert missing(following.ring) == []
+
+
+@pytest.mark.parametrize("lives", [1, 2, 5])
+def test_a_frame_of_an_earlier_life_never_passes(lives: int) -> None:
+    """I2: a slot that is used again still holds its old frames behind the new ones, sequences and all."""
+    opened = Opened(Disk(max_slots=2))
+    for _ in range(lives):
+        while len(opened.ring.live) < 2:
+            opened.append(b"o" * 300)
+        opened.settle(opened.read())
+        assert opened.checkpoint() == 1
+    opened.append(*[b"n" * 300] * 3)
+    waiting = found(opened.read())
+    following = opened.dies()
+    assert found(following.read()) == waiting
+    assert missing(following.ring) == []
+
+
+def test_an_old_frame_at_the_very_place_and_sequence_of_the_next_one_never_passes() -> None:
+    """I2: only the salt tells them apart."""
+    opened = Opened()
+    opened.append(b"first", b"second")
+    disk = opened.disk.after_death()
+    old = disk.ring.read(0, SLOT)
+    next_life = fmt.SlotHeader(SLOT, opened.ring.producer_id, 2, 2, 0xABCD, 1, 0)
+    packed = fmt.pack_slot_header(next_life)
+    disk.ring.damage(0, packed + bytes(64) + old[128:-128] + packed + bytes(64))
+    with Opened(disk) as following:
+        assert following.read() == []
+
+
+# -- damage ----------------------------------------------------------------------------------------------------------
+
+
+def three_slots() -> tuple[Disk, dict[Position, bytes], dict[Position, int]]:
+    """Two sealed slots and one that a crash left open, each with a few records; what is in them, and where it ends."""
+    opened = Opened()
+    opened.append(*payloads(6, [50, 51, 52]), b"x" * (SLOT - 750))
+    opened.append(*payloads(6, [50, 51, 52], 2), b"y" * (SLOT - 750))
+    opened.append(*payloads(6, [50, 51, 52], 3))
+    assert [slot.sealed for slot in opened.ring.live] == [True, True, False]
+    entries = opened.read()
+    ends = [slot.file_offset + place * 4 + 4 + len(record) for slot, place, _, record in entries]
+    return opened.disk.after_death(), opened.accepted, dict(zip(opened.accepted, ends, strict=True))
+
+
+def judge(disk: Disk, accepted: dict[Position, bytes]) -> set[Position]:
+    """Open, read everything, hold it against what was accepted; the positions that are not there.
+
+    Raises:
+        WalError: the directory refuses to open, or to be read.
+
+    """
+    with Opened(disk) as opened:
+        got = found(opened.read())
+        where = [position for position, _ in got]
+        assert where == sorted(set(where)), "in order, none twice"
+        assert all(accepted.get(position) == record for position, record in got), "a wrong record"
+        lost = set(accepted) - set(where)
+        reported = missing(opened.ring)
+        assert len(reported) == len(set(reported)), "reported twice"
+        assert set(reported) <= lost, "reported and delivered"
+        unknown = lost - set(reported)
+        end = set(sorted(accepted)[len(accepted) - len(unknown) :])
+        assert unknown == end, "only behind everything that is there, nobody knows how much there was"
+        opened.settle(opened.read())
+        return lost
+
+
+def interesting(disk: Disk) -> list[int]:
+    """Offsets of every byte that stands for something, and of some that do not."""
+    live = disk.ring.live()
+    places = {offset for offset in range(len(live)) if offset % SLOT < 700 or offset % SLOT >= SLOT - 128}
+    return sorted(places | set(range(0, len(live), 509)))
+
+
+def test_whatever_byte_rots_no_wrong_record_is_read_and_what_is_missing_is_reported() -> None:
+    disk, accepted, _ = three_slots()
+    chance = random.Random(7)
+    lost: dict[int, int] = {}
+    for offset in interesting(disk):
+        damaged = disk.after_death()
+        damaged.ring.flip(offset * 8 + chance.randrange(8))
+        count = len(judge(damaged, accepted))
+        lost[count] = lost.get(count, 0) + 1
+    assert set(lost) == {0, 1}  # one byte costs one record at most: both headers and both seals stand twice
+    assert lost[1] > 1000
+
+
+@pytest.mark.parametrize("noise", [bytes(64), b"\xff" * 64, bytes(range(64))], ids=["zeros", "ones", "noise"])
+def test_whatever_64_bytes_are_overwritten_no_wrong_record_is_read(noise: bytes) -> None:
+    disk, accepted, _ = three_slots()
+    for offset in range(0, disk.ring.size(), 64):
+        if offset % SLOT >= 1280 and offset % (SLOT // 8) and offset % SLOT < SLOT - 256:
+            continue  # in the middle of the one large record
+        damaged = disk.after_death()
+        damaged.ring.damage(offset, noise)
+        assert len(judge(damaged, accepted)) <= 3, offset
+
+
+def test_wherever_the_file_is_cut_what_is_left_is_read() -> None:
+    disk, accepted, ends = three_slots()
+    for size in range(0, disk.ring.size() + 1, 64):
+        damaged = disk.after_death()
+        damaged.ring.cut(size)
+        assert judge(damaged, accepted) == {position for position in accepted if ends[position] > size}, size
+
+
+def test_a_growth_that_was_interrupted_is_no_slot_and_needs_no_room() -> None:
+    opened = Opened()
+    opened.append(b"taken")
+    disk = opened.disk.after_death()
+    disk.ring.write(bytes(SLOT // 2), SLOT)
+    disk.ring.before["allocate"] = no_room
+    with Opened(disk) as following:
+        assert found(following.read()) == list(opened.accepted.items())
+        del disk.ring.before["allocate"]
+        following.append(b"new")
+        assert disk.ring.size() == 2 * SLOT
+
+
+def test_a_file_that_is_cut_under_a_reader_is_an_error_or_missing_records_and_never_for_ever() -> None:
+    disk, accepted, _ = three_slots()
+    for size in (*range(0, 1300, 100), SLOT, SLOT + 600, 2 * SLOT, 2 * SLOT + 100, 2 * SLOT + 500):
+        with Opened(disk.after_death()) as opened:
+            opened.disk.ring.cut(size)
+            try:
+                got = found(opened.read())
+            except WalError:
+                continue
+            assert all(accepted[position] == record for position, record in got)
+
+
+def test_a_sector_of_another_place_is_not_believed() -> None:
+    """A misdirected write: frames with good checksums, in the wrong place."""
+    opened = Opened()
+    opened.append(*[b"%d" % number * 44 for number in range(9)])  # frames of 64 bytes
+    disk = opened.disk.after_death()
+    for source in range(9):
+        for target in range(9):
+            damaged = disk.after_death()
+            start = fmt.FIRST_FRAME + 64 * source
+            damaged.ring.damage(fmt.FIRST_FRAME + 64 * target, disk.ring.read(start, 64))
+            expected = set() if source == target else {(1, target + 1)}
+            assert judge(damaged, opened.accepted) == expected
+
+
+def test_a_hole_behind_which_records_stand_is_passed_and_reported() -> None:
+    """A process died between the reservation and the last byte, and a signal handler had published meanwhile."""
+    opened = Opened()
+    opened.append(b"before", b"hole", b"handler", b"handler again")
+    disk = opened.disk.after_death()
+    disk.ring.damage(fmt.frame_end(fmt.FIRST_FRAME, 6), bytes(24))
+    assert judge(disk, opened.accepted) == {(1, 2)}
+
+
+def test_a_frame_with_a_far_sequence_leads_nobody_away() -> None:
+    """The checksum covers the low half of the sequence; believed, one rotten bit would hide the rest of the slot."""
+    opened = Opened()
+    opened.append(b"first", b"second", b"third")
+    place = fmt.frame_end(fmt.FIRST_FRAME, 5) + 8
+    for bit in range(32, 64):
+        disk = opened.disk.after_death()
+        disk.ring.flip(place * 8 + bit)
+        assert judge(disk, opened.accepted) == {(1, 2)}, bit
+
+
+def test_several_damaged_stretches_are_reported_each_with_its_place() -> None:
+    opened = Opened()
+    opened.append(*[b"%02d" % number * 22 for number in range(20)])
+    disk = opened.disk.after_death()
+    for first, count in ((2, 1), (7, 3), (15, 2)):
+        disk.ring.damage(fmt.FIRST_FRAME + 64 * first, bytes([255]) * 64 * count)
+    with Opened(disk) as following:
+        following.read()
+        told = [(damage.first, damage.last, damage.count, damage.file_offset) for damage in following.ring.damage]
+        assert told == [(n + 1, n + k, k, fmt.FIRST_FRAME + 64 * n) for n, k in ((2, 1), (7, 3), (15, 2))]
+        assert {(damage.epoch, damage.slot) for damage in following.ring.damage} == {(1, 1)}
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_slot_that_cannot_be_read_at_all_is_reported_and_keeps_its_bytes(lost: int) -> None:
+    opened = Opened()
+    opened.append(*payloads(100, [400]))
+    slots = [(slot.header.first_sequence, slot.last_sequence) for slot in opened.ring.live]
+    assert len(slots) == 3
+    disk = opened.disk.after_death()
+    for start in (lost * SLOT, (lost + 1) * SLOT - 128):
+        disk.ring.damage(start, b"\xee" * 128)
+    before = disk.ring.read(lost * SLOT, SLOT)
+    with Opened(disk) as following:
+        assert following.ring.damaged_slots == [lost]
+        got = [position for position, _ in found(following.read())]
+        first, last = slots[lost][0], slots[lost][1] if lost < 2 else 100
+        gone = [(1, sequence) for sequence in range(first, last + 1)]
+        assert got == sorted(set(opened.accepted) - set(gone))
+        if lost == 1:  # known from its neighbours; at an edge only the slot can be named
+            assert missing(following.ring) == gone
+        for _ in range(5):
+            following.append(*payloads(100, [400]))
+            following.settle(following.read())
+            following.checkpoint()
+        assert disk.ring.read(lost * SLOT, SLOT) == before
+
+
+def test_lost_seals_are_found_again_by_the_slot_behind() -> None:
+    opened = Opened()
+    opened.append(*payloads(100, [400]))
+    disk = opened.disk.after_death()
+    for start in (0, SLOT - 128):
+        disk.ring.damage(start + fmt.SEAL_OFFSET, bytes(fmt.SEAL_BYTES))
+    assert judge(disk, opened.accepted) == set()
+
+
+def test_frames_that_a_power_cut_took_from_a_sealed_slot_are_reported_once() -> None:
+    opened = Opened()
+    opened.append(*payloads(100, [400]))
+    last = opened.ring.live[0].last_sequence
+    disk = opened.disk.after_death()
+    disk.ring.damage(SLOT - 2048, bytes(2048 - 128))
+    with Opened(disk) as following:
+        following.read()
+        reported = missing(following.ring)
+        assert reported[-1] == (1, last)
+        assert reported == sorted(set(reported))
+        assert len(reported) >= 4
+
+
+def test_damage_where_frames_still_come_is_reported_with_the_next_one() -> None:
+    """Large records are read from the file at once: the slot is not sealed, and its end is no end."""
+    with Opened() as opened:
+        opened.append(b"a" * 3000, b"b" * 3000)
+        opened.disk.ring.damage(fmt.frame_end(fmt.FIRST_FRAME, 3000) + 100, b"rot")
+        assert [record[:1] for _, record in found(opened.read())] == [b"a"]
+        assert opened.reader.take(1) == []
+        opened.append(b"c" * 3000)
+        assert [record[:1] for _, record in found(opened.read())] == [b"c"]
+        assert missing(opened.ring) == [(1, 2)]
+        opened.append(b"d" * 3000)
+        opened.disk.ring.damage(opened.ring.live[0].tail - 100, b"rot")
+        assert opened.read() == []
+        opened.append(b"e" * 9000)
+        assert [record[:1] for _, record in found(opened.read())] == [b"e"]
+        assert missing(opened.ring) == [(1, 2), (1, 4)]
+
+
+def test_a_payload_that_looks_like_frames_leads_nobody_astray() -> None:
+    """Somebody publishes pieces of the ring itself, whole frames among them; in any alignment."""
+    opened = Opened()
+    opened.append(b"first")
+    slot = opened.ring.live[0]
+    words = b"".join(word.to_bytes(4, "little") for word in (slot.open_word, slot.salt))
+    frames = opened.disk.ring.read(fmt.FIRST_FRAME, 32)
+    opened.append(*[b"-" * shift + words * 3 + frames for shift in range(4)], b"last")
+    disk = opened.disk.after_death()
+    place = fmt.FIRST_FRAME
+    for number, (position, record) in enumerate(opened.accepted.items()):
+        for damage in (b"\xee" * 4, words[:4]):
+            damaged = disk.after_death()
+            damaged.ring.damage(place, damage)  # its length
+            gone = {position} if number < 5 else set()  # behind the last nobody knows
+            assert judge(damaged, opened.accepted) - {(1, 6)} == gone
+        place = fmt.frame_end(place, len(record))
+
+
+def test_space_without_a_frame_between_two_records_is_passed() -> None:
+    opened = Opened()
+    opened.append(b"first", b"second")
+    disk = opened.disk.after_death()
+    place = fmt.frame_end(fmt.FIRST_FRAME, 5)
+    disk.ring.damage(place + 64, disk.ring.read(place, 28))
+    disk.ring.damage(place, bytes(28))
+    assert judge(disk, opened.accepted) == set()
+
+
+def test_damage_does_not_keep_a_slot_for_ever() -> None:
+    opened = Opened()
+    opened.append(*payloads(100, [400]))
+    disk = opened.disk.after_death()
+    disk.ring.damage(1000, b"\xee" * 3000)
+    with Opened(disk) as following:
+        following.settle(following.read())
+        following.append(b"new")
+        following.settle(following.read())
+        assert following.checkpoint() == 3
+
+
+# -- errors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["read", "map"])
+def test_a_call_that_fails_once_costs_no_record(call: str) -> None:
+    """Neither is one passed unread, nor is its slot freed as if it had been settled."""
+    opened = Opened()
+    opened.append(*payloads(100, [400]))
+    following = opened.dies()
+    got = following.reader.take(3) if call == "read" else []
+    following.disk.ring.before[call] = broken
+    for _ in range(3):
+        with pytest.raises(WalIOError):
+            take_all(following.reader, got)
+    del following.disk.ring.before[call]
+    got += following.read()
+    assert found(got) == list(opened.accepted.items())
+    assert following.ring.pending() == 100
+
+
+def take_all(reader: Reader, into: list[Entry]) -> None:
+    while taken := reader.take(10):
+        into += taken
+
+
+class _InterruptedError(BaseException):
+    """As a signal handler may raise."""
+
+
+def test_an_exception_out_of_the_decoder_costs_no_record() -> None:
+    opened = Opened()
+    opened.append(*payloads(10, [40]))
+    following = opened.dies()
+    calls = 0
+
+    def decode(payload: memoryview) -> bytes:
+        nonlocal calls
+        calls += 1
+        if calls == 5:
+            raise _InterruptedError
+        return bytes(payload)
+
+    reader = Reader(following.ring, decode)
+    with pytest.raises(_InterruptedError):
+        reader.take(100)
+    assert found(read(reader)) == list(opened.accepted.items())
+    assert following.ring.pending() == 10
+
+
+@pytest.mark.parametrize("error", [ValueError("not a record"), RecursionError("too deep")])
+def test_a_record_that_cannot_be_decoded_is_handed_out_as_such(error: Exception) -> None:
+    opened = Opened()
+    opened.append(b"good", b"bad", b"good")
+    following = opened.dies()
+
+    def decode(payload: memoryview) -> bytes:
+        if bytes(payload) == b"bad":
+            raise error
+        return bytes(payload)
+
+    records = [entry[3] for entry in read(Reader(following.ring, decode))]
+    assert records[::2] == [b"good", b"good"]
+    assert isinstance(records[1], Undecodable)
+    assert str(error) in repr(records[1])
+    assert missing(following.ring) == []

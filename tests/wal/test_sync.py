@@ -1,0 +1,227 @@
+"""Group commit: a publisher is released only by an fdatasync that began after its store."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from aiorecover.errors import WalIOError
+from aiorecover.wal.keeper import Keeper
+from aiorecover.wal.sync import GroupCommit
+from tests.wal.rig import Opened, found
+
+if TYPE_CHECKING:
+    from tests.wal.memory import FaultyFile
+
+
+class SlowDisk:
+    """Syncs that end when they are told to; remembers what was stored when each began."""
+
+    def __init__(self) -> None:
+        self.stored = 0
+        self.durable = 0
+        self.running: list[asyncio.Future[None]] = []
+        self.most = 0
+
+    async def sync(self) -> None:
+        covered = self.stored
+        end = asyncio.get_running_loop().create_future()
+        self.running.append(end)
+        self.most = max(self.most, len(self.running))
+        try:
+            await end
+        finally:
+            self.running.remove(end)
+        self.durable = covered
+
+    def store(self) -> int:
+        self.stored += 1
+        return self.stored
+
+    async def end(self, error: Exception | None = None) -> None:
+        """Let the running one end, and everybody see it."""
+        (running,) = self.running
+        if error is None:
+            running.set_result(None)
+        else:
+            running.set_exception(error)
+        await settle()
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def publisher(disk: SlowDisk, commit: GroupCommit) -> "asyncio.Task[int]":
+    """Stores, waits, and then the disk must have it."""
+
+    async def publish() -> int:
+        number = disk.store()
+        await commit.durable()
+        assert disk.durable >= number
+        return number
+
+    return asyncio.create_task(publish())
+
+
+@pytest.mark.asyncio
+async def test_who_comes_while_a_sync_runs_waits_for_the_next_one() -> None:
+    disk = SlowDisk()
+    commit = GroupCommit(disk.sync)
+    first = publisher(disk, commit)
+    await settle()
+    late = [publisher(disk, commit) for _ in range(3)]
+    await settle()
+    assert len(disk.running) == 1
+    await disk.end()
+    assert first.done()
+    assert not any(task.done() for task in late)
+    await disk.end()
+    assert [task.result() for task in late] == [2, 3, 4]
+    assert disk.running == []
+
+
+@pytest.mark.asyncio
+async def test_a_thousand_publishers_need_two_syncs_and_one_runs_at_a_time() -> None:
+    disk = SlowDisk()
+    commit = GroupCommit(disk.sync)
+    syncs = 0
+    first = publisher(disk, commit)
+    await settle()
+    others = [publisher(disk, commit) for _ in range(1000)]
+    await settle()
+    while disk.running:
+        await disk.end()
+        syncs += 1
+    await asyncio.gather(first, *others)
+    assert (syncs, disk.most) == (2, 1)
+
+
+@pytest.mark.asyncio
+async def test_waves_of_publishers_are_never_released_too_early() -> None:
+    disk = SlowDisk()
+    commit = GroupCommit(disk.sync)
+    tasks = []
+    for wave in range(30):
+        tasks += [publisher(disk, commit) for _ in range(wave % 4)]
+        for _ in range(wave % 3):
+            await asyncio.sleep(0)
+        if disk.running and wave % 2:
+            await disk.end()
+    while disk.running:
+        await disk.end()
+    assert sorted(await asyncio.gather(*tasks)) == list(range(1, len(tasks) + 1))
+
+
+@pytest.mark.parametrize("error", [WalIOError(5, "input/output error"), RuntimeError("a mistake of ours")])
+@pytest.mark.asyncio
+async def test_a_failure_reaches_all_who_waited_for_it_and_nobody_waits_for_ever(error: Exception) -> None:
+    disk = SlowDisk()
+    commit = GroupCommit(disk.sync)
+    first = [publisher(disk, commit) for _ in range(3)]
+    await settle()
+    late = publisher(disk, commit)
+    await settle()
+    await disk.end(error)
+    results = await asyncio.wait_for(asyncio.gather(*first, return_exceptions=True), 10)
+    assert results == [error] * 3
+    assert not late.done()
+    await disk.end()
+    assert await late == 4
+
+
+@pytest.mark.asyncio
+async def test_who_gives_up_waiting_disturbs_nobody() -> None:
+    disk = SlowDisk()
+    commit = GroupCommit(disk.sync)
+    tasks = [publisher(disk, commit) for _ in range(3)]
+    await settle()
+    tasks[1].cancel()
+    await settle()
+    await disk.end()
+    assert [task.cancelled() for task in tasks] == [False, True, False]
+
+
+@pytest.mark.asyncio
+async def test_who_gives_up_waiting_is_not_told_of_the_failure() -> None:
+    disk = SlowDisk()
+    commit = GroupCommit(disk.sync)
+    tasks = [publisher(disk, commit) for _ in range(2)]
+    await settle()
+    tasks[0].cancel()
+    await settle()
+    await disk.end(WalIOError(5, "failed"))
+    assert tasks[0].cancelled()
+    assert isinstance(tasks[1].exception(), WalIOError)
+
+
+@pytest.mark.asyncio
+async def test_closing_waits_for_the_sync_that_runs() -> None:
+    disk = SlowDisk()
+    commit = GroupCommit(disk.sync)
+    await commit.close()  # nothing to wait for
+    waiting = publisher(disk, commit)
+    await settle()
+    closing = asyncio.create_task(commit.close())
+    await settle()
+    assert not closing.done()
+    await disk.end()
+    await closing
+    assert waiting.done()
+
+
+@pytest.mark.asyncio
+async def test_what_a_group_commit_released_survives_a_power_cut() -> None:
+    """With the real thread over a file that can lose its power."""
+    opened = Opened()
+    keeper = Keeper("test")
+    released: list[tuple[tuple[int, int], bytes]] = []
+    cuts: list[tuple[int, FaultyFile]] = []
+
+    async def sync() -> None:
+        await keeper.submit(opened.ring.sync)
+
+    commit = GroupCommit(sync)
+
+    async def publish(number: int) -> None:
+        await asyncio.sleep(number % 7 / 1000)
+        positions = opened.append(b"%d" % number * 50)
+        await commit.durable()
+        released.extend((position, opened.accepted[position]) for position in positions)
+        if number % 10 == 0:
+            cuts.append((len(released), opened.disk.ring.after_power_cut(number)))
+
+    await asyncio.gather(*(publish(number) for number in range(200)))
+    keeper.stop()
+    assert keeper.join(10)
+    for count, ring in cuts:
+        disk = opened.disk.after_death()
+        disk.ring = ring
+        with Opened(disk) as following:
+            assert set(released[:count]) <= set(found(following.read()))
+    assert len(released) == 200
+
+
+@pytest.mark.asyncio
+async def test_a_poisoned_ring_releases_nobody() -> None:
+    """I7: also not who stored before the failure."""
+    opened = Opened()
+    opened.append(b"stored")
+
+    async def sync() -> None:
+        opened.ring.sync()
+
+    commit = GroupCommit(sync)
+    opened.ring.poison(WalIOError(5, "failed"))
+    for wait in [commit.durable] * 3:
+        assert isinstance(await outcome(wait), WalIOError)
+
+
+async def outcome(call: Callable[[], Awaitable[None]]) -> BaseException | None:
+    try:
+        await asyncio.wait_for(call(), 10)
+    except WalIOError as error:
+        return error
+    return None
