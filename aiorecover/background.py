@@ -10,6 +10,7 @@ spare        the next slot, ahead of need      when the ring asks
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from aiorecover.config import Config
@@ -21,6 +22,7 @@ from aiorecover.wal.keeper import Keeper
 log = logging.getLogger("aiorecover")
 
 RECYCLE_TICK = 0.1  # seconds between two looks whether slots wait: at 100 MB/s that is at most one slot more
+SPARE_LOOK = 1.0  # seconds: a signal handler that asks while the wait begins sets the event and wakes nobody
 FAILURE_PAUSE = 1.0  # seconds before a loop that failed unexpectedly is started again
 
 
@@ -64,7 +66,8 @@ class Background:
         """End every loop."""
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         self._tasks.clear()
 
     def want_spare(self) -> None:
@@ -93,8 +96,10 @@ class Background:
             try:
                 await loop()
             except WalError as error:
-                log.error("the %s loop stops until the directory is reopened error=%s", name, error)  # noqa: TRY400
-                return
+                if self._directory.ring.failure is not None and name != "dispatcher":  # delivery goes on (I7)
+                    log.error("the %s loop stops until the directory is reopened error=%s", name, error)  # noqa: TRY400
+                    return
+                log.error("the %s loop failed and is begun again error=%s", name, error)  # noqa: TRY400
             except Exception:
                 log.exception("the %s loop failed and is begun again", name)
             await asyncio.sleep(FAILURE_PAUSE)
@@ -136,7 +141,9 @@ class Background:
 
     async def _spare_loop(self) -> None:
         while True:
-            await self._spare_wanted.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SPARE_LOOK):
+                    await self._spare_wanted.wait()
             self._spare_wanted.clear()
             if not self._directory.ring.wants_spare:
                 continue

@@ -409,7 +409,7 @@ class RecoverableProducer:
                 await asyncio.wait({waiter}, timeout=max(0.0, until - self._loop.time()))
             finally:
                 self._room.discard(waiter)
-            self._get_opened()
+            self._look(time.time_ns())  # open still? and whoever sleeps is woken for what is stored now
             try:
                 return self._store(*fields)
             except WalFullError:
@@ -594,14 +594,23 @@ class _Opened:
 
     async def stop(self, limit: float) -> int:
         """Flush, then close everything; each step has its share of ``limit`` seconds."""
+        try:
+            return await self._stop(limit)
+        except BaseException:  # cancelled, with the loop perhaps: the directory must not stay locked
+            self.keeper.submit(self.directory.close)
+            self.keeper.stop()
+            raise
+
+    async def _stop(self, limit: float) -> int:
         loop = asyncio.get_running_loop()
         until = loop.time() + limit
         with contextlib.suppress(TimeoutError, DeliveryError):
             async with asyncio.timeout(limit * CLOSE_SHARE):
                 await self.delivery.flush()
-        await self.background.stop()
+        await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.background.stop(), "the background loops")
         await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.delivery.close(), "the kafka session")
-        await self.commit.close()
+        self.delivery.reports.close()  # whatever became of the session: nobody waits for ever
+        await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.commit.close(), "the last group commit")
         await self._last_checkpoint(max(CLOSE_AT_LEAST, until - loop.time()))
         left = self.directory.ring.pending() + self.directory.ring.unread()
         self._left = self.statistics("stopped")

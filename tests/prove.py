@@ -32,6 +32,8 @@ from tests.support.jars import JarsError
 __all__ = ["BrokerFaults", "main"]
 
 ROUND = 25  # cycles: half a million records, which the judgement holds in memory
+_LIFE_S = 1.2
+_LIFE_WITH_FAULTS_S = 6.0  # as long as an outage and what follows it
 _LONGEST_PEACE_S = 4.0
 _LONGEST_PAUSE_S = 4.0  # above the brokers' session time-out: leaders move
 _LONGEST_OUTAGE_S = 2.0
@@ -130,7 +132,16 @@ def _round(cluster: Cluster, seed: int, count: int, *, faults: bool) -> Verdict 
     directory = Path(tempfile.mkdtemp(prefix=f"aiorecover-prove-{seed}-"))
     broken = BrokerFaults(cluster, seed) if faults else None
     try:
-        verdict = run_cycles(cluster, count, seed, directory, name="prove", meanwhile=broken, report=_progress)
+        verdict = run_cycles(
+            cluster,
+            count,
+            seed,
+            directory,
+            name="prove",
+            meanwhile=broken,
+            longest_life_s=_LIFE_WITH_FAULTS_S if faults else _LIFE_S,
+            report=_progress,
+        )
     except ChildFailedError as error:
         print(f"NOT OK: {error}\nkept: {directory}", flush=True)
         return None

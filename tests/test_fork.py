@@ -275,10 +275,10 @@ async def test_a_child_forked_in_the_middle_of_the_start_does_not_hold_the_direc
     starting = asyncio.create_task(producer.start())
     await asyncio.to_thread(locked.wait, WITHIN)
     with Child(lambda: [producer.state, refusal(lambda: producer.publish_nowait("t", b"v"))]) as child:
-        state, text = child.result()
-        assert (state, "parent" in text) == ("forked", True)
         go_on.set()
         await starting
+        state, text = child.result()
+        assert (state, "parent" in text) == ("forked", True)
         await producer.publish("t", b"v")
         assert await producer.stop() == 1
         assert await number_of_records(tmp_path) == 1

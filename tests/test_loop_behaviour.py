@@ -223,6 +223,55 @@ def test_a_record_that_comes_while_the_dispatcher_falls_asleep_is_delivered(
     run(main())
 
 
+def test_a_signal_handler_may_wake_the_dispatcher_right_before_somebody_else_does(
+    run: Run, cluster: MockCluster, started: Started
+) -> None:
+    async def main() -> None:
+        async with started() as producer:
+            publishers = Publishers(producer)
+            dispatcher = producer._opened.delivery.dispatcher
+            await until(lambda: dispatcher._bell is not None)
+            bell = dispatcher._bell
+
+            class Interrupted:
+                """The handler's wake falls between the question and the answer."""
+
+                set_result = bell.set_result
+
+                def done(self) -> bool:
+                    before: bool = bell.done()
+                    if not before:
+                        bell.set_result(None)
+                    return before
+
+            dispatcher._bell = Interrupted()
+            dispatcher.wake()
+            await publishers.publish("afterwards")
+            await publishers.assert_delivered_once(cluster)
+
+    run(main())
+
+
+def test_a_signal_handlers_wish_for_a_slot_that_wakes_nobody_is_found(run: Run, started: Started) -> None:
+    async def main() -> None:
+        async with started() as producer:
+            publishers = Publishers(producer)
+            ring, wanted = producer._opened.directory.ring, producer._opened.background._spare_wanted
+            await until(lambda: not ring.wants_spare)
+            wanted._value = True  # what is left of a set() that came after the look and before the wait
+            while not ring.wants_spare:
+                publishers.publish_nowait("before")  # into the spare slot, and past it: set() does nothing any more
+            await until(lambda: not ring.wants_spare)
+
+    run(main())
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not reached():  # noqa: ASYNC110 - looked at from outside
+            await asyncio.sleep(0.01)
+
+
 # -- tasks, callbacks, threads ----------------------------------------------------------------------------------------
 
 

@@ -56,10 +56,14 @@ class Delivery:
 
     async def close(self) -> None:
         """Stop sending; whatever is not acknowledged stays in the ring."""
-        await self.sender.close()
-        await self.session.close()
-        self.reports.close()
-        self.dispatcher.reader.close()
+        try:
+            await self.sender.close()
+        finally:
+            try:
+                await self.session.close()
+            finally:
+                self.reports.close()
+                self.dispatcher.reader.close()
 
     def wake(self) -> None:
         """Records came."""
@@ -88,7 +92,8 @@ class Delivery:
 
     async def _until_more_falls_behind(self, pause: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.dispatcher.fell_behind.wait(), pause)
+            async with asyncio.timeout(pause):  # wait_for may swallow a cancellation in Python 3.11
+                await self.dispatcher.fell_behind.wait()
 
     async def flush(self) -> None:
         """Wait until everything that is in the ring now is settled."""

@@ -8,6 +8,7 @@ reader comes back for them (`start_catching_up`).
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.lane import Lane
@@ -23,6 +24,9 @@ BATCH_BYTES = 32 * 1024 * 1024  # of all closed batches together: also keeps one
 SMALLEST_BATCH = 16 * 1024  # bytes; aiokafka's own default: smaller ones cost more than they save
 DISCOVER_INTERVAL = 0.5  # seconds until the second look at topics that are not known; then twice as long each time
 DISCOVER_MAX = 10.0  # seconds between two looks in the long run: a topic made meanwhile waits so long at most
+
+
+HOLD = Lane("", -1)  # stands for: not now, and nothing behind it either
 
 
 class Behind:
@@ -93,6 +97,8 @@ class Dispatcher:
         """Dispatch for ever; never longer than a few milliseconds without giving the loop a turn."""
         while True:
             if self.step():
+                if self._lingering and self._tick <= asyncio.get_running_loop().time():
+                    self.hand_over()  # also while there is no rest: a lane with few records must not wait for it
                 await asyncio.sleep(0)
             else:
                 await self._rest()
@@ -100,13 +106,13 @@ class Dispatcher:
     def step(self) -> bool:
         """Dispatch some records; False when nothing can be done right now."""
         moved = self._catch_up is not None and self._catch_up_step()
-        entries = self._held or self.reader.take(STEP)
+        entries = self._held or self.reader.look(STEP)
         done = self._dispatch(entries, catching=())
         self._held = entries[done:]
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        return moved or done > 0
+        return moved or done > 0 or (not entries and self.reader.moved)
 
     async def _rest(self) -> None:
         """Wait for records, room, or the moment to hand over what lingers."""
@@ -119,6 +125,8 @@ class Dispatcher:
         self._bell = loop.create_future()
         if timer is None and not self._held:
             self._on_idle()
+            if self.reader.has_more:  # a signal handler published after the last look, and before the bell hung
+                self.wake()
         try:
             await self._bell
         finally:
@@ -130,7 +138,8 @@ class Dispatcher:
         """There may be something to do."""
         bell = self._bell
         if bell is not None and not bell.done():
-            bell.set_result(None)
+            with suppress(asyncio.InvalidStateError):  # a signal handler that published rang it right before us
+                bell.set_result(None)
 
     # -- records into batches ----------------------------------------------------------------------------------------
 
@@ -158,6 +167,8 @@ class Dispatcher:
                     lane = self._route(entry, catching)
                     if lane is None:
                         continue
+                    if lane is HOLD:
+                        return number
                 identity = (RECORD_ID_HEADER, b"%b%d" % (slot.id_prefix, sequence))
                 wire = [identity] if headers is None else [*headers, identity]
                 batch = lane.open
@@ -192,6 +203,8 @@ class Dispatcher:
         if lane is None or lane.halted is not None:
             self._fall_behind(topic, partition, lane, entry)
             return None
+        if not catching and any(b.topic == name and b.partition == lane.partition for b in self.behind):
+            return HOLD  # older records of this very lane are still to be caught up
         return lane
 
     def _begin(self, lane: Lane) -> LaneBatch | None:
@@ -199,7 +212,7 @@ class Dispatcher:
         if lane.blocked or self._full:
             return None
         share = BATCH_BYTES // (2 * (len(self._open) + 1))
-        lane.open = LaneBatch(max(SMALLEST_BATCH, min(self._batch_bytes, share)), self._codec)
+        lane.open = LaneBatch(min(self._batch_bytes, max(SMALLEST_BATCH, share)), self._codec)
         if not self._lingering:
             self._tick = asyncio.get_running_loop().time() + self._linger
         self._lingering += 1
@@ -309,7 +322,7 @@ class Dispatcher:
         if reader.at >= self._at():
             self._caught_up()
             return True
-        entries = reader.take(STEP)
+        entries = reader.look(STEP)
         until = self._at()
         mine = [entry for entry in entries if _order(entry) < until and self._not_before(entry, catching)]
         done = self._dispatch(mine, tuple(catching))
@@ -318,15 +331,19 @@ class Dispatcher:
             reader.close()
             self._catch_up = (self.reader.behind(slot, place, sequence), catching)
             return done > 0
-        if not entries or _order(entries[-1]) >= until:
+        if (entries and _order(entries[-1]) >= until) or (not entries and not reader.moved):
             self._caught_up()
         return True
 
     @staticmethod
     def _not_before(entry: Entry, catching: list[Behind]) -> bool:
         """Records of a topic from before it fell behind were dispatched then."""
-        name = entry[3][0] if type(entry[3]) is tuple else None
-        return any(behind.topic == name and behind.at <= _order(entry) for behind in catching)
+        record = entry[3]
+        if type(record) is not tuple:
+            return False
+        return any(
+            behind.at <= _order(entry) and behind.covers(record[TOPIC], record[PARTITION]) for behind in catching
+        )
 
     def _caught_up(self) -> None:
         if self._catch_up is None:
@@ -335,6 +352,7 @@ class Dispatcher:
         reader.close()
         self._catch_up = None
         self.behind = [behind for behind in self.behind if behind not in catching]
+        self.start_catching_up()
 
     # -- flush -------------------------------------------------------------------------------------------------------
 

@@ -70,11 +70,13 @@ class Lane:
 
     def close_open(self) -> LaneBatch | None:
         """Move the open batch to the ready ones; it, or None when there was nothing in it."""
-        batch, self.open = self.open, None
+        batch = self.open
+        if batch is not None and batch.count:
+            batch.finish()  # first: if it fails, the lane still holds its records
+        self.open = None
         self.due = False
         if batch is None or batch.count == 0:
             return None
-        batch.finish()
         self.closed += batch.count
         self.ready.append(batch)
         return batch

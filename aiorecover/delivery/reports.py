@@ -24,6 +24,7 @@ from aiorecover.wal.slot import Slot
 log = logging.getLogger("aiorecover.delivery")
 
 REMEMBERED_RECORDS = 65_536  # records whose offset can be told afterwards; about 3 MB
+CALLBACKS_A_TURN = 256  # plain on_delivery calls between two turns of the loop
 CALLBACK_LIMIT = 30.0  # seconds for one awaited on_delivery: a callback that hangs must not stop delivery for ever
 
 OnDelivery = Callable[[DeliveryReport], Awaitable[None] | None]
@@ -77,6 +78,8 @@ class Reports:
             return
         for number, (slot, place) in enumerate(frames_of(batch)):
             await self._call(self._report(slot, place, topic, metadata.partition, _offset(metadata, number)))
+            if number % CALLBACKS_A_TURN == CALLBACKS_A_TURN - 1:
+                await asyncio.sleep(0)
 
     def collect(self, batch: LaneBatch, topic: str, metadata: RecordMetadata) -> list[tuple[int, DeliveryReport]]:
         """The reports that somebody waits for; to be handed to `tell` once the batch is settled."""

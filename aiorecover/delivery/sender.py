@@ -15,7 +15,7 @@ from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.lane import Lane, lane_halted
 from aiorecover.delivery.outcomes import Verdict, outcome_of
 from aiorecover.delivery.reports import Reports, frames_of
-from aiorecover.delivery.session import Session
+from aiorecover.delivery.session import Session, SessionLostError
 from aiorecover.errors import ClosedError
 from aiorecover.wal.ring import Ring
 
@@ -98,8 +98,8 @@ class Sender:
                     lane.identify(batch, lane.identity)
                 batch.attempts += 1
                 return await self._session.send(batch, lane.topic, lane.partition)
-            except Exception as error:
-                if isinstance(error, ClosedError):
+            except (Exception, asyncio.CancelledError) as error:
+                if isinstance(error, ClosedError) or _being_cancelled(error) or self._closing:
                     raise
                 if not await self._after(lane, batch, error):
                     return None
@@ -110,6 +110,8 @@ class Sender:
 
     async def _after(self, lane: Lane, batch: LaneBatch, error: BaseException) -> bool:
         """What an error means for the lane; False when nothing more may be sent."""
+        if isinstance(error, SessionLostError):  # the session knows already; the batch is sent again as it is
+            return True
         outcome = outcome_of(error)
         if outcome.verdict is Verdict.PERMANENT:
             self._halt(lane, batch, error)
@@ -160,3 +162,9 @@ class Sender:
         lane.acknowledged()
         self._on_acknowledged(lane, batch)
         self._reports.tell(waited)
+
+
+def _being_cancelled(error: BaseException) -> bool:
+    """Whether our own task is being ended; a cancellation that comes out of aiokafka is an error like any other."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0

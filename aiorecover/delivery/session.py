@@ -153,11 +153,15 @@ class Session:
         return self._producer
 
     async def _run(self) -> None:
-        while True:
-            await self._connect()
-            await self._watch()
-            self._set_state("connecting")
-            await self._drop()
+        while not self._closing:
+            try:
+                await self._connect()
+                await self._watch()
+                self._set_state("connecting")
+                await self._drop()
+            except Exception:
+                log.exception("the kafka session failed unexpectedly: connecting anew")
+                await asyncio.sleep(RECONNECT_MAX)
 
     async def _connect(self) -> None:
         pause = self._config.retry_backoff_ms / 1000

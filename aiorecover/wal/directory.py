@@ -20,7 +20,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from aiorecover.errors import WalCorruptError, WalDestinationError, WalFormatError, WalIOError, WalLockedError
+from aiorecover.errors import (
+    WalCorruptError,
+    WalDestinationError,
+    WalError,
+    WalFormatError,
+    WalIOError,
+    WalLockedError,
+)
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination
 from aiorecover.wal.recovery import Plan, SlotFound, classify, plan, slot_bytes_of
@@ -80,7 +87,7 @@ class Directory:
         self.ring.sync()
         try:
             self.checkpoint_file.write(checkpoint)
-        except WalIOError as error:
+        except WalError as error:  # no room is no better: the copy may be half written
             self.ring.poison(error)
             raise
         self.checkpoint = checkpoint

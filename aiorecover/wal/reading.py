@@ -46,6 +46,7 @@ class Reader:
         self.slot: Slot | None = None
         self.offset = fmt.FIRST_FRAME
         self.expected = 1
+        self.moved = False  # the last `take` went forward
         self.found = 0  # unsettled records of earlier epochs, so far
 
     @property
@@ -57,6 +58,16 @@ class Reader:
         if slot.sealed and self.offset >= slot.tail:
             return slot.header.ordinal + 1, 0
         return slot.header.ordinal, self.expected
+
+    @property
+    def has_more(self) -> bool:
+        """Frames of this epoch were stored behind the place where it stands."""
+        slot, ring = self.slot, self._ring
+        if slot is None:
+            return bool(ring.live)
+        if slot.header.epoch == ring.epoch:
+            return ring.sequence >= self.expected
+        return ring.after(slot) is not None
 
     def behind(self, slot: Slot, place: int, sequence: int) -> "Reader":
         """Another reader, standing at a frame that this one has passed."""
@@ -74,16 +85,27 @@ class Reader:
 
     def take(self, limit: int) -> list[Entry]:
         """Up to ``limit`` unsettled frames, oldest first; empty when there is nothing more at the moment."""
+        while True:
+            entries = self.look(limit)
+            if entries or not self.moved:
+                return entries
+
+    def look(self, limit: int) -> list[Entry]:
+        """As `take`, but of one window at most: for who must not be held up by gigabytes of settled frames.
+
+        Empty with ``moved``: only settled frames stood there, look again.
+        """
+        self.moved = False
         if self._primary:
             entries = self._take_recent(limit)
             if entries:
                 return entries
-        while True:
-            if not self._find_slot():
-                return []
-            entries, more = self._take_window(limit)
-            if entries or not more:
-                return entries
+        if not self._find_slot():
+            return []
+        before = self.at, self.offset
+        entries, _ = self._take_window(limit)
+        self.moved = (self.at, self.offset) != before
+        return entries
 
     # -- from memory -------------------------------------------------------------------------------------------------
 

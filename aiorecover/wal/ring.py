@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from aiorecover.errors import RecordTooLargeError, WalError, WalFullError, WalIOError
+from aiorecover.errors import RecordTooLargeError, WalCorruptError, WalError, WalFullError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checksum import crc32
 from aiorecover.wal.recovery import Plan
@@ -285,6 +285,8 @@ class Ring:
             words[place] = salt
         count = len(places)  # beforehand: a signal handler that publishes during the call counts too
         slot.unsettled -= count
+        if slot.unsettled < 0:  # a frame was settled twice: what we know of this slot is wrong, so free nothing more
+            self.poison(WalCorruptError(f"a record was settled twice: reopen the directory slot={slot.header.ordinal}"))
         if slot.done:
             self._unmap(slot)
 
@@ -415,6 +417,8 @@ class Ring:
         except WalIOError as error:
             self.poison(error)
             raise
+        if self.failure is not None:  # poisoned meanwhile: nobody may count on what this one flushed
+            raise self.failure
 
     def poison(self, error: WalError) -> None:
         """Accept and recycle nothing until reopened (I7); delivery goes on."""

@@ -7,6 +7,8 @@ for the next one; at any moment at most one runs and one is wanted.
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from aiorecover.errors import ClosedError
+
 
 class GroupCommit:
     """Releases waiters by generations of ``sync`` calls."""
@@ -35,10 +37,12 @@ class GroupCommit:
             released, self._waiting = self._waiting, []
             try:
                 await self._sync()
+            except asyncio.CancelledError:
+                stopped = ClosedError("stopped before the flush ended: the record is stored, but may not be durable")
+                _fail([*released, *self._waiting], stopped)
+                raise
             except Exception as error:  # noqa: BLE001 - whatever it is, nobody waits for ever
-                for waiter in released:
-                    if not waiter.done():
-                        waiter.set_exception(error)
+                _fail(released, error)
             else:
                 for waiter in released:
                     if not waiter.done():
@@ -48,3 +52,9 @@ class GroupCommit:
         """Wait for the running generation."""
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
+
+
+def _fail(waiters: "list[asyncio.Future[None]]", error: Exception) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_exception(error)

@@ -35,13 +35,14 @@ def run_cycles(
     *,
     name: str = "cycles",
     meanwhile: AbstractContextManager[Any] | None = None,
+    longest_life_s: float = 1.2,
     report: Callable[[str], None] = lambda _: None,
 ) -> Verdict:
     """Kill `cycles` lives of one publisher, let another one deliver the rest, and judge.
 
     What the seed decides is repeated with it (load, options, moments); what the machine decides is not. `directory`
     takes the write-ahead log and the children's log. `meanwhile` is entered for the cycles and left before the rest
-    is delivered: brokers that fail on their own.
+    is delivered: brokers that fail on their own. A life that publishes is killed within `longest_life_s`.
     """
     rng = random.Random(seed)
     topics = [f"{name}-{seed}-{number}-{os.urandom(3).hex()}" for number in range(TOPICS)]
@@ -63,7 +64,7 @@ def run_cycles(
     )
     with meanwhile or nullcontext():
         for cycle in range(1, cycles + 1):
-            child, how = _one_cycle(rng, base, cycle, shared, log)
+            child, how = _one_cycle(rng, base, cycle, shared, log, longest_life_s)
             ledger.take(child)
             report(f"seed={seed} cycle={cycle}/{cycles} {how} accepted={sum(map(len, ledger.accepted.values()))}")
     drain = [("flush", {"timeout_ms": int(_DRAIN_WITHIN_S * 1000)})]
@@ -75,7 +76,9 @@ def run_cycles(
     return examine(cluster, topics, ledger, left=statistics["left"])
 
 
-def _one_cycle(rng: random.Random, base: Task, cycle: int, shared: dict[str, Any], log: Path) -> tuple[Child, str]:
+def _one_cycle(
+    rng: random.Random, base: Task, cycle: int, shared: dict[str, Any], log: Path, longest_life_s: float
+) -> tuple[Child, str]:
     """One life and its end; how it ended, for people."""
     end = rng.choices(["opening", "publishing", "stopping", "stopped"], [25, 55, 15, 5])[0]
     options = _options(rng, shared)
@@ -102,7 +105,7 @@ def _one_cycle(rng: random.Random, base: Task, cycle: int, shared: dict[str, Any
         child.finish()
         return child, end
     child.wait_for({"opening": "starting", "publishing": "opened", "stopping": "stopping"}[end])
-    longest = {"opening": 0.06, "publishing": 1.2, "stopping": 0.05}[end]
+    longest = {"opening": 0.06, "publishing": longest_life_s, "stopping": 0.05}[end]
     pause = rng.uniform(0.0, longest)
     time.sleep(pause)
     child.kill()

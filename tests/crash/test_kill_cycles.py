@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.crash.cycles import run_cycles
 from tests.support.broker import Cluster
 
 
+@pytest.mark.timeout(240)
 def test_every_accepted_record_survives_ten_kills_in_order(kafka: Cluster, tmp_path: Path) -> None:
     verdict = run_cycles(kafka, cycles=10, seed=3, directory=tmp_path, report=print)
     print(verdict)

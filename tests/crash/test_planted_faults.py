@@ -17,6 +17,8 @@ from tests.crash.lives import Child
 from tests.crash.planted import FAULTS
 from tests.support.broker import KafkaCluster
 
+pytestmark = pytest.mark.timeout(240)
+
 Step = tuple[str, dict[str, Any]]
 
 NOWHERE = "127.0.0.1:1"  # no broker listens there

@@ -27,7 +27,7 @@ from aiorecover.wal.storage import StorageFile
 
 SECTOR = 512  # written whole or not at all: the one thing that the package docstring assumes of a disk
 PAGE = 4096
-SHARES = (0.0, 0.05, 0.3, 0.7, 0.95, 1.0)  # of the sectors that were not synced, how many a power cut lets through
+SHARES = (0.0, 0.1, 0.5, 0.5, 0.9, 1.0)  # of the sectors that were not synced, how many a power cut lets through
 
 
 class MemoryFile(StorageFile):

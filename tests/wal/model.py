@@ -19,7 +19,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Checkpoint, Destination
 from aiorecover.wal.recovery import classify
 from aiorecover.wal.slot import Slot
-from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing, read
+from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing, read, take
 
 if TYPE_CHECKING:
     from aiorecover.wal.reading import Reader
@@ -127,9 +127,7 @@ class _CutError(Exception):
 
 sizes = st.sampled_from([1, 30, 300, 1200, 2100, 5000, 15_000])
 seeds = st.integers(0, 2**32)
-moments = st.sampled_from(
-    [None, ("ring", "before"), ("ring", "after"), ("checkpoint", "before"), ("checkpoint", "after")]
-)
+moments = st.sampled_from([("ring", "before"), ("ring", "after"), ("checkpoint", "before"), ("checkpoint", "after")])
 
 
 class RingMachine(RuleBasedStateMachine):
@@ -187,7 +185,7 @@ class RingMachine(RuleBasedStateMachine):
         given = self.opened.reader.take(limit)
         demand(len(given) <= limit, "no more than was asked for", len(given))
         records = found(given)
-        self.ledger.take(records, last=not given)
+        self.ledger.take(records, last=not given and not self.opened.reader.moved)
         for entry, (position, _) in zip(given, records, strict=True):
             self.entries[position] = entry
         reported = missing(self.opened.ring)
@@ -217,7 +215,7 @@ class RingMachine(RuleBasedStateMachine):
         start = random.Random(seed).choice(self.ledger.handed)
         slot, place, sequence, _ = self.entries[start]
         self.second = self.opened.reader.behind(slot, place, sequence)
-        again = found(read(self.second, 25)) if seed % 2 else found(self.second.take(3))
+        again = found(read(self.second, 25)) if seed % 2 else found(take(self.second, 3))
         demand(again[0][0] == start, "a second reader begins where it is put", again[0][0])
         for position, record in again:
             waits = position in self.ledger.ahead or position not in self.ledger.settled
@@ -254,10 +252,11 @@ class RingMachine(RuleBasedStateMachine):
         destination = Destination(name="shop", cluster_id=str(self.number) * 300)  # several sectors: it can be torn
         self.captured = self.opened.directory.next_checkpoint(self.opened.ring.watermark(), destination)
 
-    @precondition(lambda self: self.captured is not None)
-    @rule(traffic=st.booleans(), end=moments, power=st.none() | seeds)
+    @rule(traffic=st.booleans(), end=st.none() | moments, power=st.none() | seeds)
     def write_checkpoint(self, traffic: bool, end: tuple[str, str] | None, power: int | None) -> None:
         """The rest of it: publishing goes on during the flush, and the end may come at each step."""
+        if self.captured is None:
+            self.capture()
         disk = self.opened.disk
         snapshot = self.ledger.snapshot()
 
@@ -309,18 +308,12 @@ class RingMachine(RuleBasedStateMachine):
 
     # -- the end of a life -----------------------------------------------------------------------------------------
 
-    @rule()
-    def die(self) -> None:
-        self._end(None)
-
-    @rule(seed=seeds)
-    def lose_power(self, seed: int) -> None:
-        self._end(seed)
-
-    @rule()
-    def stop_and_start(self) -> None:
-        self.opened.directory.close()
-        self._end(None)
+    @rule(stopped=st.booleans(), power=st.none() | seeds)
+    def end(self, stopped: bool, power: int | None) -> None:
+        """The process stops or is killed, or the machine goes down."""
+        if stopped:
+            self.opened.directory.close()
+        self._end(power)
 
     def _end(self, power: int | None) -> None:
         if power is None:
@@ -340,9 +333,9 @@ class RingMachine(RuleBasedStateMachine):
         self.leave()
         while self.ledger.ahead:
             self.read(100)
-        self.read(100)
+        demand(take(self.opened.reader, 1) == [], "at the end is the end")
         self._settle(list(self.ledger.handed))
-        self.opened.reader.take(1)
+        take(self.opened.reader, 1)
         self.capture()
         self.write_checkpoint(traffic=False, end=None, power=None)
         self.recycle()

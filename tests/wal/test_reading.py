@@ -12,7 +12,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal.reading import WINDOW, Reader, Undecodable
 from aiorecover.wal.ring import RECENT, RECENT_BYTES, Entry
 from tests.wal.memory import broken, no_room
-from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing, read
+from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing, read, take
 
 LARGE_SLOT = 1024 * 1024  # several windows
 
@@ -162,7 +162,7 @@ def test_the_place_of_a_reader_is_in_the_order_of_the_records() -> None:
     assert opened.reader.at == (0, 0)
     opened.append(*payloads(100, [400]))
     places = [opened.reader.at]
-    while opened.reader.take(3):
+    while take(opened.reader, 3):
         places.append(opened.reader.at)
     assert places == sorted(places)
     assert places[-1] == (opened.ring.live[-1].header.ordinal, 101)
@@ -529,7 +529,7 @@ def test_a_call_that_fails_once_costs_no_record(call: str) -> None:
 
 
 def take_all(reader: Reader, into: list[Entry]) -> None:
-    while taken := reader.take(10):
+    while taken := take(reader, 10):
         into += taken
 
 
