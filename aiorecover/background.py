@@ -112,8 +112,7 @@ class Background:
             await asyncio.sleep(min(RECYCLE_TICK, interval))
             ring = self._directory.ring
             due = clock() - last >= interval
-            if due:
-                self._check_files()
+            self._check_files()
             if ring.recyclable or (due and ring.watermark() != mark):
                 mark = ring.watermark()
                 await self.checkpoint()

@@ -147,7 +147,10 @@ class RecoverableProducer:
         )
 
     async def stop(self, timeout_ms: int | None = None) -> int:
-        """Deliver what can be delivered in time, then close; the number of records left in the ring.
+        """Deliver what can be delivered in time, then close; the number of records known to be left in the ring.
+
+        Records of earlier epochs that were not looked at yet are counted as their slots' seals say; those in a slot
+        that a crash left open are not known before they are read.
 
         Args:
             timeout_ms: for all of it, in milliseconds; None takes ``stop_timeout_ms``. It returns in time whatever
@@ -200,7 +203,9 @@ class RecoverableProducer:
         """Accept one record: when this returns, it is in the ring and survives the death of the process.
 
         Does not wait, except for ``fsync="always"``, for space with ``on_full="wait"``, and for the turn that it gives
-        to the loop every 256 calls or 1 ms, before it stores: cancelled there, nothing is accepted.
+        to the loop every 256 calls or 1 ms, before it stores: cancelled there, nothing is accepted (cancelled while
+        ``fsync="always"`` waits for the disk, the record is stored and will be delivered). Calls that run at
+        the same time in several tasks may overtake each other there; order is that of the receipts' sequences.
 
         Args:
             topic: Kafka's topic.
@@ -266,13 +271,30 @@ class RecoverableProducer:
     ) -> "concurrent.futures.Future[Receipt]":
         """As `publish`, from another thread; the future is done once the record is accepted.
 
+        The calls of one thread keep their order, unless they have to wait (``fsync="always"``, ``on_full="wait"``).
+
         Raises:
             ClosedError: at once, or through the future, when the producer is not running.
 
         """
         if self._life != "running":
             raise self._closed_error()
-        return asyncio.run_coroutine_threadsafe(self.publish(topic, value, **fields), self._loop)
+        if self._every or self._config.on_full == "wait":  # these wait, and give their turns
+            return asyncio.run_coroutine_threadsafe(self.publish(topic, value, **fields), self._loop)
+        future: concurrent.futures.Future[Receipt] = concurrent.futures.Future()
+        self._loop.call_soon_threadsafe(self._publish_for_thread, future, topic, value, fields)
+        return future
+
+    def _publish_for_thread(
+        self, future: "concurrent.futures.Future[Receipt]", topic: str, value: object, fields: dict[str, Any]
+    ) -> None:
+        """In the loop's thread, in the order of the calls."""
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(self.publish_nowait(topic, value, **fields))
+        except Exception as error:  # noqa: BLE001 - the caller's, in its own thread
+            future.set_exception(error)
 
     def _store(
         self,

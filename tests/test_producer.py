@@ -479,6 +479,22 @@ async def test_publishing_outside_start_and_stop_is_refused_in_plain_words(tmp_p
         await producer.start()
 
 
+async def test_flushing_an_empty_ring_returns_at_once(tmp_path: Path) -> None:
+    async with RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, stop_timeout_ms=300) as producer:
+        await producer.flush(timeout_ms=5_000)
+
+
+async def test_a_flush_that_waits_ends_with_the_producer(tmp_path: Path) -> None:
+    producer = RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE)
+    await producer.start()
+    await producer.publish("t", b"v")
+    waiting = asyncio.create_task(producer.flush())
+    await asyncio.sleep(0.05)
+    assert await producer.stop(timeout_ms=300) == 1
+    with pytest.raises(ClosedError, match="next start"):
+        await waiting
+
+
 async def test_the_log_names_the_directory_absolutely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,6 +13,7 @@ from aiorecover.delivery.reports import Reports
 from aiorecover.delivery.router import Router
 from aiorecover.delivery.sender import Sender
 from aiorecover.delivery.session import Session
+from aiorecover.errors import ClosedError
 from aiorecover.record import decode
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Entry, Ring
@@ -47,6 +48,7 @@ class Delivery:
             on_acknowledged=self._on_acknowledged,
             on_halted=self._on_halted,
         )
+        self._closed = False
         self.on_change: Callable[[], None] = lambda: None
         self._progress: set[asyncio.Future[None]] = set()
 
@@ -56,6 +58,8 @@ class Delivery:
 
     async def close(self) -> None:
         """Stop sending; whatever is not acknowledged stays in the ring."""
+        self._closed = True
+        self._notify()
         try:
             await self.sender.close()
         finally:
@@ -163,7 +167,15 @@ class Delivery:
         self.on_change()
 
     async def _changed(self) -> None:
-        """Wait for the next acknowledgement or change."""
+        """Wait for the next acknowledgement or change.
+
+        Raises:
+            ClosedError: delivery was stopped: nothing will change any more.
+
+        """
+        if self._closed:
+            message = "the producer was stopped before everything was in kafka: it is delivered after the next start"
+            raise ClosedError(message)
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._progress.add(future)
         try:

@@ -85,7 +85,8 @@ Operations
 Recovery, on opening
     1. Lock the instance directory (flock), compare the inode with the path.
     2. Read both checkpoint copies; the valid one with the higher generation counts.
-    3. The slot size: from a checkpoint, else from the first header found.
+    3. The slot size: from a checkpoint, else from the first header found. A file that was cut inside a slot gets its
+       length back: what is left there is read like any damage.
     4. Classify every slot by its two header copies: blank, live, damaged (`recovery.classify`).
     5. Order the lives by ordinal; free those that the watermark covers (`recovery.plan`).
     6. Epoch = 1 + the highest in both copies and all headers; both copies are written and flushed (I5).

@@ -4,6 +4,7 @@ Reading uses ``preadv`` into one reused buffer, never a mapping: a damaged secto
 backlog does not count as resident memory.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,8 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal.checksum import crc32
 from aiorecover.wal.ring import RECENT, Damage, Entry, Ring
 from aiorecover.wal.slot import Slot
+
+log = logging.getLogger("aiorecover.wal")
 
 WINDOW = 128 * 1024  # about 600 records: parsing and dispatching one window takes 1-2 ms of the loop
 READ_AHEAD = 2 * 1024 * 1024  # the kernel fetches this much while we work on a window
@@ -46,7 +49,8 @@ class Reader:
         self.slot: Slot | None = None
         self.offset = fmt.FIRST_FRAME
         self.expected = 1
-        self.moved = False  # the last `take` went forward
+        self._dead_end = 0  # nothing holds up to this tail of the slot that is written; more may come
+        self.moved = False  # the last `look` went forward
         self.found = 0  # unsettled records of earlier epochs, so far
 
     @property
@@ -66,7 +70,7 @@ class Reader:
         if slot is None:
             return bool(ring.live)
         if slot.header.epoch == ring.epoch:
-            return ring.sequence >= self.expected
+            return ring.sequence >= self.expected and (slot.sealed or slot.tail > self._dead_end)
         return ring.after(slot) is not None
 
     def behind(self, slot: Slot, place: int, sequence: int) -> "Reader":
@@ -154,7 +158,7 @@ class Reader:
                 continue
             sealed = slot.sealed  # before its end is looked up: a signal handler may fill it and go on meanwhile
             end = self._ring.end_of(slot)
-            if end is None or self.offset < end:
+            if end is None or (self.offset < end and (sealed or end > self._dead_end)):
                 return True
             if not sealed:
                 return False
@@ -177,6 +181,7 @@ class Reader:
         self.offset = fmt.FIRST_FRAME
         self.expected = slot.header.first_sequence
         self._window = (0, 0)
+        self._dead_end = 0
 
     def _report_between(self, slot: Slot, following: Slot) -> None:
         """A whole slot is gone: the sequences of one epoch do not join."""
@@ -299,6 +304,7 @@ class Reader:
             self._close_old(slot)
             return True
         if not sealed:  # frames still come to it: the next one will show what is missing
+            self._dead_end = end
             return False
         if slot.last_sequence >= self.expected:
             self._report(slot, self.expected, slot.last_sequence, self.offset)
@@ -319,6 +325,14 @@ class Reader:
         if self._primary and first <= last:
             damage = Damage(slot.header.epoch, first, last, slot.header.ordinal, slot.file_offset + offset)
             self._ring.damage.append(damage)
+            log.error(
+                "records are missing from the ring epoch=%d sequences=%d-%d slot=%d file_offset=%d",
+                damage.epoch,
+                damage.first,
+                damage.last,
+                damage.slot,
+                damage.file_offset,
+            )
 
     def _next_frame(self, slot: Slot, limit: int) -> tuple[int, int] | None:
         """The next valid frame behind ``offset``, found by its settle word (never by trying every byte)."""

@@ -19,7 +19,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Checkpoint, Destination
 from aiorecover.wal.recovery import classify
 from aiorecover.wal.slot import Slot
-from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing, read, take
+from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing, read
 
 if TYPE_CHECKING:
     from aiorecover.wal.reading import Reader
@@ -185,7 +185,7 @@ class RingMachine(RuleBasedStateMachine):
         given = self.opened.reader.take(limit)
         demand(len(given) <= limit, "no more than was asked for", len(given))
         records = found(given)
-        self.ledger.take(records, last=not given and not self.opened.reader.moved)
+        self.ledger.take(records, last=not given)
         for entry, (position, _) in zip(given, records, strict=True):
             self.entries[position] = entry
         reported = missing(self.opened.ring)
@@ -215,7 +215,7 @@ class RingMachine(RuleBasedStateMachine):
         start = random.Random(seed).choice(self.ledger.handed)
         slot, place, sequence, _ = self.entries[start]
         self.second = self.opened.reader.behind(slot, place, sequence)
-        again = found(read(self.second, 25)) if seed % 2 else found(take(self.second, 3))
+        again = found(read(self.second, 25)) if seed % 2 else found(self.second.take(3))
         demand(again[0][0] == start, "a second reader begins where it is put", again[0][0])
         for position, record in again:
             waits = position in self.ledger.ahead or position not in self.ledger.settled
@@ -333,9 +333,9 @@ class RingMachine(RuleBasedStateMachine):
         self.leave()
         while self.ledger.ahead:
             self.read(100)
-        demand(take(self.opened.reader, 1) == [], "at the end is the end")
+        demand(self.opened.reader.take(1) == [], "at the end is the end")
         self._settle(list(self.ledger.handed))
-        take(self.opened.reader, 1)
+        self.opened.reader.take(1)
         self.capture()
         self.write_checkpoint(traffic=False, end=None, power=None)
         self.recycle()

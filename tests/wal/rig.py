@@ -119,18 +119,10 @@ class Opened:
         self.directory.close()
 
 
-def take(reader: Reader, limit: int) -> list[Entry]:
-    """What comes next, also behind windows full of settled frames; empty only at the end."""
-    while True:
-        taken = reader.take(limit)
-        if taken or not reader.moved:
-            return taken
-
-
 def read(reader: Reader, limit: int = 100) -> list[Entry]:
     """All that there is to read."""
     entries: list[Entry] = []
-    while taken := take(reader, limit):
+    while taken := reader.take(limit):
         assert len(taken) <= limit
         entries += taken
     return entries

@@ -340,13 +340,14 @@ def test_a_planted_fault_is_reported_and_without_it_the_same_scenario_is_green(
     scenario()
 
 
-FOUND_BY_THE_MODEL: list[Fault] = [  # the others it finds too, in tens of seconds
+FOUND_BY_THE_MODEL: list[Fault] = [  # of all seeds that were tried; the others by most of them
     recycle_what_waits,
+    recycle_without_a_durable_watermark,
     recycle_under_a_reader,
-    forget_the_salt,
+    capture_after_the_flush,
     write_without_flushing,
-    always_write_the_same_copy,
     open_without_a_new_epoch,
+    open_without_writing_the_epoch,
 ]
 
 
@@ -358,7 +359,7 @@ def test_the_model_finds_a_fault_without_being_told_where_to_look(fault: Fault, 
         run_state_machine_as_test(
             RingMachine,
             settings=settings(
-                max_examples=400,
+                max_examples=2000,
                 stateful_step_count=40,
                 deadline=None,
                 derandomize=True,

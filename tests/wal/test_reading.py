@@ -12,7 +12,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal.reading import WINDOW, Reader, Undecodable
 from aiorecover.wal.ring import RECENT, RECENT_BYTES, Entry
 from tests.wal.memory import broken, no_room
-from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing, read, take
+from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing, read
 
 LARGE_SLOT = 1024 * 1024  # several windows
 
@@ -80,6 +80,51 @@ def test_reading_in_between_at_any_pace_changes_nothing(steps: list[tuple[int, i
                 got += opened.reader.take(limit)
         got += opened.read()
         assert found(got) == list(opened.accepted.items())
+
+
+def test_a_look_is_bounded_however_much_is_settled() -> None:
+    """The dispatcher may not be held up by gigabytes in which nothing waits."""
+    opened = Opened(Disk(slot_bytes=LARGE_SLOT))
+    opened.append(*payloads(20_000, [100]))
+    entries = opened.read(1000)
+    opened.settle(entries[:-1])
+    following = opened.dies()
+    read_bytes = looks = 0
+
+    def count() -> None:
+        nonlocal read_bytes
+        read_bytes += WINDOW
+
+    following.disk.ring.before["read"] = count
+    while not (got := following.reader.look(1000)):
+        assert following.reader.moved
+        looks += 1
+        assert read_bytes <= looks * WINDOW
+    assert found(got) == found(entries[-1:])
+    assert looks > 10
+    assert following.reader.take(1) == []
+    assert not following.reader.moved
+
+
+def has_more(opened: Opened) -> bool:
+    return opened.reader.has_more
+
+
+def test_a_reader_knows_whether_there_is_more() -> None:
+    opened = Opened()
+    assert not has_more(opened)
+    opened.append(b"old")
+    for reopened in (opened, opened.dies()):
+        assert has_more(reopened)
+        reopened.read()
+        assert not has_more(reopened)
+        reopened.append(b"new")
+        assert has_more(reopened)
+        reopened.fill_slot()
+        reopened.read()
+        assert not has_more(reopened)
+        reopened.append(b"f" * 500)
+        assert has_more(reopened)  # in the next slot
 
 
 def test_a_reader_goes_from_the_backlog_of_several_lives_into_this_one() -> None:
@@ -162,7 +207,7 @@ def test_the_place_of_a_reader_is_in_the_order_of_the_records() -> None:
     assert opened.reader.at == (0, 0)
     opened.append(*payloads(100, [400]))
     places = [opened.reader.at]
-    while take(opened.reader, 3):
+    while opened.reader.take(3):
         places.append(opened.reader.at)
     assert places == sorted(places)
     assert places[-1] == (opened.ring.live[-1].header.ordinal, 101)
@@ -456,7 +501,9 @@ def test_damage_where_frames_still_come_is_reported_with_the_next_one() -> None:
         opened.disk.ring.damage(fmt.frame_end(fmt.FIRST_FRAME, 3000) + 100, b"rot")
         assert [record[:1] for _, record in found(opened.read())] == [b"a"]
         assert opened.reader.take(1) == []
+        assert not has_more(opened)  # until something comes: nobody need look again and again
         opened.append(b"c" * 3000)
+        assert has_more(opened)
         assert [record[:1] for _, record in found(opened.read())] == [b"c"]
         assert missing(opened.ring) == [(1, 2)]
         opened.append(b"d" * 3000)
@@ -529,7 +576,7 @@ def test_a_call_that_fails_once_costs_no_record(call: str) -> None:
 
 
 def take_all(reader: Reader, into: list[Entry]) -> None:
-    while taken := take(reader, 10):
+    while taken := reader.take(10):
         into += taken
 
 

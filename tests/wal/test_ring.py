@@ -183,6 +183,20 @@ def test_a_handle_of_an_earlier_life_cannot_settle() -> None:
         assert found(opened.dies().read()) == waiting
 
 
+def test_a_frame_that_is_settled_twice_stops_everything_that_frees() -> None:
+    """Which frame waits instead, nobody knows: the files do, and the next opening reads them."""
+    with Opened() as opened:
+        opened.append(b"one", b"two")
+        entries = opened.read()
+        opened.settle([entries[0], entries[0]])
+        assert opened.ring.failure is None  # it looks as if both were settled
+        opened.settle([entries[0]])
+        with pytest.raises(WalError, match="settled twice: reopen the directory"):
+            opened.append(b"x" * 16_000)
+        assert opened.ring.recycle(fmt.position(9, 9)) == 0
+        assert found(opened.dies().read()) == [((1, 2), b"two")]
+
+
 def test_a_store_of_an_earlier_life_into_the_next_one_settles_nothing() -> None:
     """I3: the settle word is the salt of one life; another life's is neither settled nor open."""
     with Opened() as opened:

@@ -17,7 +17,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal.ring import Entry
 from aiorecover.wal.slot import Slot
 from tests.wal.interruption import Interruption
-from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing, take
+from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing
 
 # -- what is interrupted ---------------------------------------------------------------------------------------------
 
@@ -104,7 +104,7 @@ class Reads(Scenario):
         self.opened.append(b"in the slot at hand", b"read from the file" * 200, b"from memory", b"from memory")
 
     def act(self) -> None:
-        while taken := take(self.opened.reader, 3):
+        while taken := self.opened.reader.take(3):
             self.handed += taken
 
 
@@ -124,7 +124,7 @@ class ReadsBacklog(Scenario):
         self.opened = self.opened.dies()
 
     def act(self) -> None:
-        while taken := take(self.opened.reader, 100):
+        while taken := self.opened.reader.take(100):
             self.handed += taken
 
 
@@ -196,7 +196,7 @@ def _waiting_in(opened: Opened, slot: Slot) -> list[Entry]:
     """What a reader finds that begins at this slot, in this slot."""
     second = opened.reader.behind(slot, fmt.FIRST_FRAME // 4 + 4, slot.header.first_sequence)
     entries = []
-    while taken := take(second, 100):
+    while taken := second.take(100):
         entries += [entry for entry in taken if entry[0] is slot]
     second.close()
     return entries

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aiorecover.errors import WalIOError
+from aiorecover.errors import ClosedError, WalIOError
 from aiorecover.wal.keeper import Keeper
 from aiorecover.wal.sync import GroupCommit
 from tests.wal.rig import Opened, found
@@ -155,6 +155,20 @@ async def test_who_gives_up_waiting_is_not_told_of_the_failure() -> None:
     await disk.end(WalIOError(5, "failed"))
     assert tasks[0].cancelled()
     assert isinstance(tasks[1].exception(), WalIOError)
+
+
+@pytest.mark.asyncio
+async def test_a_loop_that_ends_leaves_nobody_waiting() -> None:
+    disk = SlowDisk()
+    commit = GroupCommit(disk.sync)
+    tasks = [publisher(disk, commit) for _ in range(2)]
+    await settle()
+    tasks.append(publisher(disk, commit))
+    await settle()
+    assert commit._task is not None
+    commit._task.cancel()
+    results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+    assert [type(result) for result in results] == [ClosedError] * 3
 
 
 @pytest.mark.asyncio

@@ -1,0 +1,188 @@
+"""Dispatching with a stand-in for the session, so that every interleaving can be arranged."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka.structs import RecordMetadata, TopicPartition
+
+from aiorecover import RecoverableProducer
+from aiorecover.delivery import delivery as delivery_module
+from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.lane import Identity
+from aiorecover.delivery.partitioner import partition_for
+from aiorecover.delivery.session import Session
+from aiorecover.errors import WalIOError
+from aiorecover.wal.reading import Reader
+
+pytestmark = pytest.mark.asyncio
+
+
+class Kafka:
+    """What the stand-in session knows and was sent."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, set[int]] = {"a": {0}, "b": {0}}
+        self.sent: list[tuple[str, int, list[int]]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    def places(self, topic: str, partition: int) -> list[int]:
+        return [place for name, number, places in self.sent if (name, number) == (topic, partition) for place in places]
+
+
+@pytest.fixture
+def kafka_stand_in(monkeypatch: pytest.MonkeyPatch) -> Kafka:
+    kafka = Kafka()
+
+    class StandIn(Session):
+        def start(self) -> None:
+            self.state = "connected"
+            asyncio.get_running_loop().call_soon(self._on_metadata)
+
+        async def close(self) -> None:
+            self._closing = True
+
+        async def identity(self) -> Identity:
+            return Identity(1, 0)
+
+        async def send(self, batch: LaneBatch, topic: str, partition: int) -> RecordMetadata:
+            await kafka.gate.wait()
+            await asyncio.sleep(0.001)
+            kafka.sent.append((topic, partition, [place for _, places in batch.frames for place in places]))
+            return RecordMetadata(topic, partition, TopicPartition(topic, partition), 0, 0, 0, 0)
+
+        def partitions(self, topic: str) -> frozenset[int]:
+            return frozenset(kafka.topics.get(topic, ()))
+
+        available = partitions
+
+        async def discover(self) -> None:
+            self._on_metadata()
+
+    monkeypatch.setattr(delivery_module, "Session", StandIn)
+    return kafka
+
+
+def producer_of(path: Path, **options: Any) -> RecoverableProducer:
+    return RecoverableProducer(
+        path, bootstrap_servers="nowhere:1", wal_min_free_bytes=0, stop_timeout_ms=500, **options
+    )
+
+
+def metadata_came(producer: RecoverableProducer) -> None:
+    assert producer._opened is not None
+    producer._opened.delivery._on_metadata()
+
+
+def publish_to_any_partition(producer: RecoverableProducer) -> None:
+    """As if it had been published before the metadata was known."""
+    producer._existing_partition = lambda topic, partition: partition  # type: ignore[method-assign, assignment, return-value]
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not true():  # noqa: ASYNC110 - looked at from outside
+            await asyncio.sleep(0.01)
+
+
+async def test_two_gaps_caught_up_together_dispatch_no_record_twice(kafka_stand_in: Kafka, tmp_path: Path) -> None:
+    kafka_stand_in.topics["t"] = {0, 1}
+    fails = False
+
+    def partitioner(key: bytes | None, every: list[int], available: list[int]) -> int:
+        if fails:
+            raise RuntimeError("the registry is down")
+        return 0
+
+    async with producer_of(tmp_path, partitioner=partitioner) as producer:
+        await producer.publish("t", b"0", key=b"k")
+        await producer.flush(timeout_ms=20_000)
+        publish_to_any_partition(producer)
+        kafka_stand_in.gate.clear()
+        await producer.publish("t", b"falls behind", partition=9)
+        await producer.publish("t", b"in flight", key=b"k")
+        await asyncio.sleep(0.1)
+        fails = True
+        await producer.publish("t", b"falls behind too", key=b"other")
+        await asyncio.sleep(0.1)
+        fails = False
+        kafka_stand_in.topics["t"] = set(range(10))
+        metadata_came(producer)
+        kafka_stand_in.gate.set()
+        await producer.flush(timeout_ms=20_000)
+        figures = producer.statistics()
+    assert (figures.accepted, figures.delivered, figures.pending) == (4, 4, 0)
+    assert sum(len(places) for _, _, places in kafka_stand_in.sent) == 4
+
+
+async def test_a_keyed_record_does_not_overtake_what_its_new_partition_has_to_catch_up(
+    kafka_stand_in: Kafka, tmp_path: Path
+) -> None:
+    kafka_stand_in.topics["t"] = {0}
+    key = next(b"%d" % number for number in range(99) if partition_for(b"%d" % number, 2) == 1)
+    async with producer_of(tmp_path) as producer:
+        publish_to_any_partition(producer)
+        await producer.publish("t", b"0")
+        await producer.flush(timeout_ms=20_000)
+        for _ in range(1500):
+            older = await producer.publish("t", b"waits for its partition", partition=1, key=key)
+        await asyncio.sleep(0.1)
+        kafka_stand_in.topics["t"] = {0, 1}
+        metadata_came(producer)
+        newer = await producer.publish("t", b"newer", key=key)
+        await producer.flush(timeout_ms=20_000)
+    order = kafka_stand_in.places("t", 1)
+    assert order == sorted(order)
+    assert order.index(older._place) < order.index(newer._place)
+
+
+async def test_a_lane_with_one_record_is_handed_over_while_another_keeps_the_dispatcher_busy(
+    kafka_stand_in: Kafka, tmp_path: Path
+) -> None:
+    async with producer_of(tmp_path) as producer:
+        await producer.publish("a", b"1")
+        await producer.publish("b", b"1")
+        await producer.flush(timeout_ms=20_000)
+        waiting = asyncio.create_task((await producer.publish("b", b"alone")).delivered())
+        for _ in range(2_000_000):  # seconds; it never stops to await anything else
+            await producer.publish("a", b"v" * 100, key=b"k")
+            if waiting.done():
+                break
+        assert waiting.done()
+        await waiting
+
+
+async def test_a_reading_that_fails_once_is_begun_again_and_nothing_is_lost(
+    kafka_stand_in: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    look = Reader.look
+    failed: list[bool] = []
+
+    def fails_once(self: Reader, limit: int) -> Any:
+        if not failed:
+            failed.append(True)
+            raise WalIOError(5, "the sector is unreadable today")
+        return look(self, limit)
+
+    monkeypatch.setattr(Reader, "look", fails_once)
+    async with producer_of(tmp_path) as producer:
+        for number in range(10):
+            await producer.publish("a", b"%d" % number)
+        await producer.flush(timeout_ms=20_000)
+        assert producer.statistics().delivered == 10
+    assert "begun again" in caplog.text
+
+
+async def test_a_record_that_waited_for_room_is_delivered_without_another_publish(
+    kafka_stand_in: Kafka, tmp_path: Path
+) -> None:
+    small = {"slot_bytes": 65536, "wal_max_bytes": 4 * 65536, "max_request_size": 16384, "max_batch_size": 16384}
+    async with producer_of(tmp_path, on_full="wait", checkpoint_interval_ms=50, **small) as producer:
+        for _ in range(500):
+            receipt = await producer.publish("a", b"x" * 4000)
+        report = await receipt.delivered(timeout_ms=20_000)
+        assert report.status == "delivered"
+        await until(lambda: producer.statistics().pending == 0)
