@@ -1,6 +1,6 @@
 """The life of one AIOKafkaProducer after another: connect, watch, close hard, build anew.
 
-aiokafka's ways to hang or die end here (facts in its issues: a sender task that dies leaves futures for ever, an
+aiokafka's ways to hang or die end here (known from its issues: a sender task that dies leaves futures for ever, an
 idempotent `stop` never returns while the broker is down, metadata is only asked from brokers it once knew). The
 session fails every batch of a dead producer with `SessionLostError`; the lanes send the very same batches again.
 """

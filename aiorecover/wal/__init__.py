@@ -3,7 +3,7 @@
 This page is the specification; the modules carry it out.
 
 Purpose
-    `Ring.append` stores a record in about half a microsecond without a system call, and from then on the record
+    `Ring.append` stores a record in well under a microsecond without a system call, and from then on the record
     survives the death of the process. What a power cut may take is the choice of the ``fsync`` dial. Whatever is not
     settled is found again by the next opening, in order.
 

