@@ -361,7 +361,9 @@ class RecoverableProducer:
     def _existing_partition(self, topic: str, partition: object) -> int | None:
         number = check_partition(partition)
         known = self._get_opened().delivery.router.topics.get(topic)
-        if number is not None and known is not None and known.count and number not in known.partitions:
+        if number is None or known is None or not known.count or number in known.lanes:
+            return number
+        if number not in known.partitions:
             message = "the partition does not exist: choose one of the topic's"
             raise EncodeError(f"{message} topic={topic} partition={number} partitions={known.count}")
         return number

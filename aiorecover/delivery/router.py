@@ -81,7 +81,10 @@ class Router:
         if topic.count == 0:
             return None
         if partition is not None:
-            return self._lane_of(topic, partition) if partition in topic.partitions else None
+            lane = topic.lanes.get(partition)  # first: with 1,000 partitions the list below takes 10 us to search
+            if lane is None and partition in topic.partitions:
+                lane = self._lane_of(topic, partition)
+            return lane
         if key is None:
             lane = self._sticky(topic)
             if lane is not None and lane.halted is None:

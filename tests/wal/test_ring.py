@@ -288,7 +288,7 @@ def test_a_slot_with_one_frame_that_waits_is_not_recycled_nor_any_behind_it() ->
 
 
 def test_a_slot_in_which_a_reader_stands_is_not_recycled() -> None:
-    """I1: the prototype recycled under its dispatcher and lost 11,500 of 500,000 records."""
+    """I1: a slot that is recycled under a reader takes along what the reader has not seen."""
     with Opened() as opened:
         full_slots(opened, 3)
         entries = opened.read()
