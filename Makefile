@@ -6,9 +6,10 @@ SOURCES  = $(wildcard aiorecover tests benchmarks examples)
 
 # Handed on to pytest, the demo, the benchmarks or the prover: make test ARGS="-k ring -x"
 ARGS    ?=
-# For prove: the seed that an earlier run printed repeats it, and so many cycles of kill -9 are run.
+# For prove: which proof (`make prove WHAT=` lists them), the seed that an earlier run printed to repeat it, how many.
+WHAT    ?= kills
 SEED    ?=
-COUNT   ?= 200
+COUNT   ?=
 
 # The interpreter: python3, or the newest that has the version and everything that a virtual environment needs.
 FITS     = import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 15))
@@ -38,9 +39,8 @@ bench: $(VENV)/dev.stamp  ## measure, side by side with the alternatives
 	@$(BIN)/python -m tests.support.broker
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-prove: $(VENV)/dev.stamp  ## kill -9 again and again and look for every record: SEED=... COUNT=200
-	@$(BIN)/python -m tests.support.broker
-	@$(BIN)/python -m tests.prove $(if $(SEED),--seed $(SEED)) --cycles $(COUNT) $(ARGS)
+prove: $(VENV)/dev.stamp  ## the long proofs, kill -9 by default: WHAT=kills SEED=... COUNT=...
+	@$(BIN)/python -m tests.prove $(WHAT) $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(ARGS)
 
 clean:  ## remove everything that was made here
 	rm -rf $(VENV) .cache build dist htmlcov .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -1,7 +1,7 @@
-"""`python -m tests.prove --seed S --cycles N [--brokers 1|3] [--faults]`: kill -9, again and again.
+"""`python -m tests.prove kills --seed S --count N [--brokers 1|3] [--faults]`: kill -9, again and again.
 
 A run consists of rounds of 25 cycles, each with a directory, topics and a seed of its own: round r has the seed
-S + r - 1, so `--seed` with the number that a failed round printed, and `--cycles 25`, repeats that round alone. What
+S + r - 1, so `--seed` with the number that a failed round printed, and `--count 25`, repeats that round alone. What
 the seed decides is repeated (loads, options, moments of the kills and of the brokers' faults); what the machine
 decides is not, so a fault that was found may take some repetitions.
 
@@ -96,16 +96,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.faults and not cluster.can_kill:
                 print("--faults needs brokers that can be killed: unset the cluster, install java", file=sys.stderr)
                 return 2
-            return _prove(cluster, seed, options.cycles, faults=options.faults)
+            return _prove(cluster, seed, options.count, faults=options.faults)
     except (BrokerUnavailableError, JarsError) as error:
         print(f"broker: {error}", file=sys.stderr)
         return 2
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.prove", description="kill -9 and look for every record")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.prove kills", description="kill -9 and look for every record"
+    )
     parser.add_argument("--seed", type=int, help="repeat a run; without it a random one is chosen and printed")
-    parser.add_argument("--cycles", type=int, default=200, help="how many kills (default 200)")
+    parser.add_argument("--count", type=int, default=200, help="how many kills (default 200)")
     parser.add_argument("--brokers", type=int, choices=[1, 3], default=1, help="size of the cluster (default 1)")
     parser.add_argument("--faults", action="store_true", help="pause and kill the brokers as well")
     return parser.parse_args(arguments)
@@ -160,7 +162,7 @@ def _progress(line: str) -> None:
 
 def _say_how_to_repeat(cluster: Cluster, seed: int, count: int, *, faults: bool) -> None:
     flags = f" --brokers {cluster.size}{' --faults' if faults else ''}"
-    print(f"repeat: python -m tests.prove --seed {seed} --cycles {count}{flags}", flush=True)
+    print(f"repeat: python -m tests.prove kills --seed {seed} --count {count}{flags}", flush=True)
 
 
 def _summary(verdicts: Sequence[Verdict], seed: int, seconds: float) -> str:
@@ -172,7 +174,3 @@ def _summary(verdicts: Sequence[Verdict], seed: int, seconds: float) -> str:
         f"delivered={total('delivered')} missing=0 out_of_order=0 altered=0 repeated={total('repeated')} "
         f"confirmed={total('confirmed')} untold={total('untold')} seconds={seconds:.0f}"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,28 @@
+"""`python -m tests.prove NAME --seed S --count N …`: one of the long proofs; without a name, what there is.
+
+Each proof is a module of this package with `main(arguments)`, whose result is the exit status: 0 proved, 1 a promise
+was broken, 2 it cannot run here (and says why).
+"""
+
+import importlib
+import sys
+
+PROOFS = {
+    "kills": "kill -9 of the publishing process, every record looked for in a real Kafka",
+}
+
+
+def main() -> int:
+    """Run the proof that the first argument names."""
+    names = sys.argv[1:2]
+    if not names or names[0] not in PROOFS:
+        print("python -m tests.prove NAME [--seed S] [--count N] …", file=sys.stderr)
+        for name, what in PROOFS.items():
+            print(f"  {name:12}{what}", file=sys.stderr)
+        return 2
+    status: int = importlib.import_module(f"tests.prove.{names[0]}").main(sys.argv[2:])
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
