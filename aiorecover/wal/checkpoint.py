@@ -15,6 +15,7 @@ import msgspec
 
 from aiorecover.errors import WalCorruptError, WalFormatError
 from aiorecover.wal.checksum import crc32
+from aiorecover.wal.suffix import Suspicion
 
 MAGIC = b"\x89AIOCHK\n"
 FORMAT_VERSION = 1
@@ -38,19 +39,45 @@ class Destination(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str | None = None
 
 
+class RingState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a directory knows durably of one of its rings.
+
+    ``watermark``: highest position up to which nothing in the ring is needed any more. ``next_ordinal``: of its next
+    slot, because a slot that is cut off the file takes its header with it. ``flushed``: position of the newest frame
+    when the flush before this checkpoint began: every frame up to it is durable.
+    """
+
+    watermark: int = 0
+    next_ordinal: int = 1
+    flushed: int = 0
+
+
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """What a directory knows durably.
 
-    ``watermark``: highest position up to which everything is settled. ``moved``: the P of compaction: frames of the
-    main ring up to it are void, because they live in the retry ring (0: nothing was moved).
+    ``moved``: the P of compaction: frames of the main ring up to it are void, because they live in the retry ring
+    (0: nothing was moved). ``boot_id``: of the machine when this was written. ``closed``: nothing was stored after
+    it. ``poisoned``: a flush had failed. ``suspect``: which settle words
+    may have been lost in any order, so that the lane suffix rule is in force for them.
     """
 
     producer_id: int
     epoch: int
-    watermark: int
     slot_bytes: int
+    main: RingState = RingState()
+    retry: RingState = RingState()
+    dead: RingState = RingState()
     moved: int = 0
+    boot_id: str = ""
+    closed: bool = False
+    poisoned: bool = False
+    suspect: Suspicion = Suspicion()
     destination: Destination = Destination()
+
+    @property
+    def watermark(self) -> int:
+        """Of the main ring; what was moved counts as done there."""
+        return self.main.watermark
 
 
 @dataclass(frozen=True, slots=True)

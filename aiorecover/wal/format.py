@@ -23,6 +23,7 @@ LENGTH_MASK = SKIP_BIT - 1
 SEQUENCE_BITS = 40  # position = epoch << 40 | sequence: 4 months at 100,000 records/s in one epoch
 SEQUENCE_MASK = (1 << SEQUENCE_BITS) - 1
 EPOCH_MAX = (1 << 23) - 1  # a position stays a positive signed 64-bit integer: Kafka's offsets are
+MARKS = 1 << 16  # a settle word says in its low half in which generation it was stored (modulo)
 
 SLOT_HEADER = struct.Struct("<8sHHIQQIIQQII")
 SEAL = struct.Struct("<4sIIIQII")

@@ -2,10 +2,12 @@
 
 1. Each slot is classified from its two header copies (`classify`): blank, live life, or damaged.
 2. The slot size comes from the checkpoint or, without one, from the first header (`slot_bytes_of`).
-3. `plan` orders the lives by ordinal, frees the ones that the durable watermark covers, and takes the next epoch:
-   one above everything that any checkpoint copy or header has seen (I5).
+3. `plan` orders the lives of each ring by ordinal, frees the ones that a durable checkpoint covers, takes the next
+   epoch: one above everything that any checkpoint copy or header has seen (I5), and says up to where settle words
+   are suspect.
 
-It refuses: lives of two producers in one ring, an ordinal that stands twice. It never changes a damaged slot.
+It refuses: lives of two producers in one directory, an ordinal that stands twice in a ring, and files with something in
+them of which nothing can be read. It never changes a damaged slot.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +15,8 @@ from dataclasses import dataclass, field
 
 from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import Checkpoint, Copy
+from aiorecover.wal.checkpoint import Checkpoint, Copy, RingState
+from aiorecover.wal.suffix import Suspicion
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +39,29 @@ class Life:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What the ring starts from."""
+class RingPlan:
+    """What one ring starts from. Frames up to ``floor`` are done, whatever their settle words say."""
 
-    producer_id: int | None
-    epoch: int
-    watermark: int
-    moved: int
-    next_ordinal: int
+    floor: int = 0
+    next_ordinal: int = 1
+    flushed: int = 0
     lives: list[Life] = field(default_factory=list)
     free: list[tuple[int, int]] = field(default_factory=list)  # index, salt of the life before
     damaged: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a directory starts from; ``newest`` is the checkpoint that counts, ``producer_id`` None is a new one."""
+
+    newest: Checkpoint | None
+    producer_id: int | None
+    epoch: int
+    moved: int
+    suspect: Suspicion
+    main: RingPlan
+    retry: RingPlan
+    dead: RingPlan
 
 
 def classify(index: int, head: bytes, end: bytes) -> SlotFound:
@@ -76,44 +91,62 @@ def slot_bytes_of(copies: Iterable[Copy], headers: Iterable[fmt.SlotHeader | Non
     return default
 
 
-def last_position(life: Life) -> int | None:
-    """The position of a life's last frame; None when a crash left it unsealed."""
-    if life.seal is None:
-        return None
-    return fmt.position(life.header.epoch, life.seal.last_sequence)
-
-
-def plan(copies: Sequence[Copy], slots: Iterable[SlotFound]) -> Plan:
+def plan(
+    copies: Sequence[Copy],
+    main: Iterable[SlotFound],
+    retry: Iterable[SlotFound] = (),
+    dead: Iterable[SlotFound] = (),
+    boot_id: str = "",
+) -> Plan:
     """The state to start from.
 
     Raises:
-        WalCorruptError: the ring mixes two producers, or an ordinal stands twice: files were copied together.
+        WalCorruptError: the files were copied together from several states, or nothing tells what was delivered.
 
     """
-    slots = list(slots)
+    rings = [list(main), list(retry), list(dead)]
     newest = max(copies, key=lambda copy: copy.generation).checkpoint
+    _check_readable(copies, newest, [slot for slots in rings for slot in slots])
+    headers = [slot.header for slots in rings for slot in slots if slot.header is not None]
+    epochs = [copy.checkpoint.epoch for copy in copies if copy.checkpoint is not None]
+    epochs += [header.epoch for header in headers]
+    last_epoch = max(epochs, default=0)
+    moved = _moved(newest, rings[0], last_epoch)
+    states = [RingState()] * 3 if newest is None else [newest.main, newest.retry, newest.dead]
+    plans = [_plan_ring(state, slots) for state, slots in zip(states, rings, strict=True)]
+    return Plan(
+        newest=newest,
+        producer_id=_producer_id(newest, headers),
+        epoch=last_epoch + 1,
+        moved=moved,
+        suspect=_suspicion(copies, newest, last_epoch, boot_id),
+        main=_plan_ring(states[0], rings[0], moved),
+        retry=plans[1],
+        dead=plans[2],
+    )
+
+
+def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int = 0) -> RingPlan:
+    floor = max(state.watermark, moved)
     lives = sorted(
         (Life(slot.index, slot.header, slot.seal) for slot in slots if slot.header is not None),
         key=lambda life: life.header.ordinal,
     )
-    producer_id = _producer_id(newest, lives)
-    epochs = [copy.checkpoint.epoch for copy in copies if copy.checkpoint is not None]
-    epochs += [life.header.epoch for life in lives]
-    watermark = newest.watermark if newest is not None else 0
-    moved = newest.moved if newest is not None else 0
+    ordinals = [life.header.ordinal for life in lives]
+    if len(set(ordinals)) != len(ordinals):
+        message = "the ring holds one slot twice: it was copied together from several states"
+        raise WalCorruptError(message)
     free, live = [], []
     for life in lives:
-        if _covered(life, max(watermark, moved)):
+        if _covered(life, floor):
             free.append((life.index, life.header.salt))
         else:
             live.append(life)
     free += [(slot.index, 0) for slot in slots if slot.state == "blank"]
-    return Plan(
-        producer_id=producer_id,
-        epoch=max(epochs, default=0) + 1,
-        watermark=watermark,
-        moved=moved,
-        next_ordinal=max((life.header.ordinal for life in lives), default=0) + 1,
+    return RingPlan(
+        floor=floor,
+        next_ordinal=max(state.next_ordinal, max(ordinals, default=0) + 1),
+        flushed=state.flushed,
         lives=live,
         free=free,
         damaged=[slot.index for slot in slots if slot.state == "damaged"],
@@ -122,19 +155,64 @@ def plan(copies: Sequence[Copy], slots: Iterable[SlotFound]) -> Plan:
 
 def _covered(life: Life, durable: int) -> bool:
     """I1: only a durable watermark (or P) over its last position frees a slot."""
-    last = last_position(life)
-    return last is not None and last <= durable
+    if life.seal is None:
+        return False
+    return fmt.position(life.header.epoch, life.seal.last_sequence) <= durable
 
 
-def _producer_id(newest: Checkpoint | None, lives: Sequence[Life]) -> int | None:
-    owners = {life.header.producer_id for life in lives}
+def _moved(newest: Checkpoint | None, main: Sequence[SlotFound], last_epoch: int) -> int:
+    """P. Without a checkpoint: the last position before the oldest main slot that survives.
+
+    A slot that was moved is gone, or it is still there, and then it is read again. So nothing is lost, though what the
+    retry ring has delivered of such a slot comes twice.
+    """
+    if newest is not None:
+        return newest.moved
+    headers = [slot.header for slot in main if slot.header is not None]
+    if not headers:  # no originals: every copy counts
+        return fmt.position(last_epoch, fmt.SEQUENCE_MASK) if last_epoch else 0
+    oldest = min(headers, key=lambda header: header.ordinal)
+    return fmt.position(oldest.epoch, oldest.first_sequence) - 1
+
+
+def _suspicion(copies: Sequence[Copy], newest: Checkpoint | None, last_epoch: int, boot_id: str) -> Suspicion:
+    """Which settle words may be lost.
+
+    All may be when the machine was down, a flush had failed, or nothing tells (no checkpoint, or one copy damaged).
+    None are after a clean end: everything was flushed then, and nothing stored since.
+    """
+    if last_epoch == 0:
+        return Suspicion()
+    everything, generation = fmt.position(last_epoch, fmt.SEQUENCE_MASK), last_epoch + 1
+    if newest is None:
+        return Suspicion(everything, generation, since=1)
+    clean = newest.closed and newest.epoch == last_epoch
+    known = all(copy.state == "valid" for copy in copies) and newest.boot_id == boot_id and not newest.poisoned
+    if clean or known:
+        return newest.suspect
+    unfinished = newest.suspect.up_to > 0
+    return Suspicion(everything, generation, since=newest.suspect.since if unfinished else generation)
+
+
+def _check_readable(copies: Sequence[Copy], newest: Checkpoint | None, slots: Sequence[SlotFound]) -> None:
+    """Files with something in them of which nothing can be read are never taken for new, and never written over."""
+    if newest is not None:
+        return
+    live = any(slot.state == "live" for slot in slots)
+    damaged_slot = any(slot.state == "damaged" for slot in slots)
+    damaged_copy = any(copy.state == "damaged" for copy in copies)
+    # The very first checkpoint goes into the second copy: cut off there, it leaves the first one blank, and no slots.
+    begun = copies[0].state == "damaged" or damaged_slot
+    if (begun and not live) or (damaged_copy and damaged_slot):
+        message = "both the checkpoint and the ring are damaged: keep the files and restore them from a copy"
+        raise WalCorruptError(f"{message}, or choose another directory")
+
+
+def _producer_id(newest: Checkpoint | None, headers: Sequence[fmt.SlotHeader]) -> int | None:
+    owners = {header.producer_id for header in headers}
     if newest is not None:
         owners.add(newest.producer_id)
     if len(owners) > 1:
         message = "the directory mixes files of several producers: restore each from its own copy"
         raise WalCorruptError(f"{message} producers={len(owners)}")
-    ordinals = [life.header.ordinal for life in lives]
-    if len(set(ordinals)) != len(ordinals):
-        message = "the ring holds one slot twice: it was copied together from several states"
-        raise WalCorruptError(message)
     return next(iter(owners), None)

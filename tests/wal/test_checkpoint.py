@@ -7,13 +7,13 @@ import pytest
 
 from aiorecover.errors import WalCorruptError, WalFormatError, WalIOError
 from aiorecover.wal import checkpoint
-from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint, CheckpointFile, Destination
+from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint, CheckpointFile, Destination, RingState
 from tests.wal.memory import SECTOR, FaultyFile, MemoryFile, broken
 
 
 def content(watermark: int, destination: Destination | None = None) -> Checkpoint:
     return Checkpoint(
-        producer_id=1, epoch=2, watermark=watermark, slot_bytes=4096, destination=destination or Destination()
+        producer_id=1, epoch=2, main=RingState(watermark), slot_bytes=4096, destination=destination or Destination()
     )
 
 

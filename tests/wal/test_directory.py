@@ -602,7 +602,7 @@ def test_the_epoch_is_in_both_copies_before_the_first_record(wal: Path) -> None:
 
 def test_a_directory_that_was_opened_too_often_is_refused(wal: Path) -> None:
     with opened(wal) as made:
-        last = checkpoint.Checkpoint(producer_id=1, epoch=fmt.EPOCH_MAX, watermark=0, slot_bytes=SLOT)
+        last = checkpoint.Checkpoint(producer_id=1, epoch=fmt.EPOCH_MAX, slot_bytes=SLOT)
         made.checkpoint_file.write_both(last)
     with pytest.raises(WalCorruptError, match=rf"opened too often: drain it and start .* epoch={fmt.EPOCH_MAX + 1}$"):
         open_directory(options(wal))

@@ -13,7 +13,7 @@ from aiorecover import wal
 from aiorecover.errors import WalFormatError
 from aiorecover.wal import checkpoint
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import Checkpoint, Destination
+from aiorecover.wal.checkpoint import Checkpoint, Destination, RingState
 from tests.wal.rig import Opened, found, missing
 
 HEADER = fmt.SlotHeader(
@@ -70,7 +70,7 @@ def test_the_bytes_of_a_checkpoint_never_change() -> None:
     content = Checkpoint(
         producer_id=0x1122334455667788,
         epoch=3,
-        watermark=fmt.position(2, 9),
+        main=RingState(fmt.position(2, 9)),
         slot_bytes=0x4000,
         destination=Destination(cluster_id="c", name="n"),
     )
@@ -183,7 +183,7 @@ def test_a_seal_of_an_earlier_life_does_not_count() -> None:
 
 
 def test_no_bit_of_a_checkpoint_flips_unseen() -> None:
-    content = Checkpoint(producer_id=1, epoch=2, watermark=3, slot_bytes=4)
+    content = Checkpoint(producer_id=1, epoch=2, main=RingState(3), slot_bytes=4)
     packed = checkpoint.pack(content, 1).rstrip(b"\0")
     for bit in range(len(packed) * 8):
         assert checkpoint.unpack(flipped(packed, bit)).state == "damaged", bit

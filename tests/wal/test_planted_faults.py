@@ -15,7 +15,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from aiorecover.wal import checkpoint as checkpoint_module
 from aiorecover.wal import directory, reading
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination
+from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination, RingState
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.recovery import Plan, plan
 from aiorecover.wal.ring import Ring
@@ -254,7 +254,7 @@ def the_power_goes_during_a_checkpoint_write() -> None:
 
     def content(number: int) -> Checkpoint:  # of several sectors, which all change: it can be torn
         destination = Destination(cluster_id=str(number % 10) * 2000)
-        return Checkpoint(producer_id=1, epoch=1, watermark=number, slot_bytes=SLOT, destination=destination)
+        return Checkpoint(producer_id=1, epoch=1, main=RingState(number), slot_bytes=SLOT, destination=destination)
 
     writer.write_both(content(0))
     for number in range(1, 8, 2):

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import Checkpoint, Copy
-from aiorecover.wal.recovery import Plan, SlotFound, classify, plan, slot_bytes_of
+from aiorecover.wal.checkpoint import Checkpoint, Copy, RingState
+from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, classify, plan, slot_bytes_of
+from aiorecover.wal.suffix import Suspicion
 from tests.wal.rig import SLOT
 
 PRODUCER = 77
@@ -87,7 +88,9 @@ def test_arbitrary_bytes_are_never_taken_for_a_life(head: bytes, end: bytes) -> 
 
 
 def copy(generation: int, *, epoch: int = 1, watermark: int = 0, moved: int = 0, producer_id: int = PRODUCER) -> Copy:
-    content = Checkpoint(producer_id=producer_id, epoch=epoch, watermark=watermark, slot_bytes=SLOT, moved=moved)
+    content = Checkpoint(
+        producer_id=producer_id, epoch=epoch, main=RingState(watermark), slot_bytes=SLOT, moved=moved
+    )
     return Copy("valid", generation, content)
 
 
@@ -102,11 +105,13 @@ def life(index: int, ordinal: int, *, epoch: int = 1, first: int = 1, last: int 
 
 
 def ordinals(made: Plan) -> list[int]:
-    return [alive.header.ordinal for alive in made.lives]
+    return [alive.header.ordinal for alive in made.main.lives]
 
 
 def test_an_empty_directory_begins_with_epoch_one_and_nothing() -> None:
-    assert plan([NONE, NONE], []) == Plan(None, epoch=1, watermark=0, moved=0, next_ordinal=1)
+    made = plan([NONE, NONE], [])
+    assert (made.newest, made.producer_id, made.epoch, made.suspect) == (None, None, 1, Suspicion())
+    assert made.main == made.retry == made.dead == RingPlan()
 
 
 def test_lives_are_in_the_order_of_their_ordinals_wherever_they_stand() -> None:
@@ -114,8 +119,8 @@ def test_lives_are_in_the_order_of_their_ordinals_wherever_they_stand() -> None:
     for order in permutations(slots):
         made = plan([copy(1), copy(2)], order)
         assert ordinals(made) == [1, 2, 3, 4]
-        assert [alive.index for alive in made.lives] == [3, 1, 2, 0]
-        assert made.next_ordinal == 5
+        assert [alive.index for alive in made.main.lives] == [3, 1, 2, 0]
+        assert made.main.next_ordinal == 5
 
 
 COVERED = {
@@ -133,9 +138,9 @@ COVERED = {
 def test_a_slot_is_free_only_when_the_watermark_or_p_covers_its_last_position(case: str, how: str) -> None:
     mark, last, free = COVERED[case]
     found = plan([copy(1), copy(2, **{how: fmt.position(1, mark)})], [life(5, 7, last=last)])
-    assert found.free == ([(5, 1007)] if free else [])
+    assert found.main.free == ([(5, 1007)] if free else [])
     assert ordinals(found) == ([] if free else [7])
-    assert found.next_ordinal == 8
+    assert found.main.next_ordinal == 8
 
 
 def test_a_slot_of_a_later_epoch_is_not_covered_by_a_watermark_of_an_earlier_one() -> None:
@@ -145,13 +150,13 @@ def test_a_slot_of_a_later_epoch_is_not_covered_by_a_watermark_of_an_earlier_one
 
 def test_an_empty_slot_is_free_once_the_watermark_stands_before_it() -> None:
     empty = SlotFound(0, "live", header(3, 1, 11), fmt.Seal(0, fmt.FIRST_FRAME, 10))
-    assert plan([copy(1, watermark=fmt.position(1, 10)), NONE], [empty]).free == [(0, 1003)]
+    assert plan([copy(1, watermark=fmt.position(1, 10)), NONE], [empty]).main.free == [(0, 1003)]
     assert ordinals(plan([copy(1, watermark=fmt.position(1, 9)), NONE], [empty])) == [3]
 
 
 def test_blank_slots_are_free_and_damaged_ones_are_reported_and_never_recycled() -> None:
     found = plan([copy(1), copy(2)], [SlotFound(0, "blank"), SlotFound(1, "damaged"), life(2, 1)])
-    assert (found.free, found.damaged, ordinals(found)) == ([(0, 0)], [1], [1])
+    assert (found.main.free, found.main.damaged, ordinals(found)) == ([(0, 0)], [1], [1])
 
 
 @pytest.mark.parametrize(
@@ -163,12 +168,12 @@ def test_blank_slots_are_free_and_damaged_ones_are_reported_and_never_recycled()
         ([copy(4, watermark=7), BAD], 7),
         ([copy(4, watermark=7), NONE], 7),
         ([NONE, copy(4, watermark=7)], 7),
-        ([BAD, BAD], 0),
-        ([BAD, NONE], 0),
+        ([BAD, BAD], fmt.position(1, 0)),  # nothing is done
+        ([BAD, NONE], fmt.position(1, 0)),
     ],
 )
 def test_the_valid_copy_with_the_higher_generation_counts(copies: list[Copy], mark: int) -> None:
-    assert plan(copies, [life(0, 1)]).watermark == mark
+    assert plan(copies, [life(0, 1)]).main.floor == mark
 
 
 @given(
@@ -178,7 +183,7 @@ def test_the_valid_copy_with_the_higher_generation_counts(copies: list[Copy], ma
 def test_the_epoch_is_one_above_everything_that_was_ever_seen(copies: list[int | None], headers: list[int]) -> None:
     """I5: any copy, any header, also the older copy and a slot that is free."""
     found = plan(
-        [BAD if epoch is None else copy(generation, epoch=epoch) for generation, epoch in enumerate(copies, 1)],
+        [NONE if epoch is None else copy(generation, epoch=epoch) for generation, epoch in enumerate(copies, 1)],
         [life(index, index + 1, epoch=epoch, last=1) for index, epoch in enumerate(headers)],
     )
     seen = [epoch for epoch in copies if epoch is not None] + headers
@@ -212,3 +217,107 @@ def test_the_stored_slot_size_wins_over_the_option() -> None:
     assert slot_bytes_of([BAD, copy(1)], [other], default=8 * SLOT) == SLOT
     assert slot_bytes_of([BAD, NONE], [None, other], default=8 * SLOT) == 4 * SLOT
     assert slot_bytes_of([NONE, NONE], [None, None], default=8 * SLOT) == 8 * SLOT
+
+
+# -- the three rings -------------------------------------------------------------------------------------------------
+
+
+def state(**fields: object) -> Copy:
+    return Copy("valid", 2, Checkpoint(**{"producer_id": PRODUCER, "epoch": 1, "slot_bytes": SLOT} | fields))  # type: ignore[arg-type]
+
+
+def test_each_ring_starts_from_its_own_watermark_and_ordinal() -> None:
+    newest = state(main=RingState(9, 20, 8), retry=RingState(5, 30, 4), dead=RingState(2, 40, 1))
+    slots = [life(0, 7, last=9), life(1, 8, first=10, last=12)]
+    made = plan([newest, newest], slots, slots, slots)
+    assert [ring.floor for ring in (made.main, made.retry, made.dead)] == [9, 5, 2]
+    assert [ring.next_ordinal for ring in (made.main, made.retry, made.dead)] == [20, 30, 40]
+    assert [ring.flushed for ring in (made.main, made.retry, made.dead)] == [8, 4, 1]
+    made = plan([state(main=RingState(fmt.position(1, 9)))] * 2, slots, slots, slots)
+    assert [len(ring.free) for ring in (made.main, made.retry, made.dead)] == [1, 0, 0]
+
+
+def test_p_frees_slots_of_the_main_ring_only() -> None:
+    copies = [state(moved=fmt.position(1, 10))] * 2
+    made = plan(copies, [life(0, 1, last=10)], [life(0, 1, last=10)])
+    assert (made.moved, len(made.main.free), len(made.retry.free)) == (fmt.position(1, 10), 1, 0)
+
+
+def test_the_epoch_is_above_those_of_every_ring() -> None:
+    made = plan([copy(1), copy(2)], [life(0, 1)], [life(0, 1, epoch=4)], [life(0, 1, epoch=6)])
+    assert made.epoch == 7
+
+
+def test_without_a_checkpoint_p_is_the_position_before_the_oldest_main_slot() -> None:
+    main = [life(0, 9, epoch=3, first=21), life(1, 8, epoch=2, first=11, last=20)]
+    assert plan([BAD, BAD], main, [life(0, 1)]).moved == fmt.position(2, 10)
+    every = plan([BAD, BAD], [SlotFound(0, "blank")], [life(0, 1)])
+    assert every.moved == fmt.position(1, fmt.SEQUENCE_MASK) < fmt.position(every.epoch, 1)  # never what is to come
+
+
+def test_files_of_two_producers_are_refused_whichever_ring_they_stand_in() -> None:
+    foreign = SlotFound(1, "live", header(2, producer_id=PRODUCER + 1))
+    for rings in ([[life(0, 1)], [foreign]], [[], [life(0, 1)], [foreign]]):
+        with pytest.raises(WalCorruptError, match="several producers"):
+            plan([copy(1), copy(2)], *rings)
+
+
+UNREADABLE = {
+    # copies, slots, is it refused?
+    "nothing at all": ([NONE, NONE], [], False),
+    "only blank slots": ([NONE, NONE], [EMPTY], False),
+    "the very first checkpoint cut off": ([NONE, BAD], [EMPTY], False),
+    "the first copy damaged, no slots": ([BAD, NONE], [], True),
+    "both copies damaged, no slots": ([BAD, BAD], [EMPTY], True),
+    "no checkpoint, a damaged slot": ([NONE, NONE], [DAMAGED], True),
+    "no checkpoint, a live slot": ([NONE, NONE], [LIVE], False),
+    "both copies damaged, a live slot": ([BAD, BAD], [LIVE], False),
+    "a copy damaged, a live and a damaged slot": ([BAD, NONE], [LIVE, SlotFound(1, "damaged")], True),
+    "no copy, a live and a damaged slot": ([NONE, NONE], [LIVE, SlotFound(1, "damaged")], False),
+    "a valid copy, only damaged slots": ([copy(1), BAD], [DAMAGED], False),
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_files_of_which_nothing_can_be_read_are_never_taken_for_new(case: str) -> None:
+    copies, slots, refused = UNREADABLE[case]
+    if not refused:
+        plan(copies, slots)
+        return
+    with pytest.raises(WalCorruptError, match="keep the files and restore them"):
+        plan(copies, slots)
+
+
+# -- which settle words are suspect ------------------------------------------------------------------------------------
+
+ALL_OF_3 = fmt.position(3, fmt.SEQUENCE_MASK)
+EARLIER = Suspicion(fmt.position(1, fmt.SEQUENCE_MASK), generation=2, since=2)
+
+SUSPECT = {
+    # the newest copy, the other one, what is suspect at this boot
+    "killed, the same boot": (state(epoch=3, boot_id="now"), copy(1), Suspicion()),
+    "another boot": (state(epoch=3, boot_id="before"), copy(1), Suspicion(ALL_OF_3, 4, 4)),
+    "another boot after a clean end": (state(epoch=3, boot_id="before", closed=True), copy(1), Suspicion()),
+    "a flush had failed": (state(epoch=3, boot_id="now", poisoned=True), copy(1), Suspicion(ALL_OF_3, 4, 4)),
+    "one copy damaged": (state(epoch=3, boot_id="now"), BAD, Suspicion(ALL_OF_3, 4, 4)),
+    "one copy missing": (state(epoch=3, boot_id="now"), NONE, Suspicion(ALL_OF_3, 4, 4)),
+    "no copy, slots of epoch 3": (BAD, BAD, Suspicion(ALL_OF_3, 4, 1)),
+    "killed while it was suspect": (state(epoch=3, boot_id="now", suspect=EARLIER), copy(1), EARLIER),
+    "another boot while it was suspect": (
+        state(epoch=3, boot_id="before", suspect=EARLIER),
+        copy(1),
+        Suspicion(ALL_OF_3, 4, since=2),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SUSPECT)
+def test_settle_words_are_suspect_after_anything_that_may_have_lost_some(case: str) -> None:
+    newest, other, expected = SUSPECT[case]
+    assert plan([newest, other], [life(0, 1, epoch=3)], boot_id="now").suspect == expected
+
+
+def test_a_clean_end_of_an_epoch_that_is_not_the_last_one_counts_for_nothing() -> None:
+    """The checkpoints of the last epoch are lost, and an older copy says that all was well."""
+    newest = state(epoch=2, boot_id="before", closed=True)
+    assert plan([newest, copy(1)], [life(0, 1, epoch=3)], boot_id="now").suspect == Suspicion(ALL_OF_3, 4, 4)

@@ -1,0 +1,60 @@
+"""A record that was moved: what stands before its payload in the retry and dead rings, and when a copy counts. Pure.
+
+    payload there   position i64 · partition i32 (-1: none yet) · zero i32 · the original payload
+"""
+
+import struct
+from typing import NamedTuple
+
+from aiorecover.wal import format as fmt
+
+MOVED = struct.Struct("<qii")
+MOVED_BYTES = MOVED.size
+NO_PARTITION = -1
+
+
+class Moved(NamedTuple):
+    """A copy in the retry or the dead ring; ``position`` is the original one in the main ring."""
+
+    position: int
+    partition: int
+    payload: memoryview
+
+    @property
+    def epoch(self) -> int:
+        """Of the original record."""
+        return self.position >> fmt.SEQUENCE_BITS
+
+    @property
+    def sequence(self) -> int:
+        """Of the original record: with the epoch it gives the record's id, which does not change by moving."""
+        return self.position & fmt.SEQUENCE_MASK
+
+
+def pack_moved(position: int, partition: int, payload: bytes | memoryview) -> bytes:
+    """The payload of a copy."""
+    return MOVED.pack(position, partition, 0) + payload
+
+
+def unpack_moved(payload: memoryview) -> Moved:
+    """A copy from its payload.
+
+    Raises:
+        ValueError: the payload is too short to be one.
+
+    """
+    if len(payload) < MOVED_BYTES:
+        message = f"a moved record is too short bytes={len(payload)}"
+        raise ValueError(message)
+    position, partition, _ = MOVED.unpack_from(payload)
+    return Moved(position, partition, payload[MOVED_BYTES:])
+
+
+def original_is_void(position: int, moved: int) -> bool:
+    """Whether a frame of the main ring no longer counts, because its copy does."""
+    return position <= moved
+
+
+def copy_is_void(position: int, moved: int) -> bool:
+    """Whether a copy in the retry ring does not count, because its original does: its move was never made."""
+    return position > moved

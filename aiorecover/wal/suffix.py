@@ -1,0 +1,62 @@
+"""The lane suffix rule: what counts as unsettled where settle words may have been lost. Pure.
+
+A power cut (or a flush that failed) leaves settle words behind in any order: of two records of a lane, the older one's
+word may be lost and the newer one's not. Sent again alone, the older value would stand behind the newer one in Kafka,
+and stay there in a compacted topic. So within a lane everything behind the first unsettled frame counts as unsettled.
+
+What is delivered again under this rule is settled with the mark of the present generation, so that the rule also holds
+when the process dies in the middle of it: a frame with the present mark was done again, and what follows it in its lane
+still has to be. A generation is the epoch in which it began. When a second power cut comes before the first one is
+dealt with, frames that bear the mark of the unfinished generation count as unsettled: what followed them may not have
+been delivered again.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from aiorecover.wal import format as fmt
+
+
+class Word(IntEnum):
+    """What a frame's settle word says."""
+
+    WAITING = 0
+    SETTLED = 1  # in a generation that was dealt with: true, unless something before it in the lane was lost
+    AGAIN = 2  # in the present generation
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """Up to which position settle words may be lost (0: none), and the generations that are not dealt with."""
+
+    up_to: int = 0
+    generation: int = 0  # the present one
+    since: int = 0  # the first one that is not dealt with
+
+    def word(self, epoch: int, mark: int) -> Word:
+        """What the ``mark`` of a settled frame of ``epoch`` says; marks are epochs modulo `format.MARKS`."""
+        began = self.generation - (self.generation - mark) % fmt.MARKS
+        if began == self.generation:
+            return Word.AGAIN
+        return Word.WAITING if epoch < began and began >= self.since else Word.SETTLED
+
+
+class SuffixRule:
+    """Goes through suspect frames in order; remembers the lanes in which something unsettled was seen.
+
+    Bounded by the number of lanes.
+    """
+
+    def __init__(self) -> None:
+        """Nothing was seen."""
+        self._broken: set[Hashable] = set()
+
+    def needed(self, lane: Hashable | None, word: Word) -> bool:
+        """Whether a frame has to be delivered; ``lane`` None: a record without key and partition counts for itself."""
+        if lane is None:
+            return word is Word.WAITING
+        if word is Word.SETTLED:
+            return lane in self._broken
+        self._broken.add(lane)
+        return word is Word.WAITING

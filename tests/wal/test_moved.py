@@ -1,0 +1,32 @@
+"""A moved record keeps its place of origin, and counts exactly once."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiorecover.wal import format as fmt
+from aiorecover.wal.moved import MOVED_BYTES, NO_PARTITION, copy_is_void, original_is_void, pack_moved, unpack_moved
+
+POSITIONS = st.integers(1, fmt.position(fmt.EPOCH_MAX, fmt.SEQUENCE_MASK))
+
+
+@given(POSITIONS, st.integers(NO_PARTITION, 2**31 - 1), st.binary(max_size=50))
+def test_a_copy_keeps_position_partition_and_payload(position: int, partition: int, payload: bytes) -> None:
+    moved = unpack_moved(memoryview(pack_moved(position, partition, payload)))
+    assert (moved.position, moved.partition, bytes(moved.payload)) == (position, partition, payload)
+    assert fmt.position(moved.epoch, moved.sequence) == position
+
+
+def test_the_bytes_of_a_copy_are_these() -> None:
+    assert pack_moved(fmt.position(2, 3), -1, b"record") == bytes.fromhex("0300000000020000ffffffff00000000") + b"record"
+
+
+@pytest.mark.parametrize("length", range(MOVED_BYTES))
+def test_what_is_too_short_for_a_copy_is_an_error(length: int) -> None:
+    with pytest.raises(ValueError, match=f"too short bytes={length}"):
+        unpack_moved(memoryview(bytes(length)))
+
+
+@given(POSITIONS, st.integers(0, fmt.position(fmt.EPOCH_MAX, fmt.SEQUENCE_MASK)))
+def test_whatever_p_is_either_the_original_counts_or_its_copy(position: int, moved: int) -> None:
+    assert original_is_void(position, moved) is not copy_is_void(position, moved)
