@@ -8,12 +8,13 @@ checkpoint interval and never the directory.
 """
 
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 
-from aiorecover.errors import WalCorruptError, WalFormatError
+from aiorecover.errors import WalCorruptError, WalError, WalFormatError
 from aiorecover.wal.checksum import crc32
 from aiorecover.wal.suffix import Suspicion
 
@@ -155,6 +156,11 @@ class CheckpointFile:
         self._file.write(pack(checkpoint, generation), generation % 2 * COPY_BYTES)
         self._file.sync()
         self._generation = generation
+
+    def leave_word(self, checkpoint: Checkpoint) -> None:
+        """Store one copy without a flush, in the place of the older one; whether that works or not."""
+        with suppress(WalError):
+            self._file.write(pack(checkpoint, self._generation + 1), (self._generation + 1) % 2 * COPY_BYTES)
 
     def write_both(self, checkpoint: Checkpoint) -> None:
         """Make both copies durable, one after the other: a new epoch stands in both before its first frame (I5)."""

@@ -21,7 +21,10 @@ from aiorecover.wal.suffix import Suspicion
 
 @dataclass(frozen=True, slots=True)
 class SlotFound:
-    """One slot as found: ``state`` is blank, live or damaged."""
+    """One slot as found.
+
+    ``state``: blank; torn: the header of its first life was being stored, and no frame behind it; live; damaged.
+    """
 
     index: int
     state: str
@@ -49,6 +52,11 @@ class RingPlan:
     free: list[tuple[int, int]] = field(default_factory=list)  # index, salt of the life before
     damaged: list[int] = field(default_factory=list)
 
+    @property
+    def state(self) -> RingState:
+        """As a checkpoint says it."""
+        return RingState(self.floor, self.next_ordinal, self.flushed)
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -68,13 +76,13 @@ def classify(index: int, head: bytes, end: bytes) -> SlotFound:
     """One slot from the reserved bytes of its two ends.
 
     Both header copies are stored before the life's first frame, the one at the end first. So the newer valid copy
-    counts, and a slot with one zero and one torn copy never held a frame: it is blank.
+    counts, and a slot with one zero and one torn copy never held a frame: it is free.
     """
     headers = [fmt.unpack_slot_header(part) for part in (head, end)]
     valid = [header for header in headers if header is not None]
     if not valid:
         zero = [not any(part[: fmt.HEADER_BYTES]) for part in (head, end)]
-        return SlotFound(index, "blank" if any(zero) else "damaged")
+        return SlotFound(index, "blank" if all(zero) else "torn" if any(zero) else "damaged")
     header = max(valid, key=lambda found: found.ordinal)
     seals = [fmt.unpack_seal(part[fmt.SEAL_OFFSET :], header.salt) for part in (head, end)]
     return SlotFound(index, "live", header, next((seal for seal in seals if seal is not None), None))
@@ -142,7 +150,7 @@ def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int = 0) -> 
             free.append((life.index, life.header.salt))
         else:
             live.append(life)
-    free += [(slot.index, 0) for slot in slots if slot.state == "blank"]
+    free += [(slot.index, 0) for slot in slots if slot.state in {"blank", "torn"}]
     return RingPlan(
         floor=floor,
         next_ordinal=max(state.next_ordinal, max(ordinals, default=0) + 1),
@@ -201,8 +209,9 @@ def _check_readable(copies: Sequence[Copy], newest: Checkpoint | None, slots: Se
     live = any(slot.state == "live" for slot in slots)
     damaged_slot = any(slot.state == "damaged" for slot in slots)
     damaged_copy = any(copy.state == "damaged" for copy in copies)
-    # The very first checkpoint goes into the second copy: cut off there, it leaves the first one blank, and no slots.
-    begun = copies[0].state == "damaged" or damaged_slot
+    # Both copies are durable before the first slot. The very first one goes into the second place: cut off there, it
+    # leaves the first one blank, and no slots.
+    begun = copies[0].state == "damaged" or damaged_slot or any(slot.state == "torn" for slot in slots)
     if (begun and not live) or (damaged_copy and damaged_slot):
         message = "both the checkpoint and the ring are damaged: keep the files and restore them from a copy"
         raise WalCorruptError(f"{message}, or choose another directory")

@@ -1,0 +1,133 @@
+"""An instance directory on the file system: made, checked and locked.
+
+A process takes the first numbered directory whose lock is free, and with it a predecessor's backlog; ``instance`` asks
+for one by name.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from aiorecover.errors import WalFormatError, WalIOError, WalLockedError
+from aiorecover.wal.directory import FILES, LOCK, Options
+from aiorecover.wal.storage import FileSystem, StorageFile
+
+MAX_INSTANCES = 1024  # workers of one wal_dir; more are surely a mistake, and each look-up is a system call
+LOCK_WAIT = 0.05  # seconds between two looks at the lock of a directory that was asked for by name
+LOST_FOUND = "lost+found"  # wal_dir may be a file system of its own
+
+
+def make_wal_dir(file_system: FileSystem, wal_dir: Path) -> list[Path]:
+    """Make the directory and its parents; the parents whose entries must be flushed."""
+    with _refused(wal_dir):
+        if file_system.is_symlink(wal_dir):
+            message = f"wal_dir is a symbolic link: name the directory itself path={wal_dir}"
+            raise WalFormatError(message)
+        if file_system.exists(wal_dir) and not file_system.is_directory(wal_dir):
+            message = f"wal_dir is not a directory: choose another path path={wal_dir}"
+            raise WalFormatError(message)
+        missing = [parent.parent for parent in wal_dir.parents if not file_system.exists(parent)]
+        file_system.make_directory(wal_dir, parents=True)
+        _check_owner(file_system, wal_dir)
+        _check_content(file_system, wal_dir)
+    return [*missing, wal_dir.parent]
+
+
+def _check_owner(file_system: FileSystem, path: Path) -> None:
+    owner = file_system.owner(path)
+    if owner != os.geteuid():
+        message = "wal_dir belongs to another user: records would be theirs to read; choose your own"
+        raise WalFormatError(f"{message} path={path} uid={owner}")
+
+
+def _check_content(file_system: FileSystem, wal_dir: Path) -> None:
+    """Refuse a directory of another program: we would lock, grow and recycle among its files."""
+    for name in file_system.names(wal_dir):
+        entry = wal_dir / name
+        if name == LOST_FOUND or (file_system.is_directory(entry) and set(file_system.names(entry)) <= FILES):
+            continue
+        message = "wal_dir holds files that are not ours: choose an empty directory"
+        raise WalFormatError(f"{message} path={entry}")
+
+
+def lock_instance(options: Options) -> tuple[Path, StorageFile]:
+    """The instance directory of this process, and its locked file.
+
+    Raises:
+        WalLockedError: the directory asked for by name is held by another process, or all numbers are.
+        WalFormatError: the directory is a symbolic link.
+        WalIOError: the operating system refused.
+
+    """
+    if options.instance is not None:
+        return _lock_named(options.file_system, options.wal_dir / options.instance, options.lock_timeout)
+    for number in range(MAX_INSTANCES):
+        path = options.wal_dir / str(number)
+        lock = _try_lock(options.file_system, path)
+        if lock is not None:
+            return path, lock
+    message = f"every instance directory is in use: use another wal_dir path={options.wal_dir}"
+    raise WalLockedError(message)
+
+
+def _lock_named(file_system: FileSystem, path: Path, timeout: float) -> tuple[Path, StorageFile]:
+    until = time.monotonic() + timeout
+    while True:
+        lock = _try_lock(file_system, path)
+        if lock is not None:
+            return path, lock
+        if time.monotonic() >= until:
+            owner = _owner_of(file_system, path)
+            message = "another process holds the instance directory: stop it, or choose another instance"
+            raise WalLockedError(f"{message} path={path} pid={owner}")
+        time.sleep(LOCK_WAIT)
+
+
+def _try_lock(file_system: FileSystem, path: Path) -> StorageFile | None:
+    """The locked ``lock`` file of an instance directory, or None when another process has it."""
+    with _refused(path):
+        if file_system.is_symlink(path):
+            message = f"the instance directory is a symbolic link: name the directory itself path={path}"
+            raise WalFormatError(message)
+        file_system.make_directory(path)
+    lock = file_system.open(path / LOCK)
+    try:
+        locked = lock.lock()
+    except WalIOError:
+        lock.close()
+        raise
+    if not locked:
+        lock.close()
+        return None
+    if not _same_file(file_system, lock):  # removed and made anew between opening and locking
+        lock.close()
+        return _try_lock(file_system, path)
+    try:
+        lock.write(f"{os.getpid():<20}\n".encode(), 0)
+    except BaseException:
+        lock.close()
+        raise
+    return lock
+
+
+def _same_file(file_system: FileSystem, lock: StorageFile) -> bool:
+    with suppress(OSError):
+        return file_system.identity(lock.path) == lock.identity()
+    return False
+
+
+def _owner_of(file_system: FileSystem, path: Path) -> str:
+    with suppress(OSError):
+        return file_system.read(path / LOCK).decode("ascii", errors="replace").strip() or "unknown"
+    return "unknown"
+
+
+@contextmanager
+def _refused(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        message = f"cannot use the directory: {error.strerror}"
+        raise WalIOError(error.errno, message, str(path)) from error

@@ -1,0 +1,101 @@
+"""Moving the unsettled frames of the oldest main slot to the retry ring: thin, the deciding is in `compaction`.
+
+    1. copy     every unsettled frame of the slot to the retry ring, in order
+    2. flush    the retry ring
+    3. make it  a durable checkpoint with P = the slot's last position: from here on the copies count, and the
+                originals do not
+    4. recycle  the slot
+
+A crash before step 3 leaves copies that do not count. The next opening marks them settled (`void_copies`); left as they
+are, the next move would bring them to life, because P rises above them. A move that fails marks its own.
+"""
+
+from collections.abc import Callable
+
+from aiorecover.wal.moved import NO_PARTITION, copy_is_void, pack_moved, unpack_moved
+from aiorecover.wal import format as fmt
+from aiorecover.wal.reading import Reader
+from aiorecover.wal.ring import Ring
+from aiorecover.wal.slot import Slot
+
+STEP = 512  # frames between two turns of the loop: about a millisecond
+
+PartitionOf = Callable[[bytes], int]
+
+
+def no_partition(_: bytes) -> int:
+    """Where nobody knows better: the partition is found anew."""
+    return NO_PARTITION
+
+
+class Move:
+    """One slot on its way; `step` until it says that all is copied, then flush and checkpoint, then `finish`."""
+
+    def __init__(self, main: Ring, retry: Ring, slot: Slot, partition_of: PartitionOf = no_partition) -> None:
+        """Begin to copy ``slot``, the oldest of ``main``."""
+        self.slot = slot
+        self.copies_from = retry.last_position
+        self._retry = retry
+        self._partition_of = partition_of
+        self._reader = Reader.inside(main, slot, bytes)
+        self._copies: list[tuple[Slot, int]] = []
+
+    def step(self, limit: int = STEP) -> bool:
+        """Copy up to ``limit`` frames; True when all are copied.
+
+        Raises:
+            WalFullError: the retry ring has no room: the copies so far count for nothing, `abandon` was called.
+
+        """
+        run = self._reader.take(limit)
+        if run is None:
+            return True
+        try:
+            for sequence, place, payload in zip(run.sequences, run.places, run.records, strict=True):
+                position = fmt.position(self.slot.header.epoch, sequence)
+                self._copy(position, place, payload)
+        except BaseException:
+            self.abandon()
+            raise
+        return False
+
+    def _copy(self, position: int, place: int, payload: bytes) -> None:
+        moved = pack_moved(position, self._partition_of(payload), payload)
+        copy_place, sequence = self._retry.append(moved, None)
+        copy = (self._retry.slot_of(sequence), copy_place)
+        self._copies.append(copy)
+        self.slot.copies[place] = copy
+
+    def abandon(self) -> None:
+        """The move is not made: its copies must never count."""
+        self._reader.close()
+        self.slot.copies.clear()
+        for slot, place in self._copies:
+            self._retry.settle(slot, [place])
+        self._copies.clear()
+
+    def finish(self) -> None:
+        """The move is made: the copies count."""
+        self._reader.close()
+
+
+def void_copies(retry: Ring, moved: int, valid_up_to: int) -> int:
+    """Mark the copies of moves that were never made as settled; how many. Before anything else is read or appended.
+
+    ``valid_up_to``: retry position up to which all copies are known to count.
+    """
+    count = 0
+    for slot in list(retry.live):
+        if slot.sealed and slot.last_position <= valid_up_to:
+            continue
+        reader = Reader.inside(retry, slot, unpack_moved)
+        while (run := reader.take(STEP)) is not None:
+            void = [
+                place
+                for place, copy in zip(run.places, run.records, strict=True)
+                if isinstance(copy, tuple) and copy_is_void(copy.position, moved)
+            ]
+            retry.mark(slot, void)
+            count += len(void)
+        reader.close()
+    return count

@@ -1,0 +1,192 @@
+"""Opening an instance directory: lock, recover, and be durable before the first record is accepted.
+
+What is decided is decided in `recovery`; here it is carried out, in the order of the package docstring.
+"""
+
+import base64
+import logging
+import secrets
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from aiorecover.errors import WalCorruptError, WalDestinationError, WalFullError
+from aiorecover.wal import format as fmt
+from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination
+from aiorecover.wal.directory import CHECKPOINT, DEAD, RETRY, RING, Directory, Files, Options
+from aiorecover.wal.instance import lock_instance, make_wal_dir
+from aiorecover.wal.moving import void_copies
+from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, classify, plan, slot_bytes_of
+from aiorecover.wal.ring import Limits, Ring
+from aiorecover.wal.storage import StorageFile
+
+log = logging.getLogger("aiorecover.wal")
+
+PRODUCER_ID_BITS = 64
+
+
+def open_directory(options: Options) -> Directory:
+    """Lock, recover and open an instance directory; durable when it returns.
+
+    Raises:
+        WalLockedError: the directory asked for by name is held by another process, or all numbers are.
+        WalFormatError: the path holds something else, or a newer version's files.
+        WalCorruptError: the files contradict each other.
+        WalDestinationError: the directory was made with another ``name``.
+        WalFullError: no room for the first files.
+        WalIOError: the operating system refused.
+
+    """
+    made = make_wal_dir(options.file_system, options.wal_dir)
+    path, lock = lock_instance(options)
+    try:
+        directory = _open_locked(path, lock, options)
+    except BaseException:
+        lock.close()
+        raise
+    try:
+        for parent in [path, options.wal_dir, *made]:
+            options.file_system.sync_directory(parent)
+    except BaseException:
+        directory.close()
+        raise
+    return directory
+
+
+def _open_locked(path: Path, lock: StorageFile, options: Options) -> Directory:
+    opened: list[StorageFile] = []
+    try:
+        for name in (CHECKPOINT, RING, RETRY, DEAD):
+            opened.append(options.file_system.open(path / name))  # noqa: PERF401 - those before a failure are closed
+        return recover(path, Files(lock, *opened), options)
+    except BaseException:
+        for file in opened:
+            file.close()
+        raise
+
+
+def recover(path: Path, files: Files, options: Options) -> Directory:
+    """The directory as its files say; from here on they are its own."""
+    checkpoint_file = CheckpointFile(files.checkpoint)
+    rings = (files.ring, files.retry, files.dead)
+    headers = (header for ring in rings for header in _possible_headers(ring))
+    slot_bytes = slot_bytes_of(checkpoint_file.copies, headers, options.slot_bytes)
+    boot_id = options.file_system.boot_id()
+    try:
+        found = plan(checkpoint_file.copies, *(list(_scan(ring, slot_bytes)) for ring in rings), boot_id=boot_id)
+    except WalCorruptError as error:
+        raise WalCorruptError(f"{error} path={path}") from None
+    checkpoint = _first_checkpoint(path, found, slot_bytes, boot_id, options.name)
+    for ring in rings:
+        _restore_length(ring, slot_bytes)
+    _rewrite(found, files, slot_bytes)
+    checkpoint_file.write_both(checkpoint)
+    limits = Limits(slot_bytes, options.max_bytes, options.min_free_bytes, partial(options.file_system.free_bytes, path))
+    text = producer_text(checkpoint.producer_id)
+
+    def ring_of(file: StorageFile, ring_plan: RingPlan) -> Ring:
+        return Ring(file, ring_plan, checkpoint.epoch, checkpoint.producer_id, text, limits, _clock_ms, checkpoint.suspect)
+
+    main, retry, dead = (ring_of(*pair) for pair in zip(rings, (found.main, found.retry, found.dead), strict=True))
+    void_copies(retry, found.moved, found.retry.flushed if found.newest is not None else 0)
+    directory = Directory(
+        path, files, checkpoint_file, main, retry, dead, text, checkpoint, options.file_system
+    )
+    _reserve(directory)
+    return directory
+
+
+def _first_checkpoint(path: Path, found: Plan, slot_bytes: int, boot_id: str, name: str | None) -> Checkpoint:
+    """What both copies say before the first frame of the new epoch (I5)."""
+    if found.epoch > fmt.EPOCH_MAX:
+        message = "the directory was opened too often: drain it and start a new one"
+        raise WalCorruptError(f"{message} path={path} epoch={found.epoch}")
+    stored = found.newest.destination if found.newest is not None else Destination()
+    return Checkpoint(
+        producer_id=found.producer_id if found.producer_id is not None else secrets.randbits(PRODUCER_ID_BITS),
+        epoch=found.epoch,
+        slot_bytes=slot_bytes,
+        main=found.main.state,
+        retry=found.retry.state,
+        dead=found.dead.state,
+        moved=found.moved,
+        boot_id=boot_id,
+        suspect=found.suspect,
+        destination=_destination(path, stored, name),
+    )
+
+
+def _rewrite(found: Plan, files: Files, slot_bytes: int) -> None:
+    """Have every page stored again that no completed flush is known to cover.
+
+    After a failed flush the kernel calls the pages that it lost clean, and the next flush would succeed without them.
+    Nothing tells for certain that none failed (the process may have died of it), so this is done after every end that
+    was not clean: pages are only marked, which is quick; the next flush writes them.
+    """
+    newest = found.newest
+    if newest is not None and newest.closed and newest.epoch == found.epoch - 1:
+        return
+    for file, ring in ((files.ring, found.main), (files.retry, found.retry), (files.dead, found.dead)):
+        for life in ring.lives:
+            last = fmt.SEQUENCE_MASK if life.seal is None else life.seal.last_sequence
+            if fmt.position(life.header.epoch, last) > ring.flushed:
+                file.rewrite(life.index * slot_bytes, slot_bytes)
+
+
+def _reserve(directory: Directory) -> None:
+    """A slot each for the retry and the dead ring, so that a full disk cannot keep the main one from being freed."""
+    for ring in (directory.retry, directory.dead):
+        try:
+            ring.prepare_spare()
+        except WalFullError as error:
+            log.warning("no room for a reserved slot: free disk space path=%s error=%s", directory.path, error)
+
+
+def _destination(path: Path, stored: Destination, name: str | None) -> Destination:
+    if name is None or stored.name == name:
+        return stored
+    if stored.name is None:
+        return Destination(cluster_id=stored.cluster_id, name=name)
+    message = "the directory belongs to another producer name: use its name, or another wal_dir or instance"
+    raise WalDestinationError(f"{message} path={path} stored={stored.name!r} name={name!r}")
+
+
+def _possible_headers(ring: StorageFile) -> Iterator[fmt.SlotHeader | None]:
+    """Headers where a ring of any slot size would have its first ones; only asked without a checkpoint."""
+    yield fmt.unpack_slot_header(ring.read(0, fmt.HEADER_BYTES).ljust(fmt.HEADER_BYTES, b"\0"))
+    for power in range(14, 31):
+        for offset in ((1 << power) - fmt.RESERVED, 1 << power):
+            yield fmt.unpack_slot_header(ring.read(offset, fmt.HEADER_BYTES).ljust(fmt.HEADER_BYTES, b"\0"))
+
+
+def _restore_length(ring: StorageFile, slot_bytes: int) -> None:
+    """Give a file that was cut inside a slot its length back: what is left there is read like any damage.
+
+    The piece that an interrupted growth leaves holds nothing, and stays.
+    """
+    whole = ring.size() // slot_bytes * slot_bytes
+    if any(ring.read(whole, fmt.HEADER_BYTES)):
+        ring.allocate(whole, slot_bytes)
+
+
+def _scan(ring: StorageFile, slot_bytes: int) -> Iterator[SlotFound]:
+    slots, piece = divmod(ring.size(), slot_bytes)
+    for index in range(slots):
+        start = index * slot_bytes
+        head = ring.read(start, fmt.RESERVED)
+        end = ring.read(start + slot_bytes - fmt.RESERVED, fmt.RESERVED)
+        yield classify(index, head, end)
+    head = ring.read(slots * slot_bytes, min(piece, fmt.RESERVED)).ljust(fmt.RESERVED, b"\0")
+    if any(head[: fmt.HEADER_BYTES]):  # cut inside a slot: its end says nothing
+        yield classify(slots, head, head)
+
+
+def producer_text(producer_id: int) -> str:
+    """The 64 bits as they stand in record ids: base32, lower case, 13 characters."""
+    raw = producer_id.to_bytes(PRODUCER_ID_BITS // 8, "big")
+    return base64.b32encode(raw).decode().rstrip("=").lower()
+
+
+def _clock_ms() -> int:
+    return time.time_ns() // 1_000_000
