@@ -76,16 +76,15 @@ class Background:
 
     async def sync(self) -> None:
         """One fdatasync of the ring that begins now."""
-        await self._keeper.submit(self._directory.ring.sync)
+        await self._keeper.submit(self._directory.sync)
 
     async def checkpoint(self) -> int:
         """Capture the state, make it durable, free what it covers; the number of slots freed (I1, I4)."""
         async with self._checkpointing:
-            ring = self._directory.ring
-            captured = self._directory.next_checkpoint(ring.watermark(), self._directory.checkpoint.destination)
+            captured = self._directory.next_checkpoint()
             await self._keeper.submit(self._directory.write_checkpoint, captured)
             self.checkpoints += 1
-            freed = ring.recycle(captured.watermark)
+            freed = self._directory.recycle(captured)
         if freed:
             self._on_room()
         return freed
@@ -125,7 +124,7 @@ class Background:
             message = (
                 f"the files of the directory were removed or replaced: stop, restore them, start anew path={wrong}"
             )
-            self._directory.ring.poison(WalIOError(None, message))
+            self._directory.poison(WalIOError(None, message))
             log.critical("nothing more is accepted: %s", message)
 
     async def _fsync_loop(self) -> None:

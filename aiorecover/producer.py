@@ -41,8 +41,9 @@ from aiorecover.serialization import (
     value_encoder,
 )
 from aiorecover.statistics import Statistics
-from aiorecover.wal.directory import Directory, Options, open_directory
+from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.keeper import Keeper
+from aiorecover.wal.opening import open_directory
 from aiorecover.wal.storage import OPERATING_SYSTEM
 from aiorecover.wal.sync import GroupCommit
 

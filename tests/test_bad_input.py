@@ -41,7 +41,8 @@ from aiorecover import record as rec
 from aiorecover.wal import checkpoint as chk
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checksum import crc32
-from aiorecover.wal.directory import Options, open_directory
+from aiorecover.wal.directory import Options
+from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.oracle import Accepted, judge, read_topic

@@ -20,10 +20,16 @@ class MemoryFileSystem(FileSystem):
     """Directories and files at and below ``wal_dir``; the directories above it have always been there."""
 
     def __init__(
-        self, wal_dir: Path, size: int | None = None, live: _Names | None = None, durable: _Names | None = None
+        self,
+        wal_dir: Path,
+        size: int | None = None,
+        live: _Names | None = None,
+        durable: _Names | None = None,
+        boots: int = 1,
     ) -> None:
         """``size``: bytes of all files, None is without end. Without names, ``wal_dir`` itself is not there yet."""
         self.size = size
+        self._boots = boots
         self._wal_dir = wal_dir
         self._lock = threading.RLock()
         self._live = live or {}
@@ -93,6 +99,10 @@ class MemoryFileSystem(FileSystem):
             kept = {name: node for name, node in self._durable.items() if name.parent != path}
             self._durable = kept | {name: node for name, node in self._live.items() if name.parent == path}
 
+    def boot_id(self) -> str:
+        """Another one after each power cut."""
+        return f"boot {self._boots}"
+
     def free_bytes(self, path: Path) -> int:  # noqa: ARG002
         """What the disk still holds."""
         return ENDLESS if self.size is None else max(0, self.size - self.used())
@@ -138,7 +148,7 @@ class MemoryFileSystem(FileSystem):
             copies = {file: file.after_process_death(image) for file, image in images}
             live = {path: file and copies[file] for path, file in self._live.items()}
             durable = {path: file and copies[file] for path, file in self._durable.items()}
-        return MemoryFileSystem(self._wal_dir, self.size, live, durable)
+        return MemoryFileSystem(self._wal_dir, self.size, live, durable, self._boots)
 
     def after_power_cut(self, seed: int, sector: int = SECTOR) -> "MemoryFileSystem":
         """An independent copy of what came through; there, everything is durable."""
@@ -149,7 +159,7 @@ class MemoryFileSystem(FileSystem):
                 path: file and file.after_power_cut(images[file], self._chance(seed, path), sector)
                 for path, file in self._surviving_names(seed).items()
             }
-        return MemoryFileSystem(self._wal_dir, self.size, names, names.copy())
+        return MemoryFileSystem(self._wal_dir, self.size, names, names.copy(), self._boots + 1)
 
     def _all_files(self) -> list[StoredFile]:
         """Those that still have a name, be it only on the disk."""

@@ -1,15 +1,14 @@
 """An opened instance directory: its files, its three rings, and the checkpoint over them.
 
-    wal_dir/            0700
-      0/ 1/ … or NAME/  one per process at a time
-        lock            flock; the owner's process id, for people
-        checkpoint      two alternating copies
-        ring            the slots of what was published
-        retry           the slots of what was moved out of its way
-        dead            the slots of what Kafka will never take
+wal_dir/            0700
+  0/ 1/ … or NAME/  one per process at a time
+    lock            flock; the owner's process id, for people
+    checkpoint      two alternating copies
+    ring            the slots of what was published
+    retry           the slots of what was moved out of its way
+    dead            the slots of what Kafka will never take
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,6 +126,19 @@ class Directory:
             self.poison(error)
             raise
         self.checkpoint = checkpoint
+
+    def sync(self) -> None:
+        """Make everything that was published durable (the keeper's thread).
+
+        Raises:
+            WalError: and from then on nothing is accepted or recycled (I7).
+
+        """
+        try:
+            self.ring.sync()
+        except WalError as error:
+            self.poison(error)
+            raise
 
     def recycle(self, durable: Checkpoint) -> int:
         """Free what a durable checkpoint covers (I1); how many slots of the main ring."""

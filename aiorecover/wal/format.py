@@ -23,7 +23,8 @@ LENGTH_MASK = SKIP_BIT - 1
 SEQUENCE_BITS = 40  # position = epoch << 40 | sequence: 4 months at 100,000 records/s in one epoch
 SEQUENCE_MASK = (1 << SEQUENCE_BITS) - 1
 EPOCH_MAX = (1 << 23) - 1  # a position stays a positive signed 64-bit integer: Kafka's offsets are
-MARKS = 1 << 16  # a settle word says in its low half in which generation it was stored (modulo)
+MARK_BITS = 16  # a settle word bears in its low half the generation in which it was stored, modulo MARKS
+MARKS = 1 << MARK_BITS
 
 SLOT_HEADER = struct.Struct("<8sHHIQQIIQQII")
 SEAL = struct.Struct("<4sIIIQII")
@@ -87,18 +88,30 @@ def frame_end(offset: int, length: int) -> int:
 def new_salt(previous: int) -> int:
     """A salt for a slot's next life.
 
-    Neither it nor its complement is zero, and neither is the previous life's salt or its complement: a word of an
-    earlier life can neither settle nor look like a frame of this one.
+    The high half tells the lives' settle words apart: neither it nor its complement is zero or that of the life before.
+    So a word of an earlier life can neither settle nor look like a frame of this one.
     """
+    before = previous >> MARK_BITS
     while True:
         salt = secrets.randbits(32)
-        if salt not in {0, MASK32, previous, previous ^ MASK32}:
+        if salt >> MARK_BITS not in {0, MARKS - 1, before, before ^ (MARKS - 1)}:
             return salt
 
 
 def open_word(salt: int) -> int:
     """The settle word of a frame that is not settled; it also marks the frame for resynchronising."""
     return salt ^ MASK32
+
+
+def done_word(salt: int, mark: int) -> int:
+    """The settle word of a frame that is settled; ``mark`` stands in its low half."""
+    return salt ^ mark
+
+
+def mark_of(word: int, salt: int) -> int | None:
+    """The mark of a settled frame; None when the frame is not settled, whatever else its word may say."""
+    mark = word ^ salt
+    return mark if mark < MARKS else None
 
 
 def frame_crc(payload: bytes | memoryview, salt: int, sequence: int) -> int:

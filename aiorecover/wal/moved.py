@@ -1,6 +1,6 @@
 """A record that was moved: what stands before its payload in the retry and dead rings, and when a copy counts. Pure.
 
-    payload there   position i64 · partition i32 (-1: none yet) · zero i32 · the original payload
+payload there   position i64 · partition i32 (-1: none yet) · zero i32 · the original payload
 """
 
 import struct

@@ -12,8 +12,8 @@ are, the next move would bring them to life, because P rises above them. A move 
 
 from collections.abc import Callable
 
-from aiorecover.wal.moved import NO_PARTITION, copy_is_void, pack_moved, unpack_moved
 from aiorecover.wal import format as fmt
+from aiorecover.wal.moved import NO_PARTITION, Moved, copy_is_void, pack_moved, unpack_moved
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.slot import Slot
@@ -62,9 +62,9 @@ class Move:
     def _copy(self, position: int, place: int, payload: bytes) -> None:
         moved = pack_moved(position, self._partition_of(payload), payload)
         copy_place, sequence = self._retry.append(moved, None)
-        copy = (self._retry.slot_of(sequence), copy_place)
-        self._copies.append(copy)
-        self.slot.copies[place] = copy
+        slot = self._retry.slot_of(sequence)
+        self._copies.append((slot, copy_place))
+        self.slot.copies[place] = (self._retry, slot, copy_place)
 
     def abandon(self) -> None:
         """The move is not made: its copies must never count."""
@@ -93,7 +93,7 @@ def void_copies(retry: Ring, moved: int, valid_up_to: int) -> int:
             void = [
                 place
                 for place, copy in zip(run.places, run.records, strict=True)
-                if isinstance(copy, tuple) and copy_is_void(copy.position, moved)
+                if isinstance(copy, Moved) and copy_is_void(copy.position, moved)
             ]
             retry.mark(slot, void)
             count += len(void)

@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from aiorecover.errors import WalCorruptError, WalDestinationError, WalFullError
+from aiorecover.errors import WalCorruptError, WalDestinationError, WalFullError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination
 from aiorecover.wal.directory import CHECKPOINT, DEAD, RETRY, RING, Directory, Files, Options
 from aiorecover.wal.instance import lock_instance, make_wal_dir
 from aiorecover.wal.moving import void_copies
 from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, classify, plan, slot_bytes_of
-from aiorecover.wal.ring import Limits, Ring
+from aiorecover.wal.ring import Ring
+from aiorecover.wal.spares import Limits
 from aiorecover.wal.storage import StorageFile
 
 log = logging.getLogger("aiorecover.wal")
@@ -74,25 +75,37 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
     slot_bytes = slot_bytes_of(checkpoint_file.copies, headers, options.slot_bytes)
     boot_id = options.file_system.boot_id()
     try:
-        found = plan(checkpoint_file.copies, *(list(_scan(ring, slot_bytes)) for ring in rings), boot_id=boot_id)
+        main, retry, dead = (_scan(ring, slot_bytes) for ring in rings)
+        found = plan(checkpoint_file.copies, main, retry, dead, boot_id=boot_id)
     except WalCorruptError as error:
         raise WalCorruptError(f"{error} path={path}") from None
     checkpoint = _first_checkpoint(path, found, slot_bytes, boot_id, options.name)
     for ring in rings:
         _restore_length(ring, slot_bytes)
-    _rewrite(found, files, slot_bytes)
+    _rewrite(found, files, slot_bytes, boot_id)
     checkpoint_file.write_both(checkpoint)
-    limits = Limits(slot_bytes, options.max_bytes, options.min_free_bytes, partial(options.file_system.free_bytes, path))
+    limits = Limits(
+        slot_bytes, options.max_bytes, options.min_free_bytes, partial(options.file_system.free_bytes, path)
+    )
     text = producer_text(checkpoint.producer_id)
 
     def ring_of(file: StorageFile, ring_plan: RingPlan) -> Ring:
-        return Ring(file, ring_plan, checkpoint.epoch, checkpoint.producer_id, text, limits, _clock_ms, checkpoint.suspect)
+        return Ring(
+            file, ring_plan, checkpoint.epoch, checkpoint.producer_id, text, limits, _clock_ms, checkpoint.suspect
+        )
 
-    main, retry, dead = (ring_of(*pair) for pair in zip(rings, (found.main, found.retry, found.dead), strict=True))
-    void_copies(retry, found.moved, found.retry.flushed if found.newest is not None else 0)
     directory = Directory(
-        path, files, checkpoint_file, main, retry, dead, text, checkpoint, options.file_system
+        path=path,
+        files=files,
+        checkpoint_file=checkpoint_file,
+        ring=ring_of(files.ring, found.main),
+        retry=ring_of(files.retry, found.retry),
+        dead=ring_of(files.dead, found.dead),
+        producer_id=text,
+        checkpoint=checkpoint,
+        file_system=options.file_system,
     )
+    void_copies(directory.retry, found.moved, found.retry.flushed if found.newest is not None else 0)
     _reserve(directory)
     return directory
 
@@ -117,21 +130,26 @@ def _first_checkpoint(path: Path, found: Plan, slot_bytes: int, boot_id: str, na
     )
 
 
-def _rewrite(found: Plan, files: Files, slot_bytes: int) -> None:
+def _rewrite(found: Plan, files: Files, slot_bytes: int, boot_id: str) -> None:
     """Have every page stored again that no completed flush is known to cover.
 
     After a failed flush the kernel calls the pages that it lost clean, and the next flush would succeed without them.
     Nothing tells for certain that none failed (the process may have died of it), so this is done after every end that
-    was not clean: pages are only marked, which is quick; the next flush writes them.
+    was not clean: pages are only marked, which is quick; the next flush writes them. After a reboot there is nothing
+    to do: the pages come from the disk.
     """
     newest = found.newest
-    if newest is not None and newest.closed and newest.epoch == found.epoch - 1:
+    if newest is None or newest.boot_id != boot_id or (newest.closed and newest.epoch == found.epoch - 1):
         return
     for file, ring in ((files.ring, found.main), (files.retry, found.retry), (files.dead, found.dead)):
         for life in ring.lives:
             last = fmt.SEQUENCE_MASK if life.seal is None else life.seal.last_sequence
-            if fmt.position(life.header.epoch, last) > ring.flushed:
+            if fmt.position(life.header.epoch, last) <= ring.flushed:
+                continue
+            try:
                 file.rewrite(life.index * slot_bytes, slot_bytes)
+            except WalIOError as error:  # the reader will come to it, and deliver what can be read
+                log.warning("a part of the ring cannot be read path=%s error=%s", file.path, error)
 
 
 def _reserve(directory: Directory) -> None:

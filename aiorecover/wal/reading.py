@@ -8,15 +8,22 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from aiorecover.errors import WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checksum import crc32
 from aiorecover.wal.ring import RECENT, Damage, Ring, Run
 from aiorecover.wal.slot import Slot
+from aiorecover.wal.suffix import Word
 
 log = logging.getLogger("aiorecover.wal")
 
 WINDOW = 128 * 1024  # about 600 records: parsing and dispatching one window takes 1-2 ms of the loop
 READ_AHEAD = 2 * 1024 * 1024  # the kernel fetches this much while we work on a window
+READ_ATTEMPTS = 5  # how often a place that cannot be read is asked for, a second apart, before it counts as damaged
+PAGE = 4096  # what is given up around a place that cannot be read
+BAD_PAGES = 64  # in one piece, before the rest of it is given up too: each may take the disk half a minute
+
+NO_MARK = fmt.MARKS - 1
 
 _unpack = fmt.FRAME.unpack_from
 
@@ -36,14 +43,22 @@ class Reader:
     """Stands at one place of the ring and goes forward.
 
     The ``primary`` reader counts what it finds in the slots of earlier epochs; each of them passes it once. Another
-    reader, started by `behind`, reads a part again and counts nothing.
+    reader, started by `behind` or `inside`, reads a part again and counts nothing.
+
+    With ``suspects`` it also gives the settled frames whose words may be wrong (see `suffix`), in runs with ``words``.
+    Whoever takes them owes an answer for each: `Ring.reopen` or `Ring.dismiss`.
     """
 
-    def __init__(self, ring: Ring, decode: Callable[[memoryview], Any], *, primary: bool = True) -> None:
+    def __init__(
+        self, ring: Ring, decode: Callable[[memoryview], Any], *, primary: bool = True, suspects: bool = False
+    ) -> None:
         """Stand before the oldest frame."""
         self._ring = ring
         self._decode = decode
         self._primary = primary
+        self._suspects = suspects
+        self._stays = False  # in the slot where it was begun
+        self._failures = 0  # in a row, of reading at this place
         self._buffer = memoryview(bytearray(WINDOW))
         self._window = (0, 0)  # file offsets within the slot that the buffer holds
         self.slot: Slot | None = None
@@ -75,11 +90,19 @@ class Reader:
 
     def behind(self, slot: Slot, place: int, sequence: int) -> "Reader":
         """Another reader, standing at a frame that this one has passed."""
-        other = Reader(self._ring, self._decode, primary=False)
+        other = Reader(self._ring, self._decode, primary=False, suspects=self._suspects)
         other._enter(slot)
         other.offset = (place - fmt.SETTLE_WORD) * fmt.WORD
         other.expected = sequence
         return other
+
+    @classmethod
+    def inside(cls, ring: Ring, slot: Slot, decode: Callable[[memoryview], Any]) -> "Reader":
+        """A reader of one slot and no further."""
+        reader = cls(ring, decode, primary=False)
+        reader._enter(slot)
+        reader._stays = True
+        return reader
 
     def close(self) -> None:
         """Stand nowhere: the slot may be recycled."""
@@ -166,7 +189,7 @@ class Reader:
             if not sealed:
                 return False
             self._finish(slot)
-            following = self._ring.after(slot)
+            following = None if self._stays else self._ring.after(slot)
             if following is None:
                 return False
             self._report_between(slot, following)
@@ -227,11 +250,13 @@ class Reader:
         Written out, with numbers for names: it runs once for every frame of a backlog.
         """
         buffer, salt, settled, sequence = self._buffer, slot.salt, self._settled_up_to(slot), self.expected
+        suspects = self._suspects and slot.header.epoch != self._ring.epoch and self._ring.is_suspect(slot)
         start, stop = self._window
         at, filled = self.offset - start, fmt.aligned(stop - start)
         sequences: list[int] = []
         places: list[int] = []
         records: list[Any] = []
+        marks: list[int] = []
         holds = True
         while len(records) < limit and at + 20 <= stop - start:
             length, check, found, state = _unpack(buffer, at)
@@ -241,19 +266,27 @@ class Reader:
                 break
             if length & fmt.SKIP_BIT:
                 holds = found == sequence and fmt.skip_crc(length, salt, found) == check
-                state = salt  # nothing to deliver
+                found, state = 0, salt  # nothing to deliver
             else:
                 payload = buffer[at + 20 : end]
                 holds = found == sequence and (crc32(payload, salt) ^ found) & 0xFFFF_FFFF == check
             if not holds:
                 break
-            if state != salt and found > settled:
+            mark = state ^ salt
+            if (mark > NO_MARK or suspects) and found > settled:
+                marks.append(mark)
                 records.append(self._record(payload))
                 places.append(((start + at) >> 2) + 4)
                 sequences.append(found)
-            at, sequence = following, found + 1
+            at, sequence = following, sequence + 1
         self.offset, self.expected = start + at, sequence
-        return (Run(slot, sequences, places, records) if records else None), holds
+        if not records:
+            return None, holds
+        words = [self._word(slot, mark) for mark in marks] if suspects else None
+        return Run(slot, sequences, places, records, words), holds
+
+    def _word(self, slot: Slot, mark: int) -> Word:
+        return Word.WAITING if mark >= fmt.MARKS else self._ring.suspect.word(slot.header.epoch, mark)
 
     def _settled_up_to(self, slot: Slot) -> int:
         """The last sequence of the slot's epoch that a durable watermark covers; in our own epoch the words tell."""
@@ -286,11 +319,36 @@ class Reader:
         if length > len(self._buffer):
             self._buffer = memoryview(bytearray(length))
         where = slot.file_offset + self.offset
-        count = self._ring.file.read_into(self._buffer[:length], where)
+        count = self._read_into(self._buffer[:length], where)
         self._window = (self.offset, self.offset + count)
         if not self._ring.is_current(slot):
             self._ring.file.read_ahead(where + count, READ_AHEAD)
         return count == length
+
+    def _read_into(self, buffer: memoryview, where: int) -> int:
+        """As the file's, but a place that cannot be read for long is passed over: zeros hold no frame."""
+        file = self._ring.file
+        try:
+            count = file.read_into(buffer, where)
+        except WalIOError:
+            self._failures += 1
+            if self._failures < READ_ATTEMPTS:
+                raise
+        else:
+            self._failures = 0
+            return count
+        bad = 0
+        for at in range(0, len(buffer), PAGE):
+            page = buffer[at : at + PAGE]
+            try:
+                if bad >= BAD_PAGES:
+                    page[:] = bytes(len(page))
+                elif file.read_into(page, where + at) < len(page):
+                    return file.size() - where
+            except WalIOError:
+                bad += 1
+                page[:] = bytes(len(page))
+        return len(buffer)
 
     def _whole_frame(self, offset: int, start: int, stop: int) -> int | None:
         """Where the frame at ``offset`` ends if the window holds all of it."""
@@ -324,11 +382,22 @@ class Reader:
             self.offset = end
 
     def _close_old(self, slot: Slot) -> None:
+        self._report_tail(slot)
         slot.tail = self.offset
         slot.last_sequence = self.expected - 1
         slot.count = slot.last_sequence - slot.header.first_sequence + 1
         slot.limit = 0
         self._ring.seal_old(slot)
+
+    def _report_tail(self, slot: Slot) -> None:
+        """What a completed flush covered cannot be missing behind the last frame of a slot, unless it was damaged."""
+        epoch, last = self._ring.flushed >> fmt.SEQUENCE_BITS, self._ring.flushed & fmt.SEQUENCE_MASK
+        following = self._ring.after(slot)
+        if following is not None and following.header.epoch == epoch:
+            last = following.header.first_sequence - 1
+        if slot.header.epoch == epoch and self.expected <= last:
+            self._report(slot, self.expected, last, self.offset)
+            self.expected = last + 1
 
     def _report(self, slot: Slot, first: int, last: int, offset: int) -> None:
         """Frames are not there; what the watermark covers was settled and is not missed."""
@@ -348,10 +417,10 @@ class Reader:
     def _next_frame(self, slot: Slot, limit: int) -> tuple[int, int] | None:
         """The next valid frame behind ``offset``, found by its settle word (never by trying every byte)."""
         buffer = memoryview(bytearray(limit - self.offset))
-        count = self._ring.file.read_into(buffer, slot.file_offset + self.offset)
+        count = self._read_into(buffer, slot.file_offset + self.offset)
         data = bytes(buffer[:count])
-        hits = (_hits(data, word.to_bytes(4, "little")) for word in (slot.open_word, slot.salt))
-        for hit in sorted(at for found in hits for at in found):
+        halves = ((word >> fmt.MARK_BITS).to_bytes(2, "little") for word in (slot.open_word, slot.salt))
+        for hit in sorted(at for half in halves for at in _hits(data, half)):
             at = hit - fmt.SETTLE_WORD * fmt.WORD
             if at < 0:
                 continue
@@ -371,12 +440,12 @@ def _frame_holds(data: bytes | memoryview, at: int, length: int, check: int, seq
     return (crc32(data[at + fmt.FRAME_BYTES : end], salt) ^ sequence) & fmt.MASK32 == check
 
 
-def _hits(data: bytes, word: bytes) -> list[int]:
-    """Where ``word`` stands on a frame's alignment."""
+def _hits(data: bytes, half: bytes) -> list[int]:
+    """Where words with this high half stand on a frame's alignment; the low half of a settle word may be any mark."""
     places = []
-    at = data.find(word)
+    at = data.find(half)
     while at >= 0:
-        if at % fmt.WORD == 0:
-            places.append(at)
-        at = data.find(word, at + 1)
+        if at % fmt.WORD == fmt.WORD // 2:
+            places.append(at - fmt.WORD // 2)
+        at = data.find(half, at + 1)
     return places

@@ -104,6 +104,7 @@ def plan(
     main: Iterable[SlotFound],
     retry: Iterable[SlotFound] = (),
     dead: Iterable[SlotFound] = (),
+    *,
     boot_id: str = "",
 ) -> Plan:
     """The state to start from.
@@ -195,8 +196,8 @@ def _suspicion(copies: Sequence[Copy], newest: Checkpoint | None, last_epoch: in
     if newest is None:
         return Suspicion(everything, generation, since=1)
     clean = newest.closed and newest.epoch == last_epoch
-    known = all(copy.state == "valid" for copy in copies) and newest.boot_id == boot_id and not newest.poisoned
-    if clean or known:
+    same_boot = newest.boot_id == boot_id != ""
+    if clean or (same_boot and not newest.poisoned and all(copy.state == "valid" for copy in copies)):
         return newest.suspect
     unfinished = newest.suspect.up_to > 0
     return Suspicion(everything, generation, since=newest.suspect.since if unfinished else generation)

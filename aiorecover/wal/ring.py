@@ -5,22 +5,22 @@ keeper's thread.
 """
 
 import errno
-import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from aiorecover.errors import RecordTooLargeError, WalCorruptError, WalError, WalFullError, WalIOError
+from aiorecover.errors import RecordTooLargeError, WalCorruptError, WalError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checksum import crc32
-from aiorecover.wal.recovery import Plan
+from aiorecover.wal.recovery import RingPlan
 from aiorecover.wal.slot import Slot
+from aiorecover.wal.spares import Limits, RingFile, Spares
+from aiorecover.wal.suffix import Suspicion, Word
 
 RECENT = 4096  # newest records handed to the reader in memory: 8 turns of a busy loop; at most 8 MiB with the next line
 RECENT_BYTES = 2048  # larger records are read back from the ring: their cost is in the bytes anyway
-WARM_MAPS = 2  # mappings kept for reuse: one being written, one ahead
+MARGIN = 1024  # bytes that a record may gain on its way to another ring: where it comes from, why Kafka refused it
 
 Entry = tuple[Slot, int, int, Any]
 """slot, place (index of the frame's settle word in ``slot.words``), sequence, record"""
@@ -29,14 +29,22 @@ Entry = tuple[Slot, int, int, Any]
 class Run:
     """Frames of one slot, in order, as parallel lists: nothing is allocated for a frame alone. Never empty."""
 
-    __slots__ = ("places", "records", "sequences", "slot")
+    __slots__ = ("places", "records", "sequences", "slot", "words")
 
-    def __init__(self, slot: Slot, sequences: Sequence[int], places: list[int], records: list[Any]) -> None:
-        """``places``: indices of the frames' settle words in ``slot.words``."""
+    def __init__(
+        self,
+        slot: Slot,
+        sequences: Sequence[int],
+        places: list[int],
+        records: list[Any],
+        words: list[Word] | None = None,
+    ) -> None:
+        """``places``: indices of the frames' settle words in ``slot.words``; ``words``: None when all wait."""
         self.slot = slot
         self.sequences = sequences
         self.places = places
         self.records = records
+        self.words = words
 
     def __len__(self) -> int:
         """How many frames."""
@@ -50,38 +58,22 @@ class Run:
         """What follows the first ``number`` frames."""
         if number == len(self):
             return None
-        return Run(self.slot, self.sequences[number:], self.places[number:], self.records[number:])
+        words = None if self.words is None else self.words[number:]
+        return Run(self.slot, self.sequences[number:], self.places[number:], self.records[number:], words)
 
     def pick(self, numbers: Sequence[int]) -> "Run | None":
         """Only these of its frames."""
         if not numbers:
             return None
         sequences, places, records = self.sequences, self.places, self.records
+        words = None if self.words is None else [self.words[n] for n in numbers]
         return Run(
-            self.slot, [sequences[n] for n in numbers], [places[n] for n in numbers], [records[n] for n in numbers]
+            self.slot,
+            [sequences[n] for n in numbers],
+            [places[n] for n in numbers],
+            [records[n] for n in numbers],
+            words,
         )
-
-
-class RingFile(Protocol):
-    """What a ring needs of storage."""
-
-    def size(self) -> int: ...  # noqa: D102
-    def allocate(self, offset: int, length: int) -> None: ...  # noqa: D102
-    def map(self, offset: int, length: int) -> Any: ...  # noqa: D102 - an mmap, or memory in tests
-    def read_into(self, buffer: memoryview, offset: int) -> int: ...  # noqa: D102
-    def read_ahead(self, offset: int, length: int) -> None: ...  # noqa: D102
-    def sync(self) -> None: ...  # noqa: D102
-    def close(self) -> None: ...  # noqa: D102
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How large the ring may grow; ``free_bytes`` asks the file system."""
-
-    slot_bytes: int
-    max_bytes: int
-    min_free_bytes: int = 0
-    free_bytes: Callable[[], int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,32 +98,32 @@ class Ring:
     def __init__(
         self,
         file: RingFile,
-        plan: Plan,
+        plan: RingPlan,
+        epoch: int,
         producer_id: int,
         id_text: str,
         limits: Limits,
         clock_ms: Callable[[], int],
+        suspect: Suspicion = Suspicion(),  # noqa: B008 - frozen
     ) -> None:
         """Take over what ``plan`` found; takes no slot: the first `append` does."""
-        self.epoch = plan.epoch
+        self.epoch = epoch
         self.producer_id = producer_id
+        self.suspect = suspect
         self.damage: list[Damage] = []
         self.damaged_slots = list(plan.damaged)
         self.failure: WalError | None = None
+        self.flushed = plan.flushed
+        self.spares = Spares(file, limits, plan.free)
         self._file = file
-        self._limits = limits
+        self._slot_bytes = limits.slot_bytes
         self._clock_ms = clock_ms
         self._id_text = id_text
-        self._floor = max(plan.watermark, plan.moved)
-        self._next_ordinal = plan.next_ordinal
+        self._floor = plan.floor
+        self.next_ordinal = plan.next_ordinal
         self._sequence = 0
         self._skipped = 0
         self._closed_at: int | None = None
-        self._free = list(plan.free)
-        self._spares: list[tuple[int, int, Any]] = []
-        self._growing = threading.RLock()  # re-entrant: a signal handler may publish while its thread grows the ring
-        self._slots = file.size() // limits.slot_bytes
-        self._unallocated: list[int] = []
         self.live: list[Slot] = [self._old_slot(life) for life in plan.lives]
         self.recent: list[Any] = [None] * RECENT  # the newest records, at their sequence modulo RECENT; None: not kept
         self.recent_places: list[int] = [0] * RECENT
@@ -193,27 +185,27 @@ class Ring:
         """Go on to the next slot. May be entered again by a signal handler: whoever comes first wins."""
         if self.failure is not None:
             raise self.failure
-        if length > self._limits.slot_bytes - 2 * fmt.RESERVED - fmt.FRAME_BYTES:
+        if length > self.largest:
             message = "the record does not fit a slot: raise slot_bytes for a new directory"
-            raise RecordTooLargeError(f"{message} bytes={length} slot_bytes={self._limits.slot_bytes}")
+            raise RecordTooLargeError(f"{message} bytes={length} slot_bytes={self._slot_bytes}")
         left = self._slot
-        spare = self._take_spare()
+        spare = self.spares.take()
         self._seal(left)
         salt, created_ms = fmt.new_salt(spare[1]), self._clock_ms()
         # No call from this look to the claim. So a signal handler that goes on to a slot of its own has either been
         # seen here, or takes a higher ordinal and the same first sequence: what we begin then is an empty life
         # before its slot. It stays on disk until the spare is taken again, and readers find nothing in it.
         if self._slot is not left:
-            self._spares.append(spare)
+            self.spares.give_back(spare)
             return
-        ordinal, first_sequence = self._next_ordinal, self._sequence + 1
-        self._next_ordinal = ordinal + 1
+        ordinal, first_sequence = self.next_ordinal, self._sequence + 1
+        self.next_ordinal = ordinal + 1
         slot = self._begin(spare, ordinal, salt, first_sequence, created_ms)
         if self._slot is left:
             self.live += [slot]  # no call, as `append` would be: a handler could go on from ``left`` once more
             self._slot = slot
         else:
-            self._spares.append((slot.index, slot.salt, slot.detach()))
+            self.spares.give_back((slot.index, slot.salt, slot.detach()))
         self._heed_failure()
 
     def _heed_failure(self) -> None:
@@ -226,7 +218,7 @@ class Ring:
     ) -> Slot:
         index, _, mapping = spare
         header = fmt.SlotHeader(
-            slot_bytes=self._limits.slot_bytes,
+            slot_bytes=self._slot_bytes,
             producer_id=self.producer_id,
             ordinal=ordinal,
             epoch=self.epoch,
@@ -234,7 +226,7 @@ class Ring:
             first_sequence=first_sequence,
             created_ms=created_ms,
         )
-        slot = Slot(index, header, self._prefix(self.epoch))
+        slot = Slot(index, header, self._prefix(self.epoch), self._mark)
         slot.complete = True
         slot.attach(mapping)
         slot.store_header()
@@ -252,9 +244,14 @@ class Ring:
     # -- room --------------------------------------------------------------------------------------------------------
 
     @property
+    def largest(self) -> int:
+        """Payload bytes of the largest record that fits here, and later in the retry or dead ring."""
+        return self._slot_bytes - 2 * fmt.RESERVED - fmt.FRAME_BYTES - MARGIN
+
+    @property
     def wants_spare(self) -> bool:
         """The next slot is not ready yet: let the keeper call `prepare_spare`."""
-        return not self._spares and self.failure is None
+        return self.spares.wanted and self.failure is None
 
     def prepare_spare(self) -> None:
         """Have the next slot allocated and mapped, ahead of need (the keeper's thread).
@@ -263,63 +260,34 @@ class Ring:
             WalFullError: the disk threshold is reached.
 
         """
-        with self._growing:
-            if not self._spares:
-                self._spares.append(self._acquire())
+        self.spares.prepare()
 
-    def _take_spare(self) -> tuple[int, int, Any]:
-        with self._growing:
-            return self._spares.pop() if self._spares else self._acquire()
+    def leave(self) -> bool:
+        """Seal the slot that is written to, if nothing in it waits, so that it can be recycled; whether it was.
 
-    def _acquire(self) -> tuple[int, int, Any]:
-        size = self._limits.slot_bytes
-        index, salt = self._free.pop() if self._free else self._grow()
-        try:
-            return index, salt, self._file.map(index * size, size)
-        except BaseException:
-            self._free.append((index, salt))
-            raise
-
-    def _grow(self) -> tuple[int, int]:
-        size = self._limits.slot_bytes
-        self._check_room()
-        index = self._claim_index()
-        try:
-            self._file.allocate(index * size, size)
-        except BaseException:
-            self._unallocated.append(index)
-            raise
-        return index, 0
-
-    def _claim_index(self) -> int:
-        with suppress(IndexError):
-            return self._unallocated.pop()
-        index = self._slots
-        self._slots = index + 1  # no call in between: a signal handler claims the next one
-        return index
-
-    def _check_room(self) -> None:
-        size = self._limits.slot_bytes
-        if (self._slots - len(self._unallocated) + 1) * size > self._limits.max_bytes:
-            message = "the ring is full: wait for delivery to free space, or raise wal_max_bytes"
-            raise WalFullError(f"{message} wal_max_bytes={self._limits.max_bytes}")
-        if self._limits.free_bytes is None:
-            return
-        free = self._limits.free_bytes()
-        if free - size < self._limits.min_free_bytes:
-            message = "the disk is full: free space, or lower wal_min_free_bytes"
-            raise WalFullError(f"{message} free={free} wal_min_free_bytes={self._limits.min_free_bytes}")
+        For a ring without room: the next record may find this very slot free.
+        """
+        slot = self._slot
+        if slot.index < 0 or slot.unsettled or slot.sealed or self._sequence < slot.header.first_sequence:
+            return False
+        self._seal(slot)
+        self.release_if_done(slot)
+        return True
 
     # -- settling and recycling --------------------------------------------------------------------------------------
 
     def settle(self, slot: Slot, places: Sequence[int]) -> None:
         """Mark frames as done, after their acknowledgement (I3); ``places`` belong to this life of the slot."""
-        words, salt = slot.words, slot.salt
+        words, word = slot.words, slot.done_word
+        if slot.copies:
+            self._settle_copies(slot, places)
         if words is None:
+            if slot.moved:
+                return
             message = f"a settle came for an earlier life of a slot ordinal={slot.header.ordinal}"
             raise ValueError(message)
         for place in places:
-            words[place] = salt
+            words[place] = word
         count = len(places)  # beforehand: a signal handler that publishes during the call counts too
         slot.unsettled -= count
         if slot.unsettled < 0:  # a frame was settled twice: what we know of this slot is wrong, so free nothing more
@@ -327,11 +295,20 @@ class Ring:
         if slot.done:
             self._unmap(slot)
 
+    @staticmethod
+    def _settle_copies(slot: Slot, places: Sequence[int]) -> None:
+        """Those of the frames that were copied to the retry ring: whichever of the two counts is done."""
+        for place in places:
+            copy = slot.copies.pop(place, None)
+            if copy is not None:
+                retry, slot_of_copy, place_of_copy = copy
+                retry.settle(slot_of_copy, [place_of_copy])
+
     def watermark(self) -> int:
         """The highest position known to have nothing unsettled at or below it."""
         mark = self._floor
         for slot in self.live:
-            if slot.done:
+            if slot.done or (slot.sealed and slot.last_position <= mark):
                 mark = max(mark, slot.last_position)
                 continue
             if slot is self._slot and slot.unsettled == 0 and self._sequence >= slot.header.first_sequence:
@@ -344,21 +321,24 @@ class Ring:
         """A checkpoint would free at least the oldest slot."""
         return bool(self.live) and self._may_recycle(self.live[0], self.watermark())
 
-    def recycle(self, durable_watermark: int) -> int:
-        """Free the oldest slots that a durable checkpoint covers (I1); how many."""
+    def recycle(self, durable_watermark: int, moved: int = 0) -> int:
+        """Free the oldest slots that a durable checkpoint covers (I1); how many. ``moved``: its P."""
+        self._floor = max(self._floor, durable_watermark)
+        for slot in self.live:
+            slot.moved = slot.moved or (slot.sealed and slot.last_position <= moved)
         count = 0
         while count < len(self.live) and self._may_recycle(self.live[count], durable_watermark):
             count += 1
         for slot in self.live[:count]:
             self._unmap(slot)
-            self._free.append((slot.index, slot.salt))
+            self.spares.release(slot.index, slot.salt)
         del self.live[:count]
-        self._floor = max(self._floor, durable_watermark)
         return count
 
     def _may_recycle(self, slot: Slot, durable_watermark: int) -> bool:
-        """I1: done, covered by a durable watermark, and nobody stands in it."""
-        return slot.done and slot.readers == 0 and slot.last_position <= durable_watermark and self.failure is None
+        """I1: done or moved, covered by a durable watermark (or P), and nobody stands in it."""
+        over = slot.done or slot.moved
+        return over and slot.readers == 0 and slot.last_position <= durable_watermark and self.failure is None
 
     @staticmethod
     def _unmap(slot: Slot) -> None:
@@ -372,6 +352,11 @@ class Ring:
     def sequence(self) -> int:
         """The last sequence given in this epoch; 0 before the first record."""
         return self._sequence
+
+    @property
+    def last_position(self) -> int:
+        """Position of the newest frame of this epoch (sequence 0: none yet)."""
+        return fmt.position(self.epoch, self._sequence)
 
     @property
     def accepted(self) -> int:
@@ -391,17 +376,17 @@ class Ring:
     @property
     def slot_bytes(self) -> int:
         """Size of one slot."""
-        return self._limits.slot_bytes
+        return self._slot_bytes
 
     @property
     def bytes_used(self) -> int:
         """Size of the slots that hold something still needed."""
-        return len(self.live) * self._limits.slot_bytes
+        return len(self.live) * self._slot_bytes
 
     @property
     def bytes_allocated(self) -> int:
         """Size of the ring file."""
-        return (self._slots - len(self._unallocated)) * self._limits.slot_bytes
+        return self.spares.allocated * self._slot_bytes
 
     def is_current(self, slot: Slot) -> bool:
         """Whether frames still come to ``slot``."""
@@ -431,7 +416,42 @@ class Ring:
         slot = self.live[first]
         if slot.header.epoch != self.epoch or slot.words is None:
             return True
-        return slot.words[place] == slot.salt
+        return slot.words[place] == slot.done_word
+
+    def slot_of(self, sequence: int) -> Slot:
+        """The slot that holds a frame of this epoch.
+
+        Raises:
+            KeyError: it was recycled, or never stored.
+
+        """
+        for slot in reversed(self.live):
+            if slot.header.epoch == self.epoch and slot.header.first_sequence <= sequence <= self._sequence:
+                return slot
+        raise KeyError(sequence)
+
+    def is_suspect(self, slot: Slot) -> bool:
+        """Whether settle words in it may be wrong."""
+        return slot.first_position <= self.suspect.up_to
+
+    def reopen(self, slot: Slot, places: Sequence[int]) -> None:
+        """Suspect frames that a reader gave have to be delivered again: they wait, whatever their words said."""
+        self.map_for_settling(slot)
+        for place in places:
+            slot.words[place] = slot.open_word  # type: ignore[index]
+
+    def dismiss(self, slot: Slot, count: int) -> None:
+        """Suspect frames that a reader gave are done, as their words said."""
+        slot.unsettled -= count
+        self.release_if_done(slot)
+
+    def mark(self, slot: Slot, places: Sequence[int]) -> None:
+        """Settle frames that no reader has counted yet."""
+        if not places:
+            return
+        self.map_for_settling(slot)
+        for place in places:
+            slot.words[place] = slot.done_word  # type: ignore[index]
 
     def after(self, slot: Slot) -> Slot | None:
         """The next slot in the order of ordinals."""
@@ -465,7 +485,7 @@ class Ring:
     def map_for_settling(self, slot: Slot) -> None:
         """Have a slot of an earlier epoch mapped before its records are handed out."""
         if slot.words is None:
-            slot.attach(self._file.map(slot.file_offset, self._limits.slot_bytes))
+            slot.attach(self._file.map(slot.file_offset, self._slot_bytes))
 
     def seal_old(self, slot: Slot) -> None:
         """Seal what a crash left open, once a reader found its end."""
@@ -483,10 +503,7 @@ class Ring:
         self._refuse_all()
         for slot in self.live:
             self._unmap(slot)
-        with self._growing:
-            for _, _, mapping in self._spares:
-                mapping.close()
-            self._spares.clear()
+        self.spares.close()
         self._file.close()
 
     def abandon(self) -> None:
@@ -494,7 +511,7 @@ class Ring:
         self._refuse_all()
         for slot in self.live:
             self._unmap(slot)
-        self._spares.clear()
+        self.spares.abandon()
         self._file.close()
 
     def _refuse_all(self) -> None:
@@ -504,7 +521,7 @@ class Ring:
         self._slot.limit = 0
 
     def _old_slot(self, life: Any) -> Slot:
-        slot = Slot(life.index, life.header, self._prefix(life.header.epoch))
+        slot = Slot(life.index, life.header, self._prefix(life.header.epoch), self._mark)
         slot.limit = 0 if life.seal is not None else slot.limit
         if life.seal is not None:
             slot.adopt_seal(life.seal)
@@ -512,10 +529,15 @@ class Ring:
 
     def _nowhere(self) -> Slot:
         """A slot that nothing fits in: the first append takes a real one."""
-        header = fmt.SlotHeader(self._limits.slot_bytes, self.producer_id, 0, self.epoch, 0, 1, 0)
-        slot = Slot(-1, header, b"")
+        header = fmt.SlotHeader(self._slot_bytes, self.producer_id, 0, self.epoch, 0, 1, 0)
+        slot = Slot(-1, header, b"", self._mark)
         slot.limit = 0
         return slot
+
+    @property
+    def _mark(self) -> int:
+        """What settle words bear in their low half from now on."""
+        return self.suspect.generation % fmt.MARKS
 
     def _prefix(self, epoch: int) -> bytes:
         return f"{self._id_text}/{epoch}/".encode()

@@ -6,8 +6,6 @@ later, and every publisher would see errors and successes in turn.
 
 from dataclasses import dataclass
 
-from aiorecover.errors import WalFullError
-
 LOW_MARK_SHARE = 32  # of the slots, one in so many has to be free before a full ring accepts again …
 LOW_MARK_MOST = 8  # … but never more: 128 MiB of ordinary slots, a second of publishing at full speed
 KEEP_FREE = 4  # slots that stay when a ring shrinks: the next burst finds them ready
@@ -24,24 +22,20 @@ class Room:
     _superfluous: int = 0  # slots that every look since `_looks` began has found superfluous
     _looks: int = 0
 
-    def take(self, *, allocated: int, free: int, disk: int) -> bool:
-        """Whether the next slot is a new one (True) or a free one (False).
+    def take(self, *, allocated: int, free: int, disk: int) -> bool | None:
+        """Whether the next slot is a new one (True) or a free one (False); None when there is no room.
+
+        There is none either where the ring was full and has not come down to the low mark.
 
         Args:
             allocated: slots that the file has.
             free: those of them that wait to be used again.
             disk: slots that the file system still has room for.
 
-        Raises:
-            WalFullError: neither; or the ring was full, and has not come down to the low mark.
-
         """
         growable = max(0, min(self.most - allocated, disk))
-        if free + growable < (self._low(allocated) if self.full else 1):
-            self.full = True
-            raise WalFullError(self._why(allocated))
-        self.full = False
-        return free == 0
+        self.full = free + growable < (self._low(allocated) if self.full else 1)
+        return None if self.full else free == 0
 
     def superfluous(self, *, free: int, used: int) -> int:
         """How many free slots may be cut off after this look; 0 until enough looks in a row agree."""
@@ -59,10 +53,3 @@ class Room:
     @staticmethod
     def _low(allocated: int) -> int:
         return max(1, min(LOW_MARK_MOST, allocated // LOW_MARK_SHARE))
-
-    def _why(self, allocated: int) -> str:
-        if allocated >= self.most:
-            message = "the ring is full: wait for delivery to free space, or raise wal_max_bytes"
-        else:
-            message = "the disk is full: free space, or lower wal_min_free_bytes"
-        return f"{message} slots={allocated} wal_max_slots={self.most}"

@@ -5,6 +5,7 @@ settle anything in the next one (I3).
 """
 
 import mmap
+from typing import Any
 
 from aiorecover.wal import format as fmt
 
@@ -18,13 +19,16 @@ class Slot:
 
     __slots__ = (
         "complete",
+        "copies",
         "count",
+        "done_word",
         "header",
         "id_prefix",
         "index",
         "last_sequence",
         "limit",
         "map",
+        "moved",
         "open_word",
         "readers",
         "salt",
@@ -34,13 +38,14 @@ class Slot:
         "words",
     )
 
-    def __init__(self, index: int, header: fmt.SlotHeader, id_prefix: bytes) -> None:
-        """Start with no mapping and no frame."""
+    def __init__(self, index: int, header: fmt.SlotHeader, id_prefix: bytes, mark: int = 0) -> None:
+        """Start with no mapping and no frame; ``mark``: what settle words bear in their low half from now on."""
         self.index = index
         self.header = header
         self.id_prefix = id_prefix
         self.salt = header.salt
         self.open_word = fmt.open_word(header.salt)
+        self.done_word = fmt.done_word(header.salt, mark)
         self.map: mmap.mmap | None = None
         self.words: memoryview | None = None
         self.tail = fmt.FIRST_FRAME
@@ -51,6 +56,8 @@ class Slot:
         self.sealed = False
         self.complete = False
         self.readers = 0
+        self.moved = False  # a durable checkpoint's P covers it: copies count in place of what is unsettled here
+        self.copies: dict[int, tuple[Any, Slot, int]] = {}  # of a move: place → retry ring, slot and place there
 
     @property
     def file_offset(self) -> int:
@@ -61,6 +68,11 @@ class Slot:
     def done(self) -> bool:
         """Everything in it is settled, and nothing more will come."""
         return self.sealed and self.complete and self.unsettled == 0
+
+    @property
+    def first_position(self) -> int:
+        """Position of the first frame."""
+        return fmt.position(self.header.epoch, self.header.first_sequence)
 
     @property
     def last_position(self) -> int:

@@ -17,6 +17,7 @@ from aiorecover.errors import WalFullError, WalIOError
 
 FILE_MODE = 0o600  # records may hold anything: nobody else's business
 DIRECTORY_MODE = 0o700
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # random, of this boot: Linux
 MADV_POPULATE_WRITE = 23  # Linux 5.14; Python has no name for it
 REWRITE_BYTES = 1 << 20  # at a time, where pages are read and written back: memory stays flat
 
@@ -162,6 +163,11 @@ class StorageFile:
         for place in range(start, end, REWRITE_BYTES):
             self.write(self.read(place, min(REWRITE_BYTES, end - place)), place)
 
+    def truncate(self, size: int) -> None:
+        """Give what is behind ``size`` bytes back to the disk; nothing may be mapped there."""
+        with os_errors("shorten the file", self.path):
+            os.ftruncate(self._fd, size)
+
     def read_ahead(self, offset: int, length: int) -> None:
         """Ask the kernel to fetch what will be read next; only a hint."""
         with suppress(OSError, AttributeError):
@@ -265,6 +271,12 @@ class FileSystem:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+
+    def boot_id(self) -> str:
+        """Of the machine's present boot; empty where the system does not tell."""
+        with suppress(OSError):
+            return BOOT_ID.read_text(encoding="ascii").strip()
+        return ""
 
     def free_bytes(self, path: Path) -> int:
         """What an ordinary user may still store on the file system of ``path``.

@@ -10,8 +10,8 @@ from typing import Any
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.lane import Identity, Lane
 from aiorecover.delivery.sender import Sender
-from aiorecover.wal import directory, reading
 from aiorecover.wal import format as fmt
+from aiorecover.wal import opening, reading
 from aiorecover.wal.recovery import Plan, plan
 from aiorecover.wal.ring import Ring, Run
 from aiorecover.wal.slot import Slot
@@ -75,11 +75,11 @@ def trust_every_frame() -> None:
 def open_without_a_new_epoch() -> None:
     """Against I5: positions are used again."""
 
-    def same_epoch(copies: Sequence[Any], slots: Any) -> Plan:
-        found = plan(copies, slots)
+    def same_epoch(*files: Any, **more: Any) -> Plan:
+        found = plan(*files, **more)
         return dataclasses.replace(found, epoch=max(1, found.epoch - 1))
 
-    _put(directory, "plan", same_epoch)
+    _put(opening, "plan", same_epoch)
 
 
 def send_the_newest_batch_first() -> None:

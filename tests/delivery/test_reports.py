@@ -16,7 +16,8 @@ from aiorecover.delivery.reports import Reports, frames_of
 from aiorecover.errors import ClosedError, PermanentDeliveryError
 from aiorecover.receipt import DeliveryReport
 from aiorecover.wal import format as fmt
-from aiorecover.wal.directory import Directory, Options, open_directory
+from aiorecover.wal.directory import Directory, Options
+from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.slot import Slot
 

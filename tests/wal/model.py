@@ -250,7 +250,7 @@ class RingMachine(RuleBasedStateMachine):
         """The first part of a checkpoint; until the keeper gets to the rest, anything may happen."""
         self.number += 1
         destination = Destination(name="shop", cluster_id=str(self.number) * 300)  # several sectors: it can be torn
-        self.captured = self.opened.directory.next_checkpoint(self.opened.ring.watermark(), destination)
+        self.captured = self.opened.directory.next_checkpoint(destination=destination)
 
     @rule(traffic=st.booleans(), end=st.none() | moments, power=st.none() | seeds)
     def write_checkpoint(self, traffic: bool, end: tuple[str, str] | None, power: int | None) -> None:

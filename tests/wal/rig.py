@@ -1,15 +1,15 @@
 """One directory's files in memory, the real opening over them, and the few words that the tests are written in."""
 
-import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
-from aiorecover.wal import directory
 from aiorecover.wal import format as fmt
-from aiorecover.wal.directory import Directory, Options
+from aiorecover.wal import opening
+from aiorecover.wal.directory import Directory, Files, Options
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Entry, Ring, Run
+from aiorecover.wal.storage import FileSystem
 from tests.wal.memory import FaultyFile
 
 SLOT = 16 * 1024  # small, so that rolling and recycling happen all the time
@@ -19,6 +19,19 @@ Position = tuple[int, int]
 """epoch, sequence"""
 
 
+class Machine(FileSystem):
+    """A file system that knows how often the machine was booted, and never asks how full the real disk is."""
+
+    def __init__(self, boots: int = 1):
+        self.boots = boots
+
+    def boot_id(self) -> str:
+        return f"boot {self.boots}"
+
+    def free_bytes(self, path: Path) -> int:
+        return 1 << 60
+
+
 class Disk:
     """What is left of a directory when nobody has it open."""
 
@@ -26,33 +39,45 @@ class Disk:
         self,
         ring: FaultyFile | None = None,
         checkpoint: FaultyFile | None = None,
+        retry: FaultyFile | None = None,
+        dead: FaultyFile | None = None,
         *,
         max_slots: int = MAX_SLOTS,
         slot_bytes: int = SLOT,
+        boots: int = 1,
     ):
         self.ring = ring or FaultyFile("ring")
         self.checkpoint = checkpoint or FaultyFile("checkpoint")
+        self.retry = retry or FaultyFile("retry")
+        self.dead = dead or FaultyFile("dead")
         self.max_slots = max_slots
         self.slot_bytes = slot_bytes
+        self.boots = boots
 
     def open(self, *, name: str | None = None) -> Directory:
         """Recover and open, as `open_directory` does once it has the lock."""
         size = self.slot_bytes
-        options = Options(Path("/"), size, self.max_slots * size, min_free_bytes=0, name=name)
-        opened = directory._recover(Path("/"), [FaultyFile("lock"), self.checkpoint, self.ring], options)
-        opened.ring._limits = dataclasses.replace(opened.ring._limits, free_bytes=None)  # no matter how full / is
-        return opened
+        options = Options(
+            Path("/"), size, self.max_slots * size, min_free_bytes=0, name=name, file_system=Machine(self.boots)
+        )
+        files = Files(FaultyFile("lock"), self.checkpoint, self.ring, self.retry, self.dead)
+        return opening.recover(Path("/"), files, options)
 
     def after_death(self) -> "Disk":
         """The process was killed."""
-        return self._with(self.ring.after_death(), self.checkpoint.after_death())
+        return self._with([file.after_death() for file in self._files], self.boots)
 
     def after_power_cut(self, seed: int) -> "Disk":
         """The machine went down; the seed chooses which sectors came through."""
-        return self._with(self.ring.after_power_cut(2 * seed), self.checkpoint.after_power_cut(2 * seed + 1))
+        files = [file.after_power_cut(4 * seed + number) for number, file in enumerate(self._files)]
+        return self._with(files, self.boots + 1)
 
-    def _with(self, ring: FaultyFile, checkpoint: FaultyFile) -> "Disk":
-        return Disk(ring, checkpoint, max_slots=self.max_slots, slot_bytes=self.slot_bytes)
+    @property
+    def _files(self) -> list[FaultyFile]:
+        return [self.ring, self.checkpoint, self.retry, self.dead]
+
+    def _with(self, files: list[FaultyFile], boots: int) -> "Disk":
+        return Disk(*files, max_slots=self.max_slots, slot_bytes=self.slot_bytes, boots=boots)
 
 
 class Opened:
@@ -95,9 +120,9 @@ class Opened:
 
     def checkpoint(self) -> int:
         """Capture, make durable, recycle; how many slots became free."""
-        captured = self.directory.next_checkpoint(self.ring.watermark(), self.directory.checkpoint.destination)
+        captured = self.directory.next_checkpoint()
         self.directory.write_checkpoint(captured)
-        return self.ring.recycle(captured.watermark)
+        return self.directory.recycle(captured)
 
     def dies(self) -> "Opened":
         """The process is killed; another one opens the directory."""

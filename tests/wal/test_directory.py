@@ -28,9 +28,11 @@ from aiorecover.errors import (
     WalIOError,
     WalLockedError,
 )
-from aiorecover.wal import checkpoint, directory, storage
+from aiorecover.wal import checkpoint, opening, storage
 from aiorecover.wal import format as fmt
-from aiorecover.wal.directory import Directory, Options, open_directory
+from aiorecover.wal import instance as instances
+from aiorecover.wal.directory import Directory, Options
+from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
 from tests.wal.rig import SLOT, Position, found, missing, read
 
@@ -159,7 +161,7 @@ def test_a_named_instance_waits_no_longer_than_it_was_told(wal: Path) -> None:
 
 
 def test_all_numbers_taken_is_an_error(wal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory, "MAX_INSTANCES", 2)
+    monkeypatch.setattr(instances, "MAX_INSTANCES", 2)
     with opened(wal), opened(wal), pytest.raises(WalLockedError, match=r"use another wal_dir path=.*/wal$"):
         open_directory(options(wal))
 
@@ -221,7 +223,7 @@ def test_an_abandoned_directory_has_no_file_open_and_accepts_nothing(wal: Path) 
     made.abandon()
     with pytest.raises(WalError, match="closed"):
         append(made, b"x")
-    assert [file.closed for file in made._files] == [True] * 3
+    assert [file.closed for file in made.files] == [True] * 5
     with opened(wal) as following:
         assert records(following) == [((1, 1), b"taken")]
 
@@ -506,7 +508,8 @@ FILL = """
 def fill_until_full(wal: Path) -> None:
     """Publish until there is no room, deliver some, go on; then open the full directory again."""
     with opened(wal) as made:
-        made.ring._limits = dataclasses.replace(made.ring._limits, free_bytes=None)  # do not ask: run into it
+        spares = made.ring.spares
+        spares.limits = dataclasses.replace(spares.limits, free_bytes=None)  # do not ask: run into it
         accepted: list[bytes] = []
         reader = Reader(made.ring, bytes)
         with pytest.raises(WalFullError):
@@ -519,7 +522,7 @@ def fill_until_full(wal: Path) -> None:
         half = len(entries) // 2
         for slot, place, _, _ in entries[:half]:
             made.ring.settle(slot, [place])
-        made.write_checkpoint(made.next_checkpoint(made.ring.watermark(), made.checkpoint.destination))
+        made.write_checkpoint(made.next_checkpoint())
         assert made.ring.recycle(made.checkpoint.watermark) > 0
         append(made, b"y" * 10_000)
     with opened(wal) as made:
@@ -730,7 +733,7 @@ def test_a_checkpoint_advances_and_recycles_on_real_files(wal: Path) -> None:
             append(made, *[b"f" * 700] * 20)
             for slot, place, _, _ in read(reader):
                 made.ring.settle(slot, [place])
-            made.write_checkpoint(made.next_checkpoint(made.ring.watermark(), made.checkpoint.destination))
+            made.write_checkpoint(made.next_checkpoint())
             made.ring.recycle(made.checkpoint.watermark)
         assert (wal / "0" / "ring").stat().st_size <= 4 * SLOT
         append(made, b"last")
@@ -765,6 +768,6 @@ def test_a_directory_that_was_moved_is_noticed(wal: Path) -> None:
 
 
 def test_the_producer_s_64_bits_are_13_characters() -> None:
-    assert directory.producer_text(0) == "a" * 13
-    assert directory.producer_text(2**64 - 1) == "7777777777776"
-    assert directory.producer_text(0x1122334455667788) == "cerdgrcvmz3yq"
+    assert opening.producer_text(0) == "a" * 13
+    assert opening.producer_text(2**64 - 1) == "7777777777776"
+    assert opening.producer_text(0x1122334455667788) == "cerdgrcvmz3yq"

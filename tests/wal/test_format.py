@@ -35,13 +35,18 @@ GOLDEN_SEAL = bytes.fromhex("5345414c efbeadde 07000000 34120000 140d0c0b0a00000
 GOLDEN_FRAME = bytes.fromhex("05000000 3db39f2d 0100000000000000 10415221 6865616c74 000000")
 GOLDEN_SKIP = bytes.fromhex("05000080 0c133cc0 0100000000000000 efbeadde")
 GOLDEN_CHECKPOINT = bytes.fromhex(
-    "8941494f43484b0a 0100 0000 66000000 0500000000000000 a74cc60f"
-    "86"
+    "8941494f43484b0a 0100 0000 df000000 0500000000000000 4c1be976"
+    "8c"
     "ab70726f64756365725f6964 cf1122334455667788"
     "a565706f6368 03"
-    "a977617465726d61726b cf0000020000000009"
     "aa736c6f745f6279746573 cd4000"
-    "a56d6f766564 00"
+    "a46d61696e 83"
+    "a977617465726d61726b cf0000020000000009 ac6e6578745f6f7264696e616c 07 a7666c7573686564 cf000002000000000b"
+    "a57265747279 80 a464656164 80"
+    "a56d6f766564 cf0000020000000004"
+    "a7626f6f745f6964 a162"
+    "a6636c6f736564 c2 a8706f69736f6e6564 c2"
+    "a773757370656374 83 a575705f746f 00 aa67656e65726174696f6e 00 a573696e6365 00"
     "ab64657374696e6174696f6e 82 aa636c75737465725f6964 a163 a46e616d65 a16e"
 )
 
@@ -70,8 +75,10 @@ def test_the_bytes_of_a_checkpoint_never_change() -> None:
     content = Checkpoint(
         producer_id=0x1122334455667788,
         epoch=3,
-        main=RingState(fmt.position(2, 9)),
+        main=RingState(fmt.position(2, 9), 7, fmt.position(2, 11)),
         slot_bytes=0x4000,
+        moved=fmt.position(2, 4),
+        boot_id="b",
         destination=Destination(cluster_id="c", name="n"),
     )
     packed = checkpoint.pack(content, 5)
@@ -211,7 +218,8 @@ def test_no_bit_of_a_frame_flips_unseen() -> None:
                 assert missing(following.ring) == [(1, 2)], bit
 
 
-def test_a_flipped_settle_word_of_a_settled_frame_delivers_it_again_and_harms_no_other() -> None:
+def test_a_flipped_settle_word_of_a_settled_frame_harms_no_other() -> None:
+    """In the high half it delivers the frame again; the low half only says when it was settled."""
     with Opened() as opened:
         opened.append(b"first", b"second")
         opened.settle(opened.read()[:1])
@@ -220,7 +228,8 @@ def test_a_flipped_settle_word_of_a_settled_frame_delivers_it_again_and_harms_no
         damaged = disk.after_death()
         damaged.ring.flip(bit)
         with Opened(damaged) as following:
-            assert [record for _, record in found(following.read())] == [b"first", b"second"], bit
+            again = [b"first"] if bit % 32 >= fmt.MARK_BITS else []
+            assert [record for _, record in found(following.read())] == [*again, b"second"], bit
 
 
 # -- versions --------------------------------------------------------------------------------------------------------
@@ -265,9 +274,22 @@ def test_any_seal_comes_back_as_it_was(seal: fmt.Seal, salt: int) -> None:
 
 def test_a_new_salt_is_no_word_of_the_life_before(monkeypatch: pytest.MonkeyPatch) -> None:
     before = 0x12345678
-    drawn = iter([0, 0xFFFF_FFFF, before, before ^ 0xFFFF_FFFF, 0x9ABCDEF0])
+    refused = [0, 0xFFFF_FFFF, before, before ^ 0xFFFF_FFFF]
+    drawn = iter([*refused, *(word ^ 0x0000_4321 for word in refused), 0x9ABCDEF0])
     monkeypatch.setattr("secrets.randbits", lambda _: next(drawn))
     assert fmt.new_salt(before) == 0x9ABCDEF0
+
+
+@given(st.integers(0, fmt.MASK32), st.integers(0, fmt.MASK32), st.integers(0, fmt.MARKS - 1))
+def test_no_settle_word_of_one_life_says_anything_in_the_next(before: int, drawn: int, mark: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        words = iter([drawn, *range(0x12345678, 0xFFFF_FFFF, 0x1111_1111)])
+        patch.setattr("secrets.randbits", lambda _: next(words))
+        salt = fmt.new_salt(before)
+    assert fmt.mark_of(fmt.done_word(salt, mark), salt) == mark
+    for old in (fmt.open_word(before), fmt.done_word(before, mark), 0):
+        assert fmt.mark_of(old, salt) is None
+        assert old != fmt.open_word(salt)
 
 
 @given(st.integers(0, 2**24), st.integers(0, 2**24))

@@ -18,7 +18,9 @@ def test_a_copy_keeps_position_partition_and_payload(position: int, partition: i
 
 
 def test_the_bytes_of_a_copy_are_these() -> None:
-    assert pack_moved(fmt.position(2, 3), -1, b"record") == bytes.fromhex("0300000000020000ffffffff00000000") + b"record"
+    assert (
+        pack_moved(fmt.position(2, 3), -1, b"record") == bytes.fromhex("0300000000020000ffffffff00000000") + b"record"
+    )
 
 
 @pytest.mark.parametrize("length", range(MOVED_BYTES))

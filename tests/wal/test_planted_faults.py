@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from aiorecover.wal import checkpoint as checkpoint_module
-from aiorecover.wal import directory, reading
 from aiorecover.wal import format as fmt
+from aiorecover.wal import opening, reading
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination, RingState
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.recovery import Plan, plan
@@ -179,7 +179,7 @@ def a_slot_is_used_again() -> None:
 def capture_after_the_flush(patch: Patch) -> None:
     def write_checkpoint(self: Directory, checkpoint: Checkpoint) -> None:
         self.ring.sync()
-        late = self.next_checkpoint(self.ring.watermark(), checkpoint.destination)
+        late = self.next_checkpoint()
         self.checkpoint_file.write(late)
         self.checkpoint = late
 
@@ -289,11 +289,11 @@ def the_power_goes_during_a_checkpoint_write() -> None:
 
 
 def open_without_a_new_epoch(patch: Patch) -> None:
-    def same(copies: Any, slots: Any) -> Plan:
-        made = plan(copies, slots)
+    def same(*found: Any, **more: Any) -> Plan:
+        made = plan(*found, **more)
         return replace(made, epoch=max(1, made.epoch - 1))
 
-    patch.setattr(directory, "plan", same)
+    patch.setattr(opening, "plan", same)
 
 
 def open_without_writing_the_epoch(patch: Patch) -> None:

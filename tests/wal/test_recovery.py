@@ -52,7 +52,7 @@ CLASSIFY = {
     "end damaged, sealed": (NEW_SEALED, NOISE, SEALED),
     "end zero": (NEW, BLANK, LIVE),
     "first life begun, the end stored": (BLANK, NEW, LIVE),
-    "first life begun, the end torn": (BLANK, HALF, EMPTY),
+    "first life begun, the end torn": (BLANK, HALF, SlotFound(0, "torn")),
     "next life begun, the end stored": (OLD_SEALED, NEW, LIVE),
     "next life begun, the end torn": (OLD_SEALED, HALF, SlotFound(0, "live", header(2), SEAL)),
     "next life begun, the head torn": (HALF, NEW, LIVE),
@@ -88,9 +88,7 @@ def test_arbitrary_bytes_are_never_taken_for_a_life(head: bytes, end: bytes) -> 
 
 
 def copy(generation: int, *, epoch: int = 1, watermark: int = 0, moved: int = 0, producer_id: int = PRODUCER) -> Copy:
-    content = Checkpoint(
-        producer_id=producer_id, epoch=epoch, main=RingState(watermark), slot_bytes=SLOT, moved=moved
-    )
+    content = Checkpoint(producer_id=producer_id, epoch=epoch, main=RingState(watermark), slot_bytes=SLOT, moved=moved)
     return Copy("valid", generation, content)
 
 

@@ -12,13 +12,13 @@ import pytest
 from aiorecover.errors import RecordTooLargeError, WalError, WalFullError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.recovery import classify
-from aiorecover.wal.ring import RECENT, RECENT_BYTES
+from aiorecover.wal.ring import MARGIN, RECENT, RECENT_BYTES
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.storage import StorageFile
 from tests.wal.memory import RefusingMap, broken, no_room
 from tests.wal.rig import SLOT, Disk, Opened, found, missing, read, take
 
-LARGEST = SLOT - 2 * fmt.RESERVED - fmt.FRAME_BYTES
+LARGEST = SLOT - 2 * fmt.RESERVED - fmt.FRAME_BYTES - MARGIN
 
 
 def header_at(disk: Disk, index: int) -> fmt.SlotHeader | None:
@@ -412,8 +412,8 @@ def test_a_full_disk_harms_nothing_leaves_no_hole_and_is_over_when_it_is_over() 
 def test_the_disk_keeps_what_min_free_bytes_asks_for() -> None:
     with Opened() as opened:
         free = 10 * SLOT
-        limits = dataclasses.replace(opened.ring._limits, min_free_bytes=8 * SLOT, free_bytes=lambda: free)
-        opened.ring._limits = limits
+        limits = dataclasses.replace(opened.ring.spares.limits, min_free_bytes=8 * SLOT, free_bytes=lambda: free)
+        opened.ring.spares.limits = limits
         full_slots(opened, 1)
         free = 9 * SLOT - 1
         with pytest.raises(WalFullError, match=rf"lower wal_min_free_bytes free={free} wal_min_free_bytes={8 * SLOT}$"):

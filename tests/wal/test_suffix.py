@@ -81,9 +81,7 @@ def test_without_the_rule_or_its_mark_an_old_value_can_stand_last(needed: Needed
 
 def after_a_second_power_cut(before: Words, words: Words) -> Iterator[Words]:
     """What was done again counts as waiting; or that word is lost, and what it said before stands there."""
-    choices = [
-        [Word.WAITING, old] if word is Word.AGAIN else [word] for old, word in zip(before, words, strict=True)
-    ]
+    choices = [[Word.WAITING, old] if word is Word.AGAIN else [word] for old, word in zip(before, words, strict=True)]
     yield from product(*choices)
 
 
