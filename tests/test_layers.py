@@ -140,7 +140,7 @@ def test_only_one_module_of_the_log_touches_the_operating_system() -> None:
     touching = {name for name in wal if {"os", "mmap", "fcntl"} & {one.partition(".")[0] for one in imported(name)}}
     # slot names mmap for a type only; instance asks for its own process and user id.
     assert touching == {"aiorecover.wal.storage", "aiorecover.wal.instance", "aiorecover.wal.slot"}
-    tree = ast.parse(MODULES["aiorecover.wal.directory"].read_text(encoding="utf-8"))
+    tree = ast.parse(MODULES["aiorecover.wal.instance"].read_text(encoding="utf-8"))
     asked = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     assert {name for name in asked if name.startswith("os.")} == {"os.getpid", "os.geteuid"}
     files = {"stat", "exists", "is_dir", "is_symlink", "mkdir", "iterdir", "read_text", "read_bytes", "open", "unlink"}

@@ -18,7 +18,7 @@ from aiorecover.wal.directory import CHECKPOINT, DEAD, RETRY, RING, Directory, F
 from aiorecover.wal.instance import lock_instance, make_wal_dir
 from aiorecover.wal.moving import void_copies
 from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, classify, plan, slot_bytes_of
-from aiorecover.wal.ring import Ring
+from aiorecover.wal.ring import MARGIN, Ring
 from aiorecover.wal.spares import Limits
 from aiorecover.wal.storage import StorageFile
 
@@ -89,16 +89,24 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
     )
     text = producer_text(checkpoint.producer_id)
 
-    def ring_of(file: StorageFile, ring_plan: RingPlan) -> Ring:
+    def ring_of(file: StorageFile, ring_plan: RingPlan, margin: int = 0) -> Ring:
         return Ring(
-            file, ring_plan, checkpoint.epoch, checkpoint.producer_id, text, limits, _clock_ms, checkpoint.suspect
+            file,
+            ring_plan,
+            checkpoint.epoch,
+            checkpoint.producer_id,
+            text,
+            limits,
+            _clock_ms,
+            checkpoint.suspect,
+            margin,
         )
 
     directory = Directory(
         path=path,
         files=files,
         checkpoint_file=checkpoint_file,
-        ring=ring_of(files.ring, found.main),
+        ring=ring_of(files.ring, found.main, MARGIN),
         retry=ring_of(files.retry, found.retry),
         dead=ring_of(files.dead, found.dead),
         producer_id=text,

@@ -105,8 +105,13 @@ class Ring:
         limits: Limits,
         clock_ms: Callable[[], int],
         suspect: Suspicion = Suspicion(),  # noqa: B008 - frozen
+        margin: int = MARGIN,
     ) -> None:
-        """Take over what ``plan`` found; takes no slot: the first `append` does."""
+        """Take over what ``plan`` found; takes no slot: the first `append` does.
+
+        ``margin``: bytes at the end of each slot that stay unused, so that a record which fits here also fits a slot of
+        another ring, whose own margin is 0.
+        """
         self.epoch = epoch
         self.producer_id = producer_id
         self.suspect = suspect
@@ -117,6 +122,7 @@ class Ring:
         self.spares = Spares(file, limits, plan.free)
         self._file = file
         self._slot_bytes = limits.slot_bytes
+        self._margin = margin
         self._clock_ms = clock_ms
         self._id_text = id_text
         self._floor = plan.floor
@@ -228,6 +234,7 @@ class Ring:
         )
         slot = Slot(index, header, self._prefix(self.epoch), self._mark)
         slot.complete = True
+        slot.limit -= self._margin
         slot.attach(mapping)
         slot.store_header()
         return slot
@@ -246,7 +253,7 @@ class Ring:
     @property
     def largest(self) -> int:
         """Payload bytes of the largest record that fits here, and later in the retry or dead ring."""
-        return self._slot_bytes - 2 * fmt.RESERVED - fmt.FRAME_BYTES - MARGIN
+        return self._slot_bytes - 2 * fmt.RESERVED - fmt.FRAME_BYTES - self._margin
 
     @property
     def wants_spare(self) -> bool:
