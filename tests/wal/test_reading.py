@@ -32,7 +32,7 @@ SIZES = {
     "more than are kept in memory": (RECENT + 500, [0, 20]),
     "above what is kept in memory": (100, [RECENT_BYTES - 2, RECENT_BYTES - 1, RECENT_BYTES, RECENT_BYTES + 1, 5000]),
     "mixed": (600, [1, 100, 2000, 2100, 9000]),
-    "larger than a window": (20, [1, WINDOW - 21, WINDOW, WINDOW + 1, 3 * WINDOW, LARGE_SLOT - 1300]),
+    "larger than a window": (20, [1, WINDOW - 21, WINDOW, WINDOW + 1, 3 * WINDOW, LARGE_SLOT - 1330]),
     "windows full of small ones": (9000, [30, 31, 32, 33]),
 }
 
@@ -306,8 +306,8 @@ def test_an_old_frame_at_the_very_place_and_sequence_of_the_next_one_never_passe
 def three_slots() -> tuple[Disk, dict[Position, bytes], dict[Position, int]]:
     """Two sealed slots and one that a crash left open, each with a few records; what is in them, and where it ends."""
     opened = Opened()
-    opened.append(*payloads(6, [50, 51, 52]), b"x" * (SLOT - 750))
-    opened.append(*payloads(6, [50, 51, 52], 2), b"y" * (SLOT - 750))
+    opened.append(*payloads(6, [50, 51, 52]), b"x" * (SLOT - 1774))
+    opened.append(*payloads(6, [50, 51, 52], 2), b"y" * (SLOT - 1774))
     opened.append(*payloads(6, [50, 51, 52], 3))
     assert [slot.sealed for slot in opened.ring.live] == [True, True, False]
     entries = opened.read()
@@ -488,7 +488,7 @@ def test_frames_that_a_power_cut_took_from_a_sealed_slot_are_reported_once() -> 
     opened.append(*payloads(100, [400]))
     last = opened.ring.live[0].last_sequence
     disk = opened.disk.after_death()
-    disk.ring.damage(SLOT - 2048, bytes(2048 - 128))
+    disk.ring.damage(SLOT - 3072, bytes(3072 - 128))
     with Opened(disk) as following:
         following.read()
         reported = missing(following.ring)
