@@ -56,8 +56,8 @@ def kept(wal: Path, instance: str | None = None) -> list[Any]:
     try:
         reader = Reader(directory.ring, rec.decode)
         found = []
-        while entries := reader.take(512):
-            found += [entry[3][rec.VALUE] for entry in entries]
+        while (run := reader.take(512)) is not None:
+            found += [record[rec.VALUE] for record in run.records]
         reader.close()
         assert directory.ring.damage == []
         return found

@@ -9,13 +9,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.router import Router, Topic
-from aiorecover.record import KEY, PARTITION, RECORD_ID_HEADER, TOPIC
+from aiorecover.record import KEY, PARTITION, RECORD_ID_HEADER, TOPIC, record_ids
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.ring import Entry
+from aiorecover.wal.ring import Entry, Run
 
 log = logging.getLogger("aiorecover.delivery")
 
@@ -78,7 +79,7 @@ class Dispatcher:
         self._deliver = deliver
         self._refuse = refuse
         self._on_idle = on_idle
-        self._held: list[Entry] = []
+        self._held: Run | None = None
         self._open: dict[Lane, None] = {}
         self._bell: asyncio.Future[None] | None = None
         self._tick = 0.0  # when what is open must be handed over
@@ -106,13 +107,13 @@ class Dispatcher:
     def step(self) -> bool:
         """Dispatch some records; False when nothing can be done right now."""
         moved = self._catch_up is not None and self._catch_up_step()
-        entries = self._held or self.reader.look(STEP)
-        done = self._dispatch(entries, catching=())
-        self._held = entries[done:]
+        run = self._held or self.reader.look(STEP)
+        done = self._dispatch(run, catching=()) if run is not None else 0
+        self._held = run.behind(done) if run is not None else None
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        return moved or done > 0 or (not entries and self.reader.moved)
+        return moved or done > 0 or (run is None and self.reader.moved)
 
     async def _rest(self) -> None:
         """Wait for records, room, or the moment to hand over what lingers."""
@@ -123,7 +124,7 @@ class Dispatcher:
             self.hand_over()
         timer = loop.call_at(self._tick, self.wake) if self._lingering else None
         self._bell = loop.create_future()
-        if timer is None and not self._held:
+        if timer is None and self._held is None:
             self._on_idle()
             if self.reader.has_more:  # a signal handler published after the last look, and before the bell hung
                 self.wake()
@@ -147,16 +148,18 @@ class Dispatcher:
     def _full(self) -> bool:
         return self.closed_bytes >= BATCH_BYTES
 
-    def _dispatch(self, entries: list[Entry], catching: "tuple[Behind, ...]") -> int:  # noqa: C901 - one loop
-        """Put entries into their lanes' batches; how many were dealt with before one found no room.
+    def _dispatch(self, run: Run, catching: "tuple[Behind, ...]") -> int:  # noqa: C901 - one loop
+        """Put records into their lanes' batches; how many were dealt with before one found no room.
 
         The loop is written out: it runs once for every record, and each call in it costs 50-80 ns.
         """
         topics = self.router.topics
-        number = 0
+        slot, places, sequences = run.slot, run.places, run.sequences
+        identities = record_ids(slot.id_prefix, sequences)
+        alone: list[Any] = [None]  # the headers of every record that has none of its own
+        place = places[0]
         try:
-            for number, entry in enumerate(entries):
-                slot, place, sequence, record = entry
+            for place, sequence, identity, record in zip(places, sequences, identities, run.records, strict=True):
                 lane = None
                 if type(record) is tuple:
                     name, key, value, partition, timestamp_ms, headers, _, _ = record
@@ -164,20 +167,20 @@ class Dispatcher:
                     if topic is not None and partition is None and not self.behind:
                         lane = topic.by_key.get(key)
                 if lane is None:
-                    lane = self._route(entry, catching)
+                    lane = self._route((slot, place, sequence, record), catching)
                     if lane is None:
                         continue
                     if lane is HOLD:
-                        return number
-                identity = (RECORD_ID_HEADER, b"%b%d" % (slot.id_prefix, sequence))
-                wire = [identity] if headers is None else [*headers, identity]
+                        return places.index(place)
+                alone[0] = (RECORD_ID_HEADER, identity)
+                wire = alone if headers is None else [*headers, *alone]
                 batch = lane.open
                 if batch is None or batch.add(batch.count, timestamp_ms, key, value, wire) is None:
                     if batch is not None:
                         self._close(lane)
                     batch = self._begin(lane)
                     if batch is None:
-                        return number
+                        return places.index(place)
                     batch.add(0, timestamp_ms, key, value, wire)
                 batch.count += 1
                 if slot is batch.slot:
@@ -186,8 +189,8 @@ class Dispatcher:
                     batch.start_group(slot).append(place)
         except Exception as error:  # noqa: BLE001 - told by `step`, once the records behind this one are safe
             self._failure = error
-            return number
-        return len(entries)
+            return places.index(place)
+        return len(run)
 
     def _route(self, entry: Entry, catching: "tuple[Behind, ...]") -> Lane | None:
         """The lane of a record that is not simply its key's; None when it is passed over."""
@@ -310,8 +313,8 @@ class Dispatcher:
 
     def _at(self) -> tuple[int, int]:
         """Order of the next record that the primary reader dispatches."""
-        if self._held:
-            return _order(self._held[0])
+        if self._held is not None:
+            return _order(self._held.entry(0))
         return self.reader.at
 
     def _catch_up_step(self) -> bool:
@@ -322,18 +325,24 @@ class Dispatcher:
         if reader.at >= self._at():
             self._caught_up()
             return True
-        entries = reader.look(STEP)
+        run = reader.look(STEP)
         until = self._at()
-        mine = [entry for entry in entries if _order(entry) < until and self._not_before(entry, catching)]
-        done = self._dispatch(mine, tuple(catching))
-        if done < len(mine):  # no room: come back to that record
-            slot, place, sequence, _ = mine[done]
+        mine = self._of_these(run, until, catching) if run is not None else None
+        done = self._dispatch(mine, tuple(catching)) if mine is not None else 0
+        if mine is not None and done < len(mine):  # no room: come back to that record
+            slot, place, sequence, _ = mine.entry(done)
             reader.close()
             self._catch_up = (self.reader.behind(slot, place, sequence), catching)
             return done > 0
-        if (entries and _order(entries[-1]) >= until) or (not entries and not reader.moved):
+        reached = not reader.moved if run is None else _order(run.entry(-1)) >= until
+        if reached:
             self._caught_up()
         return True
+
+    def _of_these(self, run: Run, until: tuple[int, int], catching: list[Behind]) -> Run | None:
+        """What of ``run`` the second reader came for."""
+        entries = ((number, run.entry(number)) for number in range(len(run)))
+        return run.pick([n for n, entry in entries if _order(entry) < until and self._not_before(entry, catching)])
 
     @staticmethod
     def _not_before(entry: Entry, catching: list[Behind]) -> bool:

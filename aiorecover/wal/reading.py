@@ -10,7 +10,7 @@ from typing import Any
 
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checksum import crc32
-from aiorecover.wal.ring import RECENT, Damage, Entry, Ring
+from aiorecover.wal.ring import RECENT, Damage, Ring, Run
 from aiorecover.wal.slot import Slot
 
 log = logging.getLogger("aiorecover.wal")
@@ -87,63 +87,66 @@ class Reader:
             self.slot.readers -= 1
             self.slot = None
 
-    def take(self, limit: int) -> list[Entry]:
-        """Up to ``limit`` unsettled frames, oldest first; empty when there is nothing more at the moment."""
+    def take(self, limit: int) -> Run | None:
+        """Up to ``limit`` unsettled frames, oldest first; None when there is nothing more at the moment."""
         while True:
-            entries = self.look(limit)
-            if entries or not self.moved:
-                return entries
+            run = self.look(limit)
+            if run is not None or not self.moved:
+                return run
 
-    def look(self, limit: int) -> list[Entry]:
+    def look(self, limit: int) -> Run | None:
         """As `take`, but of one window at most: for who must not be held up by gigabytes of settled frames.
 
-        Empty with ``moved``: only settled frames stood there, look again.
+        None with ``moved``: only settled frames stood there, look again.
         """
         self.moved = False
-        if self._primary:
-            entries = self._take_recent(limit)
-            if entries:
-                return entries
         if not self._find_slot():
-            return []
+            return None
+        if self._primary:
+            run = self._take_recent(limit)
+            if run is not None:
+                return run
         before = self.at, self.offset
-        entries, _ = self._take_window(limit)
+        run = self._take_window(limit)
         self.moved = (self.at, self.offset) != before
-        return entries
+        return run
 
     # -- from memory -------------------------------------------------------------------------------------------------
 
-    def _take_recent(self, limit: int) -> list[Entry]:
-        ring = self._ring
-        if self.slot is None or self.slot.header.epoch != ring.epoch:
-            return []
-        recent = ring.recent
-        expected = self.expected
-        first = recent[expected % RECENT]
-        if first is None or first[2] != expected:
-            return []
-        entries: list[Entry] = []
-        last = min(ring.sequence, expected + limit - 1)
-        while expected <= last:
-            index = expected % RECENT
-            entry = recent[index]
-            if entry is None or entry[2] != expected:
-                break
-            recent[index] = None
-            entries.append(entry)
-            expected += 1
-        self._stand_behind(entries[-1])
-        return entries
+    def _take_recent(self, limit: int) -> Run | None:
+        """Frames of the slot at hand that the ring still has in memory, from ``expected`` on.
 
-    def _stand_behind(self, entry: Entry) -> None:
-        slot, place, sequence, _ = entry
-        if slot is not self.slot:
-            self._enter(slot)
-        words = slot.words
+        A signal handler may publish at each call in here. So how far the slot goes is asked in this order: the
+        sequence, then whether the slot is full; and what was copied counts only if nothing can have replaced it.
+        """
+        ring, slot, first = self._ring, self.slot, self.expected
+        if slot is None or slot.header.epoch != ring.epoch:
+            return None
+        last = ring.sequence
+        if slot.sealed:
+            last = slot.last_sequence
+        start = first % RECENT
+        stop = start + min(last - first + 1, limit, RECENT - start)
+        records, places = ring.recent[start:stop], ring.recent_places[start:stop]
+        if ring.sequence - first >= RECENT:
+            return None
+        if None in records:  # too large to be kept, or a frame without a record
+            del records[records.index(None) :]
+            del places[len(records) :]
+        if not records:
+            return None
+        offset = self._end_of_frame(slot, places[-1])
+        run = Run(slot, range(first, first + len(records)), places, records)
+        nothing = [None] * len(records)
+        ring.recent[start : start + len(records)] = nothing
+        self.offset, self.expected = offset, run.sequences[-1] + 1
+        return run
+
+    @staticmethod
+    def _end_of_frame(slot: Slot, place: int) -> int:
         start = place - fmt.SETTLE_WORD
-        length = words[start] if words is not None else 0
-        self.offset = fmt.frame_end(start * fmt.WORD, length)
-        self.expected = sequence + 1
+        length = slot.words[start] if slot.words is not None else 0
+        return fmt.frame_end(start * fmt.WORD, length)
 
     # -- from the file -----------------------------------------------------------------------------------------------
 
@@ -195,53 +198,68 @@ class Reader:
             slot.complete = True
             self._ring.release_if_done(slot)
 
-    def _take_window(self, limit: int) -> tuple[list[Entry], bool]:
-        """Frames of the window at hand; False when nothing more can be read now."""
+    def _take_window(self, limit: int) -> Run | None:
+        """Frames of the window at hand."""
         slot = self.slot
         if slot is None:
-            return [], False
+            return None
         self._fill(slot)
         before, expected = self.offset, self.expected
         try:
-            entries, holds = self._parse(slot, limit)
-            if entries:
+            run, holds = self._parse(slot, limit)
+            if run is not None:
                 self._ring.map_for_settling(slot)
-        except BaseException:  # nobody gets these entries: they are read again
+        except BaseException:  # nobody gets these frames: they are read again
             self.offset, self.expected = before, expected
             raise
-        if entries:
+        if run is not None:
             if self._primary and not slot.complete:
-                slot.unsettled += len(entries)
-                self.found += len(entries)
-            return entries, True
+                slot.unsettled += len(run)
+                self.found += len(run)
+            return run
         if not holds or self.offset == before:  # damage, or not one whole frame up to the end of the slot
-            return entries, self._resynchronise(slot)
-        return entries, True
+            self._resynchronise(slot)
+        return None
 
-    def _parse(self, slot: Slot, limit: int) -> tuple[list[Entry], bool]:
-        """Up to ``limit`` unsettled frames that the window holds whole; False when the next one does not hold."""
+    def _parse(self, slot: Slot, limit: int) -> tuple[Run | None, bool]:
+        """Up to ``limit`` unsettled frames that the window holds whole; False when the next one does not hold (I2).
+
+        Written out, with numbers for names: it runs once for every frame of a backlog.
+        """
+        buffer, salt, settled, sequence = self._buffer, slot.salt, self._settled_up_to(slot), self.expected
         start, stop = self._window
-        entries: list[Entry] = []
-        while len(entries) < limit:
-            offset = self.offset
-            end = self._whole_frame(offset, start, stop)
-            if end is None:
+        at, filled = self.offset - start, fmt.aligned(stop - start)
+        sequences: list[int] = []
+        places: list[int] = []
+        records: list[Any] = []
+        holds = True
+        while len(records) < limit and at + 20 <= stop - start:
+            length, check, found, state = _unpack(buffer, at)
+            end = at + 20 + (length & fmt.LENGTH_MASK)
+            following = (end + 3) & -4
+            if following > filled:
                 break
-            at = offset - start
-            length, check, sequence, state = _unpack(self._buffer, at)
-            if not self._valid(slot, at, length, check, sequence):
-                return entries, False
-            self.offset = end
-            self.expected = sequence + 1
-            if length & fmt.SKIP_BIT or state == slot.salt or self._settled_before(slot, sequence):
-                continue
-            payload = self._buffer[at + fmt.FRAME_BYTES : at + fmt.FRAME_BYTES + length]
-            entries.append((slot, (offset >> 2) + fmt.SETTLE_WORD, sequence, self._record(payload)))
-        return entries, True
+            if length & fmt.SKIP_BIT:
+                holds = found == sequence and fmt.skip_crc(length, salt, found) == check
+                state = salt  # nothing to deliver
+            else:
+                payload = buffer[at + 20 : end]
+                holds = found == sequence and (crc32(payload, salt) ^ found) & 0xFFFF_FFFF == check
+            if not holds:
+                break
+            if state != salt and found > settled:
+                records.append(self._record(payload))
+                places.append(((start + at) >> 2) + 4)
+                sequences.append(found)
+            at, sequence = following, found + 1
+        self.offset, self.expected = start + at, sequence
+        return (Run(slot, sequences, places, records) if records else None), holds
 
-    def _settled_before(self, slot: Slot, sequence: int) -> bool:
-        floor = self._ring.floor
-        return slot.header.epoch != self._ring.epoch and fmt.position(slot.header.epoch, sequence) <= floor
+    def _settled_up_to(self, slot: Slot) -> int:
+        """The last sequence of the slot's epoch that a durable watermark covers; in our own epoch the words tell."""
+        if slot.header.epoch == self._ring.epoch:
+            return 0
+        return self._ring.floor - fmt.position(slot.header.epoch, 0)
 
     def _record(self, payload: memoryview) -> Any:
         try:
@@ -281,13 +299,9 @@ class Reader:
         end = fmt.frame_end(offset, int.from_bytes(self._buffer[offset - start : offset - start + 4], "little"))
         return end if end <= fmt.aligned(stop) else None
 
-    def _valid(self, slot: Slot, at: int, length: int, check: int, sequence: int) -> bool:
-        """I2: the checksum holds for this life of the slot, and the sequence is the one expected here."""
-        return sequence == self.expected and _frame_holds(self._buffer, at, length, check, sequence, slot.salt)
-
     # -- damage and ends ---------------------------------------------------------------------------------------------
 
-    def _resynchronise(self, slot: Slot) -> bool:
+    def _resynchronise(self, slot: Slot) -> None:
         """No valid frame here: the end of what a crash left open, or damage with more frames behind it."""
         sealed = slot.sealed  # before its end is looked up, as above
         end = self._ring.end_of(slot)
@@ -299,18 +313,15 @@ class Reader:
                 self._report(slot, self.expected, sequence - 1, self.offset)
             self.offset, self.expected = offset, sequence
             self._window = (0, 0)
-            return True
-        if end is None:
+        elif end is None:
             self._close_old(slot)
-            return True
-        if not sealed:  # frames still come to it: the next one will show what is missing
+        elif not sealed:  # frames still come to it: the next one will show what is missing
             self._dead_end = end
-            return False
-        if slot.last_sequence >= self.expected:
-            self._report(slot, self.expected, slot.last_sequence, self.offset)
-            self.expected = slot.last_sequence + 1
-        self.offset = end
-        return True
+        else:
+            if slot.last_sequence >= self.expected:
+                self._report(slot, self.expected, slot.last_sequence, self.offset)
+                self.expected = slot.last_sequence + 1
+            self.offset = end
 
     def _close_old(self, slot: Slot) -> None:
         slot.tail = self.offset

@@ -26,6 +26,42 @@ Entry = tuple[Slot, int, int, Any]
 """slot, place (index of the frame's settle word in ``slot.words``), sequence, record"""
 
 
+class Run:
+    """Frames of one slot, in order, as parallel lists: nothing is allocated for a frame alone. Never empty."""
+
+    __slots__ = ("places", "records", "sequences", "slot")
+
+    def __init__(self, slot: Slot, sequences: Sequence[int], places: list[int], records: list[Any]) -> None:
+        """``places``: indices of the frames' settle words in ``slot.words``."""
+        self.slot = slot
+        self.sequences = sequences
+        self.places = places
+        self.records = records
+
+    def __len__(self) -> int:
+        """How many frames."""
+        return len(self.records)
+
+    def entry(self, number: int) -> Entry:
+        """One frame of it."""
+        return self.slot, self.places[number], self.sequences[number], self.records[number]
+
+    def behind(self, number: int) -> "Run | None":
+        """What follows the first ``number`` frames."""
+        if number == len(self):
+            return None
+        return Run(self.slot, self.sequences[number:], self.places[number:], self.records[number:])
+
+    def pick(self, numbers: Sequence[int]) -> "Run | None":
+        """Only these of its frames."""
+        if not numbers:
+            return None
+        sequences, places, records = self.sequences, self.places, self.records
+        return Run(
+            self.slot, [sequences[n] for n in numbers], [places[n] for n in numbers], [records[n] for n in numbers]
+        )
+
+
 class RingFile(Protocol):
     """What a ring needs of storage."""
 
@@ -97,7 +133,8 @@ class Ring:
         self._slots = file.size() // limits.slot_bytes
         self._unallocated: list[int] = []
         self.live: list[Slot] = [self._old_slot(life) for life in plan.lives]
-        self.recent: list[Entry | None] = [None] * RECENT
+        self.recent: list[Any] = [None] * RECENT  # the newest records, at their sequence modulo RECENT; None: not kept
+        self.recent_places: list[int] = [0] * RECENT
         self._slot = self._nowhere()
 
     # -- writing -----------------------------------------------------------------------------------------------------
@@ -133,8 +170,8 @@ class Ring:
         try:
             mapping = slot.map
             mapping[start + 20 : end] = payload  # type: ignore[index]
-            if length <= RECENT_BYTES:
-                self.recent[sequence & 4095] = (slot, place, sequence, record)
+            self.recent[sequence & 4095] = record if length <= RECENT_BYTES else None
+            self.recent_places[sequence & 4095] = place
             _pack_frame(mapping, start, length, (check ^ sequence) & 0xFFFF_FFFF, sequence, slot.open_word)  # type: ignore[arg-type]
         except BaseException:
             self._skip(slot, start, length, sequence)

@@ -13,7 +13,7 @@ from aiorecover.delivery.sender import Sender
 from aiorecover.wal import directory, reading
 from aiorecover.wal import format as fmt
 from aiorecover.wal.recovery import Plan, plan
-from aiorecover.wal.ring import Ring
+from aiorecover.wal.ring import Ring, Run
 from aiorecover.wal.slot import Slot
 
 __all__ = ["FAULTS", "plant"]
@@ -56,11 +56,20 @@ def trust_every_frame() -> None:
     def holds(data: bytes | memoryview, at: int, length: int, *_: int) -> bool:
         return 0 < length <= len(data) - at - fmt.FRAME_BYTES
 
-    def valid(self: reading.Reader, _slot: Slot, at: int, length: int, *_: int) -> bool:
-        return holds(self._buffer, at, length)
+    def parse(self: reading.Reader, slot: Slot, _: int) -> tuple[Run | None, bool]:
+        start, stop = self._window
+        at, place = self.offset - start, self.offset // fmt.WORD + fmt.SETTLE_WORD
+        if at + fmt.FRAME_BYTES > stop - start:
+            return None, True
+        length, _, sequence, state = fmt.FRAME.unpack_from(self._buffer, at)
+        if not holds(self._buffer[: stop - start], at, length):
+            return None, False
+        self.offset, self.expected = fmt.frame_end(self.offset, length), sequence + 1
+        record = self._record(self._buffer[at + fmt.FRAME_BYTES : at + fmt.FRAME_BYTES + length])
+        return None if state == slot.salt else Run(slot, [sequence], [place], [record]), True
 
     _put(reading, "_frame_holds", holds)
-    _put(reading.Reader, "_valid", valid)
+    _put(reading.Reader, "_parse", parse)
 
 
 def open_without_a_new_epoch() -> None:

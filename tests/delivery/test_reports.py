@@ -210,7 +210,9 @@ async def test_a_record_of_an_earlier_epoch_is_not_taken_for_one_of_this_epoch(t
         (new,) = store(second, "new")
         waiter = reports.waiter("t", new.sequence, new.place)
         reader = Reader(second.ring, rec.decode)
-        slot, place, sequence, _ = reader.take(1)[0]
+        run = reader.take(1)
+        assert run is not None
+        slot, place, sequence, _ = run.entry(0)
         assert sequence == new.sequence == 1  # the same ordinal, another epoch
         await acknowledge(second, reports, batch_of(Stored(sequence, place, slot)), 5)
         assert not waiter.done()

@@ -19,7 +19,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Checkpoint, Destination
 from aiorecover.wal.recovery import classify
 from aiorecover.wal.slot import Slot
-from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing, read
+from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing, read, take
 
 if TYPE_CHECKING:
     from aiorecover.wal.reading import Reader
@@ -182,7 +182,7 @@ class RingMachine(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 60))
     def read(self, limit: int) -> None:
-        given = self.opened.reader.take(limit)
+        given = take(self.opened.reader, limit)
         demand(len(given) <= limit, "no more than was asked for", len(given))
         records = found(given)
         self.ledger.take(records, last=not given)
@@ -215,7 +215,7 @@ class RingMachine(RuleBasedStateMachine):
         start = random.Random(seed).choice(self.ledger.handed)
         slot, place, sequence, _ = self.entries[start]
         self.second = self.opened.reader.behind(slot, place, sequence)
-        again = found(read(self.second, 25)) if seed % 2 else found(self.second.take(3))
+        again = found(read(self.second, 25)) if seed % 2 else found(take(self.second, 3))
         demand(again[0][0] == start, "a second reader begins where it is put", again[0][0])
         for position, record in again:
             waits = position in self.ledger.ahead or position not in self.ledger.settled
@@ -333,9 +333,9 @@ class RingMachine(RuleBasedStateMachine):
         self.leave()
         while self.ledger.ahead:
             self.read(100)
-        demand(self.opened.reader.take(1) == [], "at the end is the end")
+        demand(take(self.opened.reader, 1) == [], "at the end is the end")
         self._settle(list(self.ledger.handed))
-        self.opened.reader.take(1)
+        take(self.opened.reader, 1)
         self.capture()
         self.write_checkpoint(traffic=False, end=None, power=None)
         self.recycle()

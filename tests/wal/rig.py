@@ -9,7 +9,7 @@ from aiorecover.wal import directory
 from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.ring import Entry, Ring
+from aiorecover.wal.ring import Entry, Ring, Run
 from tests.wal.memory import FaultyFile
 
 SLOT = 16 * 1024  # small, so that rolling and recycling happen all the time
@@ -122,10 +122,20 @@ class Opened:
 def read(reader: Reader, limit: int = 100) -> list[Entry]:
     """All that there is to read."""
     entries: list[Entry] = []
-    while taken := reader.take(limit):
+    while taken := take(reader, limit):
         assert len(taken) <= limit
         entries += taken
     return entries
+
+
+def take(reader: Reader, limit: int) -> list[Entry]:
+    """One `Reader.take` as tuples; empty when there is nothing more at the moment."""
+    return entries_of(reader.take(limit))
+
+
+def entries_of(run: Run | None) -> list[Entry]:
+    """What a reader gave, as tuples."""
+    return [] if run is None else [run.entry(number) for number in range(len(run))]
 
 
 def found(entries: Iterable[Entry]) -> list[tuple[Position, bytes]]:

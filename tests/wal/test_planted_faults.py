@@ -4,7 +4,7 @@ Each scenario is green as the library is, and red with each fault that is plante
 faults without being told where to look.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.recovery import Plan, plan
-from aiorecover.wal.ring import Ring
+from aiorecover.wal.ring import Ring, Run
 from aiorecover.wal.slot import Slot
 from tests.wal.memory import FaultyFile
 from tests.wal.model import Ledger, RingMachine, ViolationError, demand
@@ -94,28 +94,44 @@ def recycled_under_a_reader() -> None:
 
 
 def trust_every_checksum(patch: Patch) -> None:
-    def holds(data: Sequence[int], at: int, length: int, *_: int) -> bool:
-        return (length & fmt.LENGTH_MASK) <= len(data) - at - fmt.FRAME_BYTES
+    class Anything(int):
+        def __xor__(self, _: int) -> "Anything":
+            return self
 
-    patch.setattr(reading, "_frame_holds", holds)
+        __and__ = __xor__
+
+        def __eq__(self, _: object) -> bool:
+            return True
+
+        __hash__ = int.__hash__
+
+    patch.setattr(reading, "crc32", lambda *_: Anything())
 
 
 def trust_every_sequence(patch: Patch) -> None:
-    def valid(self: reading.Reader, slot: Slot, at: int, length: int, check: int, sequence: int) -> bool:
-        return reading._frame_holds(self._buffer, at, length, check, sequence, slot.salt)
+    parse = reading.Reader._parse
 
-    patch.setattr(reading.Reader, "_valid", valid)
+    def parse_one(self: reading.Reader, slot: Slot, _: int) -> tuple[Run | None, bool]:
+        self.expected = fmt.FRAME.unpack_from(self._buffer, self.offset - self._window[0])[2] or self.expected
+        return parse(self, slot, 1)
+
+    patch.setattr(reading.Reader, "_parse", parse_one)
 
 
 def forget_the_salt(patch: Patch) -> None:
     """The checksum no longer tells the lives of a slot apart."""
-    holds = reading._frame_holds
+    parse = reading.Reader._parse
 
-    def any_life(data: Any, at: int, length: int, check: int, sequence: int, salt: int) -> bool:
-        word = int.from_bytes(bytes(data[at + 16 : at + 20]), "little")
-        return any(holds(data, at, length, check, sequence, life) for life in (salt, word, fmt.open_word(word)))
+    def parse_any_life(self: reading.Reader, slot: Slot, _: int) -> tuple[Run | None, bool]:
+        own, word = slot.salt, fmt.FRAME.unpack_from(self._buffer, self.offset - self._window[0])[3]
+        for slot.salt in (fmt.open_word(word), word, own):
+            run, holds = parse(self, slot, 1)
+            if run is not None:
+                break
+        slot.salt = own
+        return run, holds
 
-    patch.setattr(reading, "_frame_holds", any_life)
+    patch.setattr(reading.Reader, "_parse", parse_any_life)
 
 
 def judge(disk: Disk, accepted: dict[Position, bytes], gone: set[Position]) -> None:

@@ -12,7 +12,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal.reading import WINDOW, Reader, Undecodable
 from aiorecover.wal.ring import RECENT, RECENT_BYTES, Entry
 from tests.wal.memory import broken, no_room
-from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing, read
+from tests.wal.rig import SLOT, Disk, Opened, Position, entries_of, found, missing, read, take
 
 LARGE_SLOT = 1024 * 1024  # several windows
 
@@ -77,7 +77,7 @@ def test_reading_in_between_at_any_pace_changes_nothing(steps: list[tuple[int, i
         for size, count, limit in steps:
             opened.append(*[bytes([number]) * size for number in range(count)])
             if limit:
-                got += opened.reader.take(limit)
+                got += take(opened.reader, limit)
         got += opened.read()
         assert found(got) == list(opened.accepted.items())
 
@@ -96,13 +96,13 @@ def test_a_look_is_bounded_however_much_is_settled() -> None:
         read_bytes += WINDOW
 
     following.disk.ring.before["read"] = count
-    while not (got := following.reader.look(1000)):
+    while not (got := entries_of(following.reader.look(1000))):
         assert following.reader.moved
         looks += 1
         assert read_bytes <= looks * WINDOW
     assert found(got) == found(entries[-1:])
     assert looks > 10
-    assert following.reader.take(1) == []
+    assert take(following.reader, 1) == []
     assert not following.reader.moved
 
 
@@ -195,7 +195,7 @@ def test_a_reader_that_was_closed_keeps_no_slot() -> None:
     opened.append(*payloads(100, [400]))
     opened.settle(opened.read())
     second = Reader(opened.ring, bytes, primary=False)
-    assert second.take(1) == []
+    assert take(second, 1) == []
     second.close()
     second.close()
     assert [slot.readers for slot in opened.ring.live[:-1]] == [0] * (len(opened.ring.live) - 1)
@@ -207,7 +207,7 @@ def test_the_place_of_a_reader_is_in_the_order_of_the_records() -> None:
     assert opened.reader.at == (0, 0)
     opened.append(*payloads(100, [400]))
     places = [opened.reader.at]
-    while opened.reader.take(3):
+    while take(opened.reader, 3):
         places.append(opened.reader.at)
     assert places == sorted(places)
     assert places[-1] == (opened.ring.live[-1].header.ordinal, 101)
@@ -220,7 +220,7 @@ def test_a_reader_at_the_end_of_a_sealed_slot_stands_before_the_next_one() -> No
     assert opened.reader.at == (1, opened.ring.sequence + 1)
     opened.append(b"f" * 500)
     assert opened.reader.at == (2, 0)
-    opened.reader.take(1)
+    take(opened.reader, 1)
     assert opened.reader.at == (2, opened.ring.sequence + 1)
 
 
@@ -500,7 +500,7 @@ def test_damage_where_frames_still_come_is_reported_with_the_next_one() -> None:
         opened.append(b"a" * 3000, b"b" * 3000)
         opened.disk.ring.damage(fmt.frame_end(fmt.FIRST_FRAME, 3000) + 100, b"rot")
         assert [record[:1] for _, record in found(opened.read())] == [b"a"]
-        assert opened.reader.take(1) == []
+        assert take(opened.reader, 1) == []
         assert not has_more(opened)  # until something comes: nobody need look again and again
         opened.append(b"c" * 3000)
         assert has_more(opened)
@@ -564,7 +564,7 @@ def test_a_call_that_fails_once_costs_no_record(call: str) -> None:
     opened = Opened()
     opened.append(*payloads(100, [400]))
     following = opened.dies()
-    got = following.reader.take(3) if call == "read" else []
+    got = take(following.reader, 3) if call == "read" else []
     following.disk.ring.before[call] = broken
     for _ in range(3):
         with pytest.raises(WalIOError):
@@ -576,7 +576,7 @@ def test_a_call_that_fails_once_costs_no_record(call: str) -> None:
 
 
 def take_all(reader: Reader, into: list[Entry]) -> None:
-    while taken := reader.take(10):
+    while taken := take(reader, 10):
         into += taken
 
 
@@ -599,7 +599,7 @@ def test_an_exception_out_of_the_decoder_costs_no_record() -> None:
 
     reader = Reader(following.ring, decode)
     with pytest.raises(_InterruptedError):
-        reader.take(100)
+        take(reader, 100)
     assert found(read(reader)) == list(opened.accepted.items())
     assert following.ring.pending() == 10
 

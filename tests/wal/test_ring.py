@@ -16,7 +16,7 @@ from aiorecover.wal.ring import RECENT, RECENT_BYTES
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.storage import StorageFile
 from tests.wal.memory import RefusingMap, broken, no_room
-from tests.wal.rig import SLOT, Disk, Opened, found, missing, read
+from tests.wal.rig import SLOT, Disk, Opened, found, missing, read, take
 
 LARGEST = SLOT - 2 * fmt.RESERVED - fmt.FRAME_BYTES
 
@@ -307,7 +307,7 @@ def test_a_primary_reader_at_the_end_of_a_slot_keeps_it_until_it_goes_on() -> No
         opened.settle(opened.read())
         opened.append(b"f" * 500)
         assert (recyclable(opened), opened.checkpoint()) == (False, 0)
-        opened.reader.take(1)
+        take(opened.reader, 1)
         assert (recyclable(opened), opened.checkpoint()) == (True, 1)
 
 
@@ -621,7 +621,7 @@ def test_the_newest_records_are_kept_within_a_bound() -> None:
         opened.append(*[b"%d" % number for number in range(RECENT * 2 + 10)])
         opened.append(b"x" * (RECENT_BYTES + 1))
         assert len(opened.ring.recent) == RECENT
-        kept = [entry[2] for entry in opened.ring.recent if entry is not None]
-        assert min(kept) == RECENT + 11
+        assert opened.ring.recent.count(None) == 1
+        assert min(int(record) for record in opened.ring.recent if record is not None) == RECENT + 11
         assert read(opened.reader)[-1][2] == RECENT * 2 + 11
-        assert sum(entry is not None for entry in opened.ring.recent) <= RECENT
+        assert len(opened.ring.recent) == len(opened.ring.recent_places) == RECENT

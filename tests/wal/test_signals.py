@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from aiorecover.wal import format as fmt
-from aiorecover.wal.ring import Entry
+from aiorecover.wal.ring import RECENT, Entry
 from aiorecover.wal.slot import Slot
 from tests.wal.interruption import Interruption
-from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing
+from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing, take
 
 # -- what is interrupted ---------------------------------------------------------------------------------------------
 
@@ -104,8 +104,15 @@ class Reads(Scenario):
         self.opened.append(b"in the slot at hand", b"read from the file" * 200, b"from memory", b"from memory")
 
     def act(self) -> None:
-        while taken := self.opened.reader.take(3):
+        while taken := take(self.opened.reader, 3):
             self.handed += taken
+
+
+class ReadsMemory(Scenario):
+    """One run of records that are all in memory, in a slot that is nearly full."""
+
+    def act(self) -> None:
+        self.handed += take(self.opened.reader, 100)
 
 
 class ReadsBacklog(Scenario):
@@ -124,7 +131,7 @@ class ReadsBacklog(Scenario):
         self.opened = self.opened.dies()
 
     def act(self) -> None:
-        while taken := self.opened.reader.take(100):
+        while taken := take(self.opened.reader, 100):
             self.handed += taken
 
 
@@ -196,7 +203,7 @@ def _waiting_in(opened: Opened, slot: Slot) -> list[Entry]:
     """What a reader finds that begins at this slot, in this slot."""
     second = opened.reader.behind(slot, fmt.FIRST_FRAME // 4 + 4, slot.header.first_sequence)
     entries = []
-    while taken := second.take(100):
+    while taken := take(second, 100):
         entries += [entry for entry in taken if entry[0] is slot]
     second.close()
     return entries
@@ -209,6 +216,16 @@ def test_a_reader_that_goes_on_gets_what_a_handler_published(scenario: type[Scen
         with Interruption(Rolls(made.opened), at):
             made.act()
         assert found(made.handed + made.opened.read(5)) == sorted(made.opened.accepted.items()), at
+        assert missing(made.opened.ring) == []
+
+
+@pytest.mark.parametrize("records", [[b"over the end of the slot" * 6] * 20, [b"all"] * (RECENT + 1)])
+def test_a_handler_that_replaces_what_is_in_memory_while_it_is_copied_harms_nothing(records: list[bytes]) -> None:
+    for at in every_place(ReadsMemory):
+        made = ReadsMemory()
+        with Interruption(lambda opened=made.opened: opened.append(*records), at):  # type: ignore[misc]
+            made.act()
+        assert found(made.handed + made.opened.read(1000)) == sorted(made.opened.accepted.items()), at
         assert missing(made.opened.ring) == []
 
 
@@ -349,7 +366,8 @@ def test_the_loop_reads_settles_and_recycles_under_a_signal_every_100_microsecon
         for number in range(60_000):
             publisher.publish(b"main", number)
             if number % 97 == 0:
-                waiting += opened.reader.take(chance.randrange(1, 300))
+                for _ in range(3):  # each is of one slot, with about 100 records
+                    waiting += take(opened.reader, chance.randrange(1, 300))
             if number % 211 == 0 and waiting:
                 batch = waiting[: chance.randrange(1, len(waiting) + 1)]
                 del waiting[: len(batch)]
