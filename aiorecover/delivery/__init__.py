@@ -23,7 +23,8 @@ Session
 
 Dispatcher
     Never longer than a few milliseconds without giving the loop a turn. Linger is a rhythm: every ``linger_ms`` what is
-    open is handed over, at once or right behind the batch in flight. Records of an unknown topic, or of a partition
+    open is handed over, at once or right behind the batch in flight. Before Kafka has answered once, nothing is
+    dispatched. Records of an unknown topic, or of a partition
     that does not exist, are passed over and the others go on; once the metadata knows it, a second reader goes back
     to the first record passed over, up to where the first reader stands, and only then the lane is open again: its
     order is kept (I6).

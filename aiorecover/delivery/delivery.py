@@ -36,6 +36,7 @@ class Delivery:
             codec=CODECS[config.client.get("compression_type")],
             batch_bytes=config.max_batch_size,
             linger=config.linger_ms / 1000,
+            answered=lambda: self.session.answered,
             deliver=self._deliver,
             refuse=self._refuse,
             on_idle=on_idle,
@@ -160,7 +161,7 @@ class Delivery:
     def _on_metadata(self) -> None:
         if self.router.refresh() or self.dispatcher.behind:
             self.dispatcher.start_catching_up()
-            self.dispatcher.wake()
+        self.dispatcher.wake()  # in any case: it may hold records until the first answer, whatever that says
         self._notify()
 
     def _on_state(self, _: str) -> None:

@@ -110,6 +110,11 @@ class Session:
             return None
         return getattr(self._producer.client.cluster, "_cluster_id", None)
 
+    @property
+    def answered(self) -> bool:
+        """Kafka was reached once: what it did not tell of then is not there, or not to be seen."""
+        return self.rebuilds >= 0
+
     def want(self, topic: str) -> None:
         """Keep this topic's metadata from now on."""
         self._topics.add(topic)
