@@ -13,7 +13,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, kafka_errors
-from aiokafka.structs import RecordMetadata
+from aiokafka.structs import RecordMetadata, TopicPartition
 
 from aiorecover.config import Config
 from aiorecover.delivery.batch import LaneBatch
@@ -55,6 +55,7 @@ class Session:
         self._progress = 0.0
         self._task: asyncio.Task[None] | None = None
         self._topics: set[str] = set()
+        self._followed: set[str] = set()  # topics that the present client was told of
         self._trouble = ""  # what the last attempts to connect failed with
         self.rebuilds = -1  # the first connection is none
         self.state = "connecting"
@@ -77,12 +78,15 @@ class Session:
 
         """
         producer = await self._ready()
+        if topic not in self._followed:  # else the client's next metadata would not tell of it any more
+            self._followed.add(topic)
+            producer.client.add_topic(topic)
         if self._in_flight == 0:
             self._progress = time.monotonic()
         self._in_flight += 1
         try:
             async with asyncio.timeout(METADATA_LIMIT):
-                future = await producer.send_batch(batch, topic, partition=partition)
+                future = await self._add(producer, batch, TopicPartition(topic, partition))
             metadata: RecordMetadata = await future
         except TimeoutError as error:
             raise SessionLostError from error
@@ -90,6 +94,14 @@ class Session:
             self._in_flight -= 1
             self._progress = time.monotonic()
         return metadata
+
+    async def _add(self, producer: AIOKafkaProducer, batch: LaneBatch, place: TopicPartition) -> Any:
+        """Hand a batch to the sender; its future.
+
+        Without `send_batch` around it, which looks the partition up once more: the lane has come from the metadata.
+        """
+        accumulator = producer._message_accumulator  # noqa: SLF001
+        return await accumulator.add_batch(batch, place, self._config.request_timeout_ms / 1000)
 
     def partitions(self, topic: str) -> frozenset[int]:
         """The known partitions; empty while the topic is unknown."""
@@ -124,6 +136,7 @@ class Session:
         producer = await self._ready()
         async with asyncio.timeout(METADATA_LIMIT):
             producer.client.set_topics(self._topics)
+            self._followed = set(self._topics)
             await producer.client.force_metadata_update()
         self._on_metadata()
 
@@ -202,6 +215,7 @@ class Session:
 
     def _take(self, producer: AIOKafkaProducer) -> None:
         self._producer = producer
+        self._followed = set()
         self._lost.clear()
         producer._sender.sender_task.add_done_callback(lambda _: self._sender_ended(producer))  # noqa: SLF001
         producer.client.cluster.add_listener(lambda _: self._on_metadata())

@@ -374,6 +374,20 @@ async def test_silence_without_a_batch_in_flight_is_no_reason_to_worry(
         assert session.rebuilds == 0
 
 
+async def test_a_topic_that_is_only_sent_to_is_followed_by_each_session(mock: MockCluster) -> None:
+    mock.create_topic("other", partitions=1)
+    async with running(mock.bootstrap_servers) as session:
+        batch = await identified(session, b"v")
+        for number in range(2):
+            await session.send(batch, "t", 0)
+            session.want("other")
+            assert session._producer is not None
+            await session._producer.client.force_metadata_update()
+            assert session.partitions("t") == {0, 1}
+            session.give_up("a test")
+            await until_rebuilt(session, number + 1)
+
+
 # --- a broker that dies or stands still
 
 
