@@ -153,7 +153,6 @@ def test_private_parts_of_aiokafka_are_used_in_two_modules_only() -> None:
         "_drain_waiter",
         "_builder",
         "_buffer",
-        "_cluster_id",
     }
     using = {
         name

@@ -27,7 +27,6 @@ kafka_errors.update(UNNAMED_CODES)  # codes that aiokafka would all show as Unkn
 
 CONNECT_LIMIT = 10.0  # seconds for bootstrap and InitProducerId, which aiokafka waits for without a limit
 RECONNECT_MAX = 0.5  # seconds between two attempts: delivery must resume within 1 s of the broker's return
-NO_PROGRESS = 10.0  # seconds with batches in flight and no answer: whatever hangs, a new session is cheap (3-5 ms)
 WATCH_INTERVAL = 0.5  # seconds; the sender's death is noticed at once, the rest at this pace
 CLOSE_LIMIT = 1.0  # seconds for each step of a hard close
 METADATA_LIMIT = 10.0  # seconds for one look at a topic; then the session is suspect
@@ -42,11 +41,11 @@ class SessionLostError(KafkaError):
 class Session:
     """Sends batches through the living AIOKafkaProducer; at most one lives."""
 
-    def __init__(self, config: Config, on_metadata: Callable[[], None], on_state: Callable[[str], None]) -> None:
-        """Do nothing yet; ``on_metadata`` is called when topics may have changed, ``on_state`` with each new state."""
+    def __init__(self, config: Config, on_metadata: Callable[[], None]) -> None:
+        """Do nothing yet; ``on_metadata`` is called when topics may have changed."""
         self._config = config
         self._on_metadata = on_metadata
-        self._on_state = on_state
+        self._patience = config.request_timeout_ms / 1000  # seconds with batches in flight and no answer
         self._producer: AIOKafkaProducer | None = None
         self._connected = asyncio.Event()
         self._lost = asyncio.Event()
@@ -114,13 +113,6 @@ class Session:
         if self._producer is None:
             return frozenset()
         return frozenset(self._producer.client.cluster.available_partitions_for_topic(topic) or ())
-
-    @property
-    def cluster_id(self) -> str | None:
-        """Kafka's id of the cluster, where the metadata told it."""
-        if self._producer is None:
-            return None
-        return getattr(self._producer.client.cluster, "_cluster_id", None)
 
     @property
     def answered(self) -> bool:
@@ -237,7 +229,7 @@ class Session:
                 async with asyncio.timeout(WATCH_INTERVAL):  # wait_for has a task of its own, which may be cancelled
                     await self._lost.wait()
             except TimeoutError:
-                if self._in_flight and time.monotonic() - self._progress > NO_PROGRESS:
+                if self._in_flight and time.monotonic() - self._progress > self._patience:
                     log.warning("kafka does not answer: connecting anew batches_in_flight=%d", self._in_flight)
                     return
             else:
@@ -257,7 +249,6 @@ class Session:
             return
         self.state = state
         log.info("kafka session state=%s bootstrap_servers=%s", state, self._config.bootstrap_servers)
-        self._on_state(state)
 
     def _options(self) -> dict[str, Any]:
         return {
