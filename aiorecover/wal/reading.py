@@ -244,7 +244,7 @@ class Reader:
                 state = salt  # nothing to deliver
             else:
                 payload = buffer[at + 20 : end]
-                holds = found == sequence and (crc32(payload, salt) ^ found) & 0xFFFF_FFFF == check
+                holds = found == sequence and crc32(payload, salt + found) == check
             if not holds:
                 break
             if state != salt and found > settled:
@@ -368,7 +368,7 @@ def _frame_holds(data: bytes | memoryview, at: int, length: int, check: int, seq
     end = at + fmt.FRAME_BYTES + length
     if end > len(data):
         return False
-    return (crc32(data[at + fmt.FRAME_BYTES : end], salt) ^ sequence) & fmt.MASK32 == check
+    return crc32(data[at + fmt.FRAME_BYTES : end], salt + sequence) == check
 
 
 def _hits(data: bytes, word: bytes) -> list[int]:

@@ -12,8 +12,10 @@ from aiorecover.wal import format as fmt
 class Slot:
     """A slot that is written, read or waiting to be settled.
 
-    ``unsettled``: known frames without settlement. ``complete``: every frame of the slot is counted there (always for
-    slots written by this process; for older ones once the reader reached their end). ``readers``: who stands in it.
+    ``count`` (frames with a record) and ``unsettled`` (known frames without settlement): up to ``last_sequence``; it is
+    behind in the slot that is written, where what came since is counted on leaving it. ``complete``: every frame of the
+    slot is counted there (always for slots written by this process; for older ones once the reader reached their end).
+    ``readers``: who stands in it.
     """
 
     __slots__ = (

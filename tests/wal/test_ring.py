@@ -15,8 +15,8 @@ from aiorecover.wal.recovery import classify
 from aiorecover.wal.ring import RECENT, RECENT_BYTES
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.storage import StorageFile
-from tests.wal.memory import RefusingMap, broken, no_room
-from tests.wal.rig import SLOT, Disk, Opened, found, missing, read, take
+from tests.wal.memory import broken, no_room
+from tests.wal.rig import SLOT, Disk, Opened, found, missing, read, storing_fails, take
 
 LARGEST = SLOT - 2 * fmt.RESERVED - fmt.FRAME_BYTES
 
@@ -112,13 +112,9 @@ def test_settled_in_any_order_a_reopened_ring_has_exactly_the_others_in_order(se
 def test_an_exception_while_storing_leaves_a_skip_frame_and_no_record(error: BaseException) -> None:
     opened = Opened()
     opened.append(b"before")
-    mapping = opened.ring.live[0].map
-    assert isinstance(mapping, RefusingMap)
     for _ in range(2):
-        mapping.refuse = error
-        with pytest.raises(type(error)):
+        with pytest.raises(type(error)), storing_fails(error):
             opened.append(b"refused, of some length")
-        mapping.refuse = None
         opened.append(b"behind %d" % opened.ring.sequence)
     expected = [((1, 1), b"before"), ((1, 3), b"behind 2"), ((1, 5), b"behind 4")]
     assert opened.ring.accepted == opened.ring.pending() == 3
@@ -131,13 +127,9 @@ def test_an_exception_while_storing_leaves_a_skip_frame_and_no_record(error: Bas
 def test_a_slot_with_nothing_but_skip_frames_is_passed_and_recycled() -> None:
     with Opened() as opened:
         opened.append(b"taken")
-        mapping = opened.ring.live[0].map
-        assert isinstance(mapping, RefusingMap)
-        mapping.refuse = KeyboardInterrupt()
         for _ in range(3):
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt), storing_fails(KeyboardInterrupt()):
                 opened.append(b"x" * 5000)
-        mapping.refuse = None
         opened.fill_slot(b"next slot" * 1000)
         opened.settle(opened.read())
         assert opened.checkpoint() == 1
