@@ -180,6 +180,10 @@ class Ring:
             raise
         return place, sequence
 
+    def prefault(self) -> None:
+        """Have the next pages of the slot at hand; between two turns of publishing."""
+        self._slot.prefault()
+
     def _skip(self, slot: Slot, start: int, length: int, sequence: int) -> None:
         """Leave a frame without a record where storing failed, so that readers find the next one."""
         self.recent[sequence % RECENT] = None

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import mmap
 import os
 import random
 from collections.abc import Callable
@@ -11,11 +12,12 @@ import pytest
 
 from aiorecover.errors import RecordTooLargeError, WalError, WalFullError, WalIOError
 from aiorecover.wal import format as fmt
+from aiorecover.wal import slot as slot_module
 from aiorecover.wal.recovery import classify
 from aiorecover.wal.ring import RECENT, RECENT_BYTES
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.storage import StorageFile
-from tests.wal.memory import broken, no_room
+from tests.wal.memory import FaultyFile, broken, no_room
 from tests.wal.rig import SLOT, Disk, Opened, found, missing, read, storing_fails, take
 
 LARGEST = SLOT - 2 * fmt.RESERVED - fmt.FRAME_BYTES
@@ -136,6 +138,46 @@ def test_a_slot_with_nothing_but_skip_frames_is_passed_and_recycled() -> None:
         following = opened.dies()
         assert following.read() == []
         assert missing(following.ring) == []
+
+
+# -- pages ahead of the tail -----------------------------------------------------------------------------------------
+
+
+class NotingMap(mmap.mmap):
+    """Notes what is asked for, and has it if it can."""
+
+    asked: list[tuple[int, int]]
+
+    def madvise(self, option: int, start: int = 0, length: int | None = None) -> None:
+        assert length is not None
+        assert length > 0
+        self.asked.append((start, start + length))
+        super().madvise(option, start, length)
+
+
+@pytest.mark.parametrize("advice", [slot_module.POPULATE_WRITE, 9999, None])
+def test_pages_are_asked_for_ahead_of_the_tail_once_each_whether_the_system_can_or_not(
+    monkeypatch: pytest.MonkeyPatch, advice: int | None
+) -> None:
+    size = 1 << 18
+    file = FaultyFile("slot")
+    file.allocate(0, size)
+    asked: list[tuple[int, int]] = []
+    NotingMap.asked = asked
+    slot = Slot(0, fmt.SlotHeader(size, 1, 1, 1, 1, 1, 1), b"")
+    slot.prefault()
+    slot.attach(NotingMap(file.fileno(), size))
+    monkeypatch.setattr(slot_module, "POPULATE_WRITE", advice)
+    for slot.tail in range(fmt.FIRST_FRAME, size - fmt.RESERVED, 220):
+        slot.prefault()
+        assert advice is None or asked[-1][1] >= min(size, slot.tail + slot_module.PREFAULT // 2 - mmap.PAGESIZE)
+    if advice is None:
+        assert asked == []
+    else:
+        assert [start for start, _ in asked] == [0, *(stop for _, stop in asked[:-1])]
+        assert asked[-1][1] == size
+    slot.detach()
+    slot.prefault()
 
 
 # -- settle ----------------------------------------------------------------------------------------------------------
