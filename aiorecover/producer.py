@@ -9,6 +9,7 @@ import concurrent.futures
 import contextlib
 import logging
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine, Sequence
@@ -29,6 +30,7 @@ from aiorecover.errors import (
     DeliveryPendingError,
     EncodeError,
     RecordTooLargeError,
+    RecoverError,
     WalFullError,
 )
 from aiorecover.receipt import DeliveryReport, Receipt
@@ -51,6 +53,7 @@ log = logging.getLogger("aiorecover")
 
 TURN_NS = 1_000_000  # a loop that only publishes gives everybody else a turn at least once a millisecond
 TURN_CALLS = 256  # or after so many calls: measured to cost nothing (29 ns a record less with delivery running)
+TURN_LEAST = 128  # but not after fewer than these since everybody had a turn anyway
 KNOWN_TOPICS = 10_000  # topic names whose check is remembered
 ENCODING_SLACK = 512  # bytes that a record may grow from the ring to Kafka without a closer look
 THREAD_JOIN = 2.0  # seconds for the keeper's thread to end; a disk that hangs longer is left behind (daemon thread)
@@ -83,8 +86,8 @@ class RecoverableProducer:
         self._config = Config.from_options(wal_dir, bootstrap_servers, options)
         self._encode_key = key_encoder(self._config.key_serializer)
         self._encode_value = value_encoder(self._config.value_serializer)
-        self._raw_values = self._config.value_serializer is None
-        self._raw_keys = self._config.key_serializer is None
+        self._plain_value = bytes if self._config.value_serializer is None else None  # the type that goes as it is
+        self._plain_key = bytes if self._config.key_serializer is None else None
         self._fits = self._config.max_request_size - ENCODING_SLACK
         self._every = self._config.fsync == "always"
         self._known_topics: set[str] = set()
@@ -95,6 +98,8 @@ class RecoverableProducer:
         self._append: Callable[[bytes, object], tuple[int, int]] = self._refuse  # the ring's, while it is open
         self._turn_ends = 0  # the next publish looks closer once the clock is past this
         self._turn_started = 0
+        self._turn_first = 0  # the ring's sequence when everybody else had a turn last
+        self._now_ms = 0  # the time, as far as `_turn_ends` it is right
         self._in_turn = False
         self._turn_spent = False
         self._dispatcher_idle = False
@@ -136,6 +141,7 @@ class RecoverableProducer:
         self.producer_id = directory.producer_id
         self.epoch = directory.ring.epoch
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._life = "running"
         opened.delivery.start()
         opened.background.start()
@@ -226,19 +232,19 @@ class RecoverableProducer:
             WalFullError: the disk threshold is reached; nothing was stored.
             WalIOError: the disk failed; without fsync="always" nothing was stored.
             ClosedError: not started, stopped, or a forked child.
+            RecoverError: not in the loop's thread (seen once in each turn of the loop); nothing was stored.
 
         """
         now = time.time_ns()
         if now > self._turn_ends:
             await self._give_turn(now)
         try:
-            receipt = self._store(now, topic, value, key, partition, timestamp_ms, headers, context, source)
+            receipt = self._store(topic, value, key, partition, timestamp_ms, headers, context, source)
         except WalFullError:
             if self._config.on_full != "wait":
                 raise
-            receipt = await self._store_when_room(
-                now, topic, value, key, partition, timestamp_ms, headers, context, source
-            )
+            timestamp_ms = now // 1_000_000 if timestamp_ms is None else timestamp_ms  # of the call, not of the room
+            receipt = await self._store_when_room(topic, value, key, partition, timestamp_ms, headers, context, source)
         if self._every:
             await self._get_opened().commit.durable()
         return receipt
@@ -266,7 +272,7 @@ class RecoverableProducer:
         now = time.time_ns()
         if now > self._turn_ends:
             self._look(now)
-        return self._store(now, topic, value, key, partition, timestamp_ms, headers, context, source)
+        return self._store(topic, value, key, partition, timestamp_ms, headers, context, source)
 
     def publish_threadsafe(
         self, topic: str, value: object = _MISSING, **fields: Any
@@ -300,7 +306,6 @@ class RecoverableProducer:
 
     def _store(
         self,
-        now: int,
         topic: str,
         value: object,
         key: bytes | str | None,
@@ -314,13 +319,13 @@ class RecoverableProducer:
             self._learn_topic(topic)
         if headers is not None:
             headers = check_headers(headers)
-        if type(value) is not bytes or not self._raw_values:
+        if type(value) is not self._plain_value:
             value = self._wire_value(topic, value, headers, key)
-        if key is not None and (type(key) is not bytes or not self._raw_keys):
+        if key is not None and type(key) is not self._plain_key:
             key = self._wire_key(topic, key, headers, value)
         if partition is not None:
             partition = self._existing_partition(topic, partition)
-        timestamp_ms = now // 1_000_000 if timestamp_ms is None else check_timestamp_ms(timestamp_ms)
+        timestamp_ms = self._now_ms if timestamp_ms is None else check_timestamp_ms(timestamp_ms)
         source = None if source is None else rec.check_source(source)
         fields = (topic, key, value, partition, timestamp_ms, headers, context, source)
         try:
@@ -331,7 +336,8 @@ class RecoverableProducer:
             rec.check_context(payload)
         if len(payload) > self._fits:
             self._check_size(fields)
-        place, sequence = self._append(payload, fields)
+        append = self._append  # not called as a method: looking for one on the class first takes 20 ns
+        place, sequence = append(payload, fields)
         if not sequence & 255:
             self._turn_spent = True
             self._turn_ends = 0
@@ -387,6 +393,8 @@ class RecoverableProducer:
     def _look(self, now: int) -> bool:
         """Once in a turn, or when something is up: is the producer open, does anybody wait; True asks for a turn."""
         opened = self._get_opened()
+        if threading.get_ident() != self._thread:
+            raise RecoverError("this is not the thread of the producer's loop: call publish_threadsafe from others")
         if opened.directory.ring.wants_spare:
             opened.background.want_spare()
         if self._dispatcher_idle:
@@ -395,22 +403,33 @@ class RecoverableProducer:
         if not self._in_turn:
             self._in_turn = True
             self._turn_spent = False
-            self._turn_started = now
-            self._turn_ends = now + TURN_NS
+            self._begin_turn(now, opened.directory.ring.sequence)
             self._loop.call_soon(self._end_turn)
             return False
-        if self._turn_spent or not 0 <= now - self._turn_started <= TURN_NS:
-            self._turn_spent = False
-            self._turn_started = now
-            self._turn_ends = now + TURN_NS
+        spent = self._turn_spent and opened.directory.ring.sequence - self._turn_first >= TURN_LEAST
+        self._turn_spent = False
+        if spent or not 0 <= now - self._turn_started <= TURN_NS:
+            self._begin_turn(now, opened.directory.ring.sequence)
             self._wake(opened.delivery)
             return True
-        self._turn_ends = self._turn_started + TURN_NS
+        self._look_again_after(now)
         return False
+
+    def _begin_turn(self, now: int, sequence: int) -> None:
+        self._turn_started = now
+        self._turn_first = sequence
+        self._look_again_after(now)
+
+    def _look_again_after(self, now: int) -> None:
+        """Not before the turn is over, or the millisecond: its number is the timestamp of all that come until then."""
+        self._now_ms = now_ms = now // 1_000_000
+        self._turn_ends = min(self._turn_started + TURN_NS, now_ms * 1_000_000 + 999_999)
 
     def _end_turn(self) -> None:
         self._in_turn = False
         self._turn_ends = 0
+        if self._opened is not None:
+            self._opened.directory.ring.prefault()
 
     def _wake(self, delivery: Delivery) -> None:
         """Wake the dispatcher; a signal handler may run while the loop sleeps in its selector, which must end then."""

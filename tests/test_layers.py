@@ -157,9 +157,11 @@ def test_private_parts_of_aiokafka_are_used_in_two_modules_only() -> None:
         "_pid_and_epoch",
         "_sender",
         "_message_accumulator",
+        "_batches",
+        "_pending_batches",
+        "_drain_waiter",
         "_builder",
         "_buffer",
-        "_cluster_id",
     }
     using = {
         name

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from aiorecover import ClosedError, DeliveryReport, Receipt, RecoverableProducer, WalFullError
+from aiorecover import ClosedError, DeliveryReport, Receipt, RecoverableProducer, RecoverError, WalFullError
 from aiorecover.testing import MockCluster
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.oracle import Accepted, Verdict, judge, read_topic
@@ -385,6 +386,68 @@ def test_a_thread_is_told_that_the_producer_is_stopped(run: Run, cluster: MockCl
     run(main())
 
 
+def test_publishing_from_another_thread_is_refused_and_the_way_to_do_it_is_named(
+    run: Run, cluster: MockCluster, started: Started
+) -> None:
+    async def main() -> None:
+        async with started() as producer:
+            for _ in range(3):
+                await asyncio.sleep(0.01)  # the loop has been idle
+                with pytest.raises(RecoverError, match="call publish_threadsafe"):
+                    await asyncio.to_thread(producer.publish_nowait, TOPIC, b"foreign")
+                with pytest.raises(RecoverError, match="call publish_threadsafe"):
+                    await asyncio.to_thread(lambda: asyncio.run(producer.publish(TOPIC, b"foreign")))
+            assert producer.statistics().accepted == 0
+            publishers = Publishers(producer)
+            await publishers.publish("own")
+            await publishers.assert_delivered_once(cluster)
+
+    run(main())
+
+
+# -- timestamps -------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_has_the_millisecond_of_its_call_however_many_come_in_one_turn(
+    run: Run, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = (time.time_ns() // 1_000_000 + 10) * 1_000_000
+    steps = [1, 300_000, 999_999, 1_000_000, 1_000_001, 1_999_999, 5_500_000, 5_500_001]
+
+    async def main() -> None:
+        receipts: list[Receipt] = []
+        async with started() as producer:
+            for step in steps:
+                monkeypatch.setattr(time, "time_ns", lambda step=step: begin + step)
+                receipts.append(producer.publish_nowait(TOPIC, b"plain"))
+                receipts.append(await producer.publish(TOPIC, b"awaited"))
+            reports = [await receipt.delivered(FLUSH_MS) for receipt in receipts]
+        expected = [(begin + step) // 1_000_000 for step in steps for _ in range(2)]
+        assert [report.timestamp_ms for report in reports] == expected
+
+    run(main())
+
+
+def test_a_record_that_waited_for_room_has_the_time_of_its_call(
+    run: Run, cluster: MockCluster, started: Started
+) -> None:
+    async def main() -> None:
+        cluster.broker_down()
+        options = {"on_full": "wait", "full_timeout_ms": 60_000, "wal_max_bytes": 4 * SLOT}
+        async with started(connected=False, **options) as producer:
+            fill(Publishers(producer))
+            waiting = asyncio.create_task(producer.publish(TOPIC, b"waits"))
+            await asyncio.sleep(0.05)
+            called_before = time.time_ns() // 1_000_000
+            await asyncio.sleep(0.05)
+            cluster.broker_up()
+            report = await (await waiting).delivered(FLUSH_MS)
+        assert report.timestamp_ms is not None
+        assert report.timestamp_ms < called_before
+
+    run(main())
+
+
 # -- a loop that only publishes ---------------------------------------------------------------------------------------
 
 
@@ -429,6 +492,23 @@ def test_other_tasks_run_while_one_only_publishes(run: Run, cluster: MockCluster
             counting.cancel()
             assert turns >= 10_000 // 256 - 1
             await publishers.assert_delivered_once(cluster)
+
+    run(main())
+
+
+def test_publish_takes_no_turn_of_its_own_while_the_loop_has_turns_anyway(
+    run: Run, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now)  # so that only the calls count
+
+    async def main() -> None:
+        async with started() as producer:
+            for number in range(3_000):
+                _, awaits = await cancelled_by_hand(producer.publish(TOPIC, b"v"), at=1)
+                assert awaits == 0
+                if number % 100 == 0:
+                    await asyncio.sleep(0)
 
     run(main())
 

@@ -18,15 +18,15 @@ Lane
 
 Session
     One AIOKafkaProducer at a time, idempotent, acks=all. Start needs no broker. A session is closed hard, within a
-    bounded time, and built anew from the bootstrap list when its sender died, when nothing was answered for 10 s with
-    batches in flight, or when an error says so (`outcomes`).
+    bounded time, and built anew from the bootstrap list when its sender died, when nothing was answered for
+    ``request_timeout_ms`` with batches in flight, or when an error says so (`outcomes`).
 
 Dispatcher
     Never longer than a few milliseconds without giving the loop a turn. Linger is a rhythm: every ``linger_ms`` what is
-    open is handed over, at once or right behind the batch in flight. Records of an unknown topic, or of a partition
-    that does not exist, are passed over and the others go on; once the metadata knows it, a second reader goes back
-    to the first record passed over, up to where the first reader stands, and only then the lane is open again: its
-    order is kept (I6).
+    open is handed over, at once or right behind the batch in flight. Before Kafka has answered once, nothing is
+    dispatched. Records of an unknown topic, or of a partition that does not exist, are passed over and the others go
+    on; once the metadata knows it, a second reader goes back to the first record passed over, up to where the first
+    reader stands, and only then the lane is open again: its order is kept (I6).
 
 Errors
     One table (`outcomes`). Retriable: for ever. Permanent: in this version the lane is halted, loudly; its records stay

@@ -27,7 +27,7 @@ class Delivery:
     def __init__(self, config: Config, ring: Ring, producer_id: str, on_idle: Callable[[], None]) -> None:
         """``on_idle``: the dispatcher sleeps; the next publish must call `wake`."""
         self._ring = ring
-        self.session = Session(config, self._on_metadata, self._on_state)
+        self.session = Session(config, self._on_metadata)
         self.router = Router(self.session.partitions, self.session.available, self.session.want, config.partitioner)
         self.reports = Reports(ring, producer_id, config.on_delivery)
         self.dispatcher = Dispatcher(
@@ -36,6 +36,7 @@ class Delivery:
             codec=CODECS[config.client.get("compression_type")],
             batch_bytes=config.max_batch_size,
             linger=config.linger_ms / 1000,
+            answered=lambda: self.session.answered,
             deliver=self._deliver,
             refuse=self._refuse,
             on_idle=on_idle,
@@ -49,7 +50,6 @@ class Delivery:
             on_halted=self._on_halted,
         )
         self._closed = False
-        self.on_change: Callable[[], None] = lambda: None
         self._progress: set[asyncio.Future[None]] = set()
 
     def start(self) -> None:
@@ -155,16 +155,12 @@ class Delivery:
         self.dispatcher.drop_open(lane)
         self.router.forget(lane)
         self.dispatcher.wake()
-        self.on_change()
 
     def _on_metadata(self) -> None:
         if self.router.refresh() or self.dispatcher.behind:
             self.dispatcher.start_catching_up()
-            self.dispatcher.wake()
+        self.dispatcher.wake()  # in any case: it may hold records until the first answer, whatever that says
         self._notify()
-
-    def _on_state(self, _: str) -> None:
-        self.on_change()
 
     async def _changed(self) -> None:
         """Wait for the next acknowledgement or change.

@@ -62,11 +62,15 @@ class Dispatcher:
         codec: int,
         batch_bytes: int,
         linger: float,
+        answered: Callable[[], bool],
         deliver: Callable[[Lane], None],
         refuse: Callable[[Lane, Entry], None],
         on_idle: Callable[[], None],
     ) -> None:
         """Know whom to tell.
+
+        ``answered``: whether Kafka has told of its topics at all; until then everything is held, because what is
+        passed over is read twice. `wake` when that changes.
 
         ``deliver`` of lanes with a batch to send, ``refuse`` of records of a halted lane, ``on_idle`` that the next
         publish must `wake` us.
@@ -76,6 +80,7 @@ class Dispatcher:
         self._codec = codec
         self._batch_bytes = batch_bytes
         self._linger = linger
+        self._answered = answered
         self._deliver = deliver
         self._refuse = refuse
         self._on_idle = on_idle
@@ -108,12 +113,21 @@ class Dispatcher:
         """Dispatch some records; False when nothing can be done right now."""
         moved = self._catch_up is not None and self._catch_up_step()
         run = self._held or self.reader.look(STEP)
+        if run is not None and not self._answered():
+            self._held = run
+            self._want(run)
+            return moved
         done = self._dispatch(run, catching=()) if run is not None else 0
         self._held = run.behind(done) if run is not None else None
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
         return moved or done > 0 or (run is None and self.reader.moved)
+
+    def _want(self, run: Run) -> None:
+        """Have the topics of what is held among the first that Kafka is asked for."""
+        for name in {record[TOPIC] for record in run.records if type(record) is tuple}:
+            self.router.topic(name)
 
     async def _rest(self) -> None:
         """Wait for records, room, or the moment to hand over what lingers."""

@@ -68,10 +68,6 @@ class Router:
         """Look at the metadata again; True when a topic became known or larger."""
         return sum(self._learn(topic) for topic in self.topics.values()) > 0  # every topic is looked at
 
-    def unknown(self) -> list[str]:
-        """The topics without known partitions."""
-        return [topic.name for topic in self.topics.values() if topic.count == 0]
-
     def lanes(self) -> list[Lane]:
         """Every lane there is."""
         return [lane for topic in self.topics.values() for lane in topic.lanes.values()]

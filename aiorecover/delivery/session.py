@@ -13,7 +13,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, kafka_errors
-from aiokafka.structs import RecordMetadata
+from aiokafka.structs import RecordMetadata, TopicPartition
 
 from aiorecover.config import Config
 from aiorecover.delivery.batch import LaneBatch
@@ -27,7 +27,6 @@ kafka_errors.update(UNNAMED_CODES)  # codes that aiokafka would all show as Unkn
 
 CONNECT_LIMIT = 10.0  # seconds for bootstrap and InitProducerId, which aiokafka waits for without a limit
 RECONNECT_MAX = 0.5  # seconds between two attempts: delivery must resume within 1 s of the broker's return
-NO_PROGRESS = 10.0  # seconds with batches in flight and no answer: whatever hangs, a new session is cheap (3-5 ms)
 WATCH_INTERVAL = 0.5  # seconds; the sender's death is noticed at once, the rest at this pace
 CLOSE_LIMIT = 1.0  # seconds for each step of a hard close
 METADATA_LIMIT = 10.0  # seconds for one look at a topic; then the session is suspect
@@ -42,11 +41,11 @@ class SessionLostError(KafkaError):
 class Session:
     """Sends batches through the living AIOKafkaProducer; at most one lives."""
 
-    def __init__(self, config: Config, on_metadata: Callable[[], None], on_state: Callable[[str], None]) -> None:
-        """Do nothing yet; ``on_metadata`` is called when topics may have changed, ``on_state`` with each new state."""
+    def __init__(self, config: Config, on_metadata: Callable[[], None]) -> None:
+        """Do nothing yet; ``on_metadata`` is called when topics may have changed."""
         self._config = config
         self._on_metadata = on_metadata
-        self._on_state = on_state
+        self._patience = config.request_timeout_ms / 1000  # seconds with batches in flight and no answer
         self._producer: AIOKafkaProducer | None = None
         self._connected = asyncio.Event()
         self._lost = asyncio.Event()
@@ -55,6 +54,7 @@ class Session:
         self._progress = 0.0
         self._task: asyncio.Task[None] | None = None
         self._topics: set[str] = set()
+        self._followed: set[str] = set()  # topics that the present client was told of
         self._trouble = ""  # what the last attempts to connect failed with
         self.rebuilds = -1  # the first connection is none
         self.state = "connecting"
@@ -77,12 +77,15 @@ class Session:
 
         """
         producer = await self._ready()
+        if topic not in self._followed:  # else the client's next metadata would not tell of it any more
+            self._followed.add(topic)
+            producer.client.add_topic(topic)
         if self._in_flight == 0:
             self._progress = time.monotonic()
         self._in_flight += 1
         try:
             async with asyncio.timeout(METADATA_LIMIT):
-                future = await producer.send_batch(batch, topic, partition=partition)
+                future = await self._add(producer, batch, TopicPartition(topic, partition))
             metadata: RecordMetadata = await future
         except TimeoutError as error:
             raise SessionLostError from error
@@ -90,6 +93,14 @@ class Session:
             self._in_flight -= 1
             self._progress = time.monotonic()
         return metadata
+
+    async def _add(self, producer: AIOKafkaProducer, batch: LaneBatch, place: TopicPartition) -> Any:
+        """Hand a batch to the sender; its future.
+
+        Without `send_batch` around it, which looks the partition up once more: the lane has come from the metadata.
+        """
+        accumulator = producer._message_accumulator  # noqa: SLF001
+        return await accumulator.add_batch(batch, place, self._config.request_timeout_ms / 1000)
 
     def partitions(self, topic: str) -> frozenset[int]:
         """The known partitions; empty while the topic is unknown."""
@@ -104,11 +115,9 @@ class Session:
         return frozenset(self._producer.client.cluster.available_partitions_for_topic(topic) or ())
 
     @property
-    def cluster_id(self) -> str | None:
-        """Kafka's id of the cluster, where the metadata told it."""
-        if self._producer is None:
-            return None
-        return getattr(self._producer.client.cluster, "_cluster_id", None)
+    def answered(self) -> bool:
+        """Kafka was reached once: what it did not tell of then is not there, or not to be seen."""
+        return self.rebuilds >= 0
 
     def want(self, topic: str) -> None:
         """Keep this topic's metadata from now on."""
@@ -119,6 +128,7 @@ class Session:
         producer = await self._ready()
         async with asyncio.timeout(METADATA_LIMIT):
             producer.client.set_topics(self._topics)
+            self._followed = set(self._topics)
             await producer.client.force_metadata_update()
         self._on_metadata()
 
@@ -197,6 +207,7 @@ class Session:
 
     def _take(self, producer: AIOKafkaProducer) -> None:
         self._producer = producer
+        self._followed = set()
         self._lost.clear()
         producer._sender.sender_task.add_done_callback(lambda _: self._sender_ended(producer))  # noqa: SLF001
         producer.client.cluster.add_listener(lambda _: self._on_metadata())
@@ -218,7 +229,7 @@ class Session:
                 async with asyncio.timeout(WATCH_INTERVAL):  # wait_for has a task of its own, which may be cancelled
                     await self._lost.wait()
             except TimeoutError:
-                if self._in_flight and time.monotonic() - self._progress > NO_PROGRESS:
+                if self._in_flight and time.monotonic() - self._progress > self._patience:
                     log.warning("kafka does not answer: connecting anew batches_in_flight=%d", self._in_flight)
                     return
             else:
@@ -238,7 +249,6 @@ class Session:
             return
         self.state = state
         log.info("kafka session state=%s bootstrap_servers=%s", state, self._config.bootstrap_servers)
-        self._on_state(state)
 
     def _options(self) -> dict[str, Any]:
         return {

@@ -65,16 +65,18 @@ Ring file: slots of equal size, a power of two (default 16 MiB), one after the o
     │ settle            │ 4    │ 16     │
     └───────────────────┴──────┴────────┘
 
-The salt is 32 random bits of the slot's present life. It seeds the frame's checksum, so frames of an earlier life
-cannot pass. The settle word is the salt's complement while the frame waits, and the salt once it is settled: no stale
-store of an earlier life and no flipped bit can settle a frame, and a reader that lost its way finds the next frame by
-looking for these two words (the design had zero for a frame that waits; the complement makes resynchronising possible
-without trying every byte). Zero is never a frame: a frame has a sequence of 1 or more.
+The salt is 32 random bits of the slot's present life. A frame's checksum is the CRC-32 of its payload (of a skip frame:
+of its length), begun with salt plus sequence modulo 2^32, so frames of an earlier life cannot pass. The settle word is
+the salt's complement while the frame waits, and the salt once it is settled: no stale store of an earlier life and no
+flipped bit can settle a frame, and a reader that lost its way finds the next frame by looking for these two words (the
+design had zero for a frame that waits; the complement makes resynchronising possible without trying every byte). Zero
+is never a frame: a frame has a sequence of 1 or more.
 
 Operations
-    append      Checksum first; then tail and sequence are advanced and the bytes stored with no call in between but
-                the last one. CPython runs signal handlers only after calls, so a handler that publishes finds the
-                frame not begun or complete, and sequences stay in file order. An exception leaves a skip frame.
+    append      Checksum first; then tail and sequence are advanced and the frame stored, header and payload in one
+                call, with no other call in between. CPython runs signal handlers only after calls, so a handler that
+                publishes finds the frame not begun or complete, and sequences stay in file order. An exception leaves a
+                skip frame.
     roll        The full slot is sealed at both ends, then the next slot's header is stored, the copy at the end first,
                 then its first frame. Slots are allocated by posix_fallocate ahead of need.
     settle      The frame's settle word, in the page cache.

@@ -115,13 +115,13 @@ def mark_of(word: int, salt: int) -> int | None:
 
 
 def frame_crc(payload: bytes | memoryview, salt: int, sequence: int) -> int:
-    """The frame's checksum: CRC-32 of the payload, seeded by the slot's salt and mixed with the sequence."""
-    return (crc32(payload, salt) ^ sequence) & MASK32
+    """The frame's checksum: CRC-32 of the payload, seeded by the slot's salt plus the sequence, modulo 2^32."""
+    return crc32(payload, salt + sequence)
 
 
 def skip_crc(length: int, salt: int, sequence: int) -> int:
     """The checksum of a skip frame, whose payload was never stored."""
-    return (crc32(struct.pack("<I", length), salt) ^ sequence) & MASK32
+    return crc32(struct.pack("<I", length), salt + sequence)
 
 
 def pack_slot_header(header: SlotHeader) -> bytes:

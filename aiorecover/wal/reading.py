@@ -269,7 +269,7 @@ class Reader:
                 found, state = 0, salt  # nothing to deliver
             else:
                 payload = buffer[at + 20 : end]
-                holds = found == sequence and (crc32(payload, salt) ^ found) & 0xFFFF_FFFF == check
+                holds = found == sequence and crc32(payload, salt + found) == check
             if not holds:
                 break
             mark = state ^ salt
@@ -437,7 +437,7 @@ def _frame_holds(data: bytes | memoryview, at: int, length: int, check: int, seq
     end = at + fmt.FRAME_BYTES + length
     if end > len(data):
         return False
-    return (crc32(data[at + fmt.FRAME_BYTES : end], salt) ^ sequence) & fmt.MASK32 == check
+    return crc32(data[at + fmt.FRAME_BYTES : end], salt + sequence) == check
 
 
 def _hits(data: bytes, half: bytes) -> list[int]:

@@ -5,6 +5,7 @@ keeper's thread.
 """
 
 import errno
+import struct
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -140,9 +141,9 @@ class Ring:
     def append(self, payload: bytes, record: Any) -> tuple[int, int]:
         """Store one frame; its place in its slot and its sequence.
 
-        From the reservation of tail and sequence to the last byte there is no call before ``pack_into``, and CPython
-        runs signal handlers only after calls and at jumps backwards. So a handler that publishes finds the frame
-        either not begun or complete; nothing is overwritten and sequences stay in file order.
+        From the last look at slot and sequence to the last byte there is no call but ``store``, and CPython runs
+        signal handlers only after calls and at jumps backwards. So a handler that publishes finds the frame either not
+        begun, and then the checksum is made anew, or complete; nothing is overwritten and sequences stay in file order.
 
         Raises:
             WalFullError: the disk threshold is reached; nothing was stored.
@@ -151,30 +152,35 @@ class Ring:
 
         """
         length = len(payload)
+        if length <= RECENT_BYTES:
+            store, size = _FRAMES[length]
+        else:
+            (store, size), record = _frame(length), None  # too large to be kept in memory too
         while True:
-            slot = self._slot
-            check = crc32(payload, slot.salt)
-            if slot is not self._slot:  # a signal handler went on to the next slot meanwhile
+            slot, sequence = self._slot, self._sequence + 1
+            check = crc32(payload, slot.salt + sequence)
+            if slot is not self._slot or self._sequence >= sequence:  # a signal handler published meanwhile
                 continue
             start = slot.tail
-            end = start + 20 + length  # 20, 4, 3, 4095: the names below cost 20 ns each on this path
+            end = start + size
             if end <= slot.limit:
                 break
             self._roll(length)
-        slot.tail = (end + 3) & -4
-        slot.unsettled += 1
-        sequence = self._sequence = self._sequence + 1
-        place = (start >> 2) + 4
+        slot.tail = end
+        self._sequence = sequence
+        place = (start >> 2) + 4  # 4, 4095: the names below cost 20 ns each on this path
         try:
-            mapping = slot.map
-            mapping[start + 20 : end] = payload  # type: ignore[index]
-            self.recent[sequence & 4095] = record if length <= RECENT_BYTES else None
+            self.recent[sequence & 4095] = record
             self.recent_places[sequence & 4095] = place
-            _pack_frame(mapping, start, length, (check ^ sequence) & 0xFFFF_FFFF, sequence, slot.open_word)  # type: ignore[arg-type]
+            store(slot.map, start, length, check, sequence, slot.open_word, payload)
         except BaseException:
             self._skip(slot, start, length, sequence)
             raise
         return place, sequence
+
+    def prefault(self) -> None:
+        """Have the next pages of the slot at hand; between two turns of publishing."""
+        self._slot.prefault()
 
     def _skip(self, slot: Slot, start: int, length: int, sequence: int) -> None:
         """Leave a frame without a record where storing failed, so that readers find the next one."""
@@ -244,7 +250,9 @@ class Ring:
         if slot.sealed or slot.map is None:
             return
         sequence = self._sequence
-        slot.count += sequence - slot.last_sequence  # nothing the second time, when a signal handler came in between
+        given = sequence - slot.last_sequence  # nothing the second time, when a signal handler came in between
+        slot.count += given
+        slot.unsettled += given
         slot.last_sequence = sequence
         slot.store_seal()
 
@@ -275,7 +283,7 @@ class Ring:
         For a ring without room: the next record may find this very slot free.
         """
         slot = self._slot
-        if slot.index < 0 or slot.unsettled or slot.sealed or self._sequence < slot.header.first_sequence:
+        if slot.index < 0 or slot.sealed or self._unsettled(slot) or self._sequence < slot.header.first_sequence:
             return False
         self._seal(slot)
         self.release_if_done(slot)
@@ -297,7 +305,7 @@ class Ring:
             words[place] = word
         count = len(places)  # beforehand: a signal handler that publishes during the call counts too
         slot.unsettled -= count
-        if slot.unsettled < 0:  # a frame was settled twice: what we know of this slot is wrong, so free nothing more
+        if self._unsettled(slot) < 0:  # settled twice: what we know of this slot is wrong, so free nothing more
             self.poison(WalCorruptError(f"a record was settled twice: reopen the directory slot={slot.header.ordinal}"))
         if slot.done:
             self._unmap(slot)
@@ -318,8 +326,10 @@ class Ring:
             if slot.done or (slot.sealed and slot.last_position <= mark):
                 mark = max(mark, slot.last_position)
                 continue
-            if slot is self._slot and slot.unsettled == 0 and self._sequence >= slot.header.first_sequence:
-                mark = max(mark, fmt.position(self.epoch, self._sequence))
+            sequence = self._sequence  # no call from here on: a signal handler may publish in any
+            settled = slot.unsettled + sequence == slot.last_sequence
+            if slot is self._slot and settled and sequence >= slot.header.first_sequence:
+                mark = max(mark, fmt.position(self.epoch, sequence))
             break
         return mark
 
@@ -407,7 +417,13 @@ class Ring:
 
     def pending(self) -> int:
         """Records known to wait for settlement."""
-        return sum(slot.unsettled for slot in self.live)
+        return sum(self._unsettled(slot) for slot in self.live)
+
+    def _unsettled(self, slot: Slot) -> int:
+        """Known frames of a slot without settlement; in the slot that is written, `append` counts by sequence only."""
+        if slot is not self._slot:
+            return slot.unsettled
+        return slot.unsettled + self._sequence - slot.last_sequence
 
     def unread(self) -> int:
         """At most so many records of earlier epochs that no reader has reached (from the seals)."""
@@ -550,6 +566,12 @@ class Ring:
         return f"{self._id_text}/{epoch}/".encode()
 
 
+def _frame(length: int) -> tuple[Callable[..., None], int]:
+    """For a payload of ``length`` bytes: what stores header and payload in one call, and the frame's size."""
+    return struct.Struct(f"{fmt.FRAME.format}{length}s").pack_into, fmt.frame_end(0, length)
+
+
+_FRAMES = [_frame(length) for length in range(RECENT_BYTES + 1)]  # once, 2 ms and 0.3 MB: 60 ns a record less
 _pack_frame = fmt.FRAME.pack_into
 
 

@@ -5,16 +5,25 @@ settle anything in the next one (I3).
 """
 
 import mmap
+import sys
+from contextlib import suppress
 from typing import Any
 
 from aiorecover.wal import format as fmt
+
+PREFAULT = (
+    64 * 1024
+)  # bytes ahead of the tail: 300 records of 200 bytes; a fault for each page costs three times as much
+POPULATE_WRITE = 23 if sys.platform == "linux" else None  # MADV_POPULATE_WRITE (Linux 5.14), which mmap does not name
 
 
 class Slot:
     """A slot that is written, read or waiting to be settled.
 
-    ``unsettled``: known frames without settlement. ``complete``: every frame of the slot is counted there (always for
-    slots written by this process; for older ones once the reader reached their end). ``readers``: who stands in it.
+    ``count`` (frames with a record) and ``unsettled`` (known frames without settlement): up to ``last_sequence``; it is
+    behind in the slot that is written, where what came since is counted on leaving it. ``complete``: every frame of the
+    slot is counted there (always for slots written by this process; for older ones once the reader reached their end).
+    ``readers``: who stands in it.
     """
 
     __slots__ = (
@@ -22,6 +31,7 @@ class Slot:
         "copies",
         "count",
         "done_word",
+        "faulted",
         "header",
         "id_prefix",
         "index",
@@ -48,6 +58,7 @@ class Slot:
         self.done_word = fmt.done_word(header.salt, mark)
         self.map: mmap.mmap | None = None
         self.words: memoryview | None = None
+        self.faulted = 0  # offset up to which the pages are at hand
         self.tail = fmt.FIRST_FRAME
         self.limit = header.slot_bytes - fmt.RESERVED
         self.unsettled = 0
@@ -91,6 +102,18 @@ class Slot:
             self.words.release()
             self.words = None
         return mapping
+
+    def prefault(self) -> None:
+        """Have the pages behind the tail at hand, where the system can; elsewhere each costs a fault when used."""
+        mapping, tail = self.map, self.tail
+        if mapping is None or POPULATE_WRITE is None or self.faulted - tail >= PREFAULT // 2:
+            return
+        page = tail & -mmap.PAGESIZE
+        start, stop = max(self.faulted, page), min(page + PREFAULT, self.header.slot_bytes)
+        self.faulted = stop
+        if start < stop:
+            with suppress(OSError, ValueError):  # an older kernel, or a page that cannot be had: storing will tell
+                mapping.madvise(POPULATE_WRITE, start, stop - start)
 
     def store_header(self) -> None:
         """Both copies, the one at the end first, before the life's first frame."""

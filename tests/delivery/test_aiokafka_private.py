@@ -18,6 +18,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka import errors as kafka
 from aiokafka.errors import (
     KafkaError,
+    KafkaTimeoutError,
     LeaderNotAvailableError,
     NotLeaderForPartitionError,
     OutOfOrderSequenceNumber,
@@ -265,6 +266,66 @@ async def test_cancelling_the_future_of_a_batch_does_not_cancel_the_batch(mock: 
         mock.round_trip_ms(0)
         metadata = await asyncio.wait_for(asyncio.shield(message.future), 10)
         assert metadata.offset == 0, "the future is not shielded any more: a cancelled lane task would cancel its batch"
+
+
+@pytest.mark.asyncio
+async def test_the_accumulator_takes_a_batch_for_a_place_with_a_time_limit_in_seconds(mock: MockCluster) -> None:
+    mock.create_topic("t", partitions=2)
+    async with started(mock.bootstrap_servers) as producer:
+        await producer.partitions_for("t")
+        accumulator = producer._message_accumulator
+        mock.round_trip_ms(1000)
+        batches = [batch_of(b"v") for _ in range(3)]
+        for batch in batches:
+            batch.finish()
+        in_flight = await accumulator.add_batch(batches[0], TopicPartition("t", 1), 5)
+        await asyncio.sleep(0.05)
+        await accumulator.add_batch(batches[1], TopicPartition("t", 1), 5)
+        with pytest.raises(KafkaTimeoutError):
+            await accumulator.add_batch(batches[2], TopicPartition("t", 1), 0.05)
+        mock.round_trip_ms(0)
+        metadata = await asyncio.wait_for(in_flight, 10)
+        assert (metadata.topic, metadata.partition) == ("t", 1), "add_batch no longer gives the future of the batch"
+
+
+@pytest.mark.asyncio
+async def test_every_batch_of_the_accumulator_stands_in_one_of_two_places_with_two_futures(mock: MockCluster) -> None:
+    """Those are told that they failed, and that we know, when a session is closed hard."""
+    mock.create_topic("t", partitions=2)
+    async with started(mock.bootstrap_servers) as producer:
+        await producer.partitions_for("t")
+        accumulator = producer._message_accumulator
+        mock.round_trip_ms(1000)
+        for partition in (0, 1):
+            batch = batch_of(b"v")
+            batch.finish()
+            await accumulator.add_batch(batch, TopicPartition("t", partition), 5)
+            await asyncio.sleep(0.05)  # the second one stays behind the request of the first
+        (in_flight,) = accumulator._pending_batches
+        ((queued,),) = accumulator._batches.values()
+        assert (in_flight.tp.partition, queued.tp.partition) == (0, 1)
+        for message in (in_flight, queued):
+            assert not message.future.done()
+        assert in_flight._drain_waiter.done(), "a batch in flight is drained"
+        assert not queued._drain_waiter.done()
+        accumulator.fail_all(KafkaError("given up"))
+        for future in (in_flight.future, queued.future, queued._drain_waiter):
+            assert isinstance(future.exception(), KafkaError)
+
+
+@pytest.mark.asyncio
+async def test_the_client_follows_a_topic_that_it_is_told_of_and_forgets_the_others(mock: MockCluster) -> None:
+    """A new client with no topics knows all of them once: the session tells it of each before it sends."""
+    mock.create_topic("t", partitions=1)
+    mock.create_topic("other", partitions=1)
+    async with started(mock.bootstrap_servers) as producer:
+        producer.client.add_topic("other")
+        await producer.client.force_metadata_update()
+        assert producer.client.cluster.partitions_for_topic("t") is None, "topics that nobody named are kept"
+        producer.client.add_topic("t")
+        await producer.client.force_metadata_update()
+        assert producer.client.cluster.partitions_for_topic("t") == {0}
+        assert producer.client.cluster.partitions_for_topic("other") == {0}
 
 
 @pytest.mark.asyncio

@@ -28,6 +28,7 @@ class Kafka:
         self.sent: list[tuple[str, int, list[int]]] = []
         self.gate = asyncio.Event()
         self.gate.set()
+        self.answers = True
 
     def places(self, topic: str, partition: int) -> list[int]:
         return [place for name, number, places in self.sent if (name, number) == (topic, partition) for place in places]
@@ -39,7 +40,12 @@ def kafka_stand_in(monkeypatch: pytest.MonkeyPatch) -> Kafka:
 
     class StandIn(Session):
         def start(self) -> None:
+            if kafka.answers:
+                self.connect()
+
+        def connect(self) -> None:
             self.state = "connected"
+            self.rebuilds += 1
             asyncio.get_running_loop().call_soon(self._on_metadata)
 
         async def close(self) -> None:
@@ -186,3 +192,79 @@ async def test_a_record_that_waited_for_room_is_delivered_without_another_publis
         report = await receipt.delivered(timeout_ms=20_000)
         assert report.status == "delivered"
         await until(lambda: producer.statistics().pending == 0)
+
+
+@pytest.fixture
+def opened_readers(monkeypatch: pytest.MonkeyPatch) -> list[Reader]:
+    """The readers that go back for what was passed over."""
+    readers: list[Reader] = []
+    behind = Reader.behind
+
+    def noting(self: Reader, *where: Any) -> Reader:
+        readers.append(behind(self, *where))
+        return readers[-1]
+
+    monkeypatch.setattr(Reader, "behind", noting)
+    return readers
+
+
+def connect(producer: RecoverableProducer) -> None:
+    assert producer._opened is not None
+    session: Any = producer._opened.delivery.session
+    session.connect()
+
+
+async def test_nothing_is_passed_over_before_kafka_has_answered_once(
+    kafka_stand_in: Kafka, tmp_path: Path, opened_readers: list[Reader]
+) -> None:
+    """What was published by then is read once: an outage's backlog may be gigabytes."""
+    kafka_stand_in.answers = False
+    async with producer_of(tmp_path) as producer:
+        for number in range(3000):
+            await producer.publish("a", b"%d" % number)
+        await asyncio.sleep(0.1)
+        metadata_came(producer)  # from whom ever: without an answer nothing begins
+        await asyncio.sleep(0.1)
+        assert producer._opened is not None
+        assert producer._opened.delivery.session._topics == {"a"}
+        assert producer._opened.delivery.dispatcher.behind == []
+        assert kafka_stand_in.sent == []
+        connect(producer)
+        await producer.flush(timeout_ms=20_000)
+        assert producer.statistics().delivered == 3000
+    assert opened_readers == []
+    order = kafka_stand_in.places("a", 0)
+    assert order == sorted(order)
+
+
+async def test_a_held_record_whose_topic_the_first_answer_does_not_tell_of_holds_up_nobody_and_is_delivered_later(
+    kafka_stand_in: Kafka, tmp_path: Path
+) -> None:
+    kafka_stand_in.answers = False
+    async with producer_of(tmp_path) as producer:
+        late = await producer.publish("late", b"before")
+        known = await producer.publish("a", b"behind it")
+        await asyncio.sleep(0.1)
+        connect(producer)
+        await known.delivered(timeout_ms=20_000)
+        assert kafka_stand_in.places("late", 0) == []
+        kafka_stand_in.topics["late"] = {0}
+        await late.delivered(timeout_ms=20_000)
+        await producer.flush(timeout_ms=20_000)
+        assert producer.statistics().pending == 0
+
+
+async def test_the_first_answer_wakes_the_dispatcher_even_when_it_tells_of_no_topic(
+    kafka_stand_in: Kafka, tmp_path: Path
+) -> None:
+    kafka_stand_in.answers = False
+    kafka_stand_in.topics.clear()
+    async with producer_of(tmp_path) as producer:
+        receipt = await producer.publish("a", b"held")
+        await asyncio.sleep(0.1)
+        connect(producer)
+        assert producer._opened is not None
+        dispatcher = producer._opened.delivery.dispatcher
+        await until(lambda: bool(dispatcher.behind))
+        kafka_stand_in.topics["a"] = {0}
+        await receipt.delivered(timeout_ms=20_000)

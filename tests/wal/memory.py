@@ -69,7 +69,7 @@ class FaultyFile(MemoryFile):
 
     def map(self, offset: int, length: int) -> mmap.mmap:
         self._at("map", lambda: super(FaultyFile, self).map(offset, length).close())
-        return RefusingMap(self.fileno(), length, offset=offset)
+        return mmap.mmap(self.fileno(), length, offset=offset)
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         count: int = self._at("read", lambda: super(FaultyFile, self).read_into(buffer, offset))
@@ -83,17 +83,6 @@ class FaultyFile(MemoryFile):
         result = call()
         self.after.get(name, _nothing)()
         return result
-
-
-class RefusingMap(mmap.mmap):
-    """A mapping that can refuse to be stored into."""
-
-    refuse: BaseException | None = None
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        if self.refuse is not None:
-            raise self.refuse
-        super().__setitem__(key, value)
 
 
 def _nothing() -> None:

@@ -1,11 +1,13 @@
 """One directory's files in memory, the real opening over them, and the few words that the tests are written in."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import NoReturn, Self
 
 from aiorecover.wal import format as fmt
 from aiorecover.wal import opening
+from aiorecover.wal import ring as ring_module
 from aiorecover.wal.directory import Directory, Files, Options
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Entry, Ring, Run
@@ -151,6 +153,24 @@ def read(reader: Reader, limit: int = 100) -> list[Entry]:
         assert len(taken) <= limit
         entries += taken
     return entries
+
+
+@contextmanager
+def storing_fails(error: BaseException) -> Iterator[None]:
+    """Whatever is appended meets ``error`` instead of its place in the ring."""
+    before = ring_module._FRAMES, ring_module._frame
+
+    def store(*_: object) -> NoReturn:
+        raise error
+
+    def frame(length: int) -> tuple[Callable[..., None], int]:
+        return store, fmt.frame_end(0, length)
+
+    ring_module._FRAMES, ring_module._frame = [frame(length) for length in range(len(before[0]))], frame
+    try:
+        yield
+    finally:
+        ring_module._FRAMES, ring_module._frame = before
 
 
 def take(reader: Reader, limit: int) -> list[Entry]:

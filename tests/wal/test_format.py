@@ -32,8 +32,8 @@ GOLDEN_HEADER = bytes.fromhex(
     "0e0d0c0b0a000000 0068e5cf8b010000 00000000 8bdfad7b"
 )
 GOLDEN_SEAL = bytes.fromhex("5345414c efbeadde 07000000 34120000 140d0c0b0a000000 00000000 4a3999cd")
-GOLDEN_FRAME = bytes.fromhex("05000000 3db39f2d 0100000000000000 10415221 6865616c74 000000")
-GOLDEN_SKIP = bytes.fromhex("05000080 0c133cc0 0100000000000000 efbeadde")
+GOLDEN_FRAME = bytes.fromhex("05000000 6fb32fcf 0100000000000000 10415221 6865616c74 000000")
+GOLDEN_SKIP = bytes.fromhex("05000080 c45446c8 0100000000000000 efbeadde")
 GOLDEN_CHECKPOINT = bytes.fromhex(
     "8941494f43484b0a 0100 0000 df000000 0500000000000000 4c1be976"
     "8c"
@@ -256,6 +256,14 @@ def test_positions_are_in_the_order_of_epochs_and_sequences(one: tuple[int, int]
 
 def test_the_highest_position_is_a_signed_64_bit_integer() -> None:
     assert fmt.position(fmt.EPOCH_MAX, fmt.SEQUENCE_MASK) == 2**63 - 1
+
+
+@pytest.mark.parametrize("sequence", [1, 2, 3, 2**32, 2**32 + 3, fmt.SEQUENCE_MASK])
+def test_a_frame_s_checksum_begins_with_salt_plus_sequence_modulo_two_to_the_32nd(sequence: int) -> None:
+    for salt in (1, 0xFFFF_FFFE):
+        assert fmt.frame_crc(b"payload", salt, sequence) == crc32(b"payload", (salt + sequence) % 2**32)
+        length = fmt.SKIP_BIT | 7
+        assert fmt.skip_crc(length, salt, sequence) == crc32(length.to_bytes(4, "little"), (salt + sequence) % 2**32)
 
 
 words = st.integers(0, 2**32 - 1)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import mmap
 import os
 import random
 from collections.abc import Callable
@@ -11,12 +12,13 @@ import pytest
 
 from aiorecover.errors import RecordTooLargeError, WalError, WalFullError, WalIOError
 from aiorecover.wal import format as fmt
+from aiorecover.wal import slot as slot_module
 from aiorecover.wal.recovery import classify
 from aiorecover.wal.ring import MARGIN, RECENT, RECENT_BYTES
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.storage import StorageFile
-from tests.wal.memory import RefusingMap, broken, no_room
-from tests.wal.rig import SLOT, Disk, Opened, found, missing, read, take
+from tests.wal.memory import FaultyFile, broken, no_room
+from tests.wal.rig import SLOT, Disk, Opened, found, missing, read, storing_fails, take
 
 LARGEST = SLOT - 2 * fmt.RESERVED - fmt.FRAME_BYTES - MARGIN
 
@@ -112,13 +114,9 @@ def test_settled_in_any_order_a_reopened_ring_has_exactly_the_others_in_order(se
 def test_an_exception_while_storing_leaves_a_skip_frame_and_no_record(error: BaseException) -> None:
     opened = Opened()
     opened.append(b"before")
-    mapping = opened.ring.live[0].map
-    assert isinstance(mapping, RefusingMap)
     for _ in range(2):
-        mapping.refuse = error
-        with pytest.raises(type(error)):
+        with pytest.raises(type(error)), storing_fails(error):
             opened.append(b"refused, of some length")
-        mapping.refuse = None
         opened.append(b"behind %d" % opened.ring.sequence)
     expected = [((1, 1), b"before"), ((1, 3), b"behind 2"), ((1, 5), b"behind 4")]
     assert opened.ring.accepted == opened.ring.pending() == 3
@@ -131,19 +129,55 @@ def test_an_exception_while_storing_leaves_a_skip_frame_and_no_record(error: Bas
 def test_a_slot_with_nothing_but_skip_frames_is_passed_and_recycled() -> None:
     with Opened() as opened:
         opened.append(b"taken")
-        mapping = opened.ring.live[0].map
-        assert isinstance(mapping, RefusingMap)
-        mapping.refuse = KeyboardInterrupt()
         for _ in range(3):
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt), storing_fails(KeyboardInterrupt()):
                 opened.append(b"x" * 5000)
-        mapping.refuse = None
         opened.fill_slot(b"next slot" * 1000)
         opened.settle(opened.read())
         assert opened.checkpoint() == 1
         following = opened.dies()
         assert following.read() == []
         assert missing(following.ring) == []
+
+
+# -- pages ahead of the tail -----------------------------------------------------------------------------------------
+
+
+class NotingMap(mmap.mmap):
+    """Notes what is asked for, and has it if it can."""
+
+    asked: list[tuple[int, int]]
+
+    def madvise(self, option: int, start: int = 0, length: int | None = None) -> None:
+        assert length is not None
+        assert length > 0
+        self.asked.append((start, start + length))
+        super().madvise(option, start, length)
+
+
+@pytest.mark.parametrize("advice", [slot_module.POPULATE_WRITE, 9999, None])
+def test_pages_are_asked_for_ahead_of_the_tail_once_each_whether_the_system_can_or_not(
+    monkeypatch: pytest.MonkeyPatch, advice: int | None
+) -> None:
+    size = 1 << 18
+    file = FaultyFile("slot")
+    file.allocate(0, size)
+    asked: list[tuple[int, int]] = []
+    NotingMap.asked = asked
+    slot = Slot(0, fmt.SlotHeader(size, 1, 1, 1, 1, 1, 1), b"")
+    slot.prefault()
+    slot.attach(NotingMap(file.fileno(), size))
+    monkeypatch.setattr(slot_module, "POPULATE_WRITE", advice)
+    for slot.tail in range(fmt.FIRST_FRAME, size - fmt.RESERVED, 220):
+        slot.prefault()
+        assert advice is None or asked[-1][1] >= min(size, slot.tail + slot_module.PREFAULT // 2 - mmap.PAGESIZE)
+    if advice is None:
+        assert asked == []
+    else:
+        assert [start for start, _ in asked] == [0, *(stop for _, stop in asked[:-1])]
+        assert asked[-1][1] == size
+    slot.detach()
+    slot.prefault()
 
 
 # -- settle ----------------------------------------------------------------------------------------------------------
