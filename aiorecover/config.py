@@ -75,6 +75,7 @@ class Config:
 
     Attributes:
         wal_dir: the write-ahead log's directory, absolute; nothing has touched it yet.
+        file_system: what a ``wal_dir`` brings of its own (`aiorecover.testing.MemoryDisk`); None: the system's.
         bootstrap_servers: "host:port" each.
         client: options for aiokafka that are no attribute here (security, compression, metadata).
         name: a name of the destination that the directory remembers beside the cluster id.
@@ -105,6 +106,7 @@ class Config:
     """
 
     wal_dir: Path
+    file_system: Any  # a wal.storage.FileSystem, of which this layer knows nothing
     bootstrap_servers: tuple[str, ...]
     client: Mapping[str, Any] = field(default_factory=dict, repr=False)  # holds passwords
     name: str | None = None
@@ -154,6 +156,7 @@ class Config:
         _check_security(client)
         config = cls(
             wal_dir=_absolute(wal_dir),
+            file_system=getattr(wal_dir, "file_system", None),
             bootstrap_servers=_servers(bootstrap_servers),
             client=MappingProxyType(client),
             **_with_derived(own),

@@ -43,6 +43,7 @@ from aiorecover.serialization import (
 from aiorecover.statistics import Statistics
 from aiorecover.wal.directory import Directory, Options, open_directory
 from aiorecover.wal.keeper import Keeper
+from aiorecover.wal.storage import OPERATING_SYSTEM
 from aiorecover.wal.sync import GroupCommit
 
 log = logging.getLogger("aiorecover")
@@ -584,6 +585,7 @@ class RecoverableProducer:
             instance=config.instance,
             name=config.name,
             lock_timeout=config.full_timeout_ms / 1000,
+            file_system=config.file_system or OPERATING_SYSTEM,
         )
 
     def _forked(self) -> None:

@@ -58,6 +58,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
     made = config()
     assert dataclasses.asdict(dataclasses.replace(made, client={})) == {
         "wal_dir": Path.cwd() / "wal",
+        "file_system": None,
         "bootstrap_servers": ("localhost:9092",),
         "client": {},
         "name": None,

@@ -20,7 +20,7 @@ from typing import Any, Self
 import pytest
 
 from aiorecover import ClosedError, RecoverableProducer, WalLockedError
-from aiorecover.wal import directory, storage
+from aiorecover.wal import storage
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.oracle import Accepted, judge, read_topic
 
@@ -263,14 +263,14 @@ async def test_a_child_forked_in_the_middle_of_the_start_does_not_hold_the_direc
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     locked, go_on = threading.Event(), threading.Event()
-    flush = storage.sync_directory
+    flush = storage.FileSystem.sync_directory
 
-    def slow(path: Path) -> None:
+    def slow(file_system: storage.FileSystem, path: Path) -> None:
         locked.set()
         go_on.wait(WITHIN)
-        flush(path)
+        flush(file_system, path)
 
-    monkeypatch.setattr(directory, "sync_directory", slow)
+    monkeypatch.setattr(storage.FileSystem, "sync_directory", slow)
     producer = RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, stop_timeout_ms=200)
     starting = asyncio.create_task(producer.start())
     await asyncio.to_thread(locked.wait, WITHIN)

@@ -135,11 +135,20 @@ def test_what_is_pure_calls_nothing_that_reaches_outside(module: str) -> None:
     assert calls & {"open", "print", "input", "exec", "eval", "__import__"} == set()
 
 
-def test_only_one_module_of_the_log_and_the_lock_beside_it_touch_the_operating_system() -> None:
+def test_only_one_module_of_the_log_touches_the_operating_system() -> None:
     wal = [name for name in MODULES if is_within(name, "aiorecover.wal")]
     touching = {name for name in wal if {"os", "mmap", "fcntl"} & {one.partition(".")[0] for one in imported(name)}}
-    # slot names mmap for a type only; directory locks, and asks the operating system who owns what.
+    # slot names mmap for a type only; directory asks for its own process and user id.
     assert touching == {"aiorecover.wal.storage", "aiorecover.wal.directory", "aiorecover.wal.slot"}
+    tree = ast.parse(MODULES["aiorecover.wal.directory"].read_text(encoding="utf-8"))
+    asked = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert {name for name in asked if name.startswith("os.")} == {"os.getpid", "os.geteuid"}
+    files = {"stat", "exists", "is_dir", "is_symlink", "mkdir", "iterdir", "read_text", "read_bytes", "open", "unlink"}
+    assert {name for name in asked if name.rpartition(".")[2] in files} <= {
+        f"{owner}.{name}"
+        for owner in ("file_system", "options.file_system")
+        for name in ("exists", "is_symlink", "open")
+    }
 
 
 def test_private_parts_of_aiokafka_are_used_in_two_modules_only() -> None:

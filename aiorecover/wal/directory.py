@@ -11,7 +11,6 @@ asks for one by name. Nothing is accepted before files, directories and parents 
 """
 
 import base64
-import fcntl
 import os
 import secrets
 import time
@@ -32,7 +31,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination
 from aiorecover.wal.recovery import Plan, SlotFound, classify, plan, slot_bytes_of
 from aiorecover.wal.ring import Limits, Ring
-from aiorecover.wal.storage import DIRECTORY_MODE, StorageFile, free_bytes, sync_directory
+from aiorecover.wal.storage import OPERATING_SYSTEM, FileSystem, StorageFile
 
 MAX_INSTANCES = 1024  # workers of one wal_dir; more are surely a mistake, and each look-up is a system call
 LOCK_WAIT = 0.05  # seconds between two looks at the lock of a directory that was asked for by name
@@ -56,6 +55,7 @@ class Options:
     instance: str | None = None
     name: str | None = None
     lock_timeout: float = 0.0
+    file_system: FileSystem = OPERATING_SYSTEM
 
 
 @dataclass(slots=True)
@@ -69,6 +69,7 @@ class Directory:
     producer_id: str
     checkpoint: Checkpoint
     _files: list[StorageFile]
+    _file_system: FileSystem
 
     def next_checkpoint(self, watermark: int, destination: Destination) -> Checkpoint:
         """The content of a checkpoint with this watermark."""
@@ -96,10 +97,10 @@ class Directory:
         """What is wrong with the files behind our paths, if anything: somebody removed or replaced them."""
         for file in self._files:
             try:
-                found = os.stat(file.path, follow_symlinks=False)
+                found = self._file_system.identity(file.path)
             except OSError as error:
                 return f"{file.path}: {error.strerror}"
-            if (found.st_dev, found.st_ino) != file.identity():
+            if found != file.identity():
                 return f"{file.path}: replaced by another file"
         return None
 
@@ -128,7 +129,7 @@ def open_directory(options: Options) -> Directory:
         WalIOError: the operating system refused.
 
     """
-    made = _make_wal_dir(options.wal_dir)
+    made = _make_wal_dir(options.file_system, options.wal_dir)
     path, lock = _lock_instance(options)
     try:
         directory = _open_locked(path, lock, options)
@@ -137,39 +138,41 @@ def open_directory(options: Options) -> Directory:
         raise
     try:
         for parent in [path, options.wal_dir, *made]:
-            sync_directory(parent)
+            options.file_system.sync_directory(parent)
     except BaseException:
         directory.close()
         raise
     return directory
 
 
-def _make_wal_dir(wal_dir: Path) -> list[Path]:
+def _make_wal_dir(file_system: FileSystem, wal_dir: Path) -> list[Path]:
     """Make the directory and its parents; the parents whose entries must be flushed."""
     with _refused(wal_dir):
-        if wal_dir.is_symlink():
+        if file_system.is_symlink(wal_dir):
             message = f"wal_dir is a symbolic link: name the directory itself path={wal_dir}"
             raise WalFormatError(message)
-        if wal_dir.exists() and not wal_dir.is_dir():
+        if file_system.exists(wal_dir) and not file_system.is_directory(wal_dir):
             message = f"wal_dir is not a directory: choose another path path={wal_dir}"
             raise WalFormatError(message)
-        missing = [parent.parent for parent in wal_dir.parents if not parent.exists()]
-        wal_dir.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-        _check_owner(wal_dir)
-        _check_content(wal_dir)
+        missing = [parent.parent for parent in wal_dir.parents if not file_system.exists(parent)]
+        file_system.make_directory(wal_dir, parents=True)
+        _check_owner(file_system, wal_dir)
+        _check_content(file_system, wal_dir)
     return [*missing, wal_dir.parent]
 
 
-def _check_owner(path: Path) -> None:
-    if path.stat().st_uid != os.geteuid():
+def _check_owner(file_system: FileSystem, path: Path) -> None:
+    owner = file_system.owner(path)
+    if owner != os.geteuid():
         message = "wal_dir belongs to another user: records would be theirs to read; choose your own"
-        raise WalFormatError(f"{message} path={path} uid={path.stat().st_uid}")
+        raise WalFormatError(f"{message} path={path} uid={owner}")
 
 
-def _check_content(wal_dir: Path) -> None:
+def _check_content(file_system: FileSystem, wal_dir: Path) -> None:
     """Refuse a directory of another program: we would lock, grow and recycle among its files."""
-    for entry in wal_dir.iterdir():
-        if entry.name == LOST_FOUND or (entry.is_dir() and {child.name for child in entry.iterdir()} <= _OURS):
+    for name in file_system.names(wal_dir):
+        entry = wal_dir / name
+        if name == LOST_FOUND or (file_system.is_directory(entry) and set(file_system.names(entry)) <= _OURS):
             continue
         message = "wal_dir holds files that are not ours: choose an empty directory"
         raise WalFormatError(f"{message} path={entry}")
@@ -177,49 +180,48 @@ def _check_content(wal_dir: Path) -> None:
 
 def _lock_instance(options: Options) -> tuple[Path, StorageFile]:
     if options.instance is not None:
-        return _lock_named(options.wal_dir / options.instance, options.lock_timeout)
+        return _lock_named(options.file_system, options.wal_dir / options.instance, options.lock_timeout)
     for number in range(MAX_INSTANCES):
         path = options.wal_dir / str(number)
-        lock = _try_lock(path)
+        lock = _try_lock(options.file_system, path)
         if lock is not None:
             return path, lock
     message = f"every instance directory is in use: use another wal_dir path={options.wal_dir}"
     raise WalLockedError(message)
 
 
-def _lock_named(path: Path, timeout: float) -> tuple[Path, StorageFile]:
+def _lock_named(file_system: FileSystem, path: Path, timeout: float) -> tuple[Path, StorageFile]:
     until = time.monotonic() + timeout
     while True:
-        lock = _try_lock(path)
+        lock = _try_lock(file_system, path)
         if lock is not None:
             return path, lock
         if time.monotonic() >= until:
-            owner = _owner_of(path)
+            owner = _owner_of(file_system, path)
             message = "another process holds the instance directory: stop it, or choose another instance"
             raise WalLockedError(f"{message} path={path} pid={owner}")
         time.sleep(LOCK_WAIT)
 
 
-def _try_lock(path: Path) -> StorageFile | None:
+def _try_lock(file_system: FileSystem, path: Path) -> StorageFile | None:
     """The locked ``lock`` file of an instance directory, or None when another process has it."""
     with _refused(path):
-        if path.is_symlink():
+        if file_system.is_symlink(path):
             message = f"the instance directory is a symbolic link: name the directory itself path={path}"
             raise WalFormatError(message)
-        path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
-    lock = StorageFile(path / LOCK)
+        file_system.make_directory(path)
+    lock = file_system.open(path / LOCK)
     try:
-        fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        locked = lock.lock()
+    except WalIOError:
+        lock.close()
+        raise
+    if not locked:
         lock.close()
         return None
-    except OSError as error:
+    if not _same_file(file_system, lock):  # removed and made anew between opening and locking
         lock.close()
-        message = f"cannot lock the directory: use a file system with flock: {error.strerror}"
-        raise WalIOError(error.errno, message, str(path)) from error
-    if not _same_file(lock):  # removed and made anew between opening and locking
-        lock.close()
-        return _try_lock(path)
+        return _try_lock(file_system, path)
     try:
         lock.write(f"{os.getpid():<20}\n".encode(), 0)
     except BaseException:
@@ -228,23 +230,22 @@ def _try_lock(path: Path) -> StorageFile | None:
     return lock
 
 
-def _same_file(lock: StorageFile) -> bool:
+def _same_file(file_system: FileSystem, lock: StorageFile) -> bool:
     with suppress(OSError):
-        found = os.stat(lock.path, follow_symlinks=False)
-        return (found.st_dev, found.st_ino) == lock.identity()
+        return file_system.identity(lock.path) == lock.identity()
     return False
 
 
-def _owner_of(path: Path) -> str:
+def _owner_of(file_system: FileSystem, path: Path) -> str:
     with suppress(OSError):
-        return (path / LOCK).read_text(encoding="ascii", errors="replace").strip() or "unknown"
+        return file_system.read(path / LOCK).decode("ascii", errors="replace").strip() or "unknown"
     return "unknown"
 
 
 def _open_locked(path: Path, lock: StorageFile, options: Options) -> Directory:
     files = [lock]
     try:
-        files.extend(StorageFile(path / name) for name in (CHECKPOINT, RING))
+        files.extend(options.file_system.open(path / name) for name in (CHECKPOINT, RING))
         return _recover(path, files, options)
     except BaseException:
         for file in files[1:]:
@@ -275,10 +276,10 @@ def _recover(path: Path, files: list[StorageFile], options: Options) -> Director
         message = f"the directory was opened too often: drain it and start a new one path={path} epoch={found.epoch}"
         raise WalCorruptError(message)
     checkpoint_file.write_both(checkpoint)
-    limits = Limits(slot_bytes, options.max_bytes, options.min_free_bytes, lambda: free_bytes(path))
+    limits = Limits(slot_bytes, options.max_bytes, options.min_free_bytes, lambda: options.file_system.free_bytes(path))
     text = producer_text(producer_id)
     ring = Ring(ring_storage, found, producer_id, text, limits, _clock_ms)
-    return Directory(path, lock, checkpoint_file, ring, text, checkpoint, files)
+    return Directory(path, lock, checkpoint_file, ring, text, checkpoint, files, options.file_system)
 
 
 def _check_ours(path: Path, checkpoint_file: CheckpointFile, ring: StorageFile, slot_bytes: int) -> None:

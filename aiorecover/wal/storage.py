@@ -4,6 +4,7 @@ Every method turns ``OSError`` into `WalIOError` with the path, so that callers 
 """
 
 import errno
+import fcntl
 import mmap
 import os
 import sys
@@ -21,8 +22,11 @@ _OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 @contextmanager
-def _os_errors(action: str, path: Path, *, full: frozenset[int] = _OUT_OF_SPACE) -> Iterator[None]:
-    """``full``: what means that nothing was stored. A flush that finds no room has lost what was stored before it."""
+def os_errors(action: str, path: Path, *, full: frozenset[int] = _OUT_OF_SPACE) -> Iterator[None]:
+    """Turn OSError into the package's errors, with the path.
+
+    ``full``: what means that nothing was stored. A flush that finds no room has lost what was stored before it.
+    """
     try:
         yield
     except OSError as error:
@@ -48,15 +52,15 @@ os.register_at_fork(after_in_child=_close_in_child)
 class StorageFile:
     """One open file of a directory."""
 
-    def __init__(self, path: Path) -> None:
-        """Open ``path``, made when it is not there.
+    def __init__(self, path: Path, *, descriptor: int | None = None) -> None:
+        """Open ``path``, made when it is not there; or take over ``descriptor``, which is open already.
 
         A symbolic link is refused: somebody else may own where it points to.
         """
         self.path = path
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        with _os_errors("open the file", path):
-            self._fd = os.open(path, flags, FILE_MODE)
+        with os_errors("open the file", path):
+            self._fd = os.open(path, flags, FILE_MODE) if descriptor is None else descriptor
         _OPEN.add(self)
 
     @property
@@ -64,15 +68,31 @@ class StorageFile:
         """Whether `close` was called."""
         return self._fd < 0
 
+    def lock(self) -> bool:
+        """Take the file's lock without waiting; False when another process has it. It goes with the last descriptor.
+
+        Raises:
+            WalIOError: the file system has no locks.
+
+        """
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            message = f"cannot lock the directory: use a file system with flock: {error.strerror}"
+            raise WalIOError(error.errno, message, str(self.path.parent)) from error
+        return True
+
     def identity(self) -> tuple[int, int]:
         """Device and inode of the open file."""
-        with _os_errors("look at the file", self.path):
+        with os_errors("look at the file", self.path):
             found = os.fstat(self._fd)
         return found.st_dev, found.st_ino
 
     def size(self) -> int:
         """Length in bytes."""
-        with _os_errors("look at the file", self.path):
+        with os_errors("look at the file", self.path):
             return os.fstat(self._fd).st_size
 
     def allocate(self, offset: int, length: int) -> None:
@@ -82,7 +102,7 @@ class StorageFile:
             WalFullError: the disk is full; nothing that was stored before is harmed.
 
         """
-        with _os_errors("grow the ring", self.path):
+        with os_errors("grow the ring", self.path):
             if sys.platform == "linux":
                 os.posix_fallocate(self._fd, offset, length)
             else:  # pragma: no cover - no such call there: write zeros instead
@@ -90,7 +110,7 @@ class StorageFile:
 
     def map(self, offset: int, length: int) -> mmap.mmap:
         """Map a part of the file, shared and writable."""
-        with _os_errors("map the file", self.path):
+        with os_errors("map the file", self.path):
             if offset + length > os.fstat(self._fd).st_size:  # also when closed: mmap takes -1 for anonymous memory
                 raise OSError(errno.EINVAL, "the file was cut")
             return mmap.mmap(self._fd, length, offset=offset)
@@ -98,7 +118,7 @@ class StorageFile:
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fill ``buffer`` from ``offset``; the number of bytes that were there."""
         done = 0
-        with _os_errors("read the file", self.path):
+        with os_errors("read the file", self.path):
             while done < len(buffer):
                 count = os.preadv(self._fd, [buffer[done:]], offset + done)
                 if count == 0:
@@ -114,7 +134,7 @@ class StorageFile:
     def write(self, data: bytes, offset: int) -> None:
         """Write all of ``data``; a short write is continued."""
         view = memoryview(data)
-        with _os_errors("write the file", self.path):
+        with os_errors("write the file", self.path):
             while view:
                 count = os.pwrite(self._fd, view, offset)
                 view = view[count:]
@@ -130,7 +150,7 @@ class StorageFile:
 
         ``fdatasync`` of the file, not ``msync`` of a mapping: it takes half the time, and covers every mapping.
         """
-        with _os_errors("flush the file to the disk", self.path, full=frozenset()):
+        with os_errors("flush the file to the disk", self.path, full=frozenset()):
             os.fdatasync(self._fd)
 
     def close(self) -> None:
@@ -140,22 +160,84 @@ class StorageFile:
             os.close(descriptor)
 
     def fileno(self) -> int:
-        """The descriptor, for ``flock``."""
+        """The descriptor."""
         return self._fd
 
 
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory survive a power cut."""
-    with _os_errors("flush the directory to the disk", path, full=frozenset()):
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+class FileSystem:
+    """Everything that an opening asks of the operating system beside its open files.
+
+    Where a method says nothing of errors it raises the operating system's ``OSError`` as it is: the caller knows which
+    directory was to be used for what. Tests put another one in its place (`aiorecover.testing.MemoryDisk`).
+    """
+
+    def is_symlink(self, path: Path) -> bool:
+        """Whether ``path`` is a symbolic link, wherever it points to."""
+        return path.is_symlink()
+
+    def exists(self, path: Path) -> bool:
+        """Whether there is anything at ``path``."""
+        return path.exists()
+
+    def is_directory(self, path: Path) -> bool:
+        """Whether ``path`` is a directory."""
+        return path.is_dir()
+
+    def make_directory(self, path: Path, *, parents: bool = False) -> None:
+        """Make a directory for nobody else's eyes; one that is there stays as it is."""
+        path.mkdir(mode=DIRECTORY_MODE, parents=parents, exist_ok=True)
+
+    def names(self, path: Path) -> list[str]:
+        """What stands in a directory, in no order."""
+        return os.listdir(path)  # noqa: PTH208 - names, not paths: the caller says which of them it knows
+
+    def owner(self, path: Path) -> int:
+        """The user id that ``path`` belongs to."""
+        return path.stat().st_uid
+
+    def identity(self, path: Path) -> tuple[int, int]:
+        """Device and inode of what stands at ``path`` now; a link is not followed."""
+        found = os.stat(path, follow_symlinks=False)
+        return found.st_dev, found.st_ino
+
+    def read(self, path: Path) -> bytes:
+        """All of a small file."""
+        return path.read_bytes()
+
+    def open(self, path: Path) -> StorageFile:
+        """Open a file, made when it is not there.
+
+        Raises:
+            WalIOError: the operating system refused, or ``path`` is a symbolic link.
+            WalFullError: no room for another file.
+
+        """
+        return StorageFile(path)
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names in a directory survive a power cut.
+
+        Raises:
+            WalIOError: the disk failed.
+
+        """
+        with os_errors("flush the directory to the disk", path, full=frozenset()):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def free_bytes(self, path: Path) -> int:
+        """What an ordinary user may still store on the file system of ``path``.
+
+        Raises:
+            WalIOError: the file system does not answer.
+
+        """
+        with os_errors("look at the file system", path):
+            found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
 
 
-def free_bytes(path: Path) -> int:
-    """What an ordinary user may still store on the file system of ``path``."""
-    with _os_errors("look at the file system", path):
-        found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize
+OPERATING_SYSTEM = FileSystem()

@@ -404,11 +404,11 @@ def test_an_opening_that_cannot_be_made_durable_lets_go_of_the_lock(
 ) -> None:
     target = {"path": wal / "shop", "wal_dir": wal, "parent": wal.parent}[part]
 
-    def refuse(path: Path) -> None:
+    def refuse(_: object, path: Path) -> None:
         if path == target:
             raise WalIOError(5, "cannot flush the directory to the disk", str(path))
 
-    monkeypatch.setattr(directory, "sync_directory", refuse)
+    monkeypatch.setattr(storage.FileSystem, "sync_directory", refuse)
     for _ in range(3):
         with pytest.raises(WalIOError):
             open_directory(options(wal, instance="shop"))
@@ -434,7 +434,7 @@ def test_every_new_name_is_flushed_from_the_directory_that_was_there_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed: list[Path] = []
-    monkeypatch.setattr(directory, "sync_directory", flushed.append)
+    monkeypatch.setattr(storage.FileSystem, "sync_directory", lambda _, path: flushed.append(path))
     with opened(tmp_path / "a" / "b" / "wal"):
         pass
     expected = {tmp_path, tmp_path / "a", tmp_path / "a" / "b", tmp_path / "a" / "b" / "wal"}
