@@ -1,12 +1,17 @@
-"""A Kafka cluster to test against, without Java or Docker; needs ``pip install 'aiorecover[demo]'``.
+"""What a test of your own needs: a Kafka cluster without Java or Docker, and a disk that can lose its power.
 
 ``MockCluster`` runs inside this process. ``MockClusterProcess`` runs in a process of its own, for tests that
-kill the process under test. Importing this package needs nothing; starting a cluster needs confluent-kafka.
+kill the process under test. Both need ``pip install 'aiorecover[demo]'``: importing this package needs nothing,
+starting a cluster needs confluent-kafka. What the mock does not do is listed in
+:mod:`aiorecover.testing.mock_cluster`.
 
-What the mock does not do is listed in :mod:`aiorecover.testing.mock_cluster`.
+``MemoryDisk`` is a whole ``wal_dir`` in memory, with images of what the death of the process and a power cut leave of
+it; :mod:`aiorecover.testing.memory_disk` says what survives what. It needs Linux.
 """
 
+from aiorecover.testing.memory_disk import MemoryDisk
+from aiorecover.testing.memory_file import StoredFile
 from aiorecover.testing.mock_cluster import DISCONNECT, ApiKey, MockCluster, MockRequest
 from aiorecover.testing.mock_cluster_process import MockClusterProcess
 
-__all__ = ["DISCONNECT", "ApiKey", "MockCluster", "MockClusterProcess", "MockRequest"]
+__all__ = ["DISCONNECT", "ApiKey", "MemoryDisk", "MockCluster", "MockClusterProcess", "MockRequest", "StoredFile"]

@@ -17,6 +17,8 @@ from aiorecover.errors import WalFullError, WalIOError
 
 FILE_MODE = 0o600  # records may hold anything: nobody else's business
 DIRECTORY_MODE = 0o700
+MADV_POPULATE_WRITE = 23  # Linux 5.14; Python has no name for it
+REWRITE_BYTES = 1 << 20  # at a time, where pages are read and written back: memory stays flat
 
 _OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -140,6 +142,26 @@ class StorageFile:
                 view = view[count:]
                 offset += count
 
+    def rewrite(self, offset: int, length: int) -> None:
+        """Have the next `sync` write a part again, without changing a byte of it; what is behind the end is left out.
+
+        After a failed fsync the kernel calls the pages clean that never reached the disk, and no later fsync writes
+        them. A write fault makes a page dirty again and stores nothing, so others may store into it at the same time.
+        Where the kernel cannot be asked for one (Linux before 5.14, other systems), the bytes are read and written
+        back: there, nobody may store into the part meanwhile, or that store would be undone.
+
+        Raises:
+            WalIOError: a part of it cannot be read from the disk.
+
+        """
+        start = offset - offset % mmap.ALLOCATIONGRANULARITY
+        with os_errors("rewrite the file", self.path, full=frozenset()):
+            end = min(offset + length, os.fstat(self._fd).st_size)
+            if end <= start or _populated(self._fd, start, end - start):
+                return
+        for place in range(start, end, REWRITE_BYTES):
+            self.write(self.read(place, min(REWRITE_BYTES, end - place)), place)
+
     def read_ahead(self, offset: int, length: int) -> None:
         """Ask the kernel to fetch what will be read next; only a hint."""
         with suppress(OSError, AttributeError):
@@ -162,6 +184,22 @@ class StorageFile:
     def fileno(self) -> int:
         """The descriptor."""
         return self._fd
+
+
+def _populated(descriptor: int, offset: int, length: int) -> bool:
+    """Take a write fault in every page, as a store would; False where the system cannot be asked for it."""
+    if sys.platform != "linux":  # pragma: no cover - the number means something else there
+        return False
+    with mmap.mmap(descriptor, length, offset=offset) as mapping:  # a fresh one: its pages have no faults behind them
+        try:
+            mapping.madvise(MADV_POPULATE_WRITE)
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return False
+            if error.errno == errno.EFAULT:  # a store would have been SIGBUS: the page cannot be read
+                raise OSError(errno.EIO, os.strerror(errno.EIO)) from error
+            raise
+    return True
 
 
 class FileSystem:
