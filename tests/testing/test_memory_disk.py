@@ -97,8 +97,10 @@ def test_a_seed_chooses_the_same_again_and_files_do_not_disturb_each_other(disk:
     file_on(disk).write(NEW, 0)
     before = [content(disk.after_power_cut(seed)) for seed in SEEDS]
     file_on(disk, name="another").write(NEW, 0)
-    assert [content(disk.after_power_cut(seed)) for seed in SEEDS] == before
+    images = [disk.after_power_cut(seed) for seed in SEEDS]
+    assert [content(image) for image in images] == before
     assert len(set(before)) > 20
+    assert any(content(image) != content(image, "another") for image in images)
 
 
 @pytest.mark.parametrize("grown", [True, False])
@@ -158,9 +160,10 @@ def test_two_images_share_nothing_with_each_other_or_with_the_disk(disk: MemoryD
     file.sync()
 
 
-def test_an_image_taken_while_others_store_is_of_one_moment(disk: MemoryDisk) -> None:
-    """Two files with a counter each, the first one always ahead by at most one."""
-    mappings = [file_on(disk, bytes(PAGE), name=name).map(0, PAGE) for name in ("first", "second")]
+def test_an_image_taken_while_others_store_is_of_one_moment(disk: MemoryDisk, restless: None) -> None:
+    """Files with a counter each, stored into one after the other."""
+    names = [f"file {number}" for number in range(8)]
+    mappings = [file_on(disk, bytes(PAGE), name=name).map(0, PAGE) for name in names]
     stop = threading.Event()
 
     def count() -> None:
@@ -175,12 +178,22 @@ def test_an_image_taken_while_others_store_is_of_one_moment(disk: MemoryDisk) ->
     try:
         for _ in range(300):
             image = disk.after_process_death()
-            first, second = (int.from_bytes(content(image, name)[:8], "little") for name in ("first", "second"))
-            assert first - second in {0, 1}
+            counters = [int.from_bytes(content(image, name)[:8], "little") for name in names]
+            assert counters == sorted(counters, reverse=True)
+            assert counters[0] - counters[-1] in {0, 1}
     finally:
         stop.set()
         thread.join()
-    assert first > 0
+    assert counters[0] > 0
+
+
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
 # -- names -----------------------------------------------------------------------------------------------------------
@@ -414,12 +427,13 @@ def payloads(made: Directory) -> list[bytes]:
     return records
 
 
-def test_an_opening_touches_nothing_of_the_real_file_system(disk: MemoryDisk) -> None:
+def test_an_opening_touches_nothing_of_the_real_file_system(tmp_path: Path) -> None:
+    disk = MemoryDisk(tmp_path / "wal")
     with opened(disk) as made:
         made.ring.append(b"x", None)
         assert made.path == disk.path / "0"
         assert disk.files() == ["0/checkpoint", "0/lock", "0/ring"]
-    assert not disk.path.parent.exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_opening_is_durable_when_it_returns(disk: MemoryDisk) -> None:
@@ -527,14 +541,15 @@ def cluster() -> Iterator[MockCluster]:
 
 
 @pytest.mark.asyncio
-async def test_a_producer_delivers_from_a_disk_in_memory(disk: MemoryDisk, cluster: MockCluster) -> None:
+async def test_a_producer_delivers_from_a_disk_in_memory(tmp_path: Path, cluster: MockCluster) -> None:
+    disk = MemoryDisk(tmp_path / "wal")
     async with running(disk, cluster) as producer:
         assert producer.wal_path == disk.path / "0"
         for value in values(500):
             await producer.publish(TOPIC, value, partition=0)
         await producer.flush(timeout_ms=20_000)
     assert await delivered(cluster) == values(500)
-    assert not disk.path.parent.exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.asyncio
