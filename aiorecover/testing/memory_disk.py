@@ -3,21 +3,47 @@
 Give a `MemoryDisk` to a producer in place of a path, and take crash images of it at any moment, also while the
 producer runs: each is a disk of its own, with nothing locked, for the producer of the next life::
 
-    disk = MemoryDisk()
-    with MockCluster() as cluster:
+    def orders_service(disk: MemoryDisk, cluster: MockCluster) -> RecoverableProducer:
+        return RecoverableProducer(
+            disk,
+            bootstrap_servers=cluster.bootstrap_servers,
+            fsync="always",
+            slot_bytes=64 * 1024,  # small: a crash image copies every slot
+            retry_backoff_ms=10,
+        )
+
+
+    async def crash(
+        cluster: MockCluster, image: Callable[[MemoryDisk], MemoryDisk]
+    ) -> tuple[list[bytes | None], MemoryDisk]:
+        disk = MemoryDisk()
+        service = orders_service(disk, cluster)
         cluster.broker_down()
-        service = RecoverableProducer(disk, bootstrap_servers=cluster.bootstrap_servers, wal_min_free_bytes=0)
         await service.start()
-        receipt = await service.publish("orders", b"1", key=b"shop")
-        killed = disk.after_process_death()  # here the service is killed
-        await service.stop(timeout_ms=0)  # what is left of it in this process
-
+        accepted: list[bytes | None] = []
+        for number in range(100):
+            order = b"order %d" % number
+            await service.publish("orders", order, partition=0)
+            accepted.append(order)
+        left = image(disk)  # the crash: whatever this service does from here on does not count
+        await service.stop(timeout_ms=0)
         cluster.broker_up()
-        async with RecoverableProducer(killed, bootstrap_servers=cluster.bootstrap_servers) as successor:
-            await successor.flush(timeout_ms=10_000)
-        ...  # read the topic: receipt.record_id is there
+        return accepted, left
 
-``examples/test_recovery.py`` is that test in full, with a power cut beside it.
+
+    async def recover(cluster: MockCluster, disk: MemoryDisk) -> list[bytes | None]:
+        async with orders_service(disk, cluster) as service:
+            await service.flush(timeout_ms=20_000)
+        ...  # reads the topic
+
+
+    def test_a_killed_service_loses_no_order() -> None:
+        with MockCluster() as cluster:
+            cluster.create_topic("orders")
+            accepted, left = asyncio.run(crash(cluster, MemoryDisk.after_process_death))
+            assert asyncio.run(recover(cluster, left)) == accepted
+
+``examples/test_recovery.py`` is the whole file, with power cuts.
 
 What survives what
     death of the process  everything that was stored: the pages belong to the kernel. What was not synced still is not.

@@ -234,6 +234,11 @@ class MemoryFile(StorageFile):
             super().write(data, offset)
             self.stored.dirty(offset, len(data))
 
+    def truncate(self, size: int) -> None:
+        """Shorten the file; a power cut before the next sync may leave its old length."""
+        with self.stored.lock:
+            super().truncate(size)
+
     def rewrite(self, offset: int, length: int) -> None:
         """Have the next sync write a part again, also what a failed one left behind as clean."""
         with self.stored.lock:

@@ -58,7 +58,7 @@ class MemoryFileSystem(FileSystem):
                 if not self.is_directory(path):
                     raise _error(errno.EEXIST, path)
                 return
-            if parents:
+            if parents and not self.exists(path.parent):
                 self.make_directory(path.parent, parents=True)
             self._check_directory(path.parent)
             self._live[path] = None

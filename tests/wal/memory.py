@@ -15,7 +15,7 @@ from aiorecover.errors import WalFullError, WalIOError
 from aiorecover.testing import memory_file
 from aiorecover.testing.memory_file import PAGE, SECTOR, StoredFile
 
-__all__ = ["PAGE", "SECTOR", "FaultyFile", "MemoryFile", "RefusingMap", "broken", "no_room"]
+__all__ = ["PAGE", "SECTOR", "FaultyFile", "MemoryFile", "broken", "no_room"]
 
 
 class MemoryFile(memory_file.MemoryFile):

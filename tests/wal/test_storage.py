@@ -1,0 +1,123 @@
+"""The storage over the operating system: having pages written to the disk again."""
+
+import ctypes
+import errno
+import mmap
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aiorecover.errors import WalIOError
+from aiorecover.wal import storage
+from aiorecover.wal.storage import StorageFile
+
+PAGE = mmap.ALLOCATIONGRANULARITY
+CACHESTAT = 451  # Linux 6.5: how much of a file the kernel still has to write; the number is the same everywhere
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[StorageFile]:
+    opened = StorageFile(tmp_path / "ring")
+    opened.write(b"\x11" * 10 * PAGE, 0)
+    opened.sync()
+    yield opened
+    opened.close()
+
+
+def dirty_pages(file: StorageFile, offset: int = 0, length: int = 0) -> int:
+    """What the kernel would write; a length of 0 is up to the end."""
+    part = (ctypes.c_uint64 * 2)(offset, length)
+    found = (ctypes.c_uint64 * 5)()
+    if ctypes.CDLL(None, use_errno=True).syscall(CACHESTAT, file.fileno(), part, found, 0) != 0:
+        raise OSError(ctypes.get_errno(), "cachestat")
+    return found[1]
+
+
+def dirtiness_is_shown(file: StorageFile) -> bool:
+    """False on file systems without a disk (tmpfs), and before Linux 6.5: an ordinary write looks clean there too."""
+    if sys.platform != "linux":
+        return False
+    file.write(b"\x11" * PAGE, 0)
+    try:
+        shown = dirty_pages(file) > 0
+    except OSError:
+        return False
+    file.sync()
+    return shown and dirty_pages(file) == 0
+
+
+def refuse_populating(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    class Refusing(mmap.mmap):
+        def madvise(self, *_: object) -> None:
+            raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(mmap, "mmap", Refusing)
+
+
+@pytest.mark.parametrize("how", ["fault", "write"])
+def test_pages_that_are_rewritten_are_dirty_again_and_no_byte_changes(
+    file: StorageFile, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """By the kernel's own count; where it does not count, only that no byte changes and no call fails is shown."""
+    if how == "write":
+        refuse_populating(monkeypatch, errno.EINVAL)
+        monkeypatch.setattr(storage, "REWRITE_BYTES", 3000)
+    shown = dirtiness_is_shown(file)
+    before = file.read(0, file.size())
+    file.rewrite(3 * PAGE + 100, 2 * PAGE)
+    if shown:
+        assert [dirty_pages(file, page * PAGE, PAGE) for page in (3, 4, 5)] == [1, 1, 1]  # neighbours may go along
+        file.sync()
+        assert dirty_pages(file) == 0
+        file.rewrite(0, 10 * PAGE)
+        assert dirty_pages(file) == 10
+    assert file.read(0, file.size()) == before
+
+
+def test_nothing_behind_the_end_is_rewritten_and_the_file_does_not_grow(file: StorageFile) -> None:
+    file.write(b"tail", 10 * PAGE)
+    for offset, length in ((9 * PAGE, 1 << 30), (10 * PAGE + 4, 10), (20 * PAGE, PAGE), (0, 0)):
+        file.rewrite(offset, length)
+    assert file.size() == 10 * PAGE + 4
+    assert file.read(10 * PAGE, 10) == b"tail"
+
+
+def test_stores_of_others_at_the_same_time_are_kept(file: StorageFile) -> None:
+    mapping = file.map(0, 10 * PAGE)
+    stop = threading.Event()
+
+    def rewrite() -> None:
+        while not stop.is_set():
+            file.rewrite(0, 10 * PAGE)
+
+    thread = threading.Thread(target=rewrite)
+    thread.start()
+    try:
+        for number in range(20_000):
+            place = number * 97 % (10 * PAGE - 8)
+            stored = number.to_bytes(8, "little")
+            mapping[place : place + 8] = stored
+            assert mapping[place : place + 8] == stored
+    finally:
+        stop.set()
+        thread.join()
+
+
+@pytest.mark.parametrize(("code", "told"), [(errno.EFAULT, errno.EIO), (errno.ENOMEM, errno.ENOMEM)])
+def test_a_page_that_cannot_be_read_is_an_error_of_the_disk(
+    file: StorageFile, monkeypatch: pytest.MonkeyPatch, code: int, told: int
+) -> None:
+    refuse_populating(monkeypatch, code)
+    with pytest.raises(WalIOError, match="cannot rewrite the file: ") as caught:
+        file.rewrite(0, PAGE)
+    assert caught.value.errno == told
+
+
+def test_a_closed_file_is_not_rewritten(file: StorageFile) -> None:
+    file.close()
+    with pytest.raises(WalIOError, match="cannot rewrite the file: Bad file descriptor"):
+        file.rewrite(0, PAGE)
