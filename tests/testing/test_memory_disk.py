@@ -433,7 +433,7 @@ def test_an_opening_touches_nothing_of_the_real_file_system(tmp_path: Path) -> N
     with opened(disk) as made:
         made.ring.append(b"x", None)
         assert made.path == disk.path / "0"
-        assert disk.files() == ["0/checkpoint", "0/lock", "0/ring"]
+        assert disk.files() == ["0/checkpoint", "0/dead", "0/lock", "0/retry", "0/ring"]
     assert list(tmp_path.iterdir()) == []
 
 
