@@ -17,15 +17,13 @@ import msgspec
 
 from aiorecover.errors import WalError
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination, RingState
+from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.storage import OPERATING_SYSTEM, FileSystem, StorageFile
 from aiorecover.wal.suffix import Suspicion
 
 LOCK = "lock"
 CHECKPOINT = "checkpoint"
-RING = "ring"
-RETRY = "retry"
-DEAD = "dead"
 FILES = {LOCK, CHECKPOINT, RING, RETRY, DEAD, "lanes"}
 
 

@@ -10,6 +10,7 @@ from aiorecover.wal import format as fmt
 
 MOVED = struct.Struct("<qii")
 MOVED_BYTES = MOVED.size
+RING, RETRY, DEAD = "ring", "retry", "dead"  # the three rings, by the names of their files
 NO_PARTITION = -1
 
 
@@ -50,11 +51,11 @@ def unpack_moved(payload: memoryview) -> Moved:
     return Moved(position, partition, payload[MOVED_BYTES:])
 
 
-def original_is_void(position: int, moved: int) -> bool:
-    """Whether a frame of the main ring no longer counts, because its copy does."""
-    return position <= moved
+def void(ring: str, position: int, moved: int) -> bool:
+    """Whether a frame counts for nothing because the record's place is in another ring; ``moved`` is P.
 
-
-def copy_is_void(position: int, moved: int) -> bool:
-    """Whether a copy in the retry ring does not count, because its original does: its move was never made."""
-    return position > moved
+    Originals up to P are void, because their copies count. Copies beyond P are void, because their move was never made.
+    """
+    if ring == RING:
+        return position <= moved
+    return ring == RETRY and position > moved

@@ -13,7 +13,7 @@ are, the next move would bring them to life, because P rises above them. A move 
 from collections.abc import Callable
 
 from aiorecover.wal import format as fmt
-from aiorecover.wal.moved import NO_PARTITION, Moved, copy_is_void, pack_moved, unpack_moved
+from aiorecover.wal.moved import NO_PARTITION, RETRY, Moved, pack_moved, unpack_moved, void
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.slot import Slot
@@ -90,12 +90,12 @@ def void_copies(retry: Ring, moved: int, valid_up_to: int) -> int:
             continue
         reader = Reader.inside(retry, slot, unpack_moved)
         while (run := reader.take(STEP)) is not None:
-            void = [
+            places = [
                 place
                 for place, copy in zip(run.places, run.records, strict=True)
-                if isinstance(copy, Moved) and copy_is_void(copy.position, moved)
+                if isinstance(copy, Moved) and void(RETRY, copy.position, moved)
             ]
-            retry.mark(slot, void)
-            count += len(void)
+            retry.mark(slot, places)
+            count += len(places)
         reader.close()
     return count

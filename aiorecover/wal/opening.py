@@ -14,8 +14,9 @@ from pathlib import Path
 from aiorecover.errors import WalCorruptError, WalDestinationError, WalFullError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination
-from aiorecover.wal.directory import CHECKPOINT, DEAD, RETRY, RING, Directory, Files, Options
+from aiorecover.wal.directory import CHECKPOINT, Directory, Files, Options
 from aiorecover.wal.instance import lock_instance, make_wal_dir
+from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.moving import void_copies
 from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, classify, plan, slot_bytes_of
 from aiorecover.wal.ring import MARGIN, Ring

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiorecover.wal import format as fmt
-from aiorecover.wal.moved import MOVED_BYTES, NO_PARTITION, copy_is_void, original_is_void, pack_moved, unpack_moved
+from aiorecover.wal.moved import DEAD, MOVED_BYTES, NO_PARTITION, RETRY, RING, pack_moved, unpack_moved, void
 
 POSITIONS = st.integers(1, fmt.position(fmt.EPOCH_MAX, fmt.SEQUENCE_MASK))
 
@@ -31,4 +31,5 @@ def test_what_is_too_short_for_a_copy_is_an_error(length: int) -> None:
 
 @given(POSITIONS, st.integers(0, fmt.position(fmt.EPOCH_MAX, fmt.SEQUENCE_MASK)))
 def test_whatever_p_is_either_the_original_counts_or_its_copy(position: int, moved: int) -> None:
-    assert original_is_void(position, moved) is not copy_is_void(position, moved)
+    assert void(RING, position, moved) is not void(RETRY, position, moved)
+    assert not void(DEAD, position, moved)
