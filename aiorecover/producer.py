@@ -6,13 +6,12 @@ The flow of one record: `publish` here → `wal.ring.Ring.append` → `delivery.
 
 import asyncio
 import concurrent.futures
-import contextlib
 import logging
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,18 +20,17 @@ from aiokafka.errors import KafkaTimeoutError
 from aiokafka.structs import RecordMetadata, TopicPartition
 
 from aiorecover import record as rec
-from aiorecover.background import Background
 from aiorecover.config import Config
 from aiorecover.delivery.delivery import Delivery
 from aiorecover.errors import (
     ClosedError,
-    DeliveryError,
     DeliveryPendingError,
     EncodeError,
     RecordTooLargeError,
     RecoverError,
     WalFullError,
 )
+from aiorecover.opened import Opened, opening
 from aiorecover.receipt import DeliveryReport, Receipt
 from aiorecover.serialization import (
     check_headers,
@@ -43,11 +41,9 @@ from aiorecover.serialization import (
     value_encoder,
 )
 from aiorecover.statistics import Statistics
-from aiorecover.wal.directory import Directory, Options
+from aiorecover.wal.directory import Options
 from aiorecover.wal.keeper import Keeper
-from aiorecover.wal.opening import open_directory
 from aiorecover.wal.storage import OPERATING_SYSTEM
-from aiorecover.wal.sync import GroupCommit
 
 log = logging.getLogger("aiorecover")
 
@@ -56,12 +52,9 @@ TURN_CALLS = 256  # or after so many calls: measured to cost nothing (29 ns a re
 TURN_LEAST = 128  # but not after fewer than these since everybody had a turn anyway
 KNOWN_TOPICS = 10_000  # topic names whose check is remembered
 ENCODING_SLACK = 512  # bytes that a record may grow from the ring to Kafka without a closer look
-THREAD_JOIN = 2.0  # seconds for the keeper's thread to end; a disk that hangs longer is left behind (daemon thread)
-CLOSE_AT_LEAST = 0.2  # seconds that each step of closing gets, however short the time limit was
-CLOSE_SHARE = 0.7  # of the stop's time for delivering; the rest is for closing
 
 _MISSING: Any = object()
-_EARLIER: weakref.WeakSet["RecoverableProducer"] = weakref.WeakSet()
+_STARTED: weakref.WeakSet["RecoverableProducer"] = weakref.WeakSet()  # a forked child must disown these
 
 
 class RecoverableProducer:
@@ -92,7 +85,7 @@ class RecoverableProducer:
         self._every = self._config.fsync == "always"
         self._known_topics: set[str] = set()
         self._life = "created"
-        self._opened: _Opened | None = None
+        self._opened: Opened | None = None
         self._stopping: asyncio.Task[int] | None = None
         self._room: set[asyncio.Future[None]] = set()
         self._append: Callable[[bytes, object], tuple[int, int]] = self._refuse  # the ring's, while it is open
@@ -124,10 +117,10 @@ class RecoverableProducer:
             message = f"a producer starts once: make a new one state={self._life}"
             raise ClosedError(message)
         self._life = "starting"
-        _EARLIER.add(self)
+        _STARTED.add(self)
         keeper = Keeper("aiorecover-keeper")
         try:
-            directory = await _opening(keeper, self._directory_options())
+            directory = await opening(keeper, self._directory_options())
         except BaseException:
             keeper.stop()
             self._life = "created"
@@ -136,16 +129,16 @@ class RecoverableProducer:
             directory.close()
             keeper.stop()
             raise self._closed_error()
-        self._opened = opened = _Opened(self, keeper, directory)
+        self._opened = opened = Opened(
+            self._config, keeper, directory, on_idle=self._on_dispatcher_idle, on_room=self._wake_waiting_publishers
+        )
         self._append = directory.ring.append
         self.producer_id = directory.producer_id
         self.epoch = directory.ring.epoch
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._life = "running"
-        opened.delivery.start()
-        opened.background.start()
-        opened.background.want_spare()
+        opened.start()
         log.info(
             "producer started path=%s producer_id=%s epoch=%d slots=%d",
             directory.path,
@@ -583,7 +576,7 @@ class RecoverableProducer:
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _get_opened(self) -> "_Opened":
+    def _get_opened(self) -> Opened:
         if self._life != "running" or self._opened is None:
             raise self._closed_error()
         return self._opened
@@ -618,125 +611,6 @@ class RecoverableProducer:
 
     def _refuse(self, _payload: bytes, _fields: object) -> tuple[int, int]:
         raise self._closed_error()
-
-
-class _Opened:
-    """Everything that exists between `start` and `stop`."""
-
-    def __init__(self, producer: RecoverableProducer, keeper: Keeper, directory: Directory) -> None:
-        config = producer._config  # noqa: SLF001 - its own half
-        self.keeper = keeper
-        self.directory = directory
-        self.delivery = Delivery(config, directory.ring, directory.producer_id, producer._on_dispatcher_idle)  # noqa: SLF001
-        self.background = Background(
-            config,
-            directory,
-            keeper,
-            self.delivery,
-            producer._wake_waiting_publishers,  # noqa: SLF001
-        )
-        self.commit = GroupCommit(self.background.sync)
-        self._left: Statistics | None = None
-
-    async def stop(self, limit: float) -> int:
-        """Flush, then close everything; each step has its share of ``limit`` seconds."""
-        try:
-            return await self._stop(limit)
-        except BaseException:  # cancelled, with the loop perhaps: the directory must not stay locked
-            self.keeper.submit(self.directory.close)
-            self.keeper.stop()
-            raise
-
-    async def _stop(self, limit: float) -> int:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + limit
-        with contextlib.suppress(TimeoutError, DeliveryError):
-            async with asyncio.timeout(limit * CLOSE_SHARE):
-                await self.delivery.flush()
-        await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.background.stop(), "the background loops")
-        await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.delivery.close(), "the kafka session")
-        self.delivery.reports.close()  # whatever became of the session: nobody waits for ever
-        await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.commit.close(), "the last group commit")
-        await self._last_checkpoint(max(CLOSE_AT_LEAST, until - loop.time()))
-        left = self.directory.ring.pending() + self.directory.ring.unread()
-        self._left = self.statistics("stopped")
-        await self._close(max(CLOSE_AT_LEAST, until - loop.time()))
-        if left:
-            log.warning(
-                "records are left in the ring: they are delivered after the next start path=%s records=%d",
-                self.directory.path,
-                left,
-            )
-        return left
-
-    async def _last_checkpoint(self, limit: float) -> None:
-        try:
-            async with asyncio.timeout(limit):
-                await self.background.checkpoint()
-        except Exception as error:  # noqa: BLE001 - the directory is recovered from what is durable
-            log.warning("no last checkpoint: the next start reads more error=%r", error)
-
-    async def _close(self, limit: float) -> None:
-        closing = self.keeper.submit(self.directory.close)
-        self.keeper.stop()
-        await asyncio.wait({closing}, timeout=min(limit, THREAD_JOIN))
-        if closing.done():
-            self.keeper.join(THREAD_JOIN)
-
-    def statistics(self, state: str) -> Statistics:
-        """The counts of this moment; the last ones after the stop."""
-        if self._left is not None:
-            return self._left
-        ring, delivery = self.directory.ring, self.delivery
-        lanes = delivery.router.lanes()
-        return Statistics(
-            state=state,
-            accepted=ring.accepted,
-            recovered=delivery.dispatcher.reader.found,
-            unread=ring.unread(),
-            delivered=delivery.sender.delivered,
-            dead_lettered=0,
-            pending=ring.pending(),
-            in_flight=delivery.sender.in_flight,
-            missing=sum(damage.count for damage in ring.damage),
-            undeliverable=delivery.dispatcher.undeliverable,
-            epoch=ring.epoch,
-            watermark=ring.watermark(),
-            bytes_used=ring.bytes_used,
-            bytes_allocated=ring.bytes_allocated,
-            checkpoints=self.background.checkpoints,
-            rebuilds=max(0, delivery.session.rebuilds),
-            batches_resent=delivery.sender.resent,
-            callback_errors=delivery.reports.callback_errors,
-            lanes=len(lanes),
-            lanes_halted=len(delivery.halted),
-        )
-
-
-async def _opening(keeper: Keeper, options: Options) -> Directory:
-    """Open in the keeper's thread; cancelled meanwhile, what was opened is closed again."""
-    opening = keeper.submit(open_directory, options)
-    try:
-        return await asyncio.shield(opening)
-    except asyncio.CancelledError:
-        opening.add_done_callback(_close_opened)
-        raise
-
-
-async def _within(limit: float, closing: Coroutine[Any, Any, None], what: str) -> None:
-    """Wait for ``closing``, but no longer: what still hangs then is left behind with a warning."""
-    task = asyncio.create_task(closing)
-    await asyncio.wait({task}, timeout=limit)
-    if not task.done():
-        task.cancel()
-        log.warning("closing took too long and was given up what=%s limit_s=%.1f", what, limit)
-    elif not task.cancelled() and (error := task.exception()) is not None:
-        log.warning("closing failed what=%s error=%r", what, error)
-
-
-def _close_opened(opening: "asyncio.Future[Directory]") -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
 
 
 def _hand_on(reported: "asyncio.Future[DeliveryReport]", future: "asyncio.Future[RecordMetadata]") -> None:
@@ -783,7 +657,7 @@ def _refused_nowait() -> Exception:
 
 
 def _after_fork_in_child() -> None:
-    for producer in list(_EARLIER):
+    for producer in list(_STARTED):
         producer._forked()  # noqa: SLF001
 
 

@@ -21,6 +21,7 @@ LAYERS = [
     [f"aiorecover.{edge}" for edge in ("__main__", "cli", "testing", "spark", "fastapi", "sync", "metrics")],
     ["aiorecover"],  # the public names
     ["aiorecover.producer"],
+    ["aiorecover.opened"],
     ["aiorecover.background"],
     ["aiorecover.delivery"],
     ["aiorecover.wal"],

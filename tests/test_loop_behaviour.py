@@ -436,8 +436,9 @@ def test_a_record_that_waited_for_room_has_the_time_of_its_call(
         options = {"on_full": "wait", "full_timeout_ms": 60_000, "wal_max_bytes": 4 * SLOT}
         async with started(connected=False, **options) as producer:
             fill(Publishers(producer))
-            waiting = asyncio.create_task(producer.publish(TOPIC, b"waits"))
+            waiting = asyncio.create_task(producer.publish(TOPIC, b"waits" * 100))
             await asyncio.sleep(0.05)
+            assert not waiting.done()
             called_before = time.time_ns() // 1_000_000
             await asyncio.sleep(0.05)
             cluster.broker_up()

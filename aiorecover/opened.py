@@ -1,0 +1,150 @@
+"""Everything that exists between the start and the stop of a producer, opened and closed in order."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from aiorecover.background import Background
+from aiorecover.config import Config
+from aiorecover.delivery.delivery import Delivery
+from aiorecover.errors import DeliveryError
+from aiorecover.statistics import Statistics
+from aiorecover.wal.directory import Directory, Options
+from aiorecover.wal.keeper import Keeper
+from aiorecover.wal.opening import open_directory
+from aiorecover.wal.sync import GroupCommit
+
+log = logging.getLogger("aiorecover")
+
+THREAD_JOIN = 2.0  # seconds for the keeper's thread to end; a disk that hangs longer is left behind (daemon thread)
+CLOSE_AT_LEAST = 0.2  # seconds that each step of closing gets, however short the time limit was
+CLOSE_SHARE = 0.7  # of the stop's time for delivering; the rest is for closing
+
+
+class Opened:
+    """Everything that exists between `start` and `stop`."""
+
+    def __init__(
+        self,
+        config: Config,
+        keeper: Keeper,
+        directory: Directory,
+        *,
+        on_idle: Callable[[], None],
+        on_room: Callable[[], None],
+    ) -> None:
+        """``on_idle``: the dispatcher sleeps, the next publish must wake it; ``on_room``: slots were freed."""
+        self.keeper = keeper
+        self.directory = directory
+        self.delivery = Delivery(config, directory.ring, directory.producer_id, on_idle)
+        self.background = Background(config, directory, keeper, self.delivery, on_room)
+        self.commit = GroupCommit(self.background.sync)
+        self._left: Statistics | None = None
+
+    def start(self) -> None:
+        """Begin to deliver, and have the next slot ready."""
+        self.delivery.start()
+        self.background.start()
+        self.background.want_spare()
+
+    async def stop(self, limit: float) -> int:
+        """Flush, then close everything; each step has its share of ``limit`` seconds."""
+        try:
+            return await self._stop(limit)
+        except BaseException:  # cancelled, with the loop perhaps: the directory must not stay locked
+            self.keeper.submit(self.directory.close)
+            self.keeper.stop()
+            raise
+
+    async def _stop(self, limit: float) -> int:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + limit
+        with contextlib.suppress(TimeoutError, DeliveryError):
+            async with asyncio.timeout(limit * CLOSE_SHARE):
+                await self.delivery.flush()
+        await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.background.stop(), "the background loops")
+        await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.delivery.close(), "the kafka session")
+        self.delivery.reports.close()  # whatever became of the session: nobody waits for ever
+        await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.commit.close(), "the last group commit")
+        await self._last_checkpoint(max(CLOSE_AT_LEAST, until - loop.time()))
+        left = self.directory.ring.pending() + self.directory.ring.unread()
+        self._left = self.statistics("stopped")
+        await self._close(max(CLOSE_AT_LEAST, until - loop.time()))
+        if left:
+            log.warning(
+                "records are left in the ring: they are delivered after the next start path=%s records=%d",
+                self.directory.path,
+                left,
+            )
+        return left
+
+    async def _last_checkpoint(self, limit: float) -> None:
+        try:
+            async with asyncio.timeout(limit):
+                await self.background.checkpoint()
+        except Exception as error:  # noqa: BLE001 - the directory is recovered from what is durable
+            log.warning("no last checkpoint: the next start reads more error=%r", error)
+
+    async def _close(self, limit: float) -> None:
+        closing = self.keeper.submit(self.directory.close)
+        self.keeper.stop()
+        await asyncio.wait({closing}, timeout=min(limit, THREAD_JOIN))
+        if closing.done():
+            self.keeper.join(THREAD_JOIN)
+
+    def statistics(self, state: str) -> Statistics:
+        """The counts of this moment; the last ones after the stop."""
+        if self._left is not None:
+            return self._left
+        ring, delivery = self.directory.ring, self.delivery
+        lanes = delivery.router.lanes()
+        return Statistics(
+            state=state,
+            accepted=ring.accepted,
+            recovered=delivery.dispatcher.reader.found,
+            unread=ring.unread(),
+            delivered=delivery.sender.delivered,
+            dead_lettered=0,
+            pending=ring.pending(),
+            in_flight=delivery.sender.in_flight,
+            missing=sum(damage.count for damage in ring.damage),
+            undeliverable=delivery.dispatcher.undeliverable,
+            epoch=ring.epoch,
+            watermark=ring.watermark(),
+            bytes_used=ring.bytes_used,
+            bytes_allocated=ring.bytes_allocated,
+            checkpoints=self.background.checkpoints,
+            rebuilds=max(0, delivery.session.rebuilds),
+            batches_resent=delivery.sender.resent,
+            callback_errors=delivery.reports.callback_errors,
+            lanes=len(lanes),
+            lanes_halted=len(delivery.halted),
+        )
+
+
+async def opening(keeper: Keeper, options: Options) -> Directory:
+    """Open in the keeper's thread; cancelled meanwhile, what was opened is closed again."""
+    opening = keeper.submit(open_directory, options)
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_opened)
+        raise
+
+
+async def _within(limit: float, closing: Coroutine[Any, Any, None], what: str) -> None:
+    """Wait for ``closing``, but no longer: what still hangs then is left behind with a warning."""
+    task = asyncio.create_task(closing)
+    await asyncio.wait({task}, timeout=limit)
+    if not task.done():
+        task.cancel()
+        log.warning("closing took too long and was given up what=%s limit_s=%.1f", what, limit)
+    elif not task.cancelled() and (error := task.exception()) is not None:
+        log.warning("closing failed what=%s error=%r", what, error)
+
+
+def _close_opened(opening: "asyncio.Future[Directory]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
