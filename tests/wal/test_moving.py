@@ -1,0 +1,226 @@
+"""Moving the oldest slot to the retry ring: each record counts in exactly one place, whenever the end comes."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from aiorecover.errors import WalFullError, WalIOError
+from aiorecover.wal import format as fmt
+from aiorecover.wal.moved import NO_PARTITION, Moved, unpack_moved
+from aiorecover.wal.moving import Move
+from aiorecover.wal.reading import Reader
+from aiorecover.wal.ring import Entry
+from tests.wal.memory import broken, no_room
+from tests.wal.rig import SLOT, Disk, Opened, Position, found, read
+
+Record = tuple[Position, bytes]
+
+
+def sparse(opened: Opened, *, every: int = 7) -> list[Position]:
+    """Two full slots and a begun one, in which only every so many records still wait; which those are."""
+    opened.fill_slot()
+    opened.fill_slot()
+    opened.append(b"newest")
+    entries = opened.read()
+    opened.settle(entry for number, entry in enumerate(entries) if number % every)
+    return [position for number, (position, _) in enumerate(found(entries)) if number % every == 0]
+
+
+def move(opened: Opened, limit: int = 10) -> Move:
+    """Everything up to the checkpoint that makes the move."""
+    moving = Move(opened.ring, opened.directory.retry, opened.ring.live[0], lambda payload: len(payload) % 3)
+    opened.directory.copies_from = moving.copies_from
+    while not moving.step(limit):
+        pass
+    return moving
+
+
+def make(opened: Opened, moving: Move) -> None:
+    captured = opened.directory.next_checkpoint(moved=moving.slot.last_position)
+    opened.directory.write_checkpoint(captured)
+    opened.directory.copies_from = None
+    moving.finish()
+    opened.directory.recycle(captured)
+
+
+def copies(opened: Opened) -> list[Moved]:
+    """What waits in the retry ring."""
+    reader = Reader(opened.directory.retry, lambda payload: unpack_moved(memoryview(bytes(payload))))
+    return [record for _, _, _, record in read(reader)]
+
+
+def everything(opened: Opened) -> list[Record]:
+    """What waits, retry before main."""
+    moved = [((copy.epoch, copy.sequence), bytes(copy.payload)) for copy in copies(opened)]
+    return moved + found(opened.read())
+
+
+def in_slot(opened: Opened) -> list[Entry]:
+    """What waits in the oldest slot; nobody stands in it afterwards."""
+    reader = Reader.inside(opened.ring, opened.ring.live[0], bytes)
+    entries = read(reader)
+    reader.close()
+    return entries
+
+
+def waiting(opened: Opened, positions: Iterable[Position]) -> list[Record]:
+    return [(position, opened.accepted[position]) for position in positions]
+
+
+def test_a_moved_slot_is_free_and_its_records_wait_in_the_retry_ring() -> None:
+    opened = Opened()
+    left = sparse(opened)
+    oldest = opened.ring.live[0]
+    inside = [position for position in left if position[1] <= oldest.last_sequence]
+    make(opened, move(opened))
+    assert oldest not in opened.ring.live
+    assert oldest.map is None
+    found_copies = copies(opened)
+    assert [((copy.epoch, copy.sequence), bytes(copy.payload)) for copy in found_copies] == waiting(opened, inside)
+    assert {copy.partition for copy in found_copies} == {500 % 3}
+    assert NO_PARTITION not in {copy.partition for copy in found_copies}
+
+
+@pytest.mark.parametrize("end", ["dies", "loses_power"])
+def test_a_made_move_is_found_by_the_next_opening(end: str) -> None:
+    opened = Opened()
+    left = sparse(opened)
+    make(opened, move(opened))
+    opened.fill_slot()  # over the slot that became free
+    opened.ring.sync()
+    left += [position for position in opened.accepted if position > left[-1] and position[1] > opened.reader.expected]
+    following = opened.dies() if end == "dies" else opened.loses_power(3)
+    got = everything(following)
+    assert [position for position, _ in got] == sorted(position for position, _ in got)
+    assert {position for position, _ in got} >= set(left)
+    assert all(opened.accepted[position] == payload for position, payload in got)
+
+
+@pytest.mark.parametrize("end", ["dies", "loses_power"])
+def test_copies_of_a_move_that_was_not_made_never_count(end: str) -> None:
+    opened = Opened()
+    left = sparse(opened)
+    move(opened, limit=3)
+    following = opened.dies() if end == "dies" else opened.loses_power(5)
+    assert copies(following) == []
+    if end == "dies":
+        assert found(following.read()) == waiting(opened, left)
+
+
+def test_copies_that_never_counted_do_not_come_alive_by_the_next_move() -> None:
+    opened = Opened()
+    left = sparse(opened)
+    move(opened)
+    following = opened.dies()
+    entries = following.read()
+    delivered = entries[: len(entries) // 2]
+    following.settle(delivered)
+    make(following, move(following))
+    last = following.dies()
+    assert everything(last) == waiting(opened, left)[len(delivered) :]
+
+
+def test_a_checkpoint_in_the_middle_of_a_move_does_not_make_its_copies_count() -> None:
+    """The periodic one: its flush covers some of the copies, and its P none of them."""
+    opened = Opened()
+    left = sparse(opened)
+    moving = Move(opened.ring, opened.directory.retry, opened.ring.live[0])
+    opened.directory.copies_from = moving.copies_from
+    moving.step(2)
+    opened.checkpoint()
+    following = opened.dies()
+    assert copies(following) == []
+    make(following, _after_reading(following))
+    last = following.dies()
+    assert everything(last) == waiting(opened, left)
+
+
+def _after_reading(opened: Opened) -> Move:
+    opened.read()
+    return move(opened)
+
+
+def test_a_record_that_is_delivered_while_its_slot_is_moved_counts_nowhere_any_more() -> None:
+    """Its batch was in flight; the acknowledgement settles the original and the copy."""
+    opened = Opened()
+    left = sparse(opened)
+    in_flight = in_slot(opened)[:3]
+    moving = move(opened)
+    opened.settle(in_flight[:1])  # acknowledged before the move is made
+    make(opened, moving)
+    opened.settle(in_flight[1:])  # and after: the slot has another life perhaps
+    assert everything(opened.dies()) == waiting(opened, left[3:])
+
+
+def test_a_batch_of_a_moved_slot_settles_nothing_in_the_next_life_of_it() -> None:
+    opened = Opened(Disk(max_slots=4))
+    sparse(opened)
+    oldest = opened.ring.live[0]
+    in_flight = in_slot(opened)
+    make(opened, move(opened))
+    opened.fill_slot()
+    opened.fill_slot()
+    assert oldest.index in {slot.index for slot in opened.ring.live}
+    assert oldest not in opened.ring.live
+    before = opened.disk.ring.live()
+    opened.settle(in_flight)
+    assert opened.disk.ring.live() == before
+    assert copies(opened.dies()) == []
+
+
+def test_a_move_that_finds_no_room_is_as_if_it_had_never_begun() -> None:
+    opened = Opened(Disk(slot_bytes=SLOT))
+    left = sparse(opened, every=1)
+    retry = opened.directory.retry
+    filler = b"f" * (retry.largest - 100)
+    while retry.spares.wanted is False or retry.spares.free:
+        retry.append(filler, None)
+    opened.disk.retry.before["allocate"] = no_room
+    moving = Move(opened.ring, retry, opened.ring.live[0])
+    pending = retry.pending()
+    with pytest.raises(WalFullError):
+        moving.step(1000)
+    assert retry.pending() == pending
+    assert not opened.ring.live[0].copies
+    assert opened.ring.live[0].readers == 0
+    assert found(opened.dies().read()) == waiting(opened, left)
+
+
+def test_a_flush_of_the_retry_ring_that_fails_makes_no_move_and_poisons_the_directory() -> None:
+    opened = Opened()
+    left = sparse(opened)
+    moving = move(opened)
+    opened.disk.retry.before["sync"] = broken
+    with pytest.raises(WalIOError):
+        make(opened, moving)
+    assert opened.ring.failure is not None
+    opened.disk.retry.before.clear()
+    following = opened.dies()
+    assert copies(following) == []
+    assert following.directory.checkpoint.suspect.up_to == fmt.position(1, fmt.SEQUENCE_MASK)
+    assert found(following.read()) == waiting(opened, left)
+
+
+def test_without_a_checkpoint_nothing_that_was_moved_is_lost_and_nothing_counts_twice() -> None:
+    opened = Opened()
+    left = sparse(opened)
+    make(opened, move(opened))
+    opened.fill_slot()
+    opened.append(b"behind")
+    disk = opened.disk.after_death()
+    disk.checkpoint.damage(0, bytes(disk.checkpoint.size()))
+    got = [position for position, _ in everything(Opened(disk))]
+    assert len(got) == len(set(got))
+    assert set(left) <= set(got)
+
+
+def test_the_retry_ring_has_numbers_of_its_own() -> None:
+    opened = Opened()
+    sparse(opened)
+    make(opened, move(opened))
+    opened.read()
+    make(opened, move(opened))
+    retry = opened.directory.retry
+    assert [slot.header.first_sequence for slot in retry.live] == [1]
+    assert retry.sequence == len(copies(opened))
+    assert retry.last_position == fmt.position(opened.ring.epoch, retry.sequence)
