@@ -31,7 +31,7 @@ class Delivery:
         self.router = Router(self.session.partitions, self.session.available, self.session.want, config.partitioner)
         self.reports = Reports(ring, producer_id, config.on_delivery)
         self.dispatcher = Dispatcher(
-            Reader(ring, decode),
+            Reader(ring, decode, suspects=True),
             self.router,
             codec=CODECS[config.client.get("compression_type")],
             batch_bytes=config.max_batch_size,

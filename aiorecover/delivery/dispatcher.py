@@ -17,6 +17,7 @@ from aiorecover.delivery.router import Router, Topic
 from aiorecover.record import KEY, PARTITION, RECORD_ID_HEADER, TOPIC, record_ids
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Entry, Run
+from aiorecover.wal.suffix import SuffixRule, Word
 
 log = logging.getLogger("aiorecover.delivery")
 
@@ -85,12 +86,14 @@ class Dispatcher:
         self._refuse = refuse
         self._on_idle = on_idle
         self._held: Run | None = None
+        self._rule = SuffixRule()
         self._open: dict[Lane, None] = {}
         self._bell: asyncio.Future[None] | None = None
         self._tick = 0.0  # when what is open must be handed over
         self._lingering = 0  # batches begun since the last tick
         self._flushing = 0
         self._catch_up: tuple[Reader, list[Behind]] | None = None
+        self._catch_held: Run | None = None  # what it found no room for
         self._failure: Exception | None = None  # why dispatching stopped in the middle
         self.behind: list[Behind] = []
         self.fell_behind = asyncio.Event()
@@ -117,6 +120,8 @@ class Dispatcher:
             self._held = run
             self._want(run)
             return moved
+        if run is not None and run.words is not None:
+            run = self._judged(run, catching=())
         done = self._dispatch(run, catching=()) if run is not None else 0
         self._held = run.behind(done) if run is not None else None
         if self._failure is not None:
@@ -128,6 +133,41 @@ class Dispatcher:
         """Have the topics of what is held among the first that Kafka is asked for."""
         for name in {record[TOPIC] for record in run.records if type(record) is tuple}:
             self.router.topic(name)
+
+    # -- after a power cut -------------------------------------------------------------------------------------------
+
+    def _judged(self, run: Run, catching: "tuple[Behind, ...]") -> Run | None:
+        """What of a run with suspect settle words has to be delivered (the lane suffix rule); the rest is done.
+
+        Records that are passed over are judged by the reader that comes back for them.
+        """
+        keep, reopen, dismissed = [], [], 0
+        for number, word in enumerate(run.words or ()):
+            needed = self._needed(run.records[number], word, catching)
+            if needed and word is not Word.WAITING:
+                reopen.append(run.places[number])
+            if needed is False:
+                dismissed += 1
+            else:
+                keep.append(number)
+        self.reader.reopen(run.slot, reopen)
+        self.reader.dismiss(run.slot, dismissed)
+        judged = run.pick(keep)
+        if judged is not None:
+            judged.words = None
+        return judged
+
+    def _needed(self, record: Any, word: Word, catching: "tuple[Behind, ...]") -> bool | None:
+        """Whether a suspect record has to be delivered; None while that cannot be told."""
+        if type(record) is not tuple:
+            return word is Word.WAITING
+        name, key, partition = record[TOPIC], record[KEY], record[PARTITION]
+        if self.behind and self._passes_over(name, partition, catching):
+            return None
+        if key is None and partition is None:
+            return self._rule.needed(None, word)
+        lane = self.router.lane(self.router.topic(name), key, partition)
+        return None if lane is None else self._rule.needed((name, lane.partition), word)
 
     async def _rest(self) -> None:
         """Wait for records, room, or the moment to hand over what lingers."""
@@ -336,27 +376,38 @@ class Dispatcher:
         if self._catch_up is None:
             return False
         reader, catching = self._catch_up
-        if reader.at >= self._at():
-            self._caught_up()
-            return True
-        run = reader.look(STEP)
-        until = self._at()
-        mine = self._of_these(run, until, catching) if run is not None else None
-        done = self._dispatch(mine, tuple(catching)) if mine is not None else 0
-        if mine is not None and done < len(mine):  # no room: come back to that record
-            slot, place, sequence, _ = mine.entry(done)
-            reader.close()
-            self._catch_up = (self.reader.behind(slot, place, sequence), catching)
-            return done > 0
-        reached = not reader.moved if run is None else _order(run.entry(-1)) >= until
-        if reached:
-            self._caught_up()
-        return True
+        held, self._catch_held = self._catch_held, None
+        if held is None:
+            if reader.at >= self._at():
+                self._caught_up()
+                return True
+            run = reader.look(STEP)
+            if run is None:
+                if not reader.moved:
+                    self._caught_up()
+                return True
+            held = self._of_these(run, catching)
+            if held is not None and held.words is not None:
+                held = self._judged(held, tuple(catching))
+            if held is None:
+                return True
+        done = self._dispatch(held, tuple(catching))
+        self._catch_held = held.behind(done)
+        return done > 0
 
-    def _of_these(self, run: Run, until: tuple[int, int], catching: list[Behind]) -> Run | None:
-        """What of ``run`` the second reader came for."""
-        entries = ((number, run.entry(number)) for number in range(len(run)))
-        return run.pick([n for n, entry in entries if _order(entry) < until and self._not_before(entry, catching)])
+    def _of_these(self, run: Run, catching: list[Behind]) -> Run | None:
+        """What of ``run`` the second reader came for; it stands where the first one does, if that comes in between."""
+        until, mine = self._at(), []
+        for number in range(len(run)):
+            entry = run.entry(number)
+            if _order(entry) >= until:
+                slot, place, sequence, _ = entry
+                self._stop_catching_up()
+                self._catch_up = (self.reader.behind(slot, place, sequence), catching)
+                break
+            if self._not_before(entry, catching):
+                mine.append(number)
+        return run.pick(mine)
 
     @staticmethod
     def _not_before(entry: Entry, catching: list[Behind]) -> bool:
@@ -371,11 +422,15 @@ class Dispatcher:
     def _caught_up(self) -> None:
         if self._catch_up is None:
             return
-        reader, catching = self._catch_up
-        reader.close()
-        self._catch_up = None
+        _, catching = self._catch_up
+        self._stop_catching_up()
         self.behind = [behind for behind in self.behind if behind not in catching]
         self.start_catching_up()
+
+    def _stop_catching_up(self) -> None:
+        if self._catch_up is not None:
+            self._catch_up[0].close()
+        self._catch_up = None
 
     # -- flush -------------------------------------------------------------------------------------------------------
 

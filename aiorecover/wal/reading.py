@@ -5,7 +5,7 @@ backlog does not count as resident memory.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from aiorecover.errors import WalIOError
@@ -103,6 +103,17 @@ class Reader:
         reader._enter(slot)
         reader._stays = True
         return reader
+
+    def reopen(self, slot: Slot, places: Sequence[int]) -> None:
+        """Suspect frames have to be delivered again: from now on they wait, whatever their words said."""
+        if places:
+            self._ring.reopen(slot, places)
+
+    def dismiss(self, slot: Slot, count: int) -> None:
+        """Suspect frames are done, as their words said."""
+        if count:
+            self.found -= count
+            self._ring.dismiss(slot, count)
 
     def close(self) -> None:
         """Stand nowhere: the slot may be recycled."""
