@@ -16,7 +16,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination
 from aiorecover.wal.recovery import Plan, SlotFound, classify, plan, slot_bytes_of
 from aiorecover.wal.ring import Limits, Ring
-from aiorecover.wal.storage import DIRECTORY_MODE, StorageFile, free_bytes, sync_directory
+from aiorecover.wal.storage import DIRECTORY_MODE, StorageFile, free_bytes, os_errors, sync_directory
 
 MAX_INSTANCES = 1024  # workers of one wal_dir; more are surely a mistake, and each look-up is a system call
 LOCK_WAIT = 0.05  # seconds between two looks at the lock of a directory that was asked for by name
@@ -146,7 +146,7 @@ def open_directory(options: Options) -> Directory:
 
 def _make_wal_dir(wal_dir: Path) -> list[Path]:
     """Make the directory and its parents; the parents whose entries must be flushed."""
-    with _refused(wal_dir):
+    with os_errors("use the directory", wal_dir):
         if wal_dir.is_symlink():
             message = f"wal_dir is a symbolic link: name the directory itself path={wal_dir}"
             raise WalFormatError(message)
@@ -202,7 +202,7 @@ def _lock_named(path: Path, timeout: float) -> tuple[Path, StorageFile]:
 
 def _try_lock(path: Path) -> StorageFile | None:
     """The locked ``lock`` file of an instance directory, or None when another process has it."""
-    with _refused(path):
+    with os_errors("use the directory", path):
         if path.is_symlink():
             message = f"the instance directory is a symbolic link: name the directory itself path={path}"
             raise WalFormatError(message)
@@ -342,12 +342,3 @@ def producer_text(producer_id: int) -> str:
 
 def _clock_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-@contextmanager
-def _refused(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        message = f"cannot use the directory: {error.strerror}"
-        raise WalIOError(error.errno, message, str(path)) from error

@@ -18,18 +18,23 @@ FILE_MODE = 0o600  # records may hold anything: nobody else's business
 DIRECTORY_MODE = 0o700
 
 _OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_CHECK = "check the disk and the permissions"
+_AFTER_FLUSH = "check the disk, then stop and start again"
 
 
 @contextmanager
-def _os_errors(action: str, path: Path, *, full: frozenset[int] = _OUT_OF_SPACE) -> Iterator[None]:
-    """``full``: what means that nothing was stored. A flush that finds no room has lost what was stored before it."""
+def os_errors(action: str, path: Path, *, full: frozenset[int] = _OUT_OF_SPACE, remedy: str = _CHECK) -> Iterator[None]:
+    """Turn ``OSError`` into our errors; ``remedy`` says what to do.
+
+    ``full``: what means that nothing was stored. A flush that finds no room has lost what was stored before it.
+    """
     try:
         yield
     except OSError as error:
         if error.errno in full:
             message = f"no room to {action}: free disk space or lower wal_max_bytes path={path}"
             raise WalFullError(message) from error
-        message = f"cannot {action}: {error.strerror}"
+        message = f"cannot {action}: {remedy}: {error.strerror}"
         raise WalIOError(error.errno, message, str(path)) from error
 
 
@@ -55,7 +60,7 @@ class StorageFile:
         """
         self.path = path
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        with _os_errors("open the file", path):
+        with os_errors("open the file", path):
             self._fd = os.open(path, flags, FILE_MODE)
         _OPEN.add(self)
 
@@ -66,13 +71,13 @@ class StorageFile:
 
     def identity(self) -> tuple[int, int]:
         """Device and inode of the open file."""
-        with _os_errors("look at the file", self.path):
+        with os_errors("look at the file", self.path):
             found = os.fstat(self._fd)
         return found.st_dev, found.st_ino
 
     def size(self) -> int:
         """Length in bytes."""
-        with _os_errors("look at the file", self.path):
+        with os_errors("look at the file", self.path):
             return os.fstat(self._fd).st_size
 
     def allocate(self, offset: int, length: int) -> None:
@@ -82,7 +87,7 @@ class StorageFile:
             WalFullError: the disk is full; nothing that was stored before is harmed.
 
         """
-        with _os_errors("grow the ring", self.path):
+        with os_errors("grow the ring", self.path):
             if sys.platform == "linux":
                 os.posix_fallocate(self._fd, offset, length)
             else:  # pragma: no cover - no such call there: write zeros instead
@@ -90,7 +95,7 @@ class StorageFile:
 
     def map(self, offset: int, length: int) -> mmap.mmap:
         """Map a part of the file, shared and writable."""
-        with _os_errors("map the file", self.path):
+        with os_errors("map the file", self.path):
             if offset + length > os.fstat(self._fd).st_size:  # also when closed: mmap takes -1 for anonymous memory
                 raise OSError(errno.EINVAL, "the file was cut")
             return mmap.mmap(self._fd, length, offset=offset)
@@ -98,7 +103,7 @@ class StorageFile:
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fill ``buffer`` from ``offset``; the number of bytes that were there."""
         done = 0
-        with _os_errors("read the file", self.path):
+        with os_errors("read the file", self.path):
             while done < len(buffer):
                 count = os.preadv(self._fd, [buffer[done:]], offset + done)
                 if count == 0:
@@ -114,7 +119,7 @@ class StorageFile:
     def write(self, data: bytes, offset: int) -> None:
         """Write all of ``data``; a short write is continued."""
         view = memoryview(data)
-        with _os_errors("write the file", self.path):
+        with os_errors("write the file", self.path):
             while view:
                 count = os.pwrite(self._fd, view, offset)
                 view = view[count:]
@@ -130,7 +135,7 @@ class StorageFile:
 
         ``fdatasync`` of the file, not ``msync`` of a mapping: it takes half the time, and covers every mapping.
         """
-        with _os_errors("flush the file to the disk", self.path, full=frozenset()):
+        with os_errors("flush the file to the disk", self.path, full=frozenset(), remedy=_AFTER_FLUSH):
             os.fdatasync(self._fd)
 
     def close(self) -> None:
@@ -146,7 +151,7 @@ class StorageFile:
 
 def sync_directory(path: Path) -> None:
     """Make the names in a directory survive a power cut."""
-    with _os_errors("flush the directory to the disk", path, full=frozenset()):
+    with os_errors("flush the directory to the disk", path, full=frozenset(), remedy=_AFTER_FLUSH):
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -156,6 +161,6 @@ def sync_directory(path: Path) -> None:
 
 def free_bytes(path: Path) -> int:
     """What an ordinary user may still store on the file system of ``path``."""
-    with _os_errors("look at the file system", path):
+    with os_errors("look at the file system", path):
         found = os.statvfs(path)
     return found.f_bavail * found.f_frsize
