@@ -16,6 +16,7 @@ from tests.support.broker import BrokerUnavailableError, Cluster, TopicFactory, 
 from tests.support.jars import JarsError
 
 _SIZES = {"kafka": 1, "kafka3": 3}
+_KERNEL = "Skipped: this kernel "  # what a machine does not grant (mounts, FUSE) cannot be installed
 _CLUSTERS = pytest.StashKey[dict[str, Cluster]]()
 
 
@@ -79,7 +80,7 @@ def pytest_report_collectionfinish(items: list[pytest.Item]) -> list[str]:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """In CI everything is there: a test that was skipped for want of something is a failure."""
+    """In CI everything is there: a test that was skipped for want of something is a failure (but for the kernel's)."""
     if session.config.pluginmanager.hasplugin("terminalreporter") and _skipped_in_ci(session.config):
         session.exitstatus = max(session.exitstatus, pytest.ExitCode.TESTS_FAILED)
 
@@ -92,4 +93,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def _skipped_in_ci(config: pytest.Config) -> int:
     reporter = config.pluginmanager.getplugin("terminalreporter")
-    return len(reporter.stats.get("skipped", ())) if reporter and os.environ.get("CI") else 0
+    skipped = reporter.stats.get("skipped", ()) if reporter and os.environ.get("CI") else ()
+    return sum(1 for report in skipped if _KERNEL not in str(report.longrepr))

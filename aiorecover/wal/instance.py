@@ -6,13 +6,12 @@ for one by name.
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from aiorecover.errors import WalFormatError, WalIOError, WalLockedError
 from aiorecover.wal.directory import FILES, LOCK, Options
-from aiorecover.wal.storage import FileSystem, StorageFile
+from aiorecover.wal.storage import FileSystem, StorageFile, os_errors
 
 MAX_INSTANCES = 1024  # workers of one wal_dir; more are surely a mistake, and each look-up is a system call
 LOCK_WAIT = 0.05  # seconds between two looks at the lock of a directory that was asked for by name
@@ -21,7 +20,7 @@ LOST_FOUND = "lost+found"  # wal_dir may be a file system of its own
 
 def make_wal_dir(file_system: FileSystem, wal_dir: Path) -> list[Path]:
     """Make the directory and its parents; the parents whose entries must be flushed."""
-    with _refused(wal_dir):
+    with os_errors("use the directory", wal_dir):
         if file_system.is_symlink(wal_dir):
             message = f"wal_dir is a symbolic link: name the directory itself path={wal_dir}"
             raise WalFormatError(message)
@@ -87,7 +86,7 @@ def _lock_named(file_system: FileSystem, path: Path, timeout: float) -> tuple[Pa
 
 def _try_lock(file_system: FileSystem, path: Path) -> StorageFile | None:
     """The locked ``lock`` file of an instance directory, or None when another process has it."""
-    with _refused(path):
+    with os_errors("use the directory", path):
         if file_system.is_symlink(path):
             message = f"the instance directory is a symbolic link: name the directory itself path={path}"
             raise WalFormatError(message)
@@ -122,12 +121,3 @@ def _owner_of(file_system: FileSystem, path: Path) -> str:
     with suppress(OSError):
         return file_system.read(path / LOCK).decode("ascii", errors="replace").strip() or "unknown"
     return "unknown"
-
-
-@contextmanager
-def _refused(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        message = f"cannot use the directory: {error.strerror}"
-        raise WalIOError(error.errno, message, str(path)) from error

@@ -22,11 +22,13 @@ MADV_POPULATE_WRITE = 23  # Linux 5.14; Python has no name for it
 REWRITE_BYTES = 1 << 20  # at a time, where pages are read and written back: memory stays flat
 
 _OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_CHECK = "check the disk and the permissions"
+_AFTER_FLUSH = "check the disk, then stop and start again"
 
 
 @contextmanager
-def os_errors(action: str, path: Path, *, full: frozenset[int] = _OUT_OF_SPACE) -> Iterator[None]:
-    """Turn OSError into the package's errors, with the path.
+def os_errors(action: str, path: Path, *, full: frozenset[int] = _OUT_OF_SPACE, remedy: str = _CHECK) -> Iterator[None]:
+    """Turn OSError into the package's errors, with the path; ``remedy`` says what to do.
 
     ``full``: what means that nothing was stored. A flush that finds no room has lost what was stored before it.
     """
@@ -36,7 +38,7 @@ def os_errors(action: str, path: Path, *, full: frozenset[int] = _OUT_OF_SPACE) 
         if error.errno in full:
             message = f"no room to {action}: free disk space or lower wal_max_bytes path={path}"
             raise WalFullError(message) from error
-        message = f"cannot {action}: {error.strerror}"
+        message = f"cannot {action}: {remedy}: {error.strerror}"
         raise WalIOError(error.errno, message, str(path)) from error
 
 
@@ -178,7 +180,7 @@ class StorageFile:
 
         ``fdatasync`` of the file, not ``msync`` of a mapping: it takes half the time, and covers every mapping.
         """
-        with os_errors("flush the file to the disk", self.path, full=frozenset()):
+        with os_errors("flush the file to the disk", self.path, full=frozenset(), remedy=_AFTER_FLUSH):
             os.fdatasync(self._fd)
 
     def close(self) -> None:
@@ -265,7 +267,7 @@ class FileSystem:
             WalIOError: the disk failed.
 
         """
-        with os_errors("flush the directory to the disk", path, full=frozenset()):
+        with os_errors("flush the directory to the disk", path, full=frozenset(), remedy=_AFTER_FLUSH):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 os.fsync(descriptor)

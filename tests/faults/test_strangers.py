@@ -1,0 +1,239 @@
+"""Strangers among the files of a producer: removed, replaced, moved away, cut. What is promised, and no more."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aiorecover import RecoverableProducer, WalIOError
+from aiorecover.testing import MockCluster
+from tests.faults.ledger import NOWHERE, SLOT, SMALL, TOPIC, Ledger
+from tests.faults.scene import play
+from tests.support.oracle import Accepted, judge, read_topic
+
+CLOSED_AT_ONCE = {**SMALL, "stop_timeout_ms": 0}
+
+
+# -- removed, replaced -----------------------------------------------------------------------------------------------
+
+
+def remove_all(wal: Path) -> None:
+    shutil.rmtree(wal)
+
+
+def remove_the_instance(wal: Path) -> None:
+    shutil.rmtree(wal / "0")
+
+
+def remove_the_ring(wal: Path) -> None:
+    (wal / "0" / "ring").unlink()
+
+
+def remove_the_lock(wal: Path) -> None:
+    (wal / "0" / "lock").unlink()
+
+
+def replace_the_checkpoint(wal: Path) -> None:
+    shutil.copy(wal / "0" / "checkpoint", wal / "0" / "copy")
+    (wal / "0" / "copy").replace(wal / "0" / "checkpoint")
+
+
+def replace_the_ring_by_nothing(wal: Path) -> None:
+    (wal / "0" / "ring").unlink()
+    (wal / "0" / "ring").touch()
+
+
+def replace_by_a_copy(wal: Path) -> None:
+    shutil.copytree(wal / "0", wal / "copy")
+    shutil.rmtree(wal / "0")
+    (wal / "copy").rename(wal / "0")
+
+
+def move_away(wal: Path) -> None:
+    (wal / "0").rename(wal.parent / "elsewhere")
+
+
+def replace_by_a_file(wal: Path) -> None:
+    shutil.rmtree(wal)
+    wal.touch()
+
+
+STRANGERS = [
+    remove_all,
+    remove_the_instance,
+    remove_the_ring,
+    remove_the_lock,
+    replace_the_checkpoint,
+    replace_the_ring_by_nothing,
+    replace_by_a_copy,
+    move_away,
+    replace_by_a_file,
+]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("meddle", STRANGERS, ids=lambda call: call.__name__)
+async def test_files_taken_from_under_a_producer_are_noticed_and_what_it_accepted_is_delivered_by_it(
+    tmp_path: Path, meddle: Callable[[Path], None]
+) -> None:
+    """Nothing more is accepted; delivery needs only the files that are open, whatever they are called by now."""
+    ledger, wal = Ledger(), tmp_path / "wal"
+    with MockCluster() as cluster:
+        cluster.create_topic(TOPIC, partitions=2)
+        cluster.broker_down()
+        async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **SMALL) as producer:
+            await ledger.publish_all(producer, 60)
+            meddle(wal)
+            async with asyncio.timeout(20):
+                while producer.state != "failed":
+                    error = await ledger.publish(producer)
+                    assert error is None or isinstance(error, WalIOError), "a slot more may not be had any more"
+                    await asyncio.sleep(0.005)
+            for _ in range(3):
+                error = await ledger.publish(producer)
+                assert isinstance(error, WalIOError)
+                assert "removed or replaced: stop, restore them, start anew path=" in str(error)
+            before = producer.statistics().checkpoints
+            cluster.broker_up()
+            await producer.flush(timeout_ms=30_000)
+            ledger.check_counts(producer)
+            assert producer.statistics().checkpoints == before
+        await ledger.check_kafka(cluster.bootstrap_servers)
+        await start_anew(tmp_path, wal, cluster, ledger)
+        await ledger.check_kafka(cluster.bootstrap_servers, repeats=meddle is replace_by_a_copy)
+
+
+async def start_anew(place: Path, wal: Path, cluster: MockCluster, ledger: Ledger) -> None:
+    """The remedy that the error names."""
+    if wal.is_file():
+        wal.unlink()
+    if (place / "elsewhere").exists():
+        (place / "elsewhere").rename(wal / "0")
+    async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **SMALL) as producer:
+        await ledger.publish_all(producer, 20)
+        await producer.flush(timeout_ms=20_000)
+        ledger.check_counts(producer)
+
+
+@pytest.mark.asyncio
+async def test_records_in_a_directory_that_was_moved_away_are_delivered_once_it_is_back(tmp_path: Path) -> None:
+    """A successor finds an empty place and takes it; the directory comes back as another instance."""
+    ledger, wal = Ledger(), tmp_path / "wal"
+    with MockCluster() as cluster:
+        cluster.create_topic(TOPIC, partitions=2)
+        async with RecoverableProducer(wal, bootstrap_servers=NOWHERE, **CLOSED_AT_ONCE) as producer:
+            await ledger.publish_all(producer, 60)
+            move_away(wal)
+            async with asyncio.timeout(20):
+                while await ledger.publish(producer) is None:  # noqa: ASYNC110 - looked at from outside
+                    await asyncio.sleep(0.005)
+            async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **SMALL) as successor:
+                await ledger.publish_all(successor, 20)
+        (tmp_path / "elsewhere").rename(wal / "1")
+        options = {**SMALL, "instance": "1"}
+        async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **options) as producer:
+            await producer.flush(timeout_ms=20_000)
+            ledger.check_counts(producer)
+        await ledger.check_kafka(cluster.bootstrap_servers)
+
+
+# -- cut -------------------------------------------------------------------------------------------------------------
+
+
+async def publish_on_a_cut_ring(place: Path, name: str, length: int) -> None:
+    """A stranger cuts a file; go on publishing. What was accepted is told line by line, so that it outlives us."""
+    ledger = Ledger()
+    async with RecoverableProducer(place / "wal", bootstrap_servers=NOWHERE, **CLOSED_AT_ONCE) as producer:
+        await ledger.publish_all(producer, 40)
+        tell(ledger, 0)
+        os.truncate(place / "wal" / "0" / name, length)
+        for _ in range(200):
+            before = len(ledger.accepted)
+            await ledger.publish(producer)
+            tell(ledger, before)
+            await asyncio.sleep(0.002)
+        await producer.stop(timeout_ms=0)
+
+
+def tell(ledger: Ledger, since: int) -> None:
+    for record in ledger.accepted[since:]:
+        line = [record.record_id, (record.key or b"").decode(), (record.value or b"").decode()]
+        os.write(1, json.dumps(line).encode() + b"\n")
+
+
+def heard(output: str) -> list[Accepted]:
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith("[")]
+    return [Accepted(record_id, key.encode(), value.encode()) for record_id, key, value in lines]
+
+
+@pytest.mark.parametrize("length", [0, 100, SLOT // 2, SLOT, SLOT + 4096, 2 * SLOT, 3 * SLOT - 4096])
+def test_a_ring_cut_under_a_running_producer_may_end_it_by_sigbus_and_the_next_start_delivers_what_is_left(
+    tmp_path: Path, length: int
+) -> None:
+    """Promised: nothing wrong, nothing twice, everything in front of the cut. Not: that the process lives."""
+    done = play(publish_on_a_cut_ring, tmp_path, "ring", length, status=(0, -signal.SIGBUS))
+    accepted = heard(done.stdout)
+    assert len(accepted) >= 40
+    asyncio.run(deliver_what_is_left(tmp_path / "wal", accepted, length))
+
+
+async def deliver_what_is_left(wal: Path, accepted: list[Accepted], length: int) -> None:
+    ring = (wal / "0" / "ring").read_bytes()[:length]
+    safe = [record for record in accepted if (record.value or b"") in ring]
+    with MockCluster() as cluster:
+        cluster.create_topic(TOPIC, partitions=2)
+        ledger = Ledger()
+        async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **SMALL) as producer:
+            await ledger.publish_all(producer, 20)
+            await producer.flush(timeout_ms=20_000)
+            figures = producer.statistics()
+            assert figures.accepted + figures.recovered == figures.delivered + figures.pending
+        consumed = await read_topic(cluster.bootstrap_servers, TOPIC)
+        verdict = judge([*accepted, *ledger.accepted], consumed)
+        assert [*verdict.wrong, *verdict.out_of_order, *verdict.foreign] == [], verdict
+        assert verdict.repeated == 0, verdict
+        assert set(verdict.missing).isdisjoint(record.record_id for record in safe), verdict
+        assert set(verdict.missing).isdisjoint(record.record_id for record in ledger.accepted), verdict
+
+
+@pytest.mark.parametrize("length", [0, 512, 65536, 65536 + 100])
+def test_a_checkpoint_cut_under_a_running_producer_costs_nothing(tmp_path: Path, length: int) -> None:
+    """Its copies are written again and again, and a directory with a readable ring can do without."""
+    done = play(publish_on_a_cut_ring, tmp_path, "checkpoint", length)
+    accepted = heard(done.stdout)
+    assert len(accepted) == 240
+    asyncio.run(deliver_what_is_left(tmp_path / "wal", accepted, 1 << 30))
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("cut", [1, 130, 500, 4096, SLOT // 2, SLOT - 200])
+async def test_a_ring_cut_between_two_runs_delivers_what_is_left_and_counts_what_is_missing_of_a_sealed_slot(
+    tmp_path: Path, cut: int
+) -> None:
+    """Cut inside its last sealed slot: the seal in front still tells how many there were."""
+    ledger, wal = Ledger(), tmp_path / "wal"
+    with MockCluster() as cluster:
+        cluster.create_topic(TOPIC, partitions=2)
+        async with RecoverableProducer(wal, bootstrap_servers=NOWHERE, **CLOSED_AT_ONCE) as producer:
+            await ledger.publish_all(producer, 100)
+        path = wal / "0" / "ring"
+        content = path.read_bytes()
+        sealed = max(at for at in range(0, len(content), SLOT) if content[at + 64 : at + 68] != bytes(4)) + SLOT
+        os.truncate(path, sealed - cut)
+        left = [record for record in ledger.accepted if (record.value or b"") in content[: sealed - cut]]
+        gone = [
+            record for record in ledger.accepted if (record.value or b"") in content[:sealed] and record not in left
+        ]
+        async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **SMALL) as producer:
+            await producer.flush(timeout_ms=20_000)
+            figures = producer.statistics()
+            assert (figures.recovered, figures.missing) == (len(left), len(gone))
+            ledger.accepted = left
+            await ledger.publish_all(producer, 20)
+            await producer.flush(timeout_ms=20_000)
+        await ledger.check_kafka(cluster.bootstrap_servers)
