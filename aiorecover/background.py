@@ -8,6 +8,7 @@ spare        the next slot, ahead of need      when the ring asks
 """
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -124,7 +125,7 @@ class Background:
             message = (
                 f"the files of the directory were removed or replaced: stop, restore them, start anew path={wrong}"
             )
-            self._directory.poison(WalIOError(None, message))
+            self._directory.poison(WalIOError(errno.ENOENT, message))
             log.critical("nothing more is accepted: %s", message)
 
     async def _fsync_loop(self) -> None:
@@ -152,4 +153,6 @@ class Background:
                     log.warning("no room for another slot error=%s", error)
                 self.full = True
             else:
+                if self.full:  # somebody else made the room: delivery did not wake who waits for it
+                    self._on_room()
                 self.full = False

@@ -196,7 +196,7 @@ class Ring:
     def _roll(self, length: int) -> None:
         """Go on to the next slot. May be entered again by a signal handler: whoever comes first wins."""
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.with_traceback(None)  # else it would grow with each refusal, and keep every record
         if length > self.largest:
             message = "the record does not fit a slot: raise slot_bytes for a new directory"
             raise RecordTooLargeError(f"{message} bytes={length} slot_bytes={self._slot_bytes}")
@@ -491,14 +491,14 @@ class Ring:
 
         """
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.with_traceback(None)  # else it would grow with each refusal, and keep every record
         try:
             self._file.sync()
         except WalIOError as error:
             self.poison(error)
             raise
         if self.failure is not None:  # poisoned meanwhile: nobody may count on what this one flushed
-            raise self.failure
+            raise self.failure.with_traceback(None)  # else it would grow with each refusal, and keep every record
 
     def poison(self, error: WalError) -> None:
         """Accept and recycle nothing until reopened (I7); delivery goes on."""

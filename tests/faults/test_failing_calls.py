@@ -187,6 +187,29 @@ def test_no_publisher_of_a_group_is_released_by_a_flush_that_failed(tmp_path: Pa
     play(refuse_group, tmp_path, env=libfiu())
 
 
+def kept_by(error: BaseException | None) -> int:
+    """How many frames of the stack an error keeps alive, with all that stands in them."""
+    count, trace = 0, error.__traceback__ if error is not None else None
+    while trace is not None:
+        count, trace = count + 1, trace.tb_next
+    return count
+
+
+async def refuse_for_long(place: Path) -> None:
+    ledger = Ledger()
+    async with RecoverableProducer(place / "wal", bootstrap_servers=NOWHERE, **CLOSED_AT_ONCE) as producer:
+        with failing(FDATASYNC, errno.EIO):
+            few = kept_by(await ledger.publish_until_refused(producer))
+            assert few > 0
+            for _ in range(100):
+                last = await ledger.publish(producer)
+            assert kept_by(last) <= few + 5
+
+
+def test_refusals_of_a_failed_ring_do_not_pile_up_in_memory(tmp_path: Path) -> None:
+    play(refuse_for_long, tmp_path, env=libfiu())
+
+
 # -- short writes ----------------------------------------------------------------------------------------------------
 
 

@@ -219,3 +219,40 @@ async def waiting(ledger: Ledger, producer: RecoverableProducer) -> "asyncio.Tas
 
 def test_publishers_that_wait_for_room_get_it_from_delivery(tmp_path: Path) -> None:
     play(wait_for_room, tmp_path, "delivery", prefix=small_disk(tmp_path))
+
+
+def test_publishers_that_wait_for_room_get_it_from_whoever_frees_the_disk(tmp_path: Path) -> None:
+    play(wait_for_room, tmp_path, "a stranger", prefix=small_disk(tmp_path))
+
+
+# -- holes -----------------------------------------------------------------------------------------------------------
+
+
+async def use_a_copy_with_holes(place: Path) -> None:
+    """A copy of the directory has holes where zeros were, and then the disk is full."""
+    ledger, wal = Ledger(), place / "wal"
+    with MockCluster() as cluster:
+        cluster.create_topic(TOPIC, partitions=2)
+        async with RecoverableProducer(wal, bootstrap_servers=NOWHERE, **{**SMALL, "stop_timeout_ms": 0}) as producer:
+            await ledger.publish_all(producer, 20)
+            await asyncio.sleep(0.1)  # the next slot is ready: all zeros
+        ring = wal / "0" / "ring"
+        content = ring.read_bytes()
+        assert content.endswith(bytes(SLOT))
+        with ring.open("r+b") as file:
+            file.truncate(len(content) - SLOT)
+            file.truncate(len(content))
+        with only(place, 0):
+            async with RecoverableProducer(
+                wal, bootstrap_servers=NOWHERE, **{**SMALL, "stop_timeout_ms": 0}
+            ) as producer:
+                error = await ledger.publish_until_refused(producer)
+                ledger.check_counts(producer)
+            assert type(error) is WalFullError
+        async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **SMALL) as producer:
+            await ledger.publish_all(producer, 20)
+        await ledger.check_kafka(cluster.bootstrap_servers)
+
+
+def test_a_copy_with_holes_is_never_a_signal_on_a_full_disk(tmp_path: Path) -> None:
+    play(use_a_copy_with_holes, tmp_path, prefix=small_disk(tmp_path))
