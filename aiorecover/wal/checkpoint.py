@@ -14,6 +14,7 @@ from typing import Protocol
 import msgspec
 
 from aiorecover.errors import WalCorruptError, WalFormatError
+from aiorecover.wal import format as fmt
 from aiorecover.wal.checksum import crc32
 
 MAGIC = b"\x89AIOCHK\n"
@@ -104,9 +105,20 @@ def unpack(data: bytes) -> Copy:
         )
         raise WalFormatError(message)
     try:
-        return Copy("valid", generation, _decode(body))
-    except msgspec.MsgspecError:
+        checkpoint = _decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return Copy("damaged")
+    return Copy("valid", generation, checkpoint) if _can_be(checkpoint) else Copy("damaged")
+
+
+def _can_be(checkpoint: Checkpoint) -> bool:
+    """A checksum proves that the bytes are whole, not that they make sense: what follows computes with them."""
+    return (
+        0 <= checkpoint.producer_id < 1 << 64
+        and 0 < checkpoint.epoch <= fmt.EPOCH_MAX
+        and 0 <= checkpoint.watermark < fmt.position(checkpoint.epoch + 1, 0)  # else new records were taken for settled
+        and 0 <= checkpoint.moved < fmt.position(checkpoint.epoch + 1, 0)
+    )
 
 
 class CheckpointFile:

@@ -155,6 +155,7 @@ class Reader:
                 if not self._ring.live:
                     return False
                 self._enter(self._ring.live[0])
+                self._report_before(self._ring.live[0])
                 continue
             sealed = slot.sealed  # before its end is looked up: a signal handler may fill it and go on meanwhile
             end = self._ring.end_of(slot)
@@ -184,10 +185,17 @@ class Reader:
         self._dead_end = 0
 
     def _report_between(self, slot: Slot, following: Slot) -> None:
-        """A whole slot is gone: the sequences of one epoch do not join."""
-        first = following.header.first_sequence
-        if slot.header.epoch == following.header.epoch and self.expected < first:
-            self._report(following, self.expected, first - 1, fmt.FIRST_FRAME)
+        """A whole slot is gone: the sequences of one epoch do not join, or those of the next one do not start at 1."""
+        same = slot.header.epoch == following.header.epoch
+        self._report(following, self.expected if same else 1, following.header.first_sequence - 1, fmt.FIRST_FRAME)
+
+    def _report_before(self, oldest: Slot) -> None:
+        """The oldest slots are gone, and were not recycled: the watermark does not cover them.
+
+        Without a watermark (both checkpoint copies lost) nobody knows what was recycled.
+        """
+        if self._ring.floor:
+            self._report(oldest, 1, oldest.header.first_sequence - 1, fmt.FIRST_FRAME)
 
     def _finish(self, slot: Slot) -> None:
         """The end of a slot is reached: everything in it is counted."""

@@ -56,22 +56,23 @@ def classify(index: int, head: bytes, end: bytes) -> SlotFound:
     counts, and a slot with one zero and one torn copy never held a frame: it is blank.
     """
     headers = [fmt.unpack_slot_header(part) for part in (head, end)]
-    valid = [header for header in headers if header is not None]
+    valid = [header for header in headers if header is not None and fmt.header_fits(header)]
     if not valid:
         zero = [not any(part[: fmt.HEADER_BYTES]) for part in (head, end)]
         return SlotFound(index, "blank" if any(zero) else "damaged")
     header = max(valid, key=lambda found: found.ordinal)
     seals = [fmt.unpack_seal(part[fmt.SEAL_OFFSET :], header.salt) for part in (head, end)]
-    return SlotFound(index, "live", header, next((seal for seal in seals if seal is not None), None))
+    fitting = (seal for seal in seals if seal is not None and fmt.seal_fits(seal, header))
+    return SlotFound(index, "live", header, next(fitting, None))
 
 
 def slot_bytes_of(copies: Iterable[Copy], headers: Iterable[fmt.SlotHeader | None], default: int) -> int:
     """The stored slot size, which wins over the option; ``default`` for an empty directory."""
     for copy in copies:
-        if copy.checkpoint is not None:
+        if copy.checkpoint is not None and fmt.possible_slot_bytes(copy.checkpoint.slot_bytes):
             return copy.checkpoint.slot_bytes
     for header in headers:
-        if header is not None:
+        if header is not None and fmt.possible_slot_bytes(header.slot_bytes):
             return header.slot_bytes
     return default
 
@@ -87,7 +88,8 @@ def plan(copies: Sequence[Copy], slots: Iterable[SlotFound]) -> Plan:
     """The state to start from.
 
     Raises:
-        WalCorruptError: the ring mixes two producers, or an ordinal stands twice: files were copied together.
+        WalCorruptError: the ring mixes two producers or two slot sizes, or an ordinal stands twice: files were
+            copied together.
 
     """
     slots = list(slots)
@@ -97,6 +99,7 @@ def plan(copies: Sequence[Copy], slots: Iterable[SlotFound]) -> Plan:
         key=lambda life: life.header.ordinal,
     )
     producer_id = _producer_id(newest, lives)
+    _check_one_size(copies, lives)
     epochs = [copy.checkpoint.epoch for copy in copies if copy.checkpoint is not None]
     epochs += [life.header.epoch for life in lives]
     watermark = newest.watermark if newest is not None else 0
@@ -138,3 +141,11 @@ def _producer_id(newest: Checkpoint | None, lives: Sequence[Life]) -> int | None
         message = "the ring holds one slot twice: it was copied together from several states"
         raise WalCorruptError(message)
     return next(iter(owners), None)
+
+
+def _check_one_size(copies: Iterable[Copy], lives: Iterable[Life]) -> None:
+    sizes = {life.header.slot_bytes for life in lives}
+    sizes |= {copy.checkpoint.slot_bytes for copy in copies if copy.checkpoint is not None}
+    if len(sizes) > 1:
+        message = "the directory mixes files with slots of several sizes: restore each from its own copy"
+        raise WalCorruptError(f"{message} slot_bytes={sorted(sizes)}")
