@@ -9,6 +9,7 @@ import sys
 
 PROOFS = {
     "kills": "kill -9 of the publishing process, every record looked for in a real Kafka",
+    "fuzz": "arbitrary files and arbitrary frames, found by atheris",
 }
 
 
