@@ -17,6 +17,7 @@ log = logging.getLogger("aiorecover.wal")
 
 WINDOW = 128 * 1024  # about 600 records: parsing and dispatching one window takes 1-2 ms of the loop
 READ_AHEAD = 2 * 1024 * 1024  # the kernel fetches this much while we work on a window
+FIRST_PIECE = 4 * 1024  # looked through first behind a damaged place: most often a page or a sector is gone
 
 _unpack = fmt.FRAME.unpack_from
 
@@ -343,20 +344,41 @@ class Reader:
             )
 
     def _next_frame(self, slot: Slot, limit: int) -> tuple[int, int] | None:
-        """The next valid frame behind ``offset``, found by its settle word (never by trying every byte)."""
-        buffer = memoryview(bytearray(limit - self.offset))
-        count = self._ring.file.read_into(buffer, slot.file_offset + self.offset)
-        data = bytes(buffer[:count])
-        hits = (_hits(data, word.to_bytes(4, "little")) for word in (slot.open_word, slot.salt))
-        for hit in sorted(at for found in hits for at in found):
-            at = hit - fmt.SETTLE_WORD * fmt.WORD
-            if at < 0:
-                continue
-            length, check, sequence, _ = _unpack(data, at)
-            between = sequence - self.expected  # the checksum covers 32 bits of the sequence: more frames than fit?
-            if 0 <= between <= at // fmt.FRAME_BYTES and _frame_holds(data, at, length, check, sequence, slot.salt):
-                return self.offset + at, sequence
+        """The next valid frame behind ``offset``, found by its settle word (never by trying every byte).
+
+        Read in pieces, small ones first: a thousand damaged places in a slot must not cost a thousand slots.
+        """
+        begin, size = self.offset, FIRST_PIECE
+        while begin < limit:
+            data = self._piece(slot, begin, min(size, limit - begin))
+            for at in _frames_in(data, slot):
+                found = self._found(slot, data, begin, at, limit)
+                if found is not None:
+                    return found
+            if len(data) < min(size, limit - begin):  # the file was cut
+                return None
+            begin += max(len(data) - fmt.SETTLE_WORD * fmt.WORD, fmt.WORD)  # a header on the edge is whole next time
+            size = min(2 * size, WINDOW)
         return None
+
+    def _found(self, slot: Slot, data: bytes, begin: int, at: int, limit: int) -> tuple[int, int] | None:
+        """The frame whose header stands at ``at`` of ``data``: its place and sequence, if it holds."""
+        length, check, sequence, _ = _unpack(data, at)
+        place = begin + at
+        between = sequence - self.expected  # the checksum covers 32 bits of the sequence: more frames than fit?
+        if not 0 <= between <= (place - self.offset) // fmt.FRAME_BYTES:
+            return None
+        end = at + fmt.FRAME_BYTES + (0 if length & fmt.SKIP_BIT else length)
+        if begin + end > limit:
+            return None
+        if end > len(data):
+            data, at = self._piece(slot, place, end - at), 0
+        return (place, sequence) if _frame_holds(data, at, length, check, sequence, slot.salt) else None
+
+    def _piece(self, slot: Slot, begin: int, length: int) -> bytes:
+        buffer = bytearray(length)
+        count = self._ring.file.read_into(memoryview(buffer), slot.file_offset + begin)
+        return bytes(buffer[:count])
 
 
 def _frame_holds(data: bytes | memoryview, at: int, length: int, check: int, sequence: int, salt: int) -> bool:
@@ -366,6 +388,13 @@ def _frame_holds(data: bytes | memoryview, at: int, length: int, check: int, seq
     if end > len(data):
         return False
     return (crc32(data[at + fmt.FRAME_BYTES : end], salt) ^ sequence) & fmt.MASK32 == check
+
+
+def _frames_in(data: bytes, slot: Slot) -> list[int]:
+    """Where a frame's header stands whole, if the settle word behind it is one."""
+    words = (word.to_bytes(fmt.WORD, "little") for word in (slot.open_word, slot.salt))
+    places = (at - fmt.SETTLE_WORD * fmt.WORD for word in words for at in _hits(data, word))
+    return sorted(at for at in places if at >= 0)
 
 
 def _hits(data: bytes, word: bytes) -> list[int]:
