@@ -32,6 +32,8 @@ READ_TIMES = (
 )
 LIMIT = 64  # entries at once: several turns for each slot
 
+LARGEST_SEQUENCE = LARGEST_DAMAGE = 1 << 16  # no ring of these sizes holds as many
+
 Tally = collections.Counter[str]
 """How often inputs came to what end."""
 
@@ -125,9 +127,6 @@ def _missing(opened: Opened) -> list[Position]:
     if sum(last - first + 1 for _, first, last in ranges) > LARGEST_DAMAGE:
         return []  # forged: nobody wrote so many
     return [(epoch, number) for epoch, first, last in ranges for number in range(first, last + 1)]
-
-
-LARGEST_DAMAGE = 1 << 16  # sequences; no ring of these sizes holds as many
 
 
 def _goes_on(opened: Opened, outcome: Outcome) -> None:
@@ -263,11 +262,12 @@ def _valid_pieces(ring: bytes) -> Iterator[tuple[object, ...]]:
 
 
 def _valid_frames(ring: bytes, start: int, salt: int) -> Iterator[tuple[object, ...]]:
+    """A frame in its place counts whatever its settle word is; so every sequence that may be one is tried."""
     words = struct.unpack_from(f"<{SLOT // fmt.WORD}I", ring, start)
-    for place, word in enumerate(words):
-        at = (place - fmt.SETTLE_WORD) * fmt.WORD
-        if word not in {salt, salt ^ fmt.MASK32} or at < 0:
+    for place, low, high, word in zip(range(SLOT), words[2:], words[3:], words[4:], strict=False):
+        if word not in {salt, salt ^ fmt.MASK32} and not (0 < low < LARGEST_SEQUENCE and not high):
             continue
+        at = place * fmt.WORD
         length, check, sequence, state = struct.unpack_from("<IIQI", ring, start + at)
         payload = ring[start + at + fmt.FRAME_BYTES : start + min(SLOT, at + fmt.FRAME_BYTES + length)]
         data = struct.pack("<I", length) if length & fmt.SKIP_BIT else payload
