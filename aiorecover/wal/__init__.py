@@ -89,7 +89,8 @@ Recovery, on opening
     2. Read both checkpoint copies; the valid one with the higher generation counts.
     3. The slot size: from a checkpoint, else from the first header found. A file that was cut inside a slot gets its
        length back: what is left there is read like any damage.
-    4. Classify every slot by its two header copies: blank, live, damaged (`recovery.classify`).
+    4. Classify every slot by its two header copies: blank, live, damaged (`recovery.classify`). What nobody writes (an
+       epoch of 0, a seal beyond the slot's end) counts as damaged, though its checksum holds.
     5. Order the lives by ordinal; free those that the watermark covers (`recovery.plan`).
     6. Epoch = 1 + the highest in both copies and all headers; both copies are written and flushed (I5).
     7. Flush the directory, wal_dir and its parents. The backlog is not read: frames are verified when they are read.
@@ -97,6 +98,8 @@ Recovery, on opening
 
 A frame that does not hold (damage, or a hole that a dying process left behind a nested publish) is passed: the reader
 looks for the next valid frame of this life, delivers from there, and reports exactly which sequences are not there.
+So it does for a whole slot that is gone, as far as the others tell: one with nothing of its epoch behind it, or before
+the oldest when no watermark tells what was recycled, cannot be missed.
 
 System assumptions
     Stores through a shared mapping survive the death of the process. fdatasync makes everything stored before it, also

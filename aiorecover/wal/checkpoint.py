@@ -15,6 +15,7 @@ from typing import Protocol
 import msgspec
 
 from aiorecover.errors import WalCorruptError, WalError, WalFormatError
+from aiorecover.wal import format as fmt
 from aiorecover.wal.checksum import crc32
 from aiorecover.wal.suffix import Suspicion
 
@@ -132,9 +133,24 @@ def unpack(data: bytes) -> Copy:
         )
         raise WalFormatError(message)
     try:
-        return Copy("valid", generation, _decode(body))
-    except msgspec.MsgspecError:
+        checkpoint = _decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
         return Copy("damaged")
+    return Copy("valid", generation, checkpoint) if _can_be(checkpoint) else Copy("damaged")
+
+
+def _can_be(checkpoint: Checkpoint) -> bool:
+    """A checksum proves that the bytes are whole, not that they make sense: what follows computes with them."""
+    beyond = fmt.position(checkpoint.epoch + 1, 0)  # there, records of the next epoch would be taken for settled
+    rings = (checkpoint.main, checkpoint.retry, checkpoint.dead)
+    return (
+        0 <= checkpoint.producer_id < 1 << 64
+        and 0 < checkpoint.epoch <= fmt.EPOCH_MAX
+        and all(0 <= position < beyond for position in (checkpoint.moved, checkpoint.suspect.up_to))
+        and all(0 <= position < beyond for ring in rings for position in (ring.watermark, ring.flushed))
+        and all(0 < ring.next_ordinal < 1 << 63 for ring in rings)
+        and 0 <= checkpoint.suspect.since <= checkpoint.suspect.generation <= checkpoint.epoch
+    )
 
 
 class CheckpointFile:

@@ -41,6 +41,9 @@ FIRST_FRAME = RESERVED
 SEQUENCE_WORD = 2  # a frame's words: 0 length, 1 CRC, 2-3 sequence, 4 settle word
 SETTLE_WORD = 4
 
+SLOT_BYTES_MIN = 1 << 14
+SLOT_BYTES_MAX = 1 << 30
+
 SEAL_MAGIC = b"SEAL"
 
 if sys.byteorder != "little":  # settle words are stored through a native view of the mapping
@@ -161,6 +164,34 @@ def unpack_slot_header(data: bytes | memoryview) -> SlotHeader | None:
         )
         raise WalFormatError(message)
     return SlotHeader(slot_bytes, producer_id, ordinal, epoch, salt, first, created)
+
+
+def possible_slot_bytes(size: int) -> bool:
+    """Whether slots can have this size: a power of two within the limits."""
+    return SLOT_BYTES_MIN <= size <= SLOT_BYTES_MAX and size & (size - 1) == 0
+
+
+def header_fits(header: SlotHeader) -> bool:
+    """Whether a slot can begin so: a checksum proves that the bytes are whole, not that they make sense."""
+    return (
+        possible_slot_bytes(header.slot_bytes)
+        and 0 < header.ordinal < 1 << 63  # the next one fits, too
+        and 0 < header.epoch <= EPOCH_MAX
+        and header.salt not in {0, MASK32}
+        and 0 < header.first_sequence <= SEQUENCE_MASK
+    )
+
+
+def seal_fits(seal: Seal, header: SlotHeader) -> bool:
+    """Whether a slot with this header can end as the seal says."""
+    frames = seal.last_sequence - header.first_sequence + 1
+    room = seal.tail - FIRST_FRAME
+    return (
+        FIRST_FRAME <= seal.tail <= header.slot_bytes - RESERVED
+        and seal.tail % WORD == 0
+        and 0 <= seal.count <= frames <= room // FRAME_BYTES
+        and seal.last_sequence <= SEQUENCE_MASK
+    )
 
 
 def pack_seal(seal: Seal, salt: int) -> bytes:

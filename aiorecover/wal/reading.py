@@ -22,6 +22,7 @@ READ_AHEAD = 2 * 1024 * 1024  # the kernel fetches this much while we work on a 
 READ_ATTEMPTS = 5  # how often a place that cannot be read is asked for, a second apart, before it counts as damaged
 PAGE = 4096  # what is given up around a place that cannot be read
 BAD_PAGES = 64  # in one piece, before the rest of it is given up too: each may take the disk half a minute
+FIRST_PIECE = 4 * 1024  # looked through first behind a damaged place: most often a page or a sector is gone
 
 NO_MARK = fmt.MARKS - 1
 
@@ -192,6 +193,7 @@ class Reader:
                 if not self._ring.live:
                     return False
                 self._enter(self._ring.live[0])
+                self._report_before(self._ring.live[0])
                 continue
             sealed = slot.sealed  # before its end is looked up: a signal handler may fill it and go on meanwhile
             end = self._ring.end_of(slot)
@@ -221,10 +223,17 @@ class Reader:
         self._dead_end = 0
 
     def _report_between(self, slot: Slot, following: Slot) -> None:
-        """A whole slot is gone: the sequences of one epoch do not join."""
-        first = following.header.first_sequence
-        if slot.header.epoch == following.header.epoch and self.expected < first:
-            self._report(following, self.expected, first - 1, fmt.FIRST_FRAME)
+        """A whole slot is gone: the sequences of one epoch do not join, or those of the next one do not start at 1."""
+        same = slot.header.epoch == following.header.epoch
+        self._report(following, self.expected if same else 1, following.header.first_sequence - 1, fmt.FIRST_FRAME)
+
+    def _report_before(self, oldest: Slot) -> None:
+        """The oldest slots are gone, and were not recycled: the watermark does not cover them.
+
+        Without a watermark (both checkpoint copies lost) nobody knows what was recycled.
+        """
+        if self._ring.floor:
+            self._report(oldest, 1, oldest.header.first_sequence - 1, fmt.FIRST_FRAME)
 
     def _finish(self, slot: Slot) -> None:
         """The end of a slot is reached: everything in it is counted."""
@@ -426,20 +435,41 @@ class Reader:
             )
 
     def _next_frame(self, slot: Slot, limit: int) -> tuple[int, int] | None:
-        """The next valid frame behind ``offset``, found by its settle word (never by trying every byte)."""
-        buffer = memoryview(bytearray(limit - self.offset))
-        count = self._read_into(buffer, slot.file_offset + self.offset)
-        data = bytes(buffer[:count])
-        halves = ((word >> fmt.MARK_BITS).to_bytes(2, "little") for word in (slot.open_word, slot.salt))
-        for hit in sorted(at for half in halves for at in _hits(data, half)):
-            at = hit - fmt.SETTLE_WORD * fmt.WORD
-            if at < 0:
-                continue
-            length, check, sequence, _ = _unpack(data, at)
-            between = sequence - self.expected  # the checksum covers 32 bits of the sequence: more frames than fit?
-            if 0 <= between <= at // fmt.FRAME_BYTES and _frame_holds(data, at, length, check, sequence, slot.salt):
-                return self.offset + at, sequence
+        """The next valid frame behind ``offset``, found by its settle word (never by trying every byte).
+
+        Read in pieces, small ones first: a thousand damaged places in a slot must not cost a thousand slots.
+        """
+        begin, size = self.offset, FIRST_PIECE
+        while begin < limit:
+            data = self._piece(slot, begin, min(size, limit - begin))
+            for at in _frames_in(data, slot):
+                found = self._found(slot, data, begin, at, limit)
+                if found is not None:
+                    return found
+            if len(data) < min(size, limit - begin):  # the file was cut
+                return None
+            begin += max(len(data) - fmt.SETTLE_WORD * fmt.WORD, fmt.WORD)  # a header on the edge is whole next time
+            size = min(2 * size, WINDOW)
         return None
+
+    def _found(self, slot: Slot, data: bytes, begin: int, at: int, limit: int) -> tuple[int, int] | None:
+        """The frame whose header stands at ``at`` of ``data``: its place and sequence, if it holds."""
+        length, check, sequence, _ = _unpack(data, at)
+        place = begin + at
+        between = sequence - self.expected  # the checksum covers 32 bits of the sequence: more frames than fit?
+        if not 0 <= between <= (place - self.offset) // fmt.FRAME_BYTES:
+            return None
+        end = at + fmt.FRAME_BYTES + (0 if length & fmt.SKIP_BIT else length)
+        if begin + end > limit:
+            return None
+        if end > len(data):
+            data, at = self._piece(slot, place, end - at), 0
+        return (place, sequence) if _frame_holds(data, at, length, check, sequence, slot.salt) else None
+
+    def _piece(self, slot: Slot, begin: int, length: int) -> bytes:
+        buffer = bytearray(length)
+        count = self._read_into(memoryview(buffer), slot.file_offset + begin)
+        return bytes(buffer[:count])
 
 
 def _frame_holds(data: bytes | memoryview, at: int, length: int, check: int, sequence: int, salt: int) -> bool:
@@ -449,6 +479,13 @@ def _frame_holds(data: bytes | memoryview, at: int, length: int, check: int, seq
     if end > len(data):
         return False
     return crc32(data[at + fmt.FRAME_BYTES : end], salt + sequence) == check
+
+
+def _frames_in(data: bytes, slot: Slot) -> list[int]:
+    """Where a frame's header stands whole, if the settle word behind it is one."""
+    halves = ((word >> fmt.MARK_BITS).to_bytes(2, "little") for word in (slot.open_word, slot.salt))
+    places = (at - fmt.SETTLE_WORD * fmt.WORD for half in halves for at in _hits(data, half))
+    return sorted(at for at in places if at >= 0)
 
 
 def _hits(data: bytes, half: bytes) -> list[int]:

@@ -79,22 +79,23 @@ def classify(index: int, head: bytes, end: bytes) -> SlotFound:
     counts, and a slot with one zero and one torn copy never held a frame: it is free.
     """
     headers = [fmt.unpack_slot_header(part) for part in (head, end)]
-    valid = [header for header in headers if header is not None]
+    valid = [header for header in headers if header is not None and fmt.header_fits(header)]
     if not valid:
         zero = [not any(part[: fmt.HEADER_BYTES]) for part in (head, end)]
         return SlotFound(index, "blank" if all(zero) else "torn" if any(zero) else "damaged")
     header = max(valid, key=lambda found: found.ordinal)
     seals = [fmt.unpack_seal(part[fmt.SEAL_OFFSET :], header.salt) for part in (head, end)]
-    return SlotFound(index, "live", header, next((seal for seal in seals if seal is not None), None))
+    fitting = (seal for seal in seals if seal is not None and fmt.seal_fits(seal, header))
+    return SlotFound(index, "live", header, next(fitting, None))
 
 
 def slot_bytes_of(copies: Iterable[Copy], headers: Iterable[fmt.SlotHeader | None], default: int) -> int:
     """The stored slot size, which wins over the option; ``default`` for an empty directory."""
     for copy in copies:
-        if copy.checkpoint is not None:
+        if copy.checkpoint is not None and fmt.possible_slot_bytes(copy.checkpoint.slot_bytes):
             return copy.checkpoint.slot_bytes
     for header in headers:
-        if header is not None:
+        if header is not None and fmt.possible_slot_bytes(header.slot_bytes):
             return header.slot_bytes
     return default
 
@@ -117,6 +118,7 @@ def plan(
     newest = max(copies, key=lambda copy: copy.generation).checkpoint
     _check_readable(copies, newest, [slot for slots in rings for slot in slots])
     headers = [slot.header for slots in rings for slot in slots if slot.header is not None]
+    _check_one_size(copies, headers)
     epochs = [copy.checkpoint.epoch for copy in copies if copy.checkpoint is not None]
     epochs += [header.epoch for header in headers]
     last_epoch = max(epochs, default=0)
@@ -226,3 +228,11 @@ def _producer_id(newest: Checkpoint | None, headers: Sequence[fmt.SlotHeader]) -
         message = "the directory mixes files of several producers: restore each from its own copy"
         raise WalCorruptError(f"{message} producers={len(owners)}")
     return next(iter(owners), None)
+
+
+def _check_one_size(copies: Iterable[Copy], headers: Iterable[fmt.SlotHeader]) -> None:
+    sizes = {header.slot_bytes for header in headers}
+    sizes |= {copy.checkpoint.slot_bytes for copy in copies if copy.checkpoint is not None}
+    if len(sizes) > 1:
+        message = "the directory mixes files with slots of several sizes: restore each from its own copy"
+        raise WalCorruptError(f"{message} slot_bytes={sorted(sizes)}")

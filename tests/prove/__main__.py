@@ -9,6 +9,9 @@ import sys
 
 PROOFS = {
     "kills": "kill -9 of the publishing process, every record looked for in a real Kafka",
+    "fuzz": "arbitrary files and arbitrary frames, found by atheris",
+    "mutants": "small changes of aiorecover.wal, and whether its tests notice",
+    "coverage": "how much of aiorecover.wal its own unit tests reach",
 }
 
 

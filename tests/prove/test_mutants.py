@@ -1,0 +1,55 @@
+"""What a mutant is; whether the tests notice them is the long proof."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.prove.mutants import PACKAGE, ROOT, Mutant, mutants_of
+
+SOURCE = '''"""1 < 2"""
+LIMIT: int = 4  # é is two bytes
+
+
+def decide(a, b):
+    """Not this: 1 + 1."""
+    log.info("nor this", 1 + 1)
+    message = f"nor {a + b}"
+    for item in a:
+        if item < b and not item.done:
+            break
+        item.count += call("é", b)
+    return a - b
+'''
+
+EXPECTED = [
+    ("LIMIT: int = 4  # é is two bytes", "LIMIT: int = (4 + 1)  # é is two bytes"),
+    ("if item < b and not item.done:", "if item <= b and not item.done:"),
+    ("if item < b and not item.done:", "if item < b or not item.done:"),
+    ("if item < b and not item.done:", "if item < b and (item.done):"),
+    ("if item < b and not item.done:", "if not (item < b and not item.done):"),
+    ("break", "continue"),
+    ('item.count += call("é", b)', "pass"),
+    ('item.count += call("é", b)', 'item.count += call(b, "é")'),
+    ("return a - b", "return a + b"),
+    ("return a - b", "return None"),
+]  # fmt: skip
+
+
+def test_every_change_is_made_where_it_belongs_and_what_is_only_said_is_left_alone() -> None:
+    changed = [mutant.lines(SOURCE) for mutant in mutants_of("module.py", SOURCE)]
+    assert sorted(changed) == sorted(EXPECTED)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / PACKAGE).glob("*.py")), ids=lambda path: path.name)
+def test_every_mutant_of_the_package_differs_in_one_place_and_compiles(path: Path) -> None:
+    source = path.read_text()
+    found: list[Mutant] = mutants_of("module.py", source)
+    texts = {mutant.apply(source) for mutant in found}
+    assert source not in texts
+    assert len(texts) == len(found)
+
+
+def test_the_same_seed_chooses_the_same_mutants() -> None:
+    found = mutants_of("module.py", SOURCE)
+    assert random.Random(5).sample(found, 4) == random.Random(5).sample(mutants_of("module.py", SOURCE), 4)

@@ -1,0 +1,48 @@
+"""Damage costs what it spans: many damaged places in a large slot do not hold up the loop."""
+
+from aiorecover.wal.reading import FIRST_PIECE, WINDOW
+from tests.wal.memory import FaultyFile
+from tests.wal.rig import Disk, Opened, found, missing
+
+LARGE_SLOT = 4 * 1024 * 1024
+HOLES = 200
+
+
+class CountingFile(FaultyFile):
+    bytes_read = 0
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        count = super().read_into(buffer, offset)
+        self.bytes_read += count
+        return count
+
+
+def lived_in(size: int) -> Opened:
+    opened = Opened(Disk(CountingFile("ring"), max_slots=2, slot_bytes=LARGE_SLOT))
+    opened.fill_slot(b"x" * size)
+    return opened
+
+
+def test_two_hundred_holes_in_a_slot_cost_a_window_each_and_not_a_slot_each() -> None:
+    opened = lived_in(500)
+    step = LARGE_SLOT // (HOLES + 1)
+    for hole in range(HOLES):
+        opened.disk.ring.damage(1000 + hole * step, bytes(64))
+    with opened.dies() as following:
+        came = {position for position, _ in found(following.read())}
+        assert came | set(missing(following.ring)) == set(opened.accepted)
+        assert HOLES <= len(missing(following.ring)) <= 2 * HOLES
+        assert isinstance(following.disk.ring, CountingFile)
+        assert following.disk.ring.bytes_read <= 2 * LARGE_SLOT + HOLES * (WINDOW + 4 * FIRST_PIECE)
+
+
+def test_the_next_frame_is_found_wherever_it_stands_to_the_pieces_that_are_read() -> None:
+    """Its header may lie across the edge of two pieces, and its payload may be larger than any."""
+    for gap in range(FIRST_PIECE - 40, FIRST_PIECE + 40, 4):
+        for size in (10, 3 * WINDOW):
+            opened = Opened(Disk(max_slots=2, slot_bytes=LARGE_SLOT))
+            lost, kept = opened.append(b"l" * gap, b"k" * size)
+            opened.disk.ring.damage(128, bytes(20))
+            with opened.dies() as following:
+                assert [position for position, _ in found(following.read())] == [kept]
+                assert missing(following.ring) == [lost]

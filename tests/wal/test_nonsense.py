@@ -1,0 +1,113 @@
+"""A checksum that holds over what makes no sense, and whole slots that are gone: refused or reported, never a crash."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from aiorecover.errors import WalCorruptError
+from aiorecover.wal import format as fmt
+from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, RingState, pack, unpack
+from aiorecover.wal.recovery import classify
+from aiorecover.wal.suffix import Suspicion
+from tests.wal.rig import SLOT, Opened, found, missing
+
+HEADER = fmt.SlotHeader(SLOT, producer_id=7, ordinal=1, epoch=1, salt=0xABCD, first_sequence=1, created_ms=0)
+SEAL = fmt.Seal(count=2, tail=fmt.FIRST_FRAME + 400, last_sequence=2)
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {"slot_bytes": 0},
+        {"slot_bytes": SLOT + 1},
+        {"slot_bytes": 1 << 31},
+        {"ordinal": 0},
+        {"ordinal": (1 << 64) - 1},
+        {"epoch": 0},
+        {"epoch": fmt.EPOCH_MAX + 1},
+        {"salt": 0},
+        {"salt": fmt.MASK32},
+        {"first_sequence": 0},
+        {"first_sequence": fmt.SEQUENCE_MASK + 1},
+    ],
+    ids=str,
+)
+def test_a_slot_whose_header_cannot_be_is_damaged(nonsense: dict[str, int]) -> None:
+    packed = fmt.pack_slot_header(dataclasses.replace(HEADER, **nonsense)).ljust(fmt.RESERVED, b"\0")
+    assert classify(3, packed, packed).state == "damaged"
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {"tail": SLOT - fmt.RESERVED + 4},
+        {"tail": 0xFFFF_FFFC},
+        {"tail": fmt.FIRST_FRAME - 4},
+        {"tail": SEAL.tail + 1},
+        {"count": 3},
+        {"last_sequence": fmt.SEQUENCE_MASK + 1},
+        {"last_sequence": 21},
+    ],
+    ids=str,
+)
+def test_a_seal_that_does_not_fit_its_slot_is_none(nonsense: dict[str, int]) -> None:
+    def reserved(seal: fmt.Seal) -> bytes:
+        return (fmt.pack_slot_header(HEADER) + fmt.pack_seal(seal, HEADER.salt)).ljust(fmt.RESERVED, b"\0")
+
+    bad, good = reserved(dataclasses.replace(SEAL, **nonsense)), reserved(SEAL)
+    assert classify(0, bad, bad).seal is None
+    assert classify(0, bad, good).seal == classify(0, good, bad).seal == SEAL
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {"producer_id": -1},
+        {"epoch": 0},
+        {"epoch": fmt.EPOCH_MAX + 1},
+        {"main": RingState(watermark=-1)},
+        {"main": RingState(watermark=fmt.position(3, 0))},
+        {"retry": RingState(flushed=fmt.position(3, 0))},
+        {"dead": RingState(next_ordinal=0)},
+        {"suspect": Suspicion(fmt.position(3, 0), 1, 1)},
+        {"suspect": Suspicion(1, generation=3, since=1)},
+        {"moved": -1},
+        {"moved": fmt.position(3, 0)},
+    ],
+    ids=str,
+)
+def test_a_checkpoint_that_cannot_be_is_damaged(nonsense: dict[str, Any]) -> None:
+    content = {"producer_id": 7, "epoch": 2, "main": RingState(fmt.position(2, 9)), "slot_bytes": SLOT}
+    assert unpack(pack(Checkpoint(**content), 1)).state == "valid"  # type: ignore[arg-type]
+    assert unpack(pack(Checkpoint(**content | nonsense), 1)).state == "damaged"  # type: ignore[arg-type]
+
+
+def test_files_with_slots_of_two_sizes_are_refused() -> None:
+    opened = Opened()
+    opened.append(b"here")
+    disk = opened.disk.after_death()
+    content = opened.directory.checkpoint
+    other = Checkpoint(producer_id=content.producer_id, epoch=content.epoch, slot_bytes=2 * SLOT)
+    CheckpointFile(disk.checkpoint).write_both(other)
+    disk.ring.allocate(0, 2 * SLOT)
+    with pytest.raises(
+        WalCorruptError, match=rf"slots of several sizes: restore .* slot_bytes=\[{SLOT}, {2 * SLOT}\]$"
+    ):
+        disk.open()
+
+
+@pytest.mark.parametrize("gone", [0, 2, 3])  # 1 is the end of its epoch: nothing tells that it was there
+def test_the_records_of_a_whole_slot_that_is_gone_are_missing_at_the_start_of_an_epoch_too(gone: int) -> None:
+    opened = Opened()
+    recycled = opened.fill_slot()
+    slots = [opened.fill_slot(), opened.fill_slot()]
+    opened.settle(opened.read()[: len(recycled)])
+    assert opened.checkpoint() == 1  # from here on the watermark tells what was recycled
+    opened = opened.dies()
+    slots += [opened.fill_slot(), opened.fill_slot(), opened.fill_slot()]
+    opened.disk.ring.damage(opened.ring.live[gone].file_offset, bytes(SLOT))
+    following = opened.dies()
+    came = [position for position, _ in found(following.read())]
+    assert missing(following.ring) == slots[gone]
+    assert came == [position for slot in slots if slot != slots[gone] for position in slot]
