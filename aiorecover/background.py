@@ -79,10 +79,13 @@ class Background:
         """One fdatasync of the ring that begins now."""
         await self._keeper.submit(self._directory.sync)
 
-    async def checkpoint(self) -> int:
-        """Capture the state, make it durable, free what it covers; the number of slots freed (I1, I4)."""
+    async def checkpoint(self, *, closed: bool = False) -> int:
+        """Capture the state, make it durable, free what it covers; the number of slots freed (I1, I4).
+
+        ``closed``: nothing will be stored any more.
+        """
         async with self._checkpointing:
-            captured = self._directory.next_checkpoint()
+            captured = self._directory.next_checkpoint(closed=closed)
             await self._keeper.submit(self._directory.write_checkpoint, captured)
             self.checkpoints += 1
             freed = self._directory.recycle(captured)
@@ -113,10 +116,13 @@ class Background:
             ring = self._directory.ring
             due = clock() - last >= interval
             self._check_files()
-            if ring.recyclable or (due and ring.watermark() != mark):
+            left = ring.spares.full and ring.leave()
+            if left or ring.recyclable or (due and ring.watermark() != mark):
                 mark = ring.watermark()
                 await self.checkpoint()
+            if due:
                 last = clock()
+                await self._keeper.submit(self._directory.shrink)
 
     def _check_files(self) -> None:
         """Records stored in files that nobody can open any more would be lost at the next start."""
@@ -144,10 +150,10 @@ class Background:
                 async with asyncio.timeout(SPARE_LOOK):
                     await self._spare_wanted.wait()
             self._spare_wanted.clear()
-            if not self._directory.ring.wants_spare:
+            if not self._directory.wants_spare:
                 continue
             try:
-                await self._keeper.submit(self._directory.ring.prepare_spare)
+                await self._keeper.submit(self._directory.prepare_spares)
             except WalFullError as error:
                 if not self.full:
                     log.warning("no room for another slot error=%s", error)

@@ -83,7 +83,7 @@ class Opened:
     async def _last_checkpoint(self, limit: float) -> None:
         try:
             async with asyncio.timeout(limit):
-                await self.background.checkpoint()
+                await self.background.checkpoint(closed=True)
         except Exception as error:  # noqa: BLE001 - the directory is recovered from what is durable
             log.warning("no last checkpoint: the next start reads more error=%r", error)
 
@@ -113,8 +113,8 @@ class Opened:
             undeliverable=delivery.dispatcher.undeliverable,
             epoch=ring.epoch,
             watermark=ring.watermark(),
-            bytes_used=ring.bytes_used,
-            bytes_allocated=ring.bytes_allocated,
+            bytes_used=sum(one.bytes_used for one in self.directory.rings),
+            bytes_allocated=sum(one.bytes_allocated for one in self.directory.rings),
             checkpoints=self.background.checkpoints,
             rebuilds=max(0, delivery.session.rebuilds),
             batches_resent=delivery.sender.resent,

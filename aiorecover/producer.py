@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -41,6 +42,7 @@ from aiorecover.serialization import (
     value_encoder,
 )
 from aiorecover.statistics import Statistics
+from aiorecover.waiting import WaitingLine
 from aiorecover.wal.directory import Options
 from aiorecover.wal.keeper import Keeper
 from aiorecover.wal.storage import OPERATING_SYSTEM
@@ -87,7 +89,7 @@ class RecoverableProducer:
         self._life = "created"
         self._opened: Opened | None = None
         self._stopping: asyncio.Task[int] | None = None
-        self._room: set[asyncio.Future[None]] = set()
+        self._waiting = WaitingLine()
         self._append: Callable[[bytes, object], tuple[int, int]] = self._refuse  # the ring's, while it is open
         self._turn_ends = 0  # the next publish looks closer once the clock is past this
         self._turn_started = 0
@@ -130,7 +132,7 @@ class RecoverableProducer:
             keeper.stop()
             raise self._closed_error()
         self._opened = opened = Opened(
-            self._config, keeper, directory, on_idle=self._on_dispatcher_idle, on_room=self._wake_waiting_publishers
+            self._config, keeper, directory, on_idle=self._on_dispatcher_idle, on_room=self._waiting.wake
         )
         self._append = directory.ring.append
         self.producer_id = directory.producer_id
@@ -174,7 +176,7 @@ class RecoverableProducer:
     def _stopped(self, _: "asyncio.Task[int]") -> None:
         self._life = "stopped"
         self._append = self._refuse
-        self._wake_waiting_publishers()
+        self._waiting.wake_all()
 
     async def __aenter__(self) -> Self:
         """Start."""
@@ -438,26 +440,29 @@ class RecoverableProducer:
     # -- room --------------------------------------------------------------------------------------------------------
 
     async def _store_when_room(self, *fields: Any) -> Receipt:
-        """Try again each time that slots were freed, up to ``full_timeout_ms``."""
-        until = self._loop.time() + self._config.full_timeout_ms / 1000
-        while True:
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._room.add(waiter)
-            try:
-                await asyncio.wait({waiter}, timeout=max(0.0, until - self._loop.time()))
-            finally:
-                self._room.discard(waiter)
-            self._look(time.time_ns())  # open still? and whoever sleeps is woken for what is stored now
-            try:
-                return self._store(*fields)
-            except WalFullError:
-                if self._loop.time() >= until:
-                    raise
+        """Stand in line until there is room, up to ``full_timeout_ms``."""
+        self._append = self._refuse_full  # whoever comes now stands behind us
+        try:
+            return await self._waiting.store(partial(self._store_in_turn, *fields), self._config.full_timeout_ms / 1000)
+        finally:
+            if not self._waiting and self._append == self._refuse_full:
+                self._append = self._get_append()
 
-    def _wake_waiting_publishers(self) -> None:
-        for waiter in self._room:
-            if not waiter.done():
-                waiter.set_result(None)
+    def _store_in_turn(self, *fields: Any) -> Receipt:
+        self._look(time.time_ns())  # open still? and whoever sleeps is woken for what is stored now
+        self._append = self._get_append()
+        try:
+            return self._store(*fields)
+        finally:
+            self._append = self._refuse_full
+
+    def _get_append(self) -> Callable[[bytes, object], tuple[int, int]]:
+        opened = self._opened
+        return opened.directory.ring.append if opened is not None and self._life == "running" else self._refuse
+
+    def _refuse_full(self, _payload: bytes, _fields: object) -> tuple[int, int]:
+        message = "the ring is full and others wait for room already: await publish, or free space"
+        raise WalFullError(f"{message} waiting={len(self._waiting)}")
 
     # -- delivery ----------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,10 @@ LAYERS = [
     ["aiorecover.background"],
     ["aiorecover.delivery"],
     ["aiorecover.wal"],
-    [f"aiorecover.{base}" for base in ("statistics", "config", "serialization", "receipt", "record", "errors")],
+    [
+        f"aiorecover.{base}"
+        for base in ("waiting", "statistics", "config", "serialization", "receipt", "record", "errors")
+    ],
 ]
 PUBLIC = 1
 

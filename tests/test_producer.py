@@ -380,7 +380,7 @@ async def test_a_full_ring_refuses_and_goes_on_once_delivery_freed_it(
         for number in range(stored, stored + 1000):
             await second.publish(name, b"%06d" % number + b"x" * 1000)
         await second.flush(timeout_ms=30_000)
-        assert second.statistics().bytes_allocated <= 65536 * 4
+        assert second.statistics().bytes_allocated <= 65536 * (4 + 2)  # and the reserved slots of the other rings
     assert [int((r.value or b"")[:6]) for r in await consumed(kafka, name)] == list(range(stored + 1000))
 
 

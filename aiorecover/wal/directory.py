@@ -10,12 +10,13 @@ wal_dir/            0700
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
-from aiorecover.errors import WalError
+from aiorecover.errors import WalError, WalFullError
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination, RingState
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.ring import Ring
@@ -143,6 +144,32 @@ class Directory:
         self.retry.recycle(durable.retry.watermark)
         self.dead.recycle(durable.dead.watermark)
         return self.ring.recycle(max(durable.main.watermark, durable.moved), moved=durable.moved)
+
+    @property
+    def wants_spare(self) -> bool:
+        """A ring's next slot is not ready yet: let the keeper call `prepare_spares`."""
+        return any(ring.wants_spare for ring in self.rings)
+
+    def prepare_spares(self) -> None:
+        """Have the next slots ready (the keeper's thread).
+
+        The retry and the dead ring have one reserved from the opening on: a full disk must not keep the main ring from
+        being freed. Where there was no room for it, or it was used, it is tried again here, before the main ring grows.
+
+        Raises:
+            WalFullError: there is no room in the main ring.
+
+        """
+        for ring in (self.retry, self.dead):
+            if ring.wants_spare:
+                with suppress(WalFullError):
+                    ring.prepare_spare()
+        if self.ring.wants_spare:
+            self.ring.prepare_spare()
+
+    def shrink(self) -> int:
+        """Give back to the disk what was not needed for long; bytes (the keeper's thread)."""
+        return sum(ring.spares.shrink() * ring.slot_bytes for ring in self.rings)
 
     def poison(self, error: WalError) -> None:
         """Accept and recycle nothing until reopened (I7), and leave word of it for the next opening.
