@@ -38,6 +38,10 @@ PURE = {
     "aiorecover.wal.recovery": (),
     "aiorecover.wal.checkpoint": (),  # its file is handed in
     "aiorecover.wal.checksum": (),
+    "aiorecover.wal.compaction": (),
+    "aiorecover.wal.moved": (),
+    "aiorecover.wal.room": (),
+    "aiorecover.wal.suffix": (),
     "aiorecover.delivery.lane": (),
     "aiorecover.delivery.outcomes": ("asyncio.CancelledError",),  # an error like the others, to be looked up
     "aiorecover.delivery.partitioner": (),

@@ -7,9 +7,14 @@ Purpose
     survives the death of the process. What a power cut may take is the choice of the ``fsync`` dial. Whatever is not
     settled is found again by the next opening, in order.
 
+Three rings, one format
+    ``ring`` (what was published), ``retry`` (what was moved out of its way), ``dead`` (what Kafka will never take):
+    three files of an instance directory, each with ordinals and gapless sequences of its own. In the last two a frame's
+    payload begins with the record's place of origin.
+
 Constraints (the invariants that all modules keep; numbers as cited in code and tests)
     I1  A slot is recycled only when a durable checkpoint's watermark (or P) covers its last position, everything in it
-        is settled, and no reader stands in it.
+        is settled (or moved), and no reader stands in it.
     I2  A frame counts only if its checksum holds for this life of the slot and its sequence is the one expected there.
     I3  A settle word is stored only after the acknowledgement, and only by a handle of the slot's present life.
     I4  A checkpoint says only what was captured before its fdatasync began; its two copies alternate.
@@ -65,12 +70,41 @@ Ring file: slots of equal size, a power of two (default 16 MiB), one after the o
     │ settle            │ 4    │ 16     │
     └───────────────────┴──────┴────────┘
 
+    Checkpoint copy, 28 bytes and the body (MessagePack), padded to 512; two copies, 64 KiB apart
+    ┌───────────────────┬──────┬────────┐
+    │ field             │ size │ offset │
+    ├───────────────────┼──────┼────────┤
+    │ magic             │ 8    │ 0      │
+    │ version           │ 2    │ 8      │
+    │ zero              │ 2    │ 10     │
+    │ length            │ 4    │ 12     │
+    │ generation        │ 8    │ 16     │
+    │ crc               │ 4    │ 24     │
+    └───────────────────┴──────┴────────┘
+
+    Moved record, 16 bytes before the payload in the retry and the dead ring
+    ┌───────────────────┬──────┬────────┐
+    │ field             │ size │ offset │
+    ├───────────────────┼──────┼────────┤
+    │ position          │ 8    │ 0      │
+    │ partition         │ 4    │ 8      │
+    │ zero              │ 4    │ 12     │
+    └───────────────────┴──────┴────────┘
+
 The salt is 32 random bits of the slot's present life. A frame's checksum is the CRC-32 of its payload (of a skip frame:
-of its length), begun with salt plus sequence modulo 2^32, so frames of an earlier life cannot pass. The settle word is
-the salt's complement while the frame waits, and the salt once it is settled: no stale store of an earlier life and no
-flipped bit can settle a frame, and a reader that lost its way finds the next frame by looking for these two words (the
-design had zero for a frame that waits; the complement makes resynchronising possible without trying every byte). Zero
-is never a frame: a frame has a sequence of 1 or more.
+of its length), begun with salt plus sequence modulo 2^32, so frames of an earlier life cannot pass.
+
+The settle word is the salt's complement while the frame waits; once it is settled it is the salt with a mark in its low
+half: the generation in which it was stored, which the lane suffix rule needs. The high halves of two following lives
+differ, also from each other's complement. So no stale store of an earlier life and no flipped bit can settle a frame,
+and a reader that lost its way finds the next frame by looking for these words (the design had zero for a frame that
+waits, and the bare salt for one that is settled; the complement makes resynchronising possible without trying every
+byte, the mark makes the suffix rule hold through a second crash). Zero is never a frame: a frame has a sequence of 1 or
+more. The last KiB of a slot of the main ring stays unused, so that every record also fits a slot of the other rings.
+
+A checkpoint says: epoch, slot size, destination, the boot of the machine; of each ring the watermark, the next ordinal
+(a slot that is cut off takes its header with it) and the newest position that a flush has covered; P; which settle
+words are suspect; whether the end was clean, and whether a flush had failed.
 
 Operations
     append      Checksum first; then tail and sequence are advanced and the frame stored, header and payload in one
@@ -80,38 +114,73 @@ Operations
     roll        The full slot is sealed at both ends, then the next slot's header is stored, the copy at the end first,
                 then its first frame. Slots are allocated by posix_fallocate ahead of need.
     settle      The frame's settle word, in the page cache.
-    checkpoint  Captured on the loop; then fdatasync of the ring, write and fdatasync of the older copy (I4).
+    checkpoint  Captured on the loop; then fdatasync of the rings, write and fdatasync of the older copy (I4).
     recycle     Oldest first, what a durable checkpoint covers (I1). The slot keeps its bytes until its next life.
-    read        The newest frames from memory (a bounded array beside the ring), all others by preadv.
+    move        The oldest slot, once only stalled lanes wait for what it holds, and copying it gains space
+                (`compaction`): its unsettled frames are copied to the retry ring, the retry ring is flushed, and then a
+                checkpoint with P, the slot's last position, makes the move (`moving`). From there on originals up to P
+                are void. Copies of a move that was never made do not count: they stand behind what the newest
+                checkpoint knows of the retry ring, and the next opening marks them settled, or the checkpoint after it
+                would bring them to life. A record in flight meanwhile is settled in both places.
+    rewrite     The retry ring, once under half of it is unsettled: copied to its own end, flushed, and made by a
+                checkpoint whose retry watermark covers the originals.
+    grow        A slot at a time, up to ``wal_max_bytes`` and down to ``wal_min_free_bytes``; full and not full again
+                are two marks (`room`). The retry and the dead ring have a slot reserved from the opening on, so that a
+                full disk cannot keep the main ring from being freed. A full ring whose one slot holds nothing any more
+                gives up that slot.
+    shrink      Free slots at the end of the file that nobody needed for a minute are cut off. A durable checkpoint
+                covers them and knows an ordinal above theirs; nothing maps them; one thread changes file sizes.
+    sync        One at a time. Publishers who wait (``fsync="always"``) are released only by one that began after their
+                store, and only if no flush has failed (`sync`).
+    read        The newest frames from memory (a bounded array beside the ring), all others by preadv. A place that
+                cannot be read is asked for again, for some seconds; then it counts as damaged.
 
 Recovery, on opening
     1. Lock the instance directory (flock), compare the inode with the path.
-    2. Read both checkpoint copies; the valid one with the higher generation counts.
-    3. The slot size: from a checkpoint, else from the first header found. A file that was cut inside a slot gets its
-       length back: what is left there is read like any damage.
-    4. Classify every slot by its two header copies: blank, live, damaged (`recovery.classify`). What nobody writes (an
-       epoch of 0, a seal beyond the slot's end) counts as damaged, though its checksum holds.
-    5. Order the lives by ordinal; free those that the watermark covers (`recovery.plan`).
-    6. Epoch = 1 + the highest in both copies and all headers; both copies are written and flushed (I5).
-    7. Flush the directory, wal_dir and its parents. The backlog is not read: frames are verified when they are read.
-    8. The first reader to reach the end of a slot that a crash left open seals it.
+    2. Read both checkpoint copies; the valid one with the higher generation counts. A checksum proves that bytes are
+       whole, not that they make sense: what nobody writes (an epoch of 0, a seal beyond the slot's end) is damage.
+    3. The slot size: from a checkpoint, else from the first header found.
+    4. Classify every slot of the three rings by its two header copies: blank, torn (its first life was being begun),
+       live, damaged (`recovery.classify`). A file that was cut inside a slot gets its length back: what is left there
+       is read like any damage.
+    5. Refuse what would mean guessing (below). Order the lives by ordinal; free those that watermark or P cover
+       (`recovery.plan`). Both copies lost: nothing is known to be settled, and P is the last position before the oldest
+       main slot that survives.
+    6. Epoch = 1 + the highest in both copies and all headers. Settle words are suspect after another boot or a failed
+       flush, unless the end was clean; also where a copy is damaged.
+    7. In the same boot, unless the end was clean: have every page written again that no flush is known to cover. After
+       a failed flush the kernel calls lost pages clean, and the next flush would pass them over.
+    8. Write and flush both copies with the new epoch (I5).
+    9. Mark the copies of moves that were never made. Reserve a slot each for the retry and the dead ring.
+   10. Flush the directory, wal_dir and its parents. The backlog is not read: frames are verified when they are read.
+   11. The first reader to reach the end of a slot that a crash left open seals it.
+
+The lane suffix rule (`suffix`), where settle words are suspect: within a lane, everything behind the first frame that
+is not settled counts as unsettled; a lone stale record sent after newer ones would leave an old value in a compacted
+topic. Records without key and partition count by their own word. Whoever reads knows the lanes, so it judges; what it
+delivers again is settled with the mark of the present generation. The suspicion ends once every slot of that time is
+recycled.
 
 A frame that does not hold (damage, or a hole that a dying process left behind a nested publish) is passed: the reader
-looks for the next valid frame of this life, delivers from there, and reports exactly which sequences are not there.
-So it does for a whole slot that is gone, as far as the others tell: one with nothing of its epoch behind it, or before
-the oldest when no watermark tells what was recycled, cannot be missed.
+looks for the next valid frame of this life, delivers from there, and reports exactly which sequences are not there. So
+it does for a whole slot that is gone, and for a tail that a flush had covered, as far as the others tell: a slot with
+nothing of its epoch behind it that no flush had covered cannot be missed.
 
 System assumptions
     Stores through a shared mapping survive the death of the process. fdatasync makes everything stored before it, also
     through mappings, survive a power cut, or fails. 512-byte sectors are written whole; nothing is assumed of larger
-    pieces or of their order. The file system is not copy-on-write (there, full disks can still hit mapped stores), and
-    nobody else truncates or writes the files.
+    pieces or of their order: the kernel may write any page at any time. The file system is not copy-on-write (there,
+    full disks can still hit mapped stores), and nobody else truncates or writes the files. The boot id tells whether
+    the machine was down (Linux; elsewhere every opening is taken for one after a power cut).
 
 Refused, and why
-    Files of two producers in one directory, one ordinal twice, a newer format version, another program's files, a
-    symbolic link, another user's directory: each would mean guessing about records that people cannot get back.
+    Files of two producers in one directory, slots of two sizes, one ordinal twice, files with something in them of
+    which nothing can be read, a newer format version, another program's files, a symbolic link, another user's
+    directory: each would mean guessing about records that people cannot get back.
 
 Limitations of this version
-    Compaction into a retry ring, the dead ring, the lane suffix rule after a power cut, shrinking, and rewriting after
-    a failed fsync are not there yet. The checkpoint carries P (``moved``) already; it is always 0.
+    Nobody moves slots or reads the retry ring but the tests yet: the drain that delivers from there is to come, and so
+    are the entries of the dead ring. ``wal_max_bytes`` bounds
+    each ring, not their sum. A flush that failed in a process which died before it could leave word of it is only made
+    good by step 7, not by the suffix rule.
 """

@@ -75,7 +75,7 @@ class Directory:
     producer_id: str
     checkpoint: Checkpoint
     file_system: FileSystem
-    copies_from: int | None = field(default=None)  # retry position before a move that is not made yet
+    copies_from: int | None = field(default=None)  # retry position before the copies that are not made to count yet
 
     @property
     def rings(self) -> tuple[Ring, Ring, Ring]:
@@ -83,19 +83,27 @@ class Directory:
         return self.ring, self.retry, self.dead
 
     def next_checkpoint(
-        self, *, moved: int | None = None, closed: bool = False, destination: Destination | None = None
+        self,
+        *,
+        moved: int | None = None,
+        rewritten: int | None = None,
+        closed: bool = False,
+        destination: Destination | None = None,
     ) -> Checkpoint:
         """Capture what a checkpoint says now, before its flush begins (I4).
 
         Args:
             moved: the P of a move whose copies are stored; None keeps it.
+            rewritten: retry position up to which everything was copied to the end of the retry ring; None: nothing.
             closed: nothing will be stored any more.
             destination: None keeps it.
 
         """
         old = self.checkpoint
         retry = _state(self.retry)
-        if self.copies_from is not None:  # copies that do not count yet must be looked at by the next opening
+        if rewritten is not None:
+            retry = msgspec.structs.replace(retry, watermark=max(retry.watermark, rewritten))
+        elif moved is None and self.copies_from is not None:  # copies behind it do not count yet
             retry = msgspec.structs.replace(retry, flushed=min(retry.flushed, self.copies_from))
         return msgspec.structs.replace(
             old,
@@ -141,7 +149,7 @@ class Directory:
 
     def recycle(self, durable: Checkpoint) -> int:
         """Free what a durable checkpoint covers (I1); how many slots of the main ring."""
-        self.retry.recycle(durable.retry.watermark)
+        self.retry.recycle(durable.retry.watermark, moved=durable.retry.watermark)
         self.dead.recycle(durable.dead.watermark)
         return self.ring.recycle(max(durable.main.watermark, durable.moved), moved=durable.moved)
 

@@ -6,8 +6,12 @@
                 originals do not
     4. recycle  the slot
 
-A crash before step 3 leaves copies that do not count. The next opening marks them settled (`void_copies`); left as they
-are, the next move would bring them to life, because P rises above them. A move that fails marks its own.
+A crash before step 3 leaves copies that do not count. The next opening marks them settled (`void_copies`): they stand
+behind what the newest checkpoint knows of the retry ring. Left as they are, the next checkpoint would bring them to
+life. A move that fails marks its own.
+
+The retry ring is rewritten in the same way (`Rewrite`), once most of it is settled: copied to its own end, flushed, and
+a checkpoint whose retry watermark covers the originals makes the copies count in their place.
 """
 
 from collections.abc import Callable
@@ -79,23 +83,98 @@ class Move:
         self._reader.close()
 
 
-def void_copies(retry: Ring, moved: int, valid_up_to: int) -> int:
-    """Mark the copies of moves that were never made as settled; how many. Before anything else is read or appended.
+class Rewrite:
+    """The retry ring copied to its own end, so that the slots before can be freed; used like a `Move`.
 
-    ``valid_up_to``: retry position up to which all copies are known to count.
+    The originals count until a durable checkpoint's retry watermark covers them (``next_checkpoint(rewritten=…)``),
+    the copies from then on. Nobody else may append meanwhile.
+    """
+
+    def __init__(self, retry: Ring) -> None:
+        """Begin to copy; the copies start in a slot of their own.
+
+        Raises:
+            WalFullError: there is no room.
+
+        """
+        self.copies_from = retry.last_position
+        self._retry = retry
+        self._slots = list(retry.live)
+        retry.go_on()
+        self._reader: Reader | None = None
+        self._copies: list[tuple[Slot, int]] = []
+
+    def step(self, limit: int = STEP) -> bool:
+        """Copy up to ``limit`` frames; True when all are copied.
+
+        Raises:
+            WalFullError: there is no room: the copies so far count for nothing, `abandon` was called.
+
+        """
+        if self._reader is None:
+            if not self._slots:
+                return True
+            self._reader = Reader.inside(self._retry, self._slots[0], bytes)
+        run = self._reader.take(limit)
+        if run is None:
+            self._reader.close()
+            self._reader = None
+            self._slots.pop(0)
+            return False
+        try:
+            for place, payload in zip(run.places, run.records, strict=True):
+                self._copy(run.slot, place, payload)
+        except BaseException:
+            self.abandon()
+            raise
+        return False
+
+    def _copy(self, original: Slot, place: int, payload: bytes) -> None:
+        copy_place, sequence = self._retry.append(payload, None)
+        slot = self._retry.slot_of(sequence)
+        self._copies.append((slot, copy_place))
+        original.copies[place] = (self._retry, slot, copy_place)
+
+    def abandon(self) -> None:
+        """The copies must never count."""
+        if self._reader is not None:
+            self._reader.close()
+        for slot in self._retry.live:
+            slot.copies.clear()
+        for slot, place in self._copies:
+            self._retry.settle(slot, [place])
+        self._copies.clear()
+        self._slots.clear()
+
+
+def void_copies(retry: Ring, valid_up_to: int | None, moved: int) -> int:
+    """Mark the copies that were never made to count as settled; how many. Before anything else is read or appended.
+
+    Args:
+        retry: as opened.
+        valid_up_to: retry position up to which the newest checkpoint lets them count; None: there is no checkpoint,
+            and P decides.
+        moved: P.
+
     """
     count = 0
     for slot in list(retry.live):
-        if slot.sealed and slot.last_position <= valid_up_to:
+        if valid_up_to is not None and slot.sealed and slot.last_position <= valid_up_to:
             continue
         reader = Reader.inside(retry, slot, unpack_moved)
         while (run := reader.take(STEP)) is not None:
             places = [
                 place
-                for place, copy in zip(run.places, run.records, strict=True)
-                if isinstance(copy, Moved) and void(RETRY, copy.position, moved)
+                for place, sequence, copy in zip(run.places, run.sequences, run.records, strict=True)
+                if _is_void(fmt.position(slot.header.epoch, sequence), copy, valid_up_to, moved)
             ]
             retry.mark(slot, places)
             count += len(places)
         reader.close()
     return count
+
+
+def _is_void(position: int, copy: object, valid_up_to: int | None, moved: int) -> bool:
+    if valid_up_to is not None:
+        return position > valid_up_to
+    return isinstance(copy, Moved) and void(RETRY, copy.position, moved)

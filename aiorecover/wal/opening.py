@@ -114,7 +114,7 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
         checkpoint=checkpoint,
         file_system=options.file_system,
     )
-    void_copies(directory.retry, found.moved, found.retry.flushed if found.newest is not None else 0)
+    void_copies(directory.retry, found.retry.flushed if found.newest is not None else None, found.moved)
     _reserve(directory)
     return directory
 

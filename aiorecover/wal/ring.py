@@ -277,6 +277,16 @@ class Ring:
         """
         self.spares.prepare()
 
+    def go_on(self) -> None:
+        """Have the next record stored in a slot of its own.
+
+        Raises:
+            WalFullError: there is no room.
+
+        """
+        if self._slot.index >= 0 and not self._slot.sealed:
+            self._roll(0)
+
     def leave(self) -> bool:
         """Seal the slot that is written to, if nothing in it waits, so that it can be recycled; whether it was.
 

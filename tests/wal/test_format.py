@@ -14,6 +14,7 @@ from aiorecover.errors import WalFormatError
 from aiorecover.wal import checkpoint
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Checkpoint, Destination, RingState
+from aiorecover.wal.moved import MOVED, pack_moved
 from tests.wal.rig import Opened, found, missing
 
 HEADER = fmt.SlotHeader(
@@ -107,7 +108,13 @@ def sizes(layout: struct.Struct) -> list[int]:
     return [struct.calcsize(f"<{code}") for code in codes]
 
 
-LAYOUTS = [("Slot header", fmt.SLOT_HEADER), ("Seal", fmt.SEAL), ("Frame", fmt.FRAME)]
+LAYOUTS = [
+    ("Slot header", fmt.SLOT_HEADER),
+    ("Seal", fmt.SEAL),
+    ("Frame", fmt.FRAME),
+    ("Checkpoint copy", checkpoint.ENVELOPE),
+    ("Moved record", MOVED),
+]
 
 
 @pytest.mark.parametrize(("title", "layout"), LAYOUTS, ids=[title for title, _ in LAYOUTS])
@@ -142,6 +149,23 @@ def test_the_seal_box_names_what_stands_there() -> None:
         salt = HEADER.salt.to_bytes(4, "little")
         known = {"magic": fmt.SEAL_MAGIC, "salt": salt, "zero": bytes(size), "crc": packed[-4:]}
         assert stored == (known[name] if name in known else getattr(SEAL, name).to_bytes(size, "little")), name
+
+
+def test_the_checkpoint_box_names_what_stands_there() -> None:
+    packed = checkpoint.pack(Checkpoint(producer_id=1, epoch=2, slot_bytes=1 << 14), 0x0102030405060708)
+    length = len(packed.rstrip(b"\0")) - checkpoint.ENVELOPE.size
+    for name, size, offset in box("Checkpoint copy"):
+        stored = packed[offset : offset + size]
+        known = {"magic": checkpoint.MAGIC, "version": b"\1\0", "zero": bytes(size), "crc": stored}
+        numbers = {"generation": 0x0102030405060708, "length": length}
+        assert stored == (known[name] if name in known else numbers[name].to_bytes(size, "little")), name
+
+
+def test_the_box_of_a_moved_record_names_what_stands_there() -> None:
+    packed = pack_moved(0x0102030405060708, 9, b"payload")
+    expected = {"position": 0x0102030405060708, "partition": 9, "zero": 0}
+    for name, size, offset in box("Moved record"):
+        assert packed[offset : offset + size] == expected[name].to_bytes(size, "little"), name
 
 
 def test_the_frame_box_names_what_stands_there() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from aiorecover.errors import WalFullError, WalIOError
 from aiorecover.wal import format as fmt
-from aiorecover.wal.moved import NO_PARTITION, Moved, unpack_moved
-from aiorecover.wal.moving import Move
+from aiorecover.wal.moved import NO_PARTITION, Moved, pack_moved, unpack_moved
+from aiorecover.wal.moving import Move, Rewrite
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Entry
 from tests.wal.memory import broken, no_room
@@ -224,3 +224,91 @@ def test_the_retry_ring_has_numbers_of_its_own() -> None:
     assert [slot.header.first_sequence for slot in retry.live] == [1]
     assert retry.sequence == len(copies(opened))
     assert retry.last_position == fmt.position(opened.ring.epoch, retry.sequence)
+
+
+# -- rewriting the retry ring ----------------------------------------------------------------------------------------
+
+
+def stale(opened: Opened, *, every: int = 5) -> list[Moved]:
+    """A retry ring of several slots, most of it delivered: what still waits there."""
+    retry = opened.directory.retry
+    for number in range(300):
+        retry.append(pack_moved(fmt.position(1, number + 1), 0, b"%03d" % number * 60), None)
+    opened.directory.write_checkpoint(opened.directory.next_checkpoint(moved=fmt.position(1, 300)))
+    reader = Reader(retry, bytes)
+    for number, (slot, place, _, _) in enumerate(read(reader)):
+        if number % every:
+            retry.settle(slot, [place])
+    reader.close()
+    return copies(opened)
+
+
+def rewrite(opened: Opened, limit: int = 7) -> Rewrite:
+    rewriting = Rewrite(opened.directory.retry)
+    opened.directory.copies_from = rewriting.copies_from
+    copy_all(rewriting, limit)
+    return rewriting
+
+
+def copy_all(rewriting: Rewrite, limit: int) -> None:
+    while not rewriting.step(limit):
+        pass
+
+
+def end_rewriting(opened: Opened, rewriting: Rewrite) -> None:
+    captured = opened.directory.next_checkpoint(rewritten=rewriting.copies_from)
+    opened.directory.write_checkpoint(captured)
+    opened.directory.copies_from = None
+    opened.directory.recycle(captured)
+
+
+def test_a_rewritten_retry_ring_is_small_and_holds_the_same_in_the_same_order() -> None:
+    opened = Opened()
+    before = stale(opened)
+    slots = len(opened.directory.retry.live)
+    end_rewriting(opened, rewrite(opened))
+    assert len(opened.directory.retry.live) < slots / 2
+    assert copies(opened) == before
+    assert copies(opened.dies()) == before
+    for seed in range(10):
+        assert set(before) <= set(copies(opened.loses_power(seed)))
+
+
+def test_a_rewriting_that_was_not_ended_leaves_the_ring_as_it_was() -> None:
+    opened = Opened()
+    before = stale(opened)
+    rewrite(opened)
+    following = opened.dies()
+    assert copies(following) == before
+    end_rewriting(following, rewrite(following))
+    assert copies(following.dies()) == before
+
+
+def test_what_is_delivered_while_the_retry_ring_is_rewritten_counts_nowhere_any_more() -> None:
+    opened = Opened()
+    before = stale(opened)
+    reader = Reader(opened.directory.retry, bytes)
+    in_flight = read(reader)[:4]
+    reader.close()
+    rewriting = rewrite(opened)
+    for slot, place, _, _ in in_flight[:2]:
+        opened.directory.retry.settle(slot, [place])
+    end_rewriting(opened, rewriting)
+    for slot, place, _, _ in in_flight[2:]:
+        opened.directory.retry.settle(slot, [place])
+    assert copies(opened.dies()) == before[4:]
+
+
+def test_a_rewriting_without_room_is_as_if_it_had_never_begun() -> None:
+    opened = Opened()
+    before = stale(opened, every=1)
+    rewriting = Rewrite(opened.directory.retry)
+    opened.directory.copies_from = rewriting.copies_from
+    opened.disk.retry.before["allocate"] = no_room
+    with pytest.raises(WalFullError):
+        copy_all(rewriting, 20)
+    opened.disk.retry.before.clear()
+    opened.directory.copies_from = None
+    assert copies(opened) == before
+    opened.checkpoint()
+    assert copies(opened.dies()) == before
