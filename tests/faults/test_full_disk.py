@@ -11,12 +11,13 @@ import pytest
 
 from aiorecover import RecoverableProducer, WalFullError
 from aiorecover.testing import MockCluster
-from aiorecover.wal import directory
+from aiorecover.wal import storage
 from tests.faults.ledger import NOWHERE, SLOT, SMALL, TOPIC, Ledger, told
 from tests.faults.scene import play, small_disk
 
 PAGE = 4096
 FIRST_FILES = 3  # pages: the lock, and one for each copy of the checkpoint
+RESERVED = 2  # slots: of the retry and the dead ring
 
 
 def pages_free(place: Path) -> int:
@@ -44,9 +45,9 @@ def only(place: Path, pages: int) -> Iterator[None]:
 async def refuse_every_allocation(place: Path, asked: bool) -> None:
     """The Nth page that is asked for is not there, for every N up to a ring of several slots."""
     if not asked:
-        setattr(directory, "free_bytes", lambda _: 1 << 40)  # noqa: B010 - others took the room after the look
+        setattr(storage.FileSystem, "free_bytes", lambda *_: 1 << 40)  # noqa: B010 - others took the room after the look
     reached = set()
-    for pages in range(FIRST_FILES + 4 * SLOT // PAGE + 2):
+    for pages in range(FIRST_FILES + (RESERVED + 4) * SLOT // PAGE + 2):
         reached.add(await fill_and_mend(place, pages))
         shutil.rmtree(place / "wal")
     assert reached == {"opening", "no slot", "slots"}
@@ -82,7 +83,7 @@ async def fill(producer: RecoverableProducer, ledger: Ledger, pages: int) -> str
     """Until refused, and then some more, which must be refused in the same words."""
     errors = [await ledger.publish_until_refused(producer)]
     stored = len(ledger.accepted)
-    assert (stored > 0) == (pages >= FIRST_FILES + SLOT // PAGE)
+    assert (stored > 0) == (pages >= FIRST_FILES + (RESERVED + 1) * SLOT // PAGE)
     await asyncio.sleep(0.02)  # the background's attempts to have a slot ready come in between
     errors += [error for error in [await ledger.publish(producer) for _ in range(3)] if error is not None]
     assert len(errors) == 4
@@ -111,7 +112,7 @@ async def refuse_every_name(place: Path) -> None:
                 path.unlink()
             producer = RecoverableProducer(wal, bootstrap_servers=NOWHERE, **SMALL)
             refusal = await refused_to_start(producer)
-            assert (refusal is not None) == (number < 5), "wal_dir, the instance, lock, checkpoint, ring"
+            assert (refusal is not None) == (number < 7), "wal_dir, the instance, lock, checkpoint, three rings"
             if refusal is None:
                 await ledger.publish_all(producer, 5)
             else:
@@ -152,7 +153,7 @@ async def deliver_on_a_full_disk(place: Path) -> None:
     ledger, wal = Ledger(), place / "wal"
     with MockCluster() as cluster:
         cluster.create_topic(TOPIC, partitions=2)
-        with only(place, FIRST_FILES + 5 * SLOT // PAGE):
+        with only(place, FIRST_FILES + (RESERVED + 5) * SLOT // PAGE):
             producer = RecoverableProducer(wal, bootstrap_servers=NOWHERE, **SMALL)
             await producer.start()
             error = await ledger.publish_until_refused(producer)
