@@ -2,7 +2,7 @@
 
 It is one file in FUSE. A loop device stands on ``DIR/disk`` and ext4 on that, so the log holds the file system's own
 writes and flushes, in order. COUNTER is a file of eight bytes: how many entries the log has, raised before the loop
-device gets its answer. Whoever reads there right after an `fdatasync` returned knows a point of the log at which it had.
+device gets its answer. Who reads there right after an `fdatasync` returned knows a point of the log at which it had.
 
 One thread: a write that was answered before a flush came stands before it in the log, and is covered by it.
 """
@@ -17,6 +17,7 @@ from typing import Any
 
 import mfusepy
 
+from aiorecover.testing.mock_cluster_process import die_with_parent
 from tests.power.writelog import pack_flush, pack_write
 
 __all__ = ["COUNTER_BYTES", "DISK", "main"]
@@ -72,6 +73,7 @@ class LoggedDisk(mfusepy.Operations):  # type: ignore[misc]
 
 def main() -> None:
     """Serve until unmounted."""
+    die_with_parent(os.getppid())  # or the mount would outlive a run that was killed
     image, log, counter, directory = sys.argv[1:]
     disk = LoggedDisk(Path(image), Path(log), Path(counter))
     mfusepy.FUSE(disk, directory, foreground=True, nothreads=True, fsname="aiorecover-power")

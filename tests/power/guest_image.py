@@ -9,6 +9,7 @@ import compileall
 import hashlib
 import importlib.metadata
 import json
+import lzma
 import os
 import platform
 import py_compile
@@ -28,7 +29,8 @@ _REPOSITORY: Final = Path(__file__).parents[2]
 _CACHE: Final = _REPOSITORY / ".cache" / "power"
 _ORDERS: Final = "orders.json"
 _PACKAGES: Final = ("aiokafka", "async-timeout", "packaging", "typing-extensions", "msgspec", "aiofiles", "cramjam")
-_MODULES: Final = ("virtio_pci", "virtio_blk", "crc32c_generic", "ext4")
+_MODULES: Final = ("virtio_pci", "virtio_blk", "ext4")
+_HELPFUL: Final = ("crc32c_generic",)  # ext4 asks for it at mounting; later kernels have it built in
 _LEFT_OUT: Final = ("site-packages", "test", "tests", "idlelib", "ensurepip", "tkinter", "lib2to3", "config-*")
 _PROGRAMS: Final = {
     "qemu-system-x86_64": "qemu-system-x86",
@@ -70,7 +72,7 @@ def newest_kernel() -> tuple[Path, Path] | None:
     """Image and modules of a kernel that brings everything the guest needs."""
     for image in sorted(Path("/boot").glob("vmlinuz-*"), reverse=True):
         modules = Path("/lib/modules") / image.name.removeprefix("vmlinuz-")
-        if (modules / "modules.dep").exists() and all(_with_dependencies(modules, [name]) for name in _MODULES):
+        if all(name in _brought(modules) for name in _MODULES):
             return image, modules
     return None
 
@@ -155,9 +157,9 @@ def program_files(modules: Path) -> bytes:
     """Start script, kernel modules, aiorecover and these tests, as a cpio archive."""
     files: dict[str, bytes] = {"bin/busybox": Path(str(shutil.which("busybox"))).read_bytes()}
     files["init"] = _INIT.format(python=os.path.realpath(sys.executable), orders=f"/repository/{_ORDERS}").encode()
-    order = _with_dependencies(modules, _MODULES)
+    order = _with_dependencies(modules, [*_MODULES[:-1], *_HELPFUL, _MODULES[-1]])
     files["modules/order"] = "\n".join(path.name for path in order).encode()
-    files.update({f"modules/{path.name}": path.read_bytes() for path in order})
+    files.update({f"modules/{path.name}": _unpacked(path) for path in order})
     for source in _sources():
         name = Path("repository") / source.relative_to(_REPOSITORY)
         files[str(name)] = source.read_bytes()
@@ -185,10 +187,7 @@ def with_orders(archive: bytes, orders: Mapping[str, object]) -> bytes:
 
 def _with_dependencies(modules: Path, names: Iterable[str]) -> list[Path]:
     """Module files in the order in which they can be loaded; without those that the kernel has built in."""
-    lines = (modules / "modules.dep").read_text(encoding="ascii").splitlines()
-    table = {
-        Path(path).name.partition(".")[0].replace("-", "_"): (path, rest.split()) for path, _, rest in _split(lines)
-    }
+    table = {_module_name(path): (path, rest.split()) for path, _, rest in _listed(modules / "modules.dep")}
     order: dict[str, None] = {}
     for name in names:
         path, needs = table.get(name, ("", []))
@@ -196,8 +195,25 @@ def _with_dependencies(modules: Path, names: Iterable[str]) -> list[Path]:
     return [modules / path for path in order if path]
 
 
-def _split(lines: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    return (line.partition(":") for line in lines)
+def _brought(modules: Path) -> set[str]:
+    """Names of the modules that the kernel has, built in or to be loaded."""
+    return {_module_name(path) for name in ("modules.dep", "modules.builtin") for path, *_ in _listed(modules / name)}
+
+
+def _listed(table: Path) -> list[tuple[str, str, str]]:
+    if not table.exists():
+        return []
+    return [line.partition(":") for line in table.read_text(encoding="ascii").splitlines()]
+
+
+def _module_name(path: str) -> str:
+    return Path(path).name.partition(".")[0].replace("-", "_")
+
+
+def _unpacked(module: Path) -> bytes:
+    """Distributions pack modules; busybox does not unpack them."""
+    data = module.read_bytes()
+    return lzma.decompress(data) if module.suffix == ".xz" else data
 
 
 def _cpio(files: Mapping[str, bytes]) -> bytes:

@@ -1,3 +1,4 @@
+import lzma
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,19 @@ def test_modules_are_loaded_behind_what_they_need(modules: Path) -> None:
     order = guest_image._with_dependencies(modules, ["virtio_pci", "ext4"])
     names = [path.name for path in order]
     assert names == ["virtio.ko", "virtio-pci.ko.xz", "jbd2.ko", "crc16.ko", "ext4.ko"]
+
+
+def test_a_module_that_is_built_in_is_there_too(modules: Path) -> None:
+    (modules / "modules.builtin").write_text("kernel/drivers/block/virtio_blk.ko\n", encoding="ascii")
+    assert {"virtio_blk", "virtio_pci", "ext4"} <= guest_image._brought(modules)
+    assert guest_image._with_dependencies(modules, ["virtio_blk"]) == []
+
+
+def test_packed_modules_are_unpacked(tmp_path: Path) -> None:
+    packed, plain = tmp_path / "a.ko.xz", tmp_path / "b.ko"
+    packed.write_bytes(lzma.compress(b"module"))
+    plain.write_bytes(b"module")
+    assert guest_image._unpacked(packed) == guest_image._unpacked(plain) == b"module"
 
 
 def test_orders_stand_behind_the_programs_for_the_kernel_to_unpack_both() -> None:

@@ -85,6 +85,7 @@ def test_the_next_life_knows_nothing_of_what_came_after_the_power_cut() -> None:
     following = ledger().after(Found(2), 1)
     following.hear([Said("O", 1, (1,)), Said("A", 1, (1, 1, 0))], publishers=2)
     assert following.complaints == []
+    assert following.required(1) == {(1, 1): (8, 0)}
 
 
 @pytest.mark.parametrize(

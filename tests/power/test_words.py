@@ -21,6 +21,7 @@ def test_what_is_said_is_heard() -> None:
         "A 4 1 2 3",
         "A 4 1 2 33 ",
         "A 4 1 2 .",
+        "A 4 1 2 3 33",
         "A 4 1 2 3[  9.1] sysrq: Resetting",
         "A 4 1 -2 3 .",
         "recovered",

@@ -90,6 +90,25 @@ def test_the_superblock_is_one_piece_as_ext4_assumes() -> None:
     ]
 
 
+def test_one_write_may_be_missing_among_many_that_survived_or_the_other_way_round() -> None:
+    pending = [Write(number * SECTOR, b"x" * SECTOR) for number in range(8, 208)]
+    remains = [survivors(pending, random.Random(seed)) for seed in SEEDS]
+    assert {0, 1, len(pending) - 1, len(pending)} <= {len(kept) for kept in remains}
+
+
+def test_the_power_may_go_in_the_middle_of_a_write_that_follows_others() -> None:
+    pending = [Write(number * SECTOR, b"x" * SECTOR * 8) for number in range(8, 1608, 8)]
+    torn = set()
+    for seed in SEEDS:
+        remains = survivors(pending, random.Random(seed))
+        whole = [piece for piece in remains if len(piece.data) == 8 * SECTOR]
+        if 20 < len(whole) < len(remains):
+            torn.add(len(remains) - len(whole))
+            assert whole == pending[: len(whole)]
+            assert remains[len(whole)].offset == pending[len(whole)].offset
+    assert {1, 7} <= torn <= set(range(1, 9))  # sectors of the write that was under way
+
+
 def test_nothing_survives_that_was_not_written() -> None:
     pending = [sector(0, "a", 2), sector(1, "b", 2), sector(3, "c")]
     versions = {number: {".", *letters} for number, letters in enumerate(["a", "ab", "b", "c"])}

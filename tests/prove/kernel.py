@@ -13,6 +13,7 @@ Exit status: 0 proved, 1 a promise was broken (the disk is kept and named), 2 ca
 
 import argparse
 import logging
+import os
 import random
 import secrets
 import shutil
@@ -59,6 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="repeat a run; without it a random one is chosen and printed")
     parser.add_argument("--count", type=int, default=100, help="how many crashes (default 100)")
     options = parser.parse_args(arguments)
+    os.environ["PATH"] += ":/usr/sbin:/sbin"  # mkfs.ext4 needs no root, but is not on everybody's path
     missing = missing_program()
     if missing is not None:
         print(f"a guest cannot be started: {missing}", file=sys.stderr)
