@@ -2,7 +2,8 @@
 
 A guest publishes on an ext4 of its own and prints each acknowledgement on its serial console. At a moment that the
 seed chooses its kernel is reset (``sysrq b``) or QEMU is killed; in both cases what was in the guest's memory, page
-cache and all, is gone, and what the disk was told is kept. The next boot recovers the same disk and tells what is
+cache and all, is gone. What the disk was told is kept, flushed or not, because the host lives on: what a disk may lose
+of its own cache is the matter of `tests.prove.power`. The next boot recovers the same disk and tells what is
 there: every record whose acknowledgement had reached the console must be. Every round of so many crashes begins with an
 empty disk; round r has the seed S + r - 1.
 
@@ -17,6 +18,7 @@ import os
 import random
 import secrets
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -112,6 +114,7 @@ def _control(seed: int) -> bool:
 def _round(seed: int, crashes: int, totals: Totals) -> bool:
     """One disk and its crashes; False when something is wrong (the disk is kept)."""
     work = Path(tempfile.mkdtemp(prefix=f"aiorecover-prove-kernel-{seed}-"))
+    print(f"  in {work}", flush=True)
     rng = random.Random(f"kernel {seed}")
     disk = work / "disk"
     make_disk(disk, Geometry(rng.choice([1024, 4096])), _DISK_BYTES)
@@ -119,7 +122,7 @@ def _round(seed: int, crashes: int, totals: Totals) -> bool:
     ledger = Ledger(life=0)
     for life in range(1, crashes + 2):
         before = work / "disk.before"  # as the crash left it: the next boot changes it
-        shutil.copyfile(disk, before)
+        subprocess.run(["cp", "--sparse=always", disk, before], check=True)
         task = _task(life, rng, fsync="always")
         reset = rng.random() < 0.5
         orders: dict[str, object] = {"task": asdict(task), "publish": life <= crashes}
