@@ -16,6 +16,7 @@ from tests.power.writelog import WriteLog
 __all__ = ["Chain", "Sums"]
 
 _RING_BYTES: Final = 4 << 20  # a disk has 16 MiB; with a broker it may be less, so that slots are recycled
+_LIFE_SECONDS: Final = 10.0  # a life ends then, however few records a busy machine has published
 _MOUNTS: Final = ("", "", "data=writeback", "commit=1", "noauto_da_alloc")
 
 
@@ -47,12 +48,12 @@ class Sums:
 class Chain:
     """One disk from its making on. What `rng` decides is repeated by its seed."""
 
-    def __init__(self, work: Path, rng: random.Random, sums: Sums, *, seconds: float, fault: str | None = None) -> None:
-        """``fault``: "never" for the option fsync, or one of `tests.power.planted`."""
+    def __init__(self, work: Path, rng: random.Random, sums: Sums, *, records: int, fault: str | None = None) -> None:
+        """``records``: of a life, at most; ``fault``: "never" for the option fsync, or one of `tests.power.planted`."""
         self._work = work
         self._rng = rng
         self._sums = sums
-        self._seconds = seconds
+        self._most_records = records
         self._fault = fault
         self._geometry = Geometry(rng.choice([1024, 4096]), rng.choice(_MOUNTS))
         self._slot_bytes = 1 << rng.choice([14, 14, 15, 16])
@@ -108,9 +109,9 @@ class Chain:
         return Task(
             wal_dir="",
             life=self._ledger.life,
-            first=0,
             seed=rng.randrange(1 << 30),
-            seconds=self._seconds * rng.uniform(0.2, 1.0),
+            records=rng.randrange(self._most_records // 20, self._most_records),
+            seconds=_LIFE_SECONDS,
             publishers=rng.choice([1, 4, 16, 64] if self._fault is None else [64]),
             said="",
             broker=broker,

@@ -39,13 +39,12 @@ _PAUSES_S = (0.0, 0.0, 0.001, 0.01)  # a publisher's: with some, a sync covers o
 
 @dataclass(frozen=True)
 class Task:
-    """What one process does: open ``wal_dir``, publish for so many seconds, stop or kill itself."""
+    """What one process does: open ``wal_dir``, publish so much or so long, stop or kill itself."""
 
     wal_dir: str
     life: int
-    first: int
-    """Number of the first record."""
     seed: int
+    records: int
     seconds: float
     publishers: int
     said: str
@@ -79,7 +78,7 @@ class Publishing:
         self._task = task
         self._witness = witness
         self._rng = random.Random(f"workload {task.seed}")
-        self._next = task.first
+        self._next = 0  # number of the next record
         self._over = asyncio.Event()
 
     async def run(self) -> None:
@@ -101,7 +100,7 @@ class Publishing:
                 for number in range(self._task.publishers)
             ]
             coming = asyncio.create_task(self._come_and_go(toggle)) if toggle is not None else None
-            await asyncio.sleep(self._task.seconds)
+            await asyncio.wait(publishers, timeout=self._task.seconds)
             if self._task.kill:
                 os.kill(os.getpid(), signal.SIGKILL)
             self._over.set()
@@ -111,7 +110,7 @@ class Publishing:
             await producer.stop(timeout_ms=1000)
 
     async def _publish(self, producer: RecoverableProducer, rng: random.Random) -> None:
-        while not self._over.is_set():
+        while not self._over.is_set() and self._next < self._task.records:
             number = self._next
             self._next = number + 1
             try:

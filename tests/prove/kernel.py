@@ -41,6 +41,7 @@ _RING_BYTES: Final = 96 << 20
 _LONGEST_LIFE_S: Final = 3.0
 _MOST_RECORDS: Final = 1500
 _CONTROLS: Final = 3  # lives with fsync="never" of which one at least must lose records
+_ALL_RECORDS: Final = 1 << 30
 _LIFE_ENDS_S: Final = 60.0  # a workload that is never killed ends all the same
 
 
@@ -157,4 +158,4 @@ def _task(life: int, rng: random.Random, *, fsync: str) -> Task:
     }
     publishers = rng.choice([1, 5, 20, 50])
     seed = rng.randrange(1 << 30)
-    return Task("", life, 0, seed, _LIFE_ENDS_S, publishers, "", options=options)
+    return Task("", life, seed, _ALL_RECORDS, _LIFE_ENDS_S, publishers, "", options=options)

@@ -34,7 +34,7 @@ __all__ = ["main"]
 
 ROUND: Final = 500  # states of one disk
 _LIVES: Final = 4  # of one disk: power cuts that follow each other
-_LIFE_S: Final = 2.0
+_RECORDS: Final = 4000  # of a life, at most: some thousand flushes, two or three seconds
 _CONTROL_LIVES: Final = 3  # a planted fault must show within so many lives,
 _CONTROL_STATES: Final = 300  # and so many states of each
 _CONTROLS: Final = ("never", "flush_nothing", "share_the_running_flush", "keep_the_epoch_in_memory")
@@ -89,7 +89,7 @@ def _control(seed: int, fault: str) -> bool:
     for attempt in range(_CONTROL_LIVES):
         with _folder() as work:
             rng = random.Random(f"control {seed} {fault} {attempt}")
-            chain = Chain(Path(work), rng, Sums(), seconds=_LIFE_S, fault=fault)
+            chain = Chain(Path(work), rng, Sums(), records=_RECORDS, fault=fault)
             for tried, judged in enumerate(chain.life(_CONTROL_STATES), 1):
                 if judged.wrong:
                     print(f"{fault}, as it must, in state {tried}: {judged.wrong[0]}", flush=True)
@@ -100,7 +100,7 @@ def _control(seed: int, fault: str) -> bool:
 def _round(seed: int, count: int, sums: Sums) -> bool:
     """One disk; False when something is wrong (the disk is kept)."""
     with _folder() as work:
-        chain = Chain(Path(work), random.Random(f"power {seed}"), sums, seconds=_LIFE_S)
+        chain = Chain(Path(work), random.Random(f"power {seed}"), sums, records=_RECORDS)
         for life in range(_LIVES):
             states = count * (life + 1) // _LIVES - count * life // _LIVES
             for judged in chain.life(states):
