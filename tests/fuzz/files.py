@@ -64,7 +64,7 @@ class Outcome:
     damaged_slots: set[int]
     live: list[tuple[int, int, int]]  # slot index, epoch, first sequence
     epoch: int
-    watermark: int  # of the checkpoint that counted
+    watermark: int  # of the checkpoint that counted; 0 without one
     accepted: list[Position] = dataclasses.field(default_factory=list)  # afterwards
     found_again: list[Position] = dataclasses.field(default_factory=list)
 
@@ -97,11 +97,17 @@ def _opened(disk: Disk, ring: bytes, checkpoint: bytes, *, goes_on: bool) -> Out
         entries = _read_all(opened, disk, len(ring))
         missing = _missing(opened)
         damaged_slots, epoch = set(opened.ring.damaged_slots), opened.ring.epoch
-        watermark = opened.directory.checkpoint.watermark
+        watermark = _watermark(checkpoint)
         outcome = Outcome(ring, checkpoint, entries, missing, damaged_slots, live, epoch, watermark)
         if goes_on:
             _goes_on(opened, outcome)
     return outcome
+
+
+def _watermark(checkpoint: bytes) -> int:
+    parts = checkpoint[: chk.COPY_BYTES], checkpoint[chk.COPY_BYTES : 2 * chk.COPY_BYTES]
+    newest = max((chk.unpack(part) for part in parts), key=lambda copy: copy.generation).checkpoint
+    return 0 if newest is None else newest.main.watermark
 
 
 def _read_all(opened: Opened, disk: Disk, size: int) -> list[Entry]:
@@ -163,8 +169,9 @@ def _stands_there(ring: bytes, entry: Entry) -> bool:
     at = slot.index * SLOT + (place - fmt.SETTLE_WORD) * fmt.WORD
     length, check, number, state = struct.unpack_from("<IIQI", ring, at)
     payload = ring[at + fmt.FRAME_BYTES : at + fmt.FRAME_BYTES + length]
-    held = (zlib.crc32(payload, slot.header.salt) ^ number) & fmt.MASK32 == check
-    return bool(held and payload == record and number == sequence and state != slot.header.salt)
+    held = fmt.frame_crc(payload, slot.header.salt, number) == check
+    waits = fmt.mark_of(state, slot.header.salt) is None
+    return bool(held and payload == record and number == sequence and waits)
 
 
 def _what_is_wrong(base: Image, outcome: Outcome) -> tuple[str, object] | None:
@@ -265,13 +272,13 @@ def _valid_frames(ring: bytes, start: int, salt: int) -> Iterator[tuple[object, 
     """A frame in its place counts whatever its settle word is; so every sequence that may be one is tried."""
     words = struct.unpack_from(f"<{SLOT // fmt.WORD}I", ring, start)
     for place, low, high, word in zip(range(SLOT), words[2:], words[3:], words[4:], strict=False):
-        if word not in {salt, salt ^ fmt.MASK32} and not (0 < low < LARGEST_SEQUENCE and not high):
+        if (word ^ salt) >> fmt.MARK_BITS not in {0, fmt.MARKS - 1} and not (0 < low < LARGEST_SEQUENCE and not high):
             continue
         at = place * fmt.WORD
         length, check, sequence, state = struct.unpack_from("<IIQI", ring, start + at)
         payload = ring[start + at + fmt.FRAME_BYTES : start + min(SLOT, at + fmt.FRAME_BYTES + length)]
-        data = struct.pack("<I", length) if length & fmt.SKIP_BIT else payload
-        if (zlib.crc32(data, salt) ^ sequence) & fmt.MASK32 == check:
+        skip = length & fmt.SKIP_BIT
+        if check == (fmt.skip_crc(length, salt, sequence) if skip else fmt.frame_crc(payload, salt, sequence)):
             yield start, at, length, check, sequence, state
 
 

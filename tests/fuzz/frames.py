@@ -6,11 +6,11 @@ that is no record is undecodable, and the next one comes.
 """
 
 import struct
-import zlib
 from typing import Any
 
 from aiorecover import record
 from aiorecover.wal import format as fmt
+from aiorecover.wal.checkpoint import Checkpoint, pack
 from aiorecover.wal.reading import Reader, Undecodable
 from tests.fuzz.files import BrokenPromiseError, Tally
 from tests.fuzz.program import Program
@@ -28,6 +28,8 @@ SAMPLES = (
     ),
     record.encode(("t", None, None, 5, 0, None, None, ("source", 1, 2))),
 )
+
+COVERS_NOTHING = pack(Checkpoint(producer_id=7, epoch=EPOCH, slot_bytes=SLOT), 2)
 
 Found = tuple[list[tuple[int, object]], list[tuple[int, int]]]
 """(sequence, record) as they come out; (first, last) as reported missing"""
@@ -98,9 +100,9 @@ def _piece(kind: int, program: Program, salt: int, sequence: int) -> bytes:
         length = program.number() | fmt.SKIP_BIT
         head = fmt.FRAME.pack(length, fmt.skip_crc(length, salt, sequence), sequence, salt)
         return head + bytes(length & fmt.LENGTH_MASK)
-    life = salt ^ 0x0101 if kind == 7 else salt
+    life = salt ^ 0x0101_0101 if kind == 7 else salt
     payload = _payload(program)
-    state = life if kind == 4 else fmt.open_word(life)
+    state = fmt.done_word(life, program.number(2)) if kind == 4 else fmt.open_word(life)
     length = program.number(2) if kind == 8 else len(payload)
     frame = bytearray(fmt.FRAME.pack(length, fmt.frame_crc(payload, life, sequence), sequence, state) + payload)
     if kind == 2:
@@ -126,7 +128,7 @@ def _really(area: bytes, salt: int, first: int, seal: fmt.Seal | None) -> Found:
     packed = fmt.pack_slot_header(fmt.SlotHeader(SLOT, 7, 1, EPOCH, salt, first, 0))
     end = packed + (fmt.pack_seal(seal, salt) if seal is not None else b"")
     end = end.ljust(fmt.RESERVED, b"\0")
-    disk = Disk(FaultyFile("ring", end + area.ljust(AREA, b"\0") + end))
+    disk = Disk(FaultyFile("ring", end + area.ljust(AREA, b"\0") + end), FaultyFile("checkpoint", COVERS_NOTHING))
     directory = disk.open()
     try:
         entries = read(Reader(directory.ring, record.decode), 16)
@@ -151,7 +153,7 @@ def _simply(area: bytes, salt: int, first: int, seal: fmt.Seal | None) -> Found:
         at, length, sequence, state = following
         if sequence > expected:
             gaps.append((expected, sequence - 1))
-        if not length & fmt.SKIP_BIT and state != salt:
+        if not length & fmt.SKIP_BIT and fmt.mark_of(state, salt) is None:
             came.append((sequence, _decoded(area[at + fmt.FRAME_BYTES : at + fmt.FRAME_BYTES + length])))
         expected = sequence + 1
         at = fmt.frame_end(at, length)
@@ -164,7 +166,7 @@ def _next(area: bytes, start: int, written: int, salt: int, expected: int) -> tu
     """The frame at ``start`` or, if none holds there, the next one that holds and has a settle word of this life."""
     for at in range(start, min(written, len(area) - fmt.FRAME_BYTES + 1), fmt.WORD):
         state = int.from_bytes(area[at + 16 : at + 20], "little")
-        if at > start and state not in {salt, fmt.open_word(salt)}:
+        if at > start and (state ^ salt) >> fmt.MARK_BITS not in {0, fmt.MARKS - 1}:  # the low half may be any
             continue
         length, check, sequence, _ = struct.unpack_from("<IIQI", area, at)
         skip = bool(length & fmt.SKIP_BIT)
@@ -173,7 +175,7 @@ def _next(area: bytes, start: int, written: int, salt: int, expected: int) -> tu
             end > len(area) and (not skip or at == start)
         ):
             continue
-        payload = struct.pack("<I", length) if skip else area[at + fmt.FRAME_BYTES : end]
-        if (zlib.crc32(payload, salt) ^ sequence) & fmt.MASK32 == check:
+        payload = area[at + fmt.FRAME_BYTES : end]
+        if check == (fmt.skip_crc(length, salt, sequence) if skip else fmt.frame_crc(payload, salt, sequence)):
             return at, length, sequence, state
     return None

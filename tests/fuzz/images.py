@@ -69,7 +69,7 @@ def _lived_in(chance: random.Random) -> Image:
 
 
 def _append(chance: random.Random, opened: Opened, made: Image) -> None:
-    size = chance.choice([0, 1, 30, 200, 200, 900, 4000, 16_000])
+    size = chance.choice([0, 1, 30, 200, 200, 900, 4000, opened.ring.largest])
     for _ in range(chance.randint(1, 4) if size > 900 else chance.randint(1, 40)):
         if opened.ring.bytes_used >= (MAX_SLOTS - 1) * opened.ring.slot_bytes:
             return

@@ -4,11 +4,12 @@ import dataclasses
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import pytest
 
-from aiorecover.wal import directory, reading, recovery
 from aiorecover.wal import format as fmt
+from aiorecover.wal import opening, reading, recovery
 from aiorecover.wal.reading import Reader
 from tests.fuzz.files import BrokenPromiseError, open_arbitrary_files
 from tests.fuzz.frames import read_arbitrary_frames
@@ -75,11 +76,11 @@ def any_header_will_do(patch: Patch) -> None:
 def an_epoch_is_used_again(patch: Patch) -> None:
     plan = recovery.plan
 
-    def without_epoch(*arguments: object) -> recovery.Plan:
-        found = plan(*arguments)  # type: ignore[arg-type]
+    def without_epoch(*arguments: Any, **options: Any) -> recovery.Plan:
+        found = plan(*arguments, **options)
         return dataclasses.replace(found, epoch=max(1, found.epoch - 1))
 
-    patch.setattr(directory, "plan", without_epoch)
+    patch.setattr(opening, "plan", without_epoch)
 
 
 FAULTS: list[tuple[Target, Callable[[Patch], None]]] = [

@@ -92,7 +92,7 @@ def test_files_with_slots_of_two_sizes_are_refused() -> None:
     CheckpointFile(disk.checkpoint).write_both(other)
     disk.ring.allocate(0, 2 * SLOT)
     with pytest.raises(
-        WalCorruptError, match=rf"slots of several sizes: restore .* slot_bytes=\[{SLOT}, {2 * SLOT}\]$"
+        WalCorruptError, match=rf"slots of several sizes: restore .* slot_bytes=\[{SLOT}, {2 * SLOT}\] path=/$"
     ):
         disk.open()
 
