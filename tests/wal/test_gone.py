@@ -76,6 +76,9 @@ def test_the_lost_end_of_a_slot_is_missed_by_every_opening() -> None:
         with Opened(disk) as following:
             assert [position for position, _ in found(following.read())] == [*slots[0], *slots[1], first]
             assert missing(following.ring) == [second]
+            following.append(b"new")  # from here on the checkpoint tells of another epoch
+            following.settle(following.read())
+            following.checkpoint()
             disk = following.disk.after_death()
 
 
