@@ -221,4 +221,5 @@ class Directory:
 
 
 def _state(ring: Ring) -> RingState:
-    return RingState(ring.watermark(), ring.next_ordinal, ring.last_position)
+    """Before the first frame of this epoch, what was flushed of earlier ones still tells what may be missing there."""
+    return RingState(ring.watermark(), ring.next_ordinal, ring.last_position if ring.sequence else ring.flushed)

@@ -66,6 +66,7 @@ class Reader:
         self.offset = fmt.FIRST_FRAME
         self.expected = 1
         self._dead_end = 0  # nothing holds up to this tail of the slot that is written; more may come
+        self._flush_told = False  # what a flush covered and is not there was reported
         self.moved = False  # the last `look` went forward
         self.found = 0  # unsettled records of earlier epochs, so far
 
@@ -191,6 +192,7 @@ class Reader:
             slot = self.slot
             if slot is None:
                 if not self._ring.live:
+                    self._report_flushed(None, None)
                     return False
                 self._enter(self._ring.live[0])
                 self._report_before(self._ring.live[0])
@@ -204,6 +206,7 @@ class Reader:
             self._finish(slot)
             following = None if self._stays else self._ring.after(slot)
             if following is None:
+                self._report_flushed(slot, None)
                 return False
             self._report_between(slot, following)
             self._enter(following)
@@ -224,16 +227,29 @@ class Reader:
 
     def _report_between(self, slot: Slot, following: Slot) -> None:
         """A whole slot is gone: the sequences of one epoch do not join, or those of the next one do not start at 1."""
+        self._report_flushed(slot, following)
         same = slot.header.epoch == following.header.epoch
         self._report(following, self.expected if same else 1, following.header.first_sequence - 1, fmt.FIRST_FRAME)
 
     def _report_before(self, oldest: Slot) -> None:
-        """The oldest slots are gone, and were not recycled: the watermark does not cover them.
+        """The oldest slots are gone, and were not recycled: the floor does not cover them."""
+        self._report_flushed(None, oldest)
+        self._report(oldest, 1, oldest.header.first_sequence - 1, fmt.FIRST_FRAME)
 
-        Without a watermark (both checkpoint copies lost) nobody knows what was recycled.
+    def _report_flushed(self, slot: Slot | None, following: Slot | None) -> None:
+        """Whole slots are gone behind ``slot``, where an epoch ended: frames that a completed flush covered.
+
+        None for ``slot`` is before all slots; None for ``following`` is behind all, where only this epoch can come.
         """
-        if self._ring.floor:
-            self._report(oldest, 1, oldest.header.first_sequence - 1, fmt.FIRST_FRAME)
+        ring = self._ring
+        epoch, last = ring.flushed >> fmt.SEQUENCE_BITS, ring.flushed & fmt.SEQUENCE_MASK
+        here = 0 if slot is None else slot.header.epoch
+        if self._flush_told or not here <= epoch < (ring.epoch if following is None else following.header.epoch):
+            return
+        self._flush_told = True
+        near = slot if slot is not None else following
+        ordinal, place = (0, 0) if near is None else (near.header.ordinal, near.file_offset + self.offset)
+        self._name(epoch, self.expected if here == epoch else 1, last, ordinal, place)
 
     def _finish(self, slot: Slot) -> None:
         """The end of a slot is reached: everything in it is counted."""
@@ -402,28 +418,37 @@ class Reader:
             self.offset = end
 
     def _close_old(self, slot: Slot) -> None:
-        self._report_tail(slot)
+        if self._report_tail(slot):  # sealed at its very end, so that every later reader misses them, too
+            self.offset = slot.header.slot_bytes - fmt.RESERVED
         slot.tail = self.offset
         slot.last_sequence = self.expected - 1
         slot.count = slot.last_sequence - slot.header.first_sequence + 1
         slot.limit = 0
         self._ring.seal_old(slot)
 
-    def _report_tail(self, slot: Slot) -> None:
+    def _report_tail(self, slot: Slot) -> bool:
         """What a completed flush covered cannot be missing behind the last frame of a slot, unless it was damaged."""
         epoch, last = self._ring.flushed >> fmt.SEQUENCE_BITS, self._ring.flushed & fmt.SEQUENCE_MASK
         following = self._ring.after(slot)
-        if following is not None and following.header.epoch == epoch:
-            last = following.header.first_sequence - 1
-        if slot.header.epoch == epoch and self.expected <= last:
-            self._report(slot, self.expected, last, self.offset)
-            self.expected = last + 1
+        if following is not None and following.header.epoch == slot.header.epoch:
+            epoch, last = following.header.epoch, following.header.first_sequence - 1
+        if slot.header.epoch != epoch or self.expected > last:
+            return False
+        most = (slot.header.slot_bytes - fmt.RESERVED - self.offset) // fmt.FRAME_BYTES
+        if following is None or following.header.epoch != epoch:
+            last = min(last, self.expected + most - 1)  # more do not fit: they stood in a slot that is gone
+        self._report(slot, self.expected, last, self.offset)
+        self.expected = last + 1
+        return True
 
     def _report(self, slot: Slot, first: int, last: int, offset: int) -> None:
-        """Frames are not there; what the watermark covers was settled and is not missed."""
-        first = max(first, self._ring.floor - fmt.position(slot.header.epoch, 0) + 1)
+        self._name(slot.header.epoch, first, last, slot.header.ordinal, slot.file_offset + offset)
+
+    def _name(self, epoch: int, first: int, last: int, ordinal: int, file_offset: int) -> None:
+        """Frames are not there; what the floor covers was settled and is not missed."""
+        first = max(first, self._ring.floor - fmt.position(epoch, 0) + 1)
         if self._primary and first <= last:
-            damage = Damage(slot.header.epoch, first, last, slot.header.ordinal, slot.file_offset + offset)
+            damage = Damage(epoch, first, last, ordinal, file_offset)
             self._ring.damage.append(damage)
             log.error(
                 "records are missing from the ring epoch=%d sequences=%d-%d slot=%d file_offset=%d",

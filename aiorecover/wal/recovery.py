@@ -124,21 +124,26 @@ def plan(
     last_epoch = max(epochs, default=0)
     moved = _moved(newest, rings[0], last_epoch)
     states = [RingState()] * 3 if newest is None else [newest.main, newest.retry, newest.dead]
-    plans = [_plan_ring(state, slots) for state, slots in zip(states, rings, strict=True)]
+    known = all(copy.state == "valid" for copy in copies)
+    marks = [moved, 0, 0]
+    plans = [_plan_ring(*of_ring, known=known) for of_ring in zip(states, rings, marks, strict=True)]
     return Plan(
         newest=newest,
         producer_id=_producer_id(newest, headers),
         epoch=last_epoch + 1,
         moved=moved,
         suspect=_suspicion(copies, newest, last_epoch, boot_id),
-        main=_plan_ring(states[0], rings[0], moved),
+        main=plans[0],
         retry=plans[1],
         dead=plans[2],
     )
 
 
-def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int = 0) -> RingPlan:
-    floor = max(state.watermark, moved)
+def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int, *, known: bool) -> RingPlan:
+    """``known``: the newest checkpoint is there, so it says what was recycled; else that may be all before the oldest.
+
+    Then the floor stands before the oldest life, or records that were settled and recycled would be missed.
+    """
     lives = sorted(
         (Life(slot.index, slot.header, slot.seal) for slot in slots if slot.header is not None),
         key=lambda life: life.header.ordinal,
@@ -147,6 +152,9 @@ def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int = 0) -> 
     if len(set(ordinals)) != len(ordinals):
         message = "the ring holds one slot twice: it was copied together from several states"
         raise WalCorruptError(message)
+    floor = max(state.watermark, moved)
+    if not known:
+        floor = max(floor, _position_before(lives[0].header) if lives else state.flushed)
     free, live = [], []
     for life in lives:
         if _covered(life, floor):
@@ -182,8 +190,11 @@ def _moved(newest: Checkpoint | None, main: Sequence[SlotFound], last_epoch: int
     headers = [slot.header for slot in main if slot.header is not None]
     if not headers:  # no originals: every copy counts
         return fmt.position(last_epoch, fmt.SEQUENCE_MASK) if last_epoch else 0
-    oldest = min(headers, key=lambda header: header.ordinal)
-    return fmt.position(oldest.epoch, oldest.first_sequence) - 1
+    return _position_before(min(headers, key=lambda header: header.ordinal))
+
+
+def _position_before(header: fmt.SlotHeader) -> int:
+    return fmt.position(header.epoch, header.first_sequence) - 1
 
 
 def _suspicion(copies: Sequence[Copy], newest: Checkpoint | None, last_epoch: int, boot_id: str) -> Suspicion:

@@ -11,6 +11,7 @@ PROOFS = {
     "kills": "kill -9 of the publishing process, every record looked for in a real Kafka",
     "fuzz": "arbitrary files and arbitrary frames, found by atheris",
     "mutants": "small changes of aiorecover.wal, and whether its tests notice",
+    "enumeration": "small files, cut at every byte and with every bit flipped",
     "coverage": "how much of aiorecover.wal its own unit tests reach",
     "power": "power cuts with fsync=always: 10,000 disks replayed from the writes and flushes of a real ext4",
     "kernel": "100 crashes of a real kernel in QEMU with fsync=always",

@@ -92,6 +92,7 @@ def copy(generation: int, *, epoch: int = 1, watermark: int = 0, moved: int = 0,
     return Copy("valid", generation, content)
 
 
+FIVE, SEVEN = fmt.position(1, 5), fmt.position(1, 7)
 NONE = Copy("blank")
 BAD = Copy("damaged")
 
@@ -148,8 +149,26 @@ def test_a_slot_of_a_later_epoch_is_not_covered_by_a_watermark_of_an_earlier_one
 
 def test_an_empty_slot_is_free_once_the_watermark_stands_before_it() -> None:
     empty = SlotFound(0, "live", header(3, 1, 11), fmt.Seal(0, fmt.FIRST_FRAME, 10))
-    assert plan([copy(1, watermark=fmt.position(1, 10)), NONE], [empty]).main.free == [(0, 1003)]
-    assert ordinals(plan([copy(1, watermark=fmt.position(1, 9)), NONE], [empty])) == [3]
+    for mark, free in ((10, [(0, 1003)]), (9, [])):
+        assert plan([copy(1), copy(2, watermark=fmt.position(1, mark))], [empty]).main.free == free
+
+
+@pytest.mark.parametrize(
+    ("copies", "main", "others"),
+    [
+        ([copy(1), copy(2)], 0, 0),
+        ([copy(1, watermark=FIVE), copy(2, watermark=SEVEN)], SEVEN, 0),
+        ([copy(1, watermark=FIVE), BAD], fmt.position(1, 10), fmt.position(1, 10)),
+        ([NONE, copy(1)], fmt.position(1, 10), fmt.position(1, 10)),
+        ([BAD, BAD], fmt.position(1, 10), fmt.position(1, 10)),
+    ],
+)
+def test_what_stood_before_the_oldest_slot_is_missed_only_where_both_copies_tell_what_was_recycled(
+    copies: list[Copy], main: int, others: int
+) -> None:
+    slots = [life(0, 3, first=11, last=20), life(1, 4, first=21)]
+    made = plan(copies, slots, slots, slots)
+    assert [made.main.floor, made.retry.floor, made.dead.floor] == [main, others, others]
 
 
 def test_blank_slots_are_free_and_damaged_ones_are_reported_and_never_recycled() -> None:
@@ -160,12 +179,12 @@ def test_blank_slots_are_free_and_damaged_ones_are_reported_and_never_recycled()
 @pytest.mark.parametrize(
     ("copies", "mark"),
     [
-        ([copy(4, watermark=7), copy(3, watermark=5)], 7),
-        ([copy(3, watermark=5), copy(4, watermark=7)], 7),
-        ([BAD, copy(3, watermark=5)], 5),
-        ([copy(4, watermark=7), BAD], 7),
-        ([copy(4, watermark=7), NONE], 7),
-        ([NONE, copy(4, watermark=7)], 7),
+        ([copy(4, watermark=SEVEN), copy(3, watermark=FIVE)], SEVEN),
+        ([copy(3, watermark=FIVE), copy(4, watermark=SEVEN)], SEVEN),
+        ([BAD, copy(3, watermark=FIVE)], FIVE),
+        ([copy(4, watermark=SEVEN), BAD], SEVEN),
+        ([copy(4, watermark=SEVEN), NONE], SEVEN),
+        ([NONE, copy(4, watermark=SEVEN)], SEVEN),
         ([BAD, BAD], fmt.position(1, 0)),  # nothing is done
         ([BAD, NONE], fmt.position(1, 0)),
     ],
