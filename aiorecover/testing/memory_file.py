@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from mmap import PROT_READ, mmap
 from pathlib import Path
 
-from aiorecover.wal.storage import StorageFile, os_errors
+from aiorecover.wal.storage import AFTER_FLUSH, StorageFile, os_errors
 
 SECTOR = 512  # written whole or not at all: the one thing that the package docstring of wal assumes of a disk
 PAGE = 4096  # what the kernel calls dirty or clean
@@ -250,7 +250,7 @@ class MemoryFile(StorageFile):
     def sync(self) -> None:
         """Make everything stored so far durable."""
         super().sync()  # nothing to do on memory, but it fails where a real one would: on a closed file
-        with os_errors("flush the file to the disk", self.path, full=frozenset()):
+        with os_errors("flush the file to the disk", self.path, full=frozenset(), remedy=AFTER_FLUSH):
             self.stored.sync()
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ REWRITE_BYTES = 1 << 20  # at a time, where pages are read and written back: mem
 
 _OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _CHECK = "check the disk and the permissions"
-_AFTER_FLUSH = "check the disk, then stop and start again"
+AFTER_FLUSH = "check the disk, then stop and start again"
 
 
 @contextmanager
@@ -180,7 +180,7 @@ class StorageFile:
 
         ``fdatasync`` of the file, not ``msync`` of a mapping: it takes half the time, and covers every mapping.
         """
-        with os_errors("flush the file to the disk", self.path, full=frozenset(), remedy=_AFTER_FLUSH):
+        with os_errors("flush the file to the disk", self.path, full=frozenset(), remedy=AFTER_FLUSH):
             os.fdatasync(self._fd)
 
     def close(self) -> None:
@@ -267,7 +267,7 @@ class FileSystem:
             WalIOError: the disk failed.
 
         """
-        with os_errors("flush the directory to the disk", path, full=frozenset(), remedy=_AFTER_FLUSH):
+        with os_errors("flush the directory to the disk", path, full=frozenset(), remedy=AFTER_FLUSH):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 os.fsync(descriptor)
