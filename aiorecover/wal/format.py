@@ -177,7 +177,7 @@ def header_fits(header: SlotHeader) -> bool:
         possible_slot_bytes(header.slot_bytes)
         and 0 < header.ordinal < 1 << 63  # the next one fits, too
         and 0 < header.epoch <= EPOCH_MAX
-        and header.salt not in {0, MASK32}
+        and header.salt >> MARK_BITS not in {0, MARKS - 1}
         and 0 < header.first_sequence <= SEQUENCE_MASK
     )
 

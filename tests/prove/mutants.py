@@ -88,7 +88,9 @@ def mutants_of(file: str, source: str) -> list[Mutant]:
     found = set()
     for node, start, stop, text in _changes(ast.parse(source), source, at):
         mutant = Mutant(file, node.lineno, start, stop, text)
-        if "pragma: no cover" not in source.splitlines()[node.lineno - 1] and _compiles(mutant.apply(source)):
+        changed = mutant.apply(source)
+        counted = "pragma: no cover" not in source.splitlines()[node.lineno - 1]
+        if counted and changed != source and _compiles(changed):
             found.add(mutant)
     return sorted(found)
 

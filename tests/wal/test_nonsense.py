@@ -12,7 +12,7 @@ from aiorecover.wal.recovery import classify
 from aiorecover.wal.suffix import Suspicion
 from tests.wal.rig import SLOT, Opened, found, missing
 
-HEADER = fmt.SlotHeader(SLOT, producer_id=7, ordinal=1, epoch=1, salt=0xABCD, first_sequence=1, created_ms=0)
+HEADER = fmt.SlotHeader(SLOT, producer_id=7, ordinal=1, epoch=1, salt=0xABCD_0001, first_sequence=1, created_ms=0)
 SEAL = fmt.Seal(count=2, tail=fmt.FIRST_FRAME + 400, last_sequence=2)
 
 

@@ -293,7 +293,7 @@ def test_an_old_frame_at_the_very_place_and_sequence_of_the_next_one_never_passe
     opened.append(b"first", b"second")
     disk = opened.disk.after_death()
     old = disk.ring.read(0, SLOT)
-    next_life = fmt.SlotHeader(SLOT, opened.ring.producer_id, 2, 2, 0xABCD, 1, 0)
+    next_life = fmt.SlotHeader(SLOT, opened.ring.producer_id, 2, 2, 0xABCD_0001, 1, 0)
     packed = fmt.pack_slot_header(next_life)
     disk.ring.damage(0, packed + bytes(64) + old[128:-128] + packed + bytes(64))
     with Opened(disk) as following:

@@ -14,19 +14,20 @@ from aiorecover.wal.suffix import Suspicion
 from tests.wal.rig import SLOT
 
 PRODUCER = 77
+SALT = 0x0100_0000  # and the ordinal
 BLANK = bytes(fmt.RESERVED)
 NOISE = bytes(range(1, fmt.RESERVED + 1))
 
 
 def header(ordinal: int, epoch: int = 1, first: int = 1, producer_id: int = PRODUCER) -> fmt.SlotHeader:
-    return fmt.SlotHeader(SLOT, producer_id, ordinal, epoch, 1000 + ordinal, first, 0)
+    return fmt.SlotHeader(SLOT, producer_id, ordinal, epoch, SALT + ordinal, first, 0)
 
 
 def reserved(ordinal: int, seal: fmt.Seal | None = None, *, salt: int | None = None) -> bytes:
     """One end of a slot: its header and, once it was left, its seal."""
     packed = fmt.pack_slot_header(header(ordinal))
     if seal is not None:
-        packed += fmt.pack_seal(seal, 1000 + ordinal if salt is None else salt)
+        packed += fmt.pack_seal(seal, SALT + ordinal if salt is None else salt)
     return packed.ljust(fmt.RESERVED, b"\0")
 
 
@@ -57,7 +58,7 @@ CLASSIFY = {
     "next life begun, the end torn": (OLD_SEALED, HALF, SlotFound(0, "live", header(2), SEAL)),
     "next life begun, the head torn": (HALF, NEW, LIVE),
     "next life at the head only": (NEW, OLD_SEALED, LIVE),
-    "seal of the life before": (reserved(9, SEAL, salt=1002), NEW, LIVE),
+    "seal of the life before": (reserved(9, SEAL, salt=SALT + 2), NEW, LIVE),
     "seal damaged at both ends": (NEW[:64] + NOISE[64:], NEW[:64] + NOISE[64:], LIVE),
     "nothing readable": (NOISE, NOISE, DAMAGED),
     "both copies torn": (HALF, HALF, DAMAGED),
@@ -137,7 +138,7 @@ COVERED = {
 def test_a_slot_is_free_only_when_the_watermark_or_p_covers_its_last_position(case: str, how: str) -> None:
     mark, last, free = COVERED[case]
     found = plan([copy(1), copy(2, **{how: fmt.position(1, mark)})], [life(5, 7, last=last)])
-    assert found.main.free == ([(5, 1007)] if free else [])
+    assert found.main.free == ([(5, SALT + 7)] if free else [])
     assert ordinals(found) == ([] if free else [7])
     assert found.main.next_ordinal == 8
 
@@ -149,7 +150,7 @@ def test_a_slot_of_a_later_epoch_is_not_covered_by_a_watermark_of_an_earlier_one
 
 def test_an_empty_slot_is_free_once_the_watermark_stands_before_it() -> None:
     empty = SlotFound(0, "live", header(3, 1, 11), fmt.Seal(0, fmt.FIRST_FRAME, 10))
-    for mark, free in ((10, [(0, 1003)]), (9, [])):
+    for mark, free in ((10, [(0, SALT + 3)]), (9, [])):
         assert plan([copy(1), copy(2, watermark=fmt.position(1, mark))], [empty]).main.free == free
 
 

@@ -112,12 +112,12 @@ def test_a_page_that_cannot_be_read_is_an_error_of_the_disk(
     file: StorageFile, monkeypatch: pytest.MonkeyPatch, code: int, told: int
 ) -> None:
     refuse_populating(monkeypatch, code)
-    with pytest.raises(WalIOError, match="cannot rewrite the file: ") as caught:
+    with pytest.raises(WalIOError, match=r"cannot rewrite the file: ") as caught:
         file.rewrite(0, PAGE)
     assert caught.value.errno == told
 
 
 def test_a_closed_file_is_not_rewritten(file: StorageFile) -> None:
     file.close()
-    with pytest.raises(WalIOError, match="cannot rewrite the file: .*: Bad file descriptor"):
+    with pytest.raises(WalIOError, match=r"cannot rewrite the file: .*: Bad file descriptor"):
         file.rewrite(0, PAGE)
