@@ -28,6 +28,10 @@ Dispatcher
     on; once the metadata knows it, a second reader goes back to the first record passed over, up to where the first
     reader stands, and only then the lane is open again: its order is kept (I6).
 
+After a power cut
+    Settle words may be lost in any order. The dispatcher knows the lanes, so it applies the lane suffix rule of `wal`:
+    within a lane, what stands behind the first record that is not settled is sent again, settled or not.
+
 Errors
     One table (`outcomes`). Retriable: for ever. Permanent: in this version the lane is halted, loudly; its records stay
     in the ring and are tried again after the next start. Nothing is dropped.
