@@ -85,6 +85,7 @@ class Background:
         ``closed``: nothing will be stored any more.
         """
         async with self._checkpointing:
+            await self._keep_damaged()
             captured = self._directory.next_checkpoint(closed=closed)
             await self._keeper.submit(self._directory.write_checkpoint, captured)
             self.checkpoints += 1
@@ -116,6 +117,7 @@ class Background:
             ring = self._directory.ring
             due = clock() - last >= interval
             self._check_files()
+            await self._keep_damaged()
             left = ring.spares.full and ring.leave()
             if left or ring.recyclable or (due and ring.watermark() != mark):
                 mark = ring.watermark()
@@ -123,6 +125,14 @@ class Background:
             if due:
                 last = clock()
                 await self._keeper.submit(self._directory.shrink)
+
+    async def _keep_damaged(self) -> None:
+        stretches = self._directory.take_damaged()
+        try:
+            if any(stretches):
+                await self._keeper.submit(self._directory.keep_damaged, stretches)
+        finally:
+            self._directory.release_damaged(stretches)
 
     def _check_files(self) -> None:
         """Records stored in files that nobody can open any more would be lost at the next start."""

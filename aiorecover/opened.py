@@ -109,7 +109,7 @@ class Opened:
             dead_lettered=0,
             pending=ring.pending(),
             in_flight=delivery.sender.in_flight,
-            missing=sum(damage.count for damage in ring.damage),
+            missing=sum(one.losses.missing for one in self.directory.rings),
             undeliverable=delivery.dispatcher.undeliverable,
             epoch=ring.epoch,
             watermark=ring.watermark(),

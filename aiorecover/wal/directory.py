@@ -7,6 +7,7 @@ wal_dir/            0700
     ring            the slots of what was published
     retry           the slots of what was moved out of its way
     dead            the slots of what Kafka will never take
+    damaged/        bytes in which no frame holds, see `kept`
 """
 
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ import msgspec
 
 from aiorecover.errors import WalError, WalFullError
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination, RingState
+from aiorecover.wal.kept import DAMAGED, keep
+from aiorecover.wal.losses import Losses, Stretch
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.storage import OPERATING_SYSTEM, FileSystem, StorageFile
@@ -25,7 +28,7 @@ from aiorecover.wal.suffix import Suspicion
 
 LOCK = "lock"
 CHECKPOINT = "checkpoint"
-FILES = {LOCK, CHECKPOINT, RING, RETRY, DEAD, "lanes"}
+FILES = {LOCK, CHECKPOINT, RING, RETRY, DEAD, DAMAGED, "lanes"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,20 @@ class Directory:
     def shrink(self) -> int:
         """Give back to the disk what was not needed for long; bytes (the keeper's thread)."""
         return sum(ring.spares.shrink() * ring.slot_bytes for ring in self.rings)
+
+    def take_damaged(self) -> list[list[Stretch]]:
+        """Damaged bytes of each ring that are to be kept; they stay in place until `release_damaged`."""
+        return [ring.losses.take_pinned() for ring in self.rings]
+
+    def keep_damaged(self, stretches: list[list[Stretch]]) -> None:
+        """Copy them to files of their own (the keeper's thread); what cannot be kept is a warning."""
+        for file, of_ring in zip((self.files.ring, self.files.retry, self.files.dead), stretches, strict=True):
+            keep(self.file_system, self.path, file, of_ring)
+
+    def release_damaged(self, stretches: list[list[Stretch]]) -> None:
+        """They are kept, or cannot be: their slots may be recycled."""
+        for of_ring in stretches:
+            Losses.unpin(of_ring)
 
     def poison(self, error: WalError) -> None:
         """Accept and recycle nothing until reopened (I7), and leave word of it for the next opening.

@@ -11,7 +11,8 @@ from typing import Any
 from aiorecover.errors import WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checksum import crc32
-from aiorecover.wal.ring import RECENT, Damage, Ring, Run
+from aiorecover.wal.losses import Damage, Stretch
+from aiorecover.wal.ring import RECENT, Ring, Run
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.suffix import Word
 
@@ -404,7 +405,7 @@ class Reader:
         if found is not None:
             offset, sequence = found
             if sequence > self.expected:
-                self._report(slot, self.expected, sequence - 1, self.offset)
+                self._report(slot, self.expected, sequence - 1, self.offset, stop=offset)
             self.offset, self.expected = offset, sequence
             self._window = (0, 0)
         elif end is None:
@@ -413,7 +414,7 @@ class Reader:
             self._dead_end = end
         else:
             if slot.last_sequence >= self.expected:
-                self._report(slot, self.expected, slot.last_sequence, self.offset)
+                self._report(slot, self.expected, slot.last_sequence, self.offset, stop=end)
                 self.expected = slot.last_sequence + 1
             self.offset = end
 
@@ -437,27 +438,22 @@ class Reader:
         most = (slot.header.slot_bytes - fmt.RESERVED - self.offset) // fmt.FRAME_BYTES
         if following is None or following.header.epoch != epoch:
             last = min(last, self.expected + most - 1)  # more do not fit: they stood in a slot that is gone
-        self._report(slot, self.expected, last, self.offset)
+        self._report(slot, self.expected, last, self.offset, stop=slot.header.slot_bytes - fmt.RESERVED)
         self.expected = last + 1
         return True
 
-    def _report(self, slot: Slot, first: int, last: int, offset: int) -> None:
-        self._name(slot.header.epoch, first, last, slot.header.ordinal, slot.file_offset + offset)
+    def _report(self, slot: Slot, first: int, last: int, offset: int, *, stop: int = 0) -> None:
+        """Frames are not there; what stands in their place up to ``stop`` is kept."""
+        if self._name(slot.header.epoch, first, last, slot.header.ordinal, slot.file_offset + offset) and offset < stop:
+            self._ring.losses.pin(Stretch(slot, offset, stop))
 
-    def _name(self, epoch: int, first: int, last: int, ordinal: int, file_offset: int) -> None:
-        """Frames are not there; what the floor covers was settled and is not missed."""
+    def _name(self, epoch: int, first: int, last: int, ordinal: int, file_offset: int) -> bool:
+        """Report frames that are not there; what the floor covers was settled and is not missed."""
         first = max(first, self._ring.floor - fmt.position(epoch, 0) + 1)
-        if self._primary and first <= last:
-            damage = Damage(epoch, first, last, ordinal, file_offset)
-            self._ring.damage.append(damage)
-            log.error(
-                "records are missing from the ring epoch=%d sequences=%d-%d slot=%d file_offset=%d",
-                damage.epoch,
-                damage.first,
-                damage.last,
-                damage.slot,
-                damage.file_offset,
-            )
+        if not self._primary or first > last:
+            return False
+        self._ring.losses.report(Damage(epoch, first, last, ordinal, file_offset))
+        return True
 
     def _next_frame(self, slot: Slot, limit: int) -> tuple[int, int] | None:
         """The next valid frame behind ``offset``, found by its settle word (never by trying every byte).

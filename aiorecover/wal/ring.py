@@ -8,12 +8,12 @@ import errno
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from aiorecover.errors import RecordTooLargeError, WalCorruptError, WalError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checksum import crc32
+from aiorecover.wal.losses import Damage, Losses
 from aiorecover.wal.recovery import RingPlan
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.spares import Limits, RingFile, Spares
@@ -77,22 +77,6 @@ class Run:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """Frames that are not there: sequences ``first`` to ``last`` of ``epoch`` at ``file_offset``."""
-
-    epoch: int
-    first: int
-    last: int
-    slot: int
-    file_offset: int
-
-    @property
-    def count(self) -> int:
-        """How many sequences are missing."""
-        return self.last - self.first + 1
-
-
 class Ring:
     """An open ring. ``epoch`` is durable in the checkpoint before the first `append` (I5)."""
 
@@ -116,7 +100,7 @@ class Ring:
         self.epoch = epoch
         self.producer_id = producer_id
         self.suspect = suspect
-        self.damage: list[Damage] = []
+        self.losses = Losses()
         self.damaged_slots = list(plan.damaged)
         self.failure: WalError | None = None
         self.flushed = plan.flushed
@@ -379,6 +363,11 @@ class Ring:
     def sequence(self) -> int:
         """The last sequence given in this epoch; 0 before the first record."""
         return self._sequence
+
+    @property
+    def damage(self) -> list[Damage]:
+        """What is missing, by name; the first 10,000 places."""
+        return self.losses.damage
 
     @property
     def last_position(self) -> int:

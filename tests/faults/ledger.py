@@ -13,9 +13,9 @@ from typing import Any
 from aiorecover import RecoverableProducer, RecoverError
 from aiorecover import record as rec
 from aiorecover.wal.directory import Options
+from aiorecover.wal.losses import Damage
 from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.ring import Damage
 from tests.support.oracle import Accepted, judge, read_topic
 
 __all__ = ["NOWHERE", "SMALL", "TOPIC", "Ledger", "told"]

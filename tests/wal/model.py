@@ -291,6 +291,7 @@ class RingMachine(RuleBasedStateMachine):
     @rule()
     def recycle(self) -> None:
         ring = self.opened.ring
+        self.opened.keep_damaged()
         before = list(ring.live)
         readers = [reader.slot for reader in (self.opened.reader, self.second) if reader is not None]
         ring.recycle(self.completed)

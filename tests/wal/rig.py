@@ -22,16 +22,32 @@ Position = tuple[int, int]
 
 
 class Machine(FileSystem):
-    """A file system that knows how often the machine was booted, and never asks how full the real disk is."""
+    """A file system that knows how often the machine was booted, how full no disk is, and what was kept of damage."""
 
     def __init__(self, boots: int = 1):
         self.boots = boots
+        self.kept: dict[str, FaultyFile] = {}
 
     def boot_id(self) -> str:
         return f"boot {self.boots}"
 
     def free_bytes(self, path: Path) -> int:
         return 1 << 60
+
+    def exists(self, path: Path) -> bool:
+        return True
+
+    def is_symlink(self, path: Path) -> bool:
+        return False
+
+    def names(self, path: Path) -> list[str]:
+        return list(self.kept)
+
+    def sync_directory(self, path: Path) -> None:
+        pass
+
+    def open(self, path: Path) -> FaultyFile:
+        return self.kept.setdefault(path.name, FaultyFile(path.name))
 
 
 class Disk:
@@ -122,9 +138,16 @@ class Opened:
 
     def checkpoint(self) -> int:
         """Capture, make durable, recycle; how many slots became free."""
+        self.keep_damaged()
         captured = self.directory.next_checkpoint()
         self.directory.write_checkpoint(captured)
         return self.directory.recycle(captured)
+
+    def keep_damaged(self) -> None:
+        """As the background does it, before anything is recycled."""
+        stretches = self.directory.take_damaged()
+        self.directory.keep_damaged(stretches)
+        self.directory.release_damaged(stretches)
 
     def dies(self) -> "Opened":
         """The process is killed; another one opens the directory."""

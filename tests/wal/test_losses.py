@@ -1,0 +1,176 @@
+"""What a ring has lost: counted without end, named within bounds, its bytes kept before the slot is used again."""
+
+import logging
+import stat
+from pathlib import Path
+
+import pytest
+
+from aiorecover.wal import format as fmt
+from aiorecover.wal import kept, losses
+from aiorecover.wal.directory import Directory, Options
+from aiorecover.wal.kept import DAMAGED
+from aiorecover.wal.losses import Damage, Losses
+from aiorecover.wal.opening import open_directory
+from aiorecover.wal.reading import Reader
+from aiorecover.wal.storage import OPERATING_SYSTEM, FileSystem
+from tests.wal.memory import broken, no_room
+from tests.wal.rig import SLOT, Disk, Machine, Opened, read
+
+FRAME = 64  # records of 44 bytes
+
+
+def damaged_ring(places: dict[int, bytes]) -> Disk:
+    """Twenty frames of 64 bytes; those that are named hold something else."""
+    opened = Opened()
+    opened.append(*[b"%02d" % number * 22 for number in range(20)])
+    disk = opened.disk.after_death()
+    for number, data in places.items():
+        disk.ring.damage(fmt.FIRST_FRAME + FRAME * number, data)
+    return disk
+
+
+def kept_files(opened: Opened) -> dict[str, bytes]:
+    machine = opened.directory.file_system
+    assert isinstance(machine, Machine)
+    return {name: file.live() for name, file in machine.kept.items()}
+
+
+def test_the_bytes_from_the_place_where_the_reader_lost_its_way_to_the_next_frame_are_kept() -> None:
+    with Opened(damaged_ring({2: b"\xee" * FRAME, 7: b"rot" * FRAME})) as opened:
+        opened.read()
+        opened.keep_damaged()
+        start, second = fmt.FIRST_FRAME + 2 * FRAME, fmt.FIRST_FRAME + 7 * FRAME
+        assert kept_files(opened) == {f"ring-1-{start}": b"\xee" * FRAME, f"ring-1-{second}": b"rot" * FRAME}
+        opened.keep_damaged()  # nothing new
+        assert len(kept_files(opened)) == 2
+        assert opened.ring.losses.missing == 1 + 3
+
+
+def test_the_lost_end_of_a_slot_is_kept_to_its_end() -> None:
+    opened = Opened()
+    opened.append(b"first", b"second")
+    opened.checkpoint()
+    disk = opened.disk.after_death()
+    start = fmt.frame_end(fmt.FIRST_FRAME, 5)
+    disk.ring.damage(start, b"\xee" * 100)
+    with Opened(disk) as following:
+        following.read()
+        following.keep_damaged()
+        rest = SLOT - fmt.RESERVED - start
+        assert kept_files(following) == {f"ring-1-{start}": (b"\xee" * 100).ljust(rest, b"\0")}
+
+
+def test_a_slot_with_damage_is_not_recycled_until_its_bytes_are_kept() -> None:
+    with Opened(damaged_ring({2: b"\xee" * FRAME})) as opened:
+        opened.settle(opened.read())
+        opened.append(b"new")
+        opened.settle(opened.read())
+        captured = opened.directory.next_checkpoint()
+        opened.directory.write_checkpoint(captured)
+        stretches = opened.directory.take_damaged()
+        assert opened.directory.recycle(captured) == 0
+        opened.directory.release_damaged(stretches)
+        assert opened.directory.recycle(captured) == 1
+
+
+@pytest.mark.parametrize("call", ["read", "write", "sync"])
+def test_what_cannot_be_kept_is_a_warning_and_its_slot_is_free_again(
+    call: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Opened(damaged_ring({2: b"\xee" * FRAME})) as opened:
+        opened.settle(opened.read())
+        opened.append(b"new")
+        opened.settle(opened.read())
+        if call == "read":
+            opened.disk.ring.before["read"] = broken
+        else:
+            file = opened.directory.file_system.open(Path(f"ring-1-{fmt.FIRST_FRAME + 2 * FRAME}"))
+            file.before[call] = no_room if call == "write" else broken  # type: ignore[attr-defined]
+        assert opened.checkpoint() == 1
+        assert "damaged bytes cannot be kept: check the disk" in caplog.text
+
+
+def test_no_more_files_are_kept_than_a_directory_may_have(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "MOST_FILES", 3)
+    with Opened(damaged_ring(dict.fromkeys((1, 3, 5, 7, 9), b"\xee" * FRAME))) as opened:
+        opened.read()
+        opened.keep_damaged()
+        assert len(kept_files(opened)) == 3
+        assert caplog.text.count("there is no room for more files") == 2
+        assert opened.ring.losses.missing == 5
+        assert [slot.readers for slot in opened.ring.live] == [1]  # the reader itself
+
+
+def test_no_more_stretches_are_pinned_than_are_kept_and_the_list_of_names_ends_before_the_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(losses, "MOST_PINNED", 2)
+    monkeypatch.setattr(losses, "MOST_NAMED", 4)
+    with Opened(damaged_ring(dict.fromkeys((1, 3, 5, 7, 9), b"\xee" * FRAME))) as opened:
+        opened.read()
+        assert len(opened.ring.damage) == 4
+        assert opened.ring.losses.missing == 5
+        assert [len(of_ring) for of_ring in opened.directory.take_damaged()] == [2, 0, 0]
+
+
+def test_ten_thousand_places_are_named_and_the_next_one_is_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    found = Losses()
+    with caplog.at_level(logging.CRITICAL, "aiorecover.wal"):
+        for number in range(10_000):
+            found.report(Damage(1, number, number + 1, 1, 0))
+    found.report(Damage(1, 50_000, 50_002, 7, 900))
+    assert (len(found.damage), found.missing) == (10_000, 20_003)
+    assert "sequences=50000-50002 slot=7 file_offset=900" in caplog.text
+
+
+# -- on a disk -----------------------------------------------------------------------------------------------------
+
+
+def opened_at(path: Path, file_system: FileSystem = OPERATING_SYSTEM) -> Directory:
+    return open_directory(Options(path, SLOT, 16 * SLOT, min_free_bytes=0, file_system=file_system))
+
+
+def keep_all(directory: Directory) -> None:
+    read(Reader(directory.ring, bytes))
+    stretches = directory.take_damaged()
+    directory.keep_damaged(stretches)
+    directory.release_damaged(stretches)
+
+
+def test_kept_bytes_are_for_nobody_else_s_eyes_and_no_stranger_to_the_next_opening(tmp_path: Path) -> None:
+    directory = opened_at(tmp_path / "wal")
+    for number in range(9):
+        directory.ring.append(b"%d" % number * 44, None)
+    directory.close()
+    file = tmp_path / "wal" / "0" / "ring"
+    data = bytearray(file.read_bytes())
+    data[fmt.FIRST_FRAME + FRAME : fmt.FIRST_FRAME + 2 * FRAME] = b"\xee" * FRAME
+    file.write_bytes(data)
+    directory = opened_at(tmp_path / "wal")
+    keep_all(directory)
+    directory.close()
+    folder = tmp_path / "wal" / "0" / DAMAGED
+    (made,) = folder.iterdir()
+    assert (made.name, made.read_bytes()) == (f"ring-1-{fmt.FIRST_FRAME + FRAME}", b"\xee" * FRAME)
+    assert (stat.S_IMODE(folder.stat().st_mode), stat.S_IMODE(made.stat().st_mode)) == (0o700, 0o600)
+    opened_at(tmp_path / "wal").close()
+
+
+def test_a_link_in_the_place_of_the_directory_is_not_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    directory = opened_at(tmp_path / "wal")
+    directory.ring.append(b"a" * 44, None)
+    directory.ring.append(b"b" * 44, None)
+    directory.close()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "wal" / "0" / DAMAGED).symlink_to(tmp_path / "elsewhere")
+    with (tmp_path / "wal" / "0" / "ring").open("r+b") as file:
+        file.seek(fmt.FIRST_FRAME)
+        file.write(b"\xee" * FRAME)
+    directory = opened_at(tmp_path / "wal")
+    keep_all(directory)
+    directory.close()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert "remove the symbolic link" in caplog.text
