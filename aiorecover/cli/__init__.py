@@ -1,4 +1,4 @@
-"""The command line: ``aiorecover demo``; needs ``pip install 'aiorecover[demo]'``."""
+"""The command line: ``aiorecover demo`` and ``aiorecover inspect``; needs ``pip install 'aiorecover[demo]'``."""
 
 import sys
 

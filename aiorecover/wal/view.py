@@ -305,7 +305,9 @@ class Instance:
 
 
 def instances(wal_dir: Path | str) -> list[Instance]:
-    """The instance directories of ``wal_dir``; no lock is taken or tried, so that no owner fails because we look.
+    """The instance directories of ``wal_dir``, or the one that it is itself.
+
+    No lock is taken or tried, so that no owner fails to get its own because we look.
 
     "free" is what this machine's /proc/locks says: an owner on another machine or in another container does not show.
 
@@ -315,6 +317,8 @@ def instances(wal_dir: Path | str) -> list[Instance]:
     """
     wal_dir = Path(wal_dir)
     names = sorted(names_in(wal_dir), key=lambda name: (not name.isdecimal(), name.zfill(20)))
+    if {CHECKPOINT, RING} & set(names):
+        return [_instance(wal_dir)]
     paths = [wal_dir / name for name in names if name != LOST_FOUND]
     return [_instance(path) for path in paths if _is_instance(path)]
 

@@ -175,7 +175,7 @@ class SlotWalk:
                 size = WINDOW
             elif count == size and self._reaches_beyond(count):
                 size = min(2 * size, self._slot.slot_bytes)
-            elif seal is self._seal or seal == self._seal:
+            elif seal == self._seal:
                 size = WINDOW
                 if not self._pass_damage():
                     break
@@ -252,11 +252,12 @@ class SlotWalk:
     # -- damage and ends ---------------------------------------------------------------------------------------------
 
     def _pass_damage(self) -> bool:
-        """Go to the next frame of this life, if there is one, and say what is missing before it."""
+        """Go to the next frame of this life, and say what is missing before it; False when no frame follows."""
+        seal = self._seal
         found = self._next_frame()
         self._seal = self._look_again()
         if found is None:
-            return False
+            return self._seal != seal  # sealed meanwhile: frames may have come before that
         offset, sequence = found
         # The owner stores one frame after the other: what was seen behind may be younger than our copy of this one.
         if sequence > self.expected and not self._holds_at(self._offset, self.expected):
