@@ -243,6 +243,32 @@ def test_damage_is_named_by_sequences_slot_and_file_offset() -> None:
         assert now.summary().damaged == 1
 
 
+def test_damage_to_what_the_checkpoint_covers_is_not_missed() -> None:
+    opened = Opened()
+    opened.append(*numbered(10))
+    opened.settle(opened.read()[:5])
+    opened.directory.checkpoint_file.write(
+        opened.directory.next_checkpoint(fmt.position(1, 5), opened.directory.checkpoint.destination)
+    )
+    disk = opened.disk.after_death()
+    for frame in list(look(disk).frames(settled=True))[2:7:4]:
+        disk.ring.flip((frame.file_offset + fmt.FRAME_BYTES) * 8)
+    with look(disk) as now:
+        assert [frame.sequence for frame in now.frames()] == [6, 8, 9, 10]
+        assert named(now.missing) == [(1, 7)]
+
+
+def test_a_skip_frame_that_rots_is_damage() -> None:
+    opened = Opened()
+    opened.append(b"first", b"second", b"third")
+    start = fmt.frame_end(fmt.FIRST_FRAME, 5)
+    opened.ring._skip(opened.ring.live[0], start, 6, 2)
+    opened.disk.ring.flip((start + 4) * 8)
+    with look(opened.disk) as now:
+        assert [frame.payload for frame in now.frames()] == [b"first", b"third"]
+        assert named(now.missing) == [(1, 2)]
+
+
 def test_damage_between_frames_that_are_windows_apart_is_passed() -> None:
     opened = Opened(Disk(slot_bytes=1024 * 1024))
     for shift in range(0, 24, 4):
@@ -314,7 +340,7 @@ def test_a_checkpoint_that_is_being_written_is_read_again() -> None:
         reads += 1
         if reads == 2:
             del disk.checkpoint.before["read"]
-            disk.checkpoint.write(whole, 0)
+            disk.checkpoint.write(whole[: 64 * 1024], 0)
 
     disk.checkpoint.before["read"] = store
     with look(disk) as now:
@@ -421,7 +447,8 @@ def test_a_list_of_slots_has_no_hole(moment: int) -> None:
     assert missing_when_slots_begin_at(moment) == []
 
 
-def test_a_frame_that_was_not_stored_yet_when_it_was_copied_is_not_missing() -> None:
+@pytest.mark.parametrize("moment", range(3, 14))
+def test_a_frame_that_was_not_stored_yet_when_it_was_copied_is_not_missing(moment: int) -> None:
     """The copy runs through the slot while its owner stores one frame and then the next."""
     opened = Opened()
     opened.append(b"first", b"second", b"third")
@@ -431,10 +458,31 @@ def test_a_frame_that_was_not_stored_yet_when_it_was_copied_is_not_missing() -> 
     disk.ring.write(bytes(len(frame)), start)
     now = look(disk)
     slots = now.slots()
-    # Two headers before the walk, a window, two headers; a window that begins with the hole, two headers; the search.
-    during_read(disk, 9, lambda: disk.ring.write(frame, start))
+    during_read(disk, moment, lambda: disk.ring.write(frame, start))
     assert [one.payload for one in now.frames(slots)] == [b"first", b"second", b"third"]
     assert now.missing == []
+
+
+def test_a_header_that_is_being_stored_is_read_again() -> None:
+    opened = Opened()
+    opened.append(b"record")
+    disk = opened.disk
+    whole = disk.ring.live()
+    for start in (0, SLOT - fmt.RESERVED):
+        disk.ring.write(b"torn", start + 20)
+    now = look(disk)
+    during_read(disk, 3, lambda: disk.ring.write(whole, 0))
+    assert [slot.state for slot in now.slots()] == ["live"]
+
+
+def test_every_list_of_slots_goes_with_the_checkpoint_of_its_moment() -> None:
+    opened = Opened()
+    now = look(opened.disk)
+    opened.append(*numbered(20))
+    opened.settle(opened.read())
+    opened.checkpoint()
+    assert [slot.durable for slot in now.slots()] == [fmt.position(1, 20)]
+    assert now.checkpoint == opened.directory.checkpoint
 
 
 # -- one slot, from another process ----------------------------------------------------------------------------------
@@ -519,7 +567,9 @@ def moved_to_retry(ring: str) -> list[FrameView]:
     copies = Opened()
     copies.append(*[moving.MOVED.pack(at, at % 3 - 1, 0) + b"payload %d" % at for at in (10, 20, 30)], b"short")
     checkpoint = Disk().checkpoint
-    content = Checkpoint(producer_id=copies.ring.producer_id, epoch=1, watermark=99, slot_bytes=SLOT, moved=20)
+    content = Checkpoint(
+        producer_id=copies.ring.producer_id, epoch=1, watermark=fmt.position(1, 9), slot_bytes=SLOT, moved=20
+    )
     CheckpointFile(checkpoint).write(content)
     with look(Disk(copies.disk.ring, checkpoint), ring) as now:
         frames = list(now.frames(settled=True))
