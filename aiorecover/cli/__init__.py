@@ -1,11 +1,11 @@
-"""The command line: ``aiorecover demo`` and ``aiorecover inspect``; needs ``pip install 'aiorecover[demo]'``."""
+"""The command line: ``aiorecover demo`` and ``aiorecover inspect``; needs ``pip install 'aiorecover[cli]'`` (or ``[demo]``)."""
 
 import sys
 
 __all__ = ["main"]
 
 _NEEDED = {"rich", "typer"}
-_INSTALL = "the aiorecover command needs typer and rich: pip install 'aiorecover[demo]'"
+_INSTALL = "the aiorecover command needs typer and rich: pip install 'aiorecover[cli]', for the demo 'aiorecover[demo]'"
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from aiorecover import record as records
 from aiorecover.errors import WalError, WalFormatError
+from aiorecover.wal import format as fmt
 from aiorecover.wal.view import instances, open_view
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def _instance(instance: Instance, count: int) -> dict[str, Any]:
         for name in RINGS:
             with open_view(instance.path, name) as view:
                 about["producer_id"] = view.producer_id
-                if name == RINGS[0] or view.slots():
+                if name == RINGS[0] or any(slot.state != "blank" for slot in view.slots()):
                     about["rings"].append(_ring(view))
                     about["records"] += [_record(view, frame) for frame in islice(view.frames(), count)]
     except WalError as error:
@@ -117,10 +118,17 @@ def show(console: Console, found: list[dict[str, Any]]) -> None:
     console.print(table)
     for one in found:
         lines = [f"{one['path']}: {one['error']}"] if one["error"] else []
+        lines += [_suspicion(one, ring) for ring in one["rings"] if ring["suspect_up_to"]]
         lines += [_damage(one["path"], ring) for ring in one["rings"] if ring["damaged"] or ring["damaged_slots"]]
         lines += [_line(record) for record in one["records"]]
         for line in lines:
             console.print(line, markup=False, soft_wrap=True)
+
+
+def _suspicion(one: dict[str, Any], ring: dict[str, Any]) -> str:
+    position = ring["suspect_up_to"]
+    up_to = f"epoch={position >> fmt.SEQUENCE_BITS} sequence={position & fmt.SEQUENCE_MASK}"
+    return f"{one['path']}: settle words up to {up_to} may be wrong after a power cut ring={ring['ring']}"
 
 
 def _damage(path: str, ring: dict[str, Any]) -> str:

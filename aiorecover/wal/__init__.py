@@ -173,15 +173,19 @@ Read-only view
     1. Both headers of every slot are read, twice over. A life that began while they were read is left for the next
        walk; so all lives up to the newest one listed are there, or were recycled. Then the checkpoint is read.
     2. Slots are walked by ordinal. A window is copied by preadv, then both headers are read again: if the slot is in
-       another life, the copy is thrown away, and the slot is one that was recycled meanwhile (I1). What it held was
-       settled. Frames of two lives in one copy cannot pass for a record (I2).
+       another life or cut off, the copy is thrown away: it was recycled meanwhile (I1), and what it held was settled
+       or moved. Frames of two lives in one copy cannot pass for a record (I2).
     3. A frame that does not hold is the end of an open slot, damage, or being stored just now. It is damage only when
-       a frame behind it holds, or a seal that was read before the copy counts it, and reading it afresh does not help.
-    4. A record is settled when its settle word says so, or when watermark or P cover it in the main ring. In the retry
-       ring copies beyond P are void.
+       a frame behind it holds, or a seal or a flush that was read before the copy counts it, and reading it afresh
+       does not help. Whole slots that are gone are missed as by the owner's reader.
+    4. A record is settled when its settle word says so, or when the ring's watermark, in the main ring also P, covers
+       it. In the retry ring copies behind what the checkpoint knows of it are void; without a checkpoint all count.
+       Where settle words are suspect, a view shows what they say, and up to where they are: lanes are not judged.
 
     Every record that waits from the first to the last moment of a walk is in it; no record is wrong, and none comes
-    twice. Each slot is walked, covered by the checkpoint, recycled meanwhile, blank or damaged. What is settled during
+    twice, unless it is moved or rewritten meanwhile: who walks the main ring and then the retry ring sees it, and a
+    walk of the retry ring in which a slot was recycled is repeated to be sure. Each slot is walked, covered by the
+    checkpoint, recycled meanwhile, blank or damaged. What is settled during
     the walk may still be seen waiting, and a walk is no snapshot: one through the retry ring after one through the
     main ring may show again what was moved in between (by its position it is the same record). A copy of a directory
     that was made while its owner worked is as good as the tool that made it. Who holds the lock is read from

@@ -5,6 +5,8 @@ from heapq import merge
 
 from aiorecover.wal import format as fmt
 
+HALF = fmt.WORD // 2  # bytes of a word
+
 
 def holds(
     data: bytes | bytearray | memoryview, at: int, length: int, check: int, sequence: int, salt: int, stop: int
@@ -21,16 +23,16 @@ def candidates(data: bytes | bytearray, stop: int, salt: int) -> Iterator[int]:
 
     ``data`` must begin on a frame's alignment.
     """
-    words = (fmt.open_word(salt), salt)
-    places = merge(*(_hits(data, stop, word.to_bytes(fmt.WORD, "little")) for word in words))
+    halves = (word >> fmt.MARK_BITS for word in (fmt.open_word(salt), salt))
+    places = merge(*(_hits(data, stop, half.to_bytes(HALF, "little")) for half in halves))
     settle_offset = fmt.SETTLE_WORD * fmt.WORD
     return (hit - settle_offset for hit in places if hit >= settle_offset)
 
 
-def _hits(data: bytes | bytearray, stop: int, word: bytes) -> Iterator[int]:
-    """Where ``word`` stands on a frame's alignment."""
-    at = data.find(word, 0, stop)
+def _hits(data: bytes | bytearray, stop: int, half: bytes) -> Iterator[int]:
+    """Where words with this high half stand on a frame's alignment; the low half may be any mark."""
+    at = data.find(half, HALF, stop)
     while at >= 0:
-        if at % fmt.WORD == 0:
-            yield at
-        at = data.find(word, at + 1, stop)
+        if at % fmt.WORD == HALF:
+            yield at - HALF
+        at = data.find(half, at + 1, stop)

@@ -8,17 +8,19 @@ import errno
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Self
 
 from aiorecover.errors import WalCorruptError, WalError, WalFormatError, WalIOError
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint, Copy, unpack
-from aiorecover.wal.directory import CHECKPOINT, LOCK, LOST_FOUND, producer_text
-from aiorecover.wal.moving import RING
-from aiorecover.wal.recovery import SlotFound, plan, slot_bytes_of
+from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint, Copy, RingState, unpack
+from aiorecover.wal.directory import CHECKPOINT, LOCK
+from aiorecover.wal.instance import LOST_FOUND
+from aiorecover.wal.moved import DEAD, RETRY, RING
+from aiorecover.wal.recovery import Plan, SlotFound, plan, slot_bytes_of
 from aiorecover.wal.ring import Damage
-from aiorecover.wal.storage import ForeignFile, StorageFile, lock_identity, names_in
+from aiorecover.wal.storage import OPERATING_SYSTEM, ForeignFile, StorageFile, lock_identity, names_in
 from aiorecover.wal.walk import RETRIES, FrameView, RecycledError, SlotView, SlotWalk, look_at
 
 __all__ = [
@@ -36,7 +38,6 @@ __all__ = [
 ]
 
 PROC_LOCKS = Path("/proc/locks")
-SLOT_BYTES = range(1 << 12, (1 << 30) + 1)  # what a slot may measure: 1 GiB is the option's limit
 SLOT_POWERS = range(14, 31)  # where a first header is looked for when no checkpoint tells the slot size
 
 
@@ -44,8 +45,10 @@ SLOT_POWERS = range(14, 31)  # where a first header is looked for when no checkp
 class Summary:
     """Counts of one walk through a ring.
 
-    ``damaged``: sequences that are missing. ``recycled``: slots that began another life during the walk; everything in
-    them was settled. ``bytes_used``: size of the slots that hold something still needed.
+    ``damaged``: sequences that are missing. ``recycled``: slots that began another life or were cut off during the
+    walk; everything in them was settled or moved. ``bytes_used``: size of the slots that hold something still needed.
+    ``suspect_up_to``: after a power cut or a failed flush, settle words up to this position may be wrong, and a part
+    of what counts as settled here is delivered again (`suffix`); 0: none may.
     """
 
     waiting: int
@@ -57,17 +60,26 @@ class Summary:
     recycled: int
     bytes_used: int
     bytes_allocated: int
+    suspect_up_to: int
 
 
 class View:
     """One ring of an instance directory, as it is from moment to moment.
 
     ``producer_id``: as it stands in record ids; None when nothing tells it. ``checkpoint``: the newest valid copy when
-    the slots were last listed. ``missing`` and ``recycled``: what the last `frames` found.
+    the slots were last listed; ``suspect_up_to`` is as in `Summary`, of the same moment. ``missing`` and ``recycled``:
+    what the last `frames` found.
     """
 
-    def __init__(self, path: Path, ring: str, ring_file: StorageFile | None, checkpoint: StorageFile | None) -> None:
-        """Look at files that are open; None for one that is not there.
+    def __init__(
+        self,
+        path: Path,
+        ring: str,
+        ring_file: StorageFile | None,
+        checkpoint: StorageFile | None,
+        boot_id: str = "",
+    ) -> None:
+        """Look at files that are open; None for one that is not there. ``boot_id``: of this machine; empty: unknown.
 
         Raises:
             WalCorruptError: neither checkpoint nor ring can be read, or they contradict each other.
@@ -79,10 +91,12 @@ class View:
         self.ring = ring
         self._file = ring_file
         self._checkpoint_file = checkpoint
+        self._boot_id = boot_id
         self._copies = self._read_copies()
         self.checkpoint = _newest(self._copies)
         self.slot_bytes = self._find_slot_bytes()
         self.producer_id = self._find_producer()
+        self.suspect_up_to = 0
         self.missing: list[Damage] = []
         self.recycled: list[SlotView] = []
 
@@ -101,14 +115,11 @@ class View:
         found = self._scan_twice()
         self._copies = self._read_copies()  # behind the scan: what was recycled before it, this checkpoint covers
         self.checkpoint = newest = _newest(self._copies)
-        plan(self._copies, found)  # refuses what contradicts itself
-        watermark, moved = (newest.watermark, newest.moved) if newest is not None else (0, 0)
-        durable = max(watermark, moved) if self.ring == RING else 0
-        views = [
-            SlotView(self.path, self.ring, one.index, self.slot_bytes, one.state, one.header, one.seal, durable, moved)
-            for one in found
-        ]
-        return sorted(views, key=lambda one: (one.header is None, one.ordinal or 0, one.index))
+        views = self._views(found, newest)
+        suspect = self._plan(found).suspect.up_to  # refuses what contradicts itself
+        still = (one for one in views if one.header is not None and not one.covered)
+        self.suspect_up_to = suspect if any(one.first_position <= suspect for one in still) else 0
+        return views
 
     def frames(self, slots: Sequence[SlotView] | None = None, *, settled: bool = False) -> Iterator[FrameView]:
         """The records that wait, in order; with ``settled`` also those that are done and still there.
@@ -129,6 +140,7 @@ class View:
         """``whole``: nothing was left out of ``slots``, so that a gap between two of them is damage."""
         self.missing, self.recycled = [], []
         before: SlotWalk | None = None
+        oldest = True
         last = 0
         for slot in slots:
             if self._file is None or slot.header is None or (slot.covered and not settled):
@@ -136,7 +148,9 @@ class View:
             walk = SlotWalk(self._file, slot, slot.header)
             if whole and before is not None:
                 walk.follow(before)
-            before = walk
+            elif whole and oldest:
+                walk.begin()
+            before, oldest = walk, False
             try:
                 for frame in walk.frames(settled=settled):
                     if frame.number <= last:
@@ -147,7 +161,7 @@ class View:
             except RecycledError:
                 self.recycled.append(slot)
                 before = None
-                walk.missing.clear()  # what was not there, was settled
+                walk.missing.clear()  # what was not there, was settled or moved
             self.missing += walk.missing
 
     def summary(self) -> Summary:
@@ -170,11 +184,12 @@ class View:
             settled=done,
             damaged=sum(damage.count for damage in self.missing),
             slots=len(slots),
-            blank_slots=sum(slot.state == "blank" for slot in slots),
+            blank_slots=sum(slot.state in {"blank", "torn"} for slot in slots),
             damaged_slots=sum(slot.state == "damaged" for slot in slots),
             recycled=len(self.recycled),
             bytes_used=len(used) * self.slot_bytes,
             bytes_allocated=self._file.size() if self._file is not None else 0,
+            suspect_up_to=self.suspect_up_to,
         )
 
     def close(self) -> None:
@@ -208,9 +223,6 @@ class View:
         if file is None:
             return 0
         found = slot_bytes_of(self._copies, _first_headers(file), 0)
-        if found and (found not in SLOT_BYTES or found & (found - 1)):
-            message = "the slot size is none: restore the files from a copy"
-            raise WalCorruptError(f"{message} path={self.path} slot_bytes={found}")
         if not found and any(file.read(0, fmt.RESERVED)):
             message = "neither checkpoint nor ring can be read: restore the files from a copy"
             raise WalCorruptError(f"{message} path={self.path} ring={self.ring}")
@@ -218,9 +230,38 @@ class View:
 
     def _find_producer(self) -> str | None:
         if self.checkpoint is not None:
-            return producer_text(self.checkpoint.producer_id)
+            return fmt.producer_text(self.checkpoint.producer_id)
         header = next((one.header for one in self._scan() if one.header is not None), None)
-        return producer_text(header.producer_id) if header is not None else None
+        return fmt.producer_text(header.producer_id) if header is not None else None
+
+    def _views(self, found: list[SlotFound], newest: Checkpoint | None) -> list[SlotView]:
+        """The slots in the order of `slots`, with what a checkpoint says of their frames."""
+        state = RingState()
+        if newest is not None:
+            state = {RING: newest.main, RETRY: newest.retry, DEAD: newest.dead}[self.ring]
+        moved = newest.moved if newest is not None and self.ring == RING else 0
+        ordered = sorted(found, key=_order)
+        return [
+            SlotView(
+                path=self.path,
+                ring=self.ring,
+                index=one.index,
+                slot_bytes=self.slot_bytes,
+                state=one.state,
+                header=one.header,
+                seal=one.seal,
+                durable=max(state.watermark, moved),
+                counts_up_to=state.flushed if newest is not None and self.ring == RETRY else None,
+                flushed=_flushed_in(one, following, state.flushed),
+            )
+            for one, following in zip_longest(ordered, ordered[1:])
+        ]
+
+    def _plan(self, found: list[SlotFound]) -> Plan:
+        """What an opening at this moment would start from, as far as this ring tells."""
+        valid = [copy for copy in self._copies if copy.state == "valid"]  # the other one may be being written
+        rings = {RING: [], RETRY: [], DEAD: [], self.ring: found}
+        return plan(valid or self._copies, rings[RING], rings[RETRY], rings[DEAD], boot_id=self._boot_id)
 
     def _scan(self) -> list[SlotFound]:
         file, size = self._file, self.slot_bytes
@@ -264,7 +305,7 @@ def open_view(path: Path | str, ring: str = RING) -> View:
         ring_file, checkpoint = (
             opened.enter_context(ForeignFile(path / name)) if name in names else None for name in (ring, CHECKPOINT)
         )
-        view = View(path, ring, ring_file, checkpoint)
+        view = View(path, ring, ring_file, checkpoint, OPERATING_SYSTEM.boot_id())
         opened.pop_all()
         return view
 
@@ -369,6 +410,19 @@ def holder(locks: str, identity: str, written: int | None) -> int | None:
         if fields[5] == identity or (fields[5].rpartition(":")[2] == inode and pid == written):
             return pid
     return None
+
+
+def _order(slot: SlotFound) -> tuple[bool, int, int]:
+    """The live ones in the order of their records, then the others as they lie."""
+    return slot.header is None, slot.header.ordinal if slot.header is not None else 0, slot.index
+
+
+def _flushed_in(slot: SlotFound, following: SlotFound | None, flushed: int) -> int:
+    """``flushed`` if that frame can only stand in this slot, which was left open; else 0."""
+    if slot.header is None or slot.seal is not None or slot.header.epoch != flushed >> fmt.SEQUENCE_BITS:
+        return 0
+    last = following is None or following.header is None or following.header.epoch != slot.header.epoch
+    return flushed if last else 0
 
 
 def _newest(copies: Iterable[Copy]) -> Checkpoint | None:

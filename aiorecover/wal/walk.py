@@ -14,7 +14,7 @@ import msgspec
 from aiorecover.errors import WalError
 from aiorecover.wal import format as fmt
 from aiorecover.wal import scan
-from aiorecover.wal.moving import prefix_of, void
+from aiorecover.wal.moved import prefix_of
 from aiorecover.wal.recovery import SlotFound, classify
 from aiorecover.wal.ring import Damage
 from aiorecover.wal.storage import StorageFile
@@ -22,20 +22,23 @@ from aiorecover.wal.storage import StorageFile
 WINDOW = 128 * 1024  # copied between two looks at the header; one frame that is larger has its own size
 RETRIES = 3  # a header is 64 bytes: who meets its owner storing it three times in a row has met damage
 
+NEVER = fmt.position(fmt.EPOCH_MAX + 1, 0)  # no frame stands behind it
+
 _unpack = fmt.FRAME.unpack_from
 
 
 class RecycledError(WalError):
-    """The slot was recycled meanwhile: everything in it was settled, and its bytes are another life's now."""
+    """The slot was recycled meanwhile: all of it was settled or moved, and its place is another life's or cut off."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotView:
     """One slot as it was when listed; enough to walk it from another process.
 
-    ``state`` is blank, live or damaged. ``durable``: frames of the main ring up to it count as settled, whatever
-    their settle words say (watermark and P of the checkpoint that was read after the slot; 0 in the other rings).
-    ``moved``: P alone.
+    ``state`` is as in `recovery.SlotFound`. ``durable``: frames up to it count as settled, whatever their settle words
+    say (the ring's watermark, in the main ring also P, of the checkpoint that was read after the slot).
+    ``counts_up_to``: in the retry ring, copies behind it do not count yet; None where all do, or nothing tells.
+    ``flushed``: in a slot that was left open, the position up to which a flush had made its frames durable; else 0.
     """
 
     path: Path
@@ -46,7 +49,8 @@ class SlotView:
     header: fmt.SlotHeader | None = None
     seal: fmt.Seal | None = None
     durable: int = 0
-    moved: int = 0
+    counts_up_to: int | None = None
+    flushed: int = 0
 
     @property
     def file_offset(self) -> int:
@@ -67,6 +71,11 @@ class SlotView:
     def first_sequence(self) -> int | None:
         """The sequence of its first frame, if it has one."""
         return self.header.first_sequence if self.header is not None else None
+
+    @property
+    def first_position(self) -> int:
+        """Position of its first frame; 0 for a slot that is not live."""
+        return fmt.position(self.header.epoch, self.header.first_sequence) if self.header is not None else 0
 
     @property
     def created_ms(self) -> int | None:
@@ -131,9 +140,10 @@ def look_at(file: StorageFile, index: int, slot_bytes: int) -> SlotFound:
     start = index * slot_bytes
     for _ in range(RETRIES):
         head = file.read(start, fmt.RESERVED).ljust(fmt.RESERVED, b"\0")
-        end = file.read(start + slot_bytes - fmt.RESERVED, fmt.RESERVED).ljust(fmt.RESERVED, b"\0")
+        end = file.read(start + slot_bytes - fmt.RESERVED, fmt.RESERVED)
+        end = end if len(end) == fmt.RESERVED else head  # cut inside the slot: its end says nothing
         found = classify(index, head, end)
-        if found.state != "damaged":
+        if found.state not in {"damaged", "torn"}:
             break
     return found
 
@@ -182,11 +192,20 @@ class SlotWalk:
         if self._seal is not None:
             self._report(self.expected, self._seal.last_sequence)
             self.expected = max(self.expected, self._seal.last_sequence + 1)
+        elif self._slot.flushed:
+            last = self._slot.flushed & fmt.SEQUENCE_MASK
+            self._report(self.expected, last)
+            self.expected = max(self.expected, last + 1)
+
+    def begin(self) -> None:
+        """Say what is missing when the oldest slots are gone, and no checkpoint covers them."""
+        if self._slot.durable:  # without one nobody knows what was recycled
+            self._report(1, self.header.first_sequence - 1)
 
     def follow(self, before: "SlotWalk") -> None:
-        """Say what is missing when a whole slot is gone: the sequences of one epoch do not join."""
-        if before.header.epoch == self.header.epoch:
-            self._report(before.expected, self.header.first_sequence - 1)
+        """Say what is missing when whole slots are gone: an epoch's sequences do not join, or do not start at 1."""
+        same = before.header.epoch == self.header.epoch
+        self._report(before.expected if same else 1, self.header.first_sequence - 1)
 
     @property
     def _limit(self) -> int:
@@ -221,7 +240,9 @@ class SlotWalk:
         """The frames that the copy holds whole, up to the first one that does not hold."""
         data, salt, ordinal, epoch = self._buffer, self.header.salt, self.header.ordinal, self.header.epoch
         start = self._offset
-        durable = self._slot.durable
+        durable, counts_up_to = self._slot.durable, self._slot.counts_up_to
+        if counts_up_to is None:
+            counts_up_to = NEVER
         at = 0
         while at + fmt.FRAME_BYTES <= count:
             length, check, sequence, word = _unpack(data, at)
@@ -232,7 +253,7 @@ class SlotWalk:
             if length & fmt.SKIP_BIT:
                 continue
             number = fmt.position(epoch, sequence)
-            done = word == salt or number <= durable
+            done = number <= durable or fmt.mark_of(word, salt) is not None or number > counts_up_to
             if done and not settled:
                 continue
             payload = bytes(data[frame_at + fmt.FRAME_BYTES : frame_at + fmt.FRAME_BYTES + length])
@@ -246,7 +267,6 @@ class SlotWalk:
         if position is None:
             self._note(number & fmt.SEQUENCE_MASK, number & fmt.SEQUENCE_MASK, file_offset)
             return None
-        done = done or void(self._slot.ring, position, self._slot.moved)
         return FrameView(position, number, done, payload[skipped:], ordinal, file_offset, partition)
 
     # -- damage and ends ---------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from typer.testing import CliRunner, Result
 
 from aiorecover import record
 from aiorecover.cli.app import app
-from aiorecover.wal.directory import Directory, Options, open_directory
+from aiorecover.wal.directory import Directory, Options
+from aiorecover.wal.opening import open_directory
 
 SLOT = 16 * 1024
 
@@ -81,6 +82,18 @@ def test_damage_is_named_and_the_exit_status_says_so(tmp_path: Path) -> None:
     done = run(tmp_path)
     assert done.exit_code == 1
     assert "damaged ring=ring damaged_slots=0 epoch=1 sequences=" in done.stdout
+
+
+def test_after_a_power_cut_it_says_that_settle_words_may_be_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(tmp_path).files.close()
+    assert "may be wrong" not in run(tmp_path).stdout
+    monkeypatch.setattr("aiorecover.wal.storage.FileSystem.boot_id", lambda self: "the next boot")
+    done = run(tmp_path)
+    assert done.exit_code == 0
+    assert "settle words up to epoch=1 sequence=" in done.stdout
+    assert "may be wrong after a power cut ring=ring" in done.stdout
 
 
 def test_an_instance_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:

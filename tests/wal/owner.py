@@ -20,9 +20,11 @@ from pathlib import Path
 
 from aiorecover.errors import WalFullError
 from aiorecover.wal import format as fmt
-from aiorecover.wal.directory import Directory, Options, open_directory
+from aiorecover.wal.directory import Directory, Options
+from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.storage import StorageFile
+from tests.wal.rig import take
 
 SLOT_BYTES = 16 * 1024
 MAX_BYTES = 24 * SLOT_BYTES
@@ -108,7 +110,7 @@ class Owner:
         self.settle()
 
     def settle(self) -> None:
-        for slot, place, sequence, _ in self.reader.take(100):
+        for slot, place, sequence, _ in take(self.reader, 100):
             if fmt.position(slot.header.epoch, sequence) in self.held:
                 self.unsettled.append((slot, place))
             else:
@@ -119,9 +121,9 @@ class Owner:
             raise SystemExit
 
     def checkpoint(self) -> None:
-        captured = self.directory.next_checkpoint(self.ring.watermark(), self.directory.checkpoint.destination)
+        captured = self.directory.next_checkpoint()
         self.directory.write_checkpoint(captured)
-        self.ring.recycle(captured.watermark)
+        self.directory.recycle(captured)
 
     def close(self) -> None:
         while self.ring.pending():

@@ -11,24 +11,26 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from aiorecover.errors import WalCorruptError, WalError, WalFormatError, WalIOError
 from aiorecover.wal import format as fmt
-from aiorecover.wal import moving, view
-from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile
+from aiorecover.wal import moved, view
+from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, RingState
 from aiorecover.wal.checksum import crc32
-from aiorecover.wal.directory import Directory, Options, open_directory
+from aiorecover.wal.directory import Directory, Options
+from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.ring import Damage
+from aiorecover.wal.ring import MARGIN, Damage
 from aiorecover.wal.view import RecycledError, View, frames_of, holder, instances, open_view
 from aiorecover.wal.walk import WINDOW, FrameView, SlotWalk
 from tests.wal.memory import broken
-from tests.wal.rig import SLOT, Disk, Opened, Position, found
+from tests.wal.rig import SLOT, Disk, Opened, Position, found, take
 
 
 def look(disk: Disk, ring: str = "ring") -> View:
-    return View(Path("/memory"), ring, disk.ring, disk.checkpoint)
+    return View(Path("/memory"), ring, disk.ring, disk.checkpoint, f"boot {disk.boots}")
 
 
 def seen(frames: Iterable[FrameView]) -> list[tuple[Position, bytes]]:
@@ -37,6 +39,11 @@ def seen(frames: Iterable[FrameView]) -> list[tuple[Position, bytes]]:
 
 def named(damages: Iterable[Damage]) -> list[Position]:
     return [(damage.epoch, number) for damage in damages for number in range(damage.first, damage.last + 1)]
+
+
+def covering(opened: Opened, sequence: int) -> Checkpoint:
+    """A checkpoint whose watermark is a record of the first epoch."""
+    return msgspec.structs.replace(opened.directory.next_checkpoint(), main=RingState(fmt.position(1, sequence)))
 
 
 def numbered(count: int, size: int = 100) -> Iterator[bytes]:
@@ -49,7 +56,7 @@ def stored(path: Path, count: int = 300, *, settle: int = 0, slot_bytes: int = S
     for payload in numbered(count):
         directory.ring.append(payload, payload)
     reader = Reader(directory.ring, bytes)
-    for slot, place, _, _ in reader.take(settle) if settle else []:
+    for slot, place, _, _ in take(reader, settle) if settle else []:
         directory.ring.settle(slot, [place])
     reader.close()
     return directory
@@ -112,8 +119,7 @@ def test_what_the_checkpoint_covers_is_settled_whatever_the_settle_words_say() -
     opened.ring.sync()
     opened.settle(opened.read())
     opened.append(b"waits")
-    captured = opened.directory.next_checkpoint(fmt.position(1, 20), opened.directory.checkpoint.destination)
-    opened.directory.checkpoint_file.write(captured)
+    opened.directory.checkpoint_file.write(covering(opened, 20))
     opened.disk.ring.before["sync"] = broken
     with opened.loses_power(seed=11) as following:  # none of the settle words came through
         opened.disk.ring.damage(0, following.disk.ring.live())
@@ -135,7 +141,9 @@ def test_a_skip_frame_is_no_record() -> None:
 
 def test_records_larger_than_a_window_are_seen() -> None:
     opened = Opened(Disk(slot_bytes=1024 * 1024))
-    opened.append(*[bytes([size % 251]) * size for size in (1, WINDOW - 20, WINDOW, 3 * WINDOW, 1024 * 1024 - 300, 5)])
+    opened.append(
+        *[bytes([size % 251]) * size for size in (1, WINDOW - 20, WINDOW, 3 * WINDOW, opened.ring.largest, 5)]
+    )
     with look(opened.disk) as now:
         assert seen(now.frames()) == list(opened.accepted.items())
         assert now.missing == []
@@ -156,8 +164,7 @@ def test_the_summary_counts_everything() -> None:
     opened = Opened()
     opened.append(*numbered(500, 400))
     opened.settle(opened.read()[:300])
-    captured = opened.directory.next_checkpoint(opened.ring.watermark(), opened.directory.checkpoint.destination)
-    opened.directory.write_checkpoint(captured)
+    opened.directory.write_checkpoint(opened.directory.next_checkpoint())
     with look(opened.disk) as now:
         summary = now.summary()
         assert (summary.waiting, summary.settled, summary.damaged) == (200, 300, 0)
@@ -172,11 +179,15 @@ def test_the_summary_counts_everything() -> None:
 # -- damage: as the owner's reader would report it -------------------------------------------------------------------
 
 
-def several_slots() -> Disk:
+def several_slots(*, checkpoint: bool = False) -> Disk:
+    """``checkpoint``: one says what is settled and what was flushed."""
     opened = Opened()
     for _ in range(3):
-        opened.append(b"a" * 50, b"b" * 51, b"c" * (SLOT - 900), b"d" * 52)
+        opened.append(b"a" * 50, b"b" * 51, b"c" * (SLOT - MARGIN - 900), b"d" * 52)
     opened.settle(opened.read()[:1])
+    if checkpoint:
+        opened.settle(opened.read()[:4])
+        opened.directory.checkpoint_file.write(covering(opened, 5))
     return opened.disk.after_death()
 
 
@@ -214,17 +225,19 @@ def test_whatever_64_bytes_are_overwritten_the_view_sees_and_misses_what_the_own
             compare(damaged)
 
 
-def test_wherever_the_file_is_cut_the_view_sees_and_misses_what_the_owner_would() -> None:
-    disk = several_slots()
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_wherever_the_file_is_cut_the_view_sees_and_misses_what_the_owner_would(checkpoint: bool) -> None:
+    disk = several_slots(checkpoint=checkpoint)
     for size in range(0, disk.ring.size() + 1, 160):
         damaged = disk.after_death()
         damaged.ring.cut(size)
         compare(damaged)
 
 
+@pytest.mark.parametrize("checkpoint", [False, True])
 @pytest.mark.parametrize("index", [0, 1, 2])
-def test_a_slot_that_is_gone_is_explained(index: int) -> None:
-    disk = several_slots()
+def test_a_slot_that_is_gone_is_explained(index: int, checkpoint: bool) -> None:
+    disk = several_slots(checkpoint=checkpoint)
     for noise in (b"\x55", b"\0"):
         damaged = disk.after_death()
         damaged.ring.damage(index * SLOT, noise * SLOT)
@@ -247,9 +260,7 @@ def test_damage_to_what_the_checkpoint_covers_is_not_missed() -> None:
     opened = Opened()
     opened.append(*numbered(10))
     opened.settle(opened.read()[:5])
-    opened.directory.checkpoint_file.write(
-        opened.directory.next_checkpoint(fmt.position(1, 5), opened.directory.checkpoint.destination)
-    )
+    opened.directory.checkpoint_file.write(covering(opened, 5))
     disk = opened.disk.after_death()
     for frame in list(look(disk).frames(settled=True))[2:7:4]:
         disk.ring.flip((frame.file_offset + fmt.FRAME_BYTES) * 8)
@@ -367,7 +378,7 @@ def during_read(disk: Disk, number: int, act: Callable[[], Any]) -> None:
 def recycle_everything(opened: Opened) -> None:
     opened.settle(opened.read())
     opened.checkpoint()
-    for _ in range(len(opened.ring._free) + 1):
+    for _ in range(len(opened.ring.spares._free) + 1):
         opened.fill_slot()
         opened.append(b"f" * 500)
 
@@ -428,8 +439,8 @@ def missing_when_slots_begin_at(moment: int) -> list[Damage]:
     opened.append(b"f" * 500)
     opened.settle(opened.read())
     opened.checkpoint()
-    assert [index for index, _ in opened.ring._free] == [0, 1, 2]
-    opened.ring._free.append(opened.ring._free.pop(0))  # the first one is used next
+    assert [index for index, _ in opened.ring.spares._free] == [0, 1, 2]
+    opened.ring.spares._free.append(opened.ring.spares._free.pop(0))  # the first one is used next
     now = look(opened.disk)
 
     def roll_twice() -> None:
@@ -485,6 +496,74 @@ def test_every_list_of_slots_goes_with_the_checkpoint_of_its_moment() -> None:
     assert now.checkpoint == opened.directory.checkpoint
 
 
+def recycle_at(moment: int, *, rotten: bool = False) -> View:
+    """A walk through slots of which the first ones are recycled meanwhile, maybe with damage in the first of them."""
+    opened = Opened()
+    for _ in range(4):
+        opened.fill_slot()
+    opened.append(b"f" * 500, b"stays")
+    if rotten:
+        opened.disk.ring.flip((fmt.FIRST_FRAME + fmt.FRAME_BYTES) * 8)
+    now = look(opened.disk)
+    slots = now.slots()
+    sealed = [entry for entry in opened.read() if entry[0].sealed]
+
+    def recycle() -> None:
+        opened.settle(sealed)
+        for slot in opened.ring.live[:4]:
+            slot.unsettled, slot.complete = 0, True
+        opened.checkpoint()
+        for _ in range(5):
+            opened.fill_slot()
+            opened.append(b"f" * 500)
+
+    during_read(opened.disk, moment, recycle)
+    for _ in now._walk(slots, settled=True, whole=True):
+        pass
+    return now
+
+
+@pytest.mark.parametrize("moment", range(1, LOOKS * 4 + 1))
+def test_beside_recycled_slots_nothing_is_missing_in_those_that_are_not(moment: int) -> None:
+    now = recycle_at(moment)
+    assert now.missing == []
+    assert now.recycled
+
+
+def test_damage_in_a_slot_that_was_recycled_meanwhile_is_no_loss() -> None:
+    walks = [recycle_at(moment, rotten=True) for moment in range(1, 30)]
+    for now in walks:
+        assert bool(now.missing) == all(slot.ordinal != 1 for slot in now.recycled)
+    assert any(now.missing for now in walks)
+    assert any(not now.missing for now in walks)
+
+
+@pytest.mark.parametrize("moment", range(1, 12))
+def test_slots_that_the_owner_cuts_off_meanwhile_were_recycled(moment: int) -> None:
+    opened = Opened()
+    for _ in range(3):
+        opened.fill_slot()
+    opened.append(b"f" * 500)
+    now = look(opened.disk)
+    slots = now.slots()
+    opened.settle(opened.read())
+    opened.checkpoint()
+    assert opened.ring.leave()
+    opened.checkpoint()
+
+    def shrink() -> None:
+        opened.ring.spares._cut(1)
+
+    during_read(opened.disk, moment, shrink)
+    frames = list(now.frames(slots, settled=True))
+    assert now.missing == []
+    cut = {slot.ordinal for slot in now.recycled}
+    assert {slot.ordinal for slot in slots} - cut <= {1} | {frame.slot for frame in frames}
+    assert cut
+    assert [slot.index for slot in now.slots()] == [0]
+    assert now.summary().bytes_allocated == SLOT
+
+
 # -- one slot, from another process ----------------------------------------------------------------------------------
 
 OTHER = """
@@ -514,11 +593,11 @@ def test_a_slot_is_walked_by_another_process_alone_and_says_when_its_life_is_ove
         expected = [" ".join(str(frame.position) for frame in frames_of(slot)) + " []" for slot in slots]
         assert walk_elsewhere(slots) == expected
     reader = Reader(directory.ring, bytes)
-    while entries := reader.take(100):
+    while entries := take(reader, 100):
         for slot, place, _, _ in entries:
             directory.ring.settle(slot, [place])
-    directory.write_checkpoint(directory.next_checkpoint(directory.ring.watermark(), directory.checkpoint.destination))
-    assert directory.ring.recycle(directory.checkpoint.watermark) == len(slots) - 1
+    directory.write_checkpoint(directory.next_checkpoint())
+    assert directory.recycle(directory.checkpoint) == len(slots) - 1
     for payload in numbered(600):
         directory.ring.append(payload, payload)
     lines = walk_elsewhere(slots)
@@ -537,7 +616,7 @@ def test_a_slot_that_holds_nothing_has_no_frames(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ring", "position", "moved", "expected"),
+    ("ring", "position", "up_to", "expected"),
     [
         ("ring", 1, 0, False),
         ("ring", 5, 5, True),  # up to P the copies count
@@ -549,54 +628,61 @@ def test_a_slot_that_holds_nothing_has_no_frames(tmp_path: Path) -> None:
         ("dead", 9, 5, False),
     ],
 )
-def test_a_record_counts_in_one_ring_only(ring: str, position: int, moved: int, expected: bool) -> None:
-    assert moving.void(ring, position, moved) is expected
+def test_a_record_counts_in_one_ring_only(ring: str, position: int, up_to: int, expected: bool) -> None:
+    assert moved.void(ring, position, up_to) is expected
 
 
 def test_a_copy_knows_its_record_and_its_partition() -> None:
-    prefix = moving.MOVED.pack(77, 3, 0)
+    prefix = moved.pack_moved(77, 3, b"")
     assert len(prefix) == 16
-    assert moving.prefix_of("retry", 1, prefix + b"payload") == (77, 3, 16)
-    assert moving.prefix_of("dead", 1, moving.MOVED.pack(77, -1, 0)) == (77, None, 16)
-    assert moving.prefix_of("ring", 1, b"payload") == (1, None, 0)
-    assert moving.prefix_of("retry", 1, b"short") == (None, None, 0)
+    assert moved.prefix_of("retry", 1, prefix + b"payload") == (77, 3, 16)
+    assert moved.prefix_of("dead", 1, moved.pack_moved(77, moved.NO_PARTITION, b"")) == (77, None, 16)
+    assert moved.prefix_of("ring", 1, b"payload") == (1, None, 0)
+    assert moved.prefix_of("retry", 1, b"short") == (None, None, 0)
 
 
 def moved_to_retry(ring: str) -> list[FrameView]:
-    """Copies of positions 10, 20, 30 with P = 20, and a frame too short for a copy."""
+    """A copy that was rewritten, a frame too short for one, two copies that count, and one of a move never made."""
     copies = Opened()
-    copies.append(*[moving.MOVED.pack(at, at % 3 - 1, 0) + b"payload %d" % at for at in (10, 20, 30)], b"short")
+    packed = [moved.pack_moved(at, at % 3 - 1, b"payload %d" % at) for at in (10, 20, 10, 30)]
+    copies.append(packed[0], b"short", *packed[1:])
     checkpoint = Disk().checkpoint
     content = Checkpoint(
-        producer_id=copies.ring.producer_id, epoch=1, watermark=fmt.position(1, 9), slot_bytes=SLOT, moved=20
+        producer_id=copies.ring.producer_id,
+        epoch=1,
+        main=RingState(fmt.position(1, 9)),
+        retry=RingState(watermark=fmt.position(1, 1), flushed=fmt.position(1, 4)),
+        slot_bytes=SLOT,
+        moved=20,
     )
     CheckpointFile(checkpoint).write(content)
     with look(Disk(copies.disk.ring, checkpoint), ring) as now:
         frames = list(now.frames(settled=True))
-        assert named(now.missing) == [(1, 4)]
+        assert named(now.missing) == [(1, 2)]
         assert list(now.frames()) == [frame for frame in frames if not frame.settled]
         return frames
 
 
-def test_copies_beyond_what_was_moved_are_void_and_the_watermark_of_the_main_ring_says_nothing_of_them() -> None:
+def test_copies_behind_what_the_checkpoint_knows_are_void_and_the_watermark_of_the_main_ring_says_nothing() -> None:
     frames = moved_to_retry("retry")
     assert [(frame.position, frame.payload, frame.settled, frame.partition) for frame in frames] == [
-        (10, b"payload 10", False, 0),
+        (10, b"payload 10", True, 0),
         (20, b"payload 20", False, 1),
+        (10, b"payload 10", False, 0),
         (30, b"payload 30", True, None),
     ]
-    assert [frame.number for frame in frames] == [fmt.position(1, number) for number in (1, 2, 3)]
+    assert [frame.number for frame in frames] == [fmt.position(1, number) for number in (1, 3, 4, 5)]
 
 
 def test_dead_letters_count_wherever_they_came_from() -> None:
-    assert [frame.settled for frame in moved_to_retry("dead")] == [False, False, False]
+    assert [frame.settled for frame in moved_to_retry("dead")] == [False] * 4
 
 
 def test_frames_that_were_moved_away_are_settled_in_the_main_ring() -> None:
     opened = Opened()
     opened.append(*numbered(10))
     old = opened.directory.checkpoint
-    content = Checkpoint(producer_id=old.producer_id, epoch=1, watermark=0, slot_bytes=SLOT, moved=fmt.position(1, 4))
+    content = Checkpoint(producer_id=old.producer_id, epoch=1, slot_bytes=SLOT, moved=fmt.position(1, 4))
     opened.directory.checkpoint_file.write(content)
     with look(opened.disk) as now:
         assert [frame.sequence for frame in now.frames()] == [5, 6, 7, 8, 9, 10]
@@ -604,11 +690,32 @@ def test_frames_that_were_moved_away_are_settled_in_the_main_ring() -> None:
 
 def test_a_ring_that_is_not_there_has_no_slots(tmp_path: Path) -> None:
     stored(tmp_path).close()
+    (tmp_path / "0" / "retry").unlink()
     with open_view(tmp_path / "0", "retry") as now:
         assert now.slots() == []
         assert list(now.frames()) == []
         assert now.summary().bytes_allocated == 0
         assert now.checkpoint is not None
+
+
+# -- after a power cut -----------------------------------------------------------------------------------------------
+
+
+def test_a_view_says_up_to_where_settle_words_may_be_wrong_as_long_as_a_slot_of_that_time_is_there() -> None:
+    opened = Opened()
+    opened.append(*numbered(10))
+    opened.settle(opened.read()[:4])
+    assert look(opened.disk.after_death()).summary().suspect_up_to == 0
+    opened.ring.sync()
+    following = opened.loses_power(seed=3)
+    everything = fmt.position(1, fmt.SEQUENCE_MASK)
+    for disk in (opened.disk.after_power_cut(3), following.disk):  # before it is opened again, and while it is open
+        summary = look(disk).summary()
+        assert (summary.suspect_up_to, summary.waiting, summary.settled) == (everything, 6, 4)
+    following.settle(following.read())
+    following.append(b"new")
+    following.checkpoint()
+    assert look(following.disk).summary().suspect_up_to == 0
 
 
 # -- files -----------------------------------------------------------------------------------------------------------
