@@ -1,4 +1,4 @@
-"""The command line: ``aiorecover demo`` and ``aiorecover inspect``; needs ``pip install 'aiorecover[cli]'`` (or ``[demo]``)."""
+"""The command line: ``aiorecover demo`` and ``inspect``; needs the extra ``cli``, the demo also ``demo``."""
 
 import sys
 

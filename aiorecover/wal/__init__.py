@@ -177,7 +177,8 @@ Read-only view
        or moved. Frames of two lives in one copy cannot pass for a record (I2).
     3. A frame that does not hold is the end of an open slot, damage, or being stored just now. It is damage only when
        a frame behind it holds, or a seal or a flush that was read before the copy counts it, and reading it afresh
-       does not help. Whole slots that are gone are missed as by the owner's reader.
+       does not help. Whole slots that are gone are missed if others of
+       the ring tell: one behind all others is missed by the next opening alone.
     4. A record is settled when its settle word says so, or when the ring's watermark, in the main ring also P, covers
        it. In the retry ring copies behind what the checkpoint knows of it are void; without a checkpoint all count.
        Where settle words are suspect, a view shows what they say, and up to where they are: lanes are not judged.

@@ -14,7 +14,7 @@ from typing import Self
 
 from aiorecover.errors import WalCorruptError, WalError, WalFormatError, WalIOError
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint, Copy, RingState, unpack
+from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint, Copy, unpack
 from aiorecover.wal.directory import CHECKPOINT, LOCK
 from aiorecover.wal.instance import LOST_FOUND
 from aiorecover.wal.moved import DEAD, RETRY, RING
@@ -114,9 +114,10 @@ class View:
         self.slot_bytes = self.slot_bytes or self._find_slot_bytes()  # its owner had only just begun
         found = self._scan_twice()
         self._copies = self._read_copies()  # behind the scan: what was recycled before it, this checkpoint covers
-        self.checkpoint = newest = _newest(self._copies)
-        views = self._views(found, newest)
-        suspect = self._plan(found).suspect.up_to  # refuses what contradicts itself
+        self.checkpoint = _newest(self._copies)
+        next_opening = self._plan(found)  # refuses what contradicts itself
+        views = self._views(found, next_opening)
+        suspect = next_opening.suspect.up_to
         still = (one for one in views if one.header is not None and not one.covered)
         self.suspect_up_to = suspect if any(one.first_position <= suspect for one in still) else 0
         return views
@@ -213,7 +214,7 @@ class View:
             return [Copy("blank"), Copy("blank")]
         for _ in range(RETRIES):
             copies = [unpack(file.read(index * COPY_BYTES, COPY_BYTES)) for index in (0, 1)]
-            if any(copy.state == "valid" for copy in copies):
+            if all(copy.state == "valid" for copy in copies):
                 break
         return copies
 
@@ -234,12 +235,10 @@ class View:
         header = next((one.header for one in self._scan() if one.header is not None), None)
         return fmt.producer_text(header.producer_id) if header is not None else None
 
-    def _views(self, found: list[SlotFound], newest: Checkpoint | None) -> list[SlotView]:
-        """The slots in the order of `slots`, with what a checkpoint says of their frames."""
-        state = RingState()
-        if newest is not None:
-            state = {RING: newest.main, RETRY: newest.retry, DEAD: newest.dead}[self.ring]
-        moved = newest.moved if newest is not None and self.ring == RING else 0
+    def _views(self, found: list[SlotFound], next_opening: Plan) -> list[SlotView]:
+        """The slots in the order of `slots`, with what an opening would know of their frames."""
+        known = {RING: next_opening.main, RETRY: next_opening.retry, DEAD: next_opening.dead}[self.ring]
+        copies_count = next_opening.newest is None or self.ring != RETRY
         ordered = sorted(found, key=_order)
         return [
             SlotView(
@@ -250,18 +249,17 @@ class View:
                 state=one.state,
                 header=one.header,
                 seal=one.seal,
-                durable=max(state.watermark, moved),
-                counts_up_to=state.flushed if newest is not None and self.ring == RETRY else None,
-                flushed=_flushed_in(one, following, state.flushed),
+                durable=known.floor,
+                counts_up_to=None if copies_count else known.flushed,
+                flushed=_flushed_in(one, following, known.flushed),
             )
             for one, following in zip_longest(ordered, ordered[1:])
         ]
 
     def _plan(self, found: list[SlotFound]) -> Plan:
         """What an opening at this moment would start from, as far as this ring tells."""
-        valid = [copy for copy in self._copies if copy.state == "valid"]  # the other one may be being written
         rings = {RING: [], RETRY: [], DEAD: [], self.ring: found}
-        return plan(valid or self._copies, rings[RING], rings[RETRY], rings[DEAD], boot_id=self._boot_id)
+        return plan(self._copies, rings[RING], rings[RETRY], rings[DEAD], boot_id=self._boot_id)
 
     def _scan(self) -> list[SlotFound]:
         file, size = self._file, self.slot_bytes

@@ -193,14 +193,14 @@ class SlotWalk:
             self._report(self.expected, self._seal.last_sequence)
             self.expected = max(self.expected, self._seal.last_sequence + 1)
         elif self._slot.flushed:
-            last = self._slot.flushed & fmt.SEQUENCE_MASK
+            most = (self._whole - self._offset) // fmt.FRAME_BYTES  # more do not fit: they stood in a slot that is gone
+            last = min(self._slot.flushed & fmt.SEQUENCE_MASK, self.expected + most - 1)
             self._report(self.expected, last)
             self.expected = max(self.expected, last + 1)
 
     def begin(self) -> None:
-        """Say what is missing when the oldest slots are gone, and no checkpoint covers them."""
-        if self._slot.durable:  # without one nobody knows what was recycled
-            self._report(1, self.header.first_sequence - 1)
+        """Say what is missing when the oldest slots are gone, and were not recycled."""
+        self._report(1, self.header.first_sequence - 1)
 
     def follow(self, before: "SlotWalk") -> None:
         """Say what is missing when whole slots are gone: an epoch's sequences do not join, or do not start at 1."""
