@@ -47,7 +47,14 @@ def main() -> int:
             if any(name in WITH_KAFKA for name in names):
                 cluster = stack.enter_context(kafka.started(options.bootstrap_servers, options.brokers))
             found = machine.facts(cluster.description if cluster else "no Kafka", options.directory)
-            given = options.rounds, options.records, options.gigabytes, options.directory, options.sizes
+            given = (
+                options.rounds,
+                options.records,
+                options.gigabytes,
+                options.directory,
+                options.sizes,
+                options.seconds,
+            )
             setting = Setting(cluster, *given)
             results = [BENCHMARKS[name](setting) for name in names]
     except (BrokerUnavailableError, JarsError, DiskTooSmallError) as error:
@@ -67,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=_positive, metavar="N", help="each benchmark has its own default")
     parser.add_argument("--records", type=_positive, metavar="N", help="for throughput and latency (300,000)")
     parser.add_argument("--sizes", type=_sizes, metavar="N,…", help="for ring_…: bytes of a record, each has its own")
+    parser.add_argument("--seconds", type=float, metavar="N", help="for ring_…: each measurement, each has its own")
     parser.add_argument("--gigabytes", type=float, default=0.5, metavar="N", help="of backlog (0.5)")
     parser.add_argument("--brokers", type=_positive, default=1, metavar="N", help="1; from 3 on, replication is 3")
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT,…", help="a cluster that runs, instead of our own")

@@ -18,7 +18,7 @@ class DiskTooSmallError(Exception):
 
 @dataclass(frozen=True)
 class Setting:
-    """``rounds``, ``records`` and ``sizes`` are None where each benchmark takes its own."""
+    """``rounds``, ``records``, ``sizes`` and ``seconds`` are None where each benchmark takes its own."""
 
     brokers: Cluster | None
     """Started; None where no benchmark of the run asks for Kafka."""
@@ -29,6 +29,8 @@ class Setting:
     """Where the write-ahead logs are; None is the directory for temporary files."""
     sizes: tuple[int, ...] | None = None
     """Of the records, in bytes."""
+    seconds: float | None = None
+    """For each measurement of a round."""
 
     @property
     def cluster(self) -> Cluster:

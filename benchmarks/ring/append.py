@@ -18,10 +18,10 @@ def run(setting: Setting) -> Result:
     measured: dict[tuple[int, str], list[dict[str, Any]]] = {key: [] for key in keys}
     for number in range(rounds):
         for (size, name), figures in measured.items():
-            figures.append(measure.one(setting, APPEND, name, size, SECONDS))
+            figures.append(measure.one(setting, APPEND, name, size, setting.seconds or SECONDS))
             setting.say(f"ring append: round {number + 1}/{rounds} {size} B {name} {figures[-1]['records_s']:,.0f}/s")
     data = {f"{size} B, {name}": figures for (size, name), figures in measured.items()}
-    return Result("ring_append", [_table(measured)], {"seconds": SECONDS, "rounds": data})
+    return Result("ring_append", [_table(measured)], {"seconds": setting.seconds or SECONDS, "rounds": data})
 
 
 def _table(measured: dict[tuple[int, str], list[dict[str, Any]]]) -> Table:

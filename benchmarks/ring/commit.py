@@ -45,13 +45,17 @@ def run(setting: Setting) -> Result:
             told = f"{size} B, {publishers} publishers, {name} {figures[-1]['records_s']:,.0f}/s"
             setting.say(f"ring commit: round {number + 1}/{rounds} {told}")
     data = {f"{size} B, {publishers} publishers, {name}": found for (size, publishers, name), found in measured.items()}
-    return Result("ring_commit", [_table(measured, size) for size in sizes], {"seconds": SECONDS, "rounds": data})
+    return Result(
+        "ring_commit",
+        [_table(measured, size) for size in sizes],
+        {"seconds": setting.seconds or SECONDS, "rounds": data},
+    )
 
 
 def _one(setting: Setting, name: str, size: int, publishers: int) -> dict[str, Any]:
     with setting.wal_dir() as directory:
         arguments = {"name": name, "size": size, "directory": directory}
-        with Child(commit, publishers=publishers, **arguments) as child:
+        with Child(commit, publishers=publishers, seconds=setting.seconds or SECONDS, **arguments) as child:
             figures = child.read()
         call(find, stored=figures["stored"], **arguments)
     return figures
@@ -90,7 +94,7 @@ def _table(measured: dict[Key, list[dict[str, Any]]], size: int) -> Table:
 # -- in processes of their own -----------------------------------------------------------------------------------------
 
 
-async def commit(name: str, size: int, directory: str, publishers: int) -> None:
+async def commit(name: str, size: int, directory: str, publishers: int, seconds: float) -> None:
     """Tell the figures, and wait to be killed."""
     probe = sync_us(directory)
     async with CONTENDERS[name](directory) as (publish, flushes):
@@ -98,7 +102,7 @@ async def commit(name: str, size: int, directory: str, publishers: int) -> None:
         await _publish_for(publish, size, publishers, WARM_UP_SECONDS, numbers)
         before = flushes()
         with stopwatch() as watch:
-            waits = await _publish_for(publish, size, publishers, SECONDS, numbers)
+            waits = await _publish_for(publish, size, publishers, seconds, numbers)
         flushed = flushes() - before
         tell(
             stored=next(numbers),

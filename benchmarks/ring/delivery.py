@@ -29,7 +29,7 @@ def run(setting: Setting) -> Result:
         for size, figures in measured.items():
             figures.append(_one(setting, size))
             setting.say(f"ring delivery: round {number + 1}/{rounds} {size} B {figures[-1]['publish']}")
-    return Result("ring_delivery", [_table(measured)], {"seconds": SECONDS, "rounds": measured})
+    return Result("ring_delivery", [_table(measured)], {"seconds": setting.seconds or SECONDS, "rounds": measured})
 
 
 def rate(size: int) -> int:
@@ -39,8 +39,8 @@ def rate(size: int) -> int:
 
 def _one(setting: Setting, size: int) -> dict[str, Any]:
     with kafka.topic(setting.cluster, "ring-delivery") as topic, setting.wal_dir() as wal_dir:
-        servers = setting.cluster.bootstrap_servers
-        figures = call(deliver, bootstrap_servers=servers, topic=topic, wal_dir=wal_dir, size=size)
+        servers, seconds = setting.cluster.bootstrap_servers, setting.seconds or SECONDS
+        figures = call(deliver, bootstrap_servers=servers, topic=topic, wal_dir=wal_dir, size=size, seconds=seconds)
         kafka.verify(setting.cluster, topic, figures["published"])
         return figures
 
@@ -69,9 +69,9 @@ def _table(measured: dict[int, list[dict[str, Any]]]) -> Table:
 # -- in its own process ------------------------------------------------------------------------------------------------
 
 
-async def deliver(bootstrap_servers: str, topic: str, wal_dir: str, size: int) -> dict[str, Any]:
+async def deliver(bootstrap_servers: str, topic: str, wal_dir: str, size: int, seconds: float) -> dict[str, Any]:
     appended, published = array("q"), array("q")
-    contents, records = payloads.payloads(size), int(rate(size) * SECONDS)
+    contents, records = payloads.payloads(size), int(rate(size) * seconds)
     options = {"fsync": "interval", "fsync_interval_ms": int(OFTEN_S * 1000)}
     async with load.producer(wal_dir, bootstrap_servers, **options) as producer:
         producer._append = _timed(producer._append, appended)

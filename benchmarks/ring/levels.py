@@ -30,12 +30,12 @@ def run(setting: Setting) -> Result:
                 with setting.wal_dir() as directory:
                     probes.append(sync_us(directory))
                 for name, figures in measured.items():
-                    figures.append(measure.one(setting, level, name, size, SECONDS))
+                    figures.append(measure.one(setting, level, name, size, setting.seconds or SECONDS))
                     told = f"{figures[-1]['records_s']:,.0f}/s"
                     setting.say(f"ring levels: round {number + 1}/{rounds} {level}, {size} B, {name} {told}")
             tables.append(_table(level, size, known, measured, probes))
             data[f"{level}, {size} B"] = {"rounds": measured, "sync_us": probes}
-    return Result("ring_levels", tables, {"seconds": SECONDS, **data})
+    return Result("ring_levels", tables, {"seconds": setting.seconds or SECONDS, **data})
 
 
 def _table(level: str, size: int, known: dict[str, Contender], measured: Measured, probes: list[float]) -> Table:
