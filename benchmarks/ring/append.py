@@ -30,7 +30,7 @@ def _table(measured: dict[tuple[int, str], list[dict[str, Any]]]) -> Table:
             f"{size:,} B, {name}",
             spread(figures, "records_s").text(),
             spread(figures, "records_s", size / 1e6).text(),
-            *(spread(figures, quantile, 1e-3).text(".2f") for quantile in ("p50", "p99", "p99.9")),
+            *(f"{spread(figures, quantile, 1e-3).median:,.2f}" for quantile in ("p50", "p99", "p99.9")),
             f"{spread(figures, 'max', 1e-6).median:.1f}",
         ]
         for (size, name), figures in measured.items()

@@ -73,8 +73,8 @@ def _table(measured: dict[Key, list[dict[str, Any]]], size: int) -> Table:
                 spread(rounds, "records_s").text(),
                 f"{first / rate:.1f}x",
                 spread(rounds, "records_a_sync").text(",.1f"),
-                *(spread(rounds, quantile, 1e-6).text(".2f") for quantile in ("p50", "p99", "p99.9")),
-                spread(rounds, "cpu_us").text(".1f"),
+                *(f"{spread(rounds, quantile, 1e-6).median:,.2f}" for quantile in ("p50", "p99", "p99.9")),
+                f"{spread(rounds, 'cpu_us').median:,.1f}",
             ]
         )
     probes = [one["sync_us"] for rounds in measured.values() for one in rounds]

@@ -54,7 +54,7 @@ def _table(measured: dict[int, list[dict[str, Any]]]) -> Table:
             rows.append([f"{size:,} B, {rate(size):,}/s: {what}", *quantiles_us])
     clocks = [one["clock_ns"] for rounds in measured.values() for one in rounds]
     return Table(
-        title=f"Ring.append and await publish, delivering to Kafka, fdatasync every {OFTEN_S * 1000:.0f} ms; in µs",
+        title=f"Delivering to Kafka, fdatasync every {OFTEN_S * 1000:.0f} ms, in µs",
         columns=["", "p50", "p99", "p99.9", "max"],
         rows=rows,
         notes=[

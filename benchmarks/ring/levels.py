@@ -61,8 +61,8 @@ def _row(name: str, known: dict[str, Contender], measured: Measured) -> list[str
     return [
         name,
         spread(figures, "records_s").text(),
-        *(spread(figures, quantile, 1e-3).text(".1f") for quantile in ("p50", "p99", "p99.9")),
-        spread(figures, "cpu_us").text(".2f"),
+        *(f"{spread(figures, quantile, 1e-3).median:,.1f}" for quantile in ("p50", "p99", "p99.9")),
+        f"{spread(figures, 'cpu_us').median:,.2f}",
         _ratio(measured, ring, name),
         _ratio(measured, publish, name),
     ]
