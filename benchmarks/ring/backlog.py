@@ -46,7 +46,8 @@ def _one(setting: Setting, size: int, rounds: Rounds) -> None:
             with Child(replay, **arguments) as child, MemoryWatch(child) as watched:
                 result = child.result()
             rounds[way].append({**built, **result, **watched.over_idle()})
-            setting.say(f"ring backlog: {way} {result['records_s']:,.0f}/s")
+            opened = f"opened in {result['open_s'] * 1000:,.0f} ms"
+            setting.say(f"ring backlog: {opened}, {way} {result['records_s']:,.0f}/s")
 
 
 def _table(rounds: Rounds, size: int) -> Table:
