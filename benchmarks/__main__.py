@@ -3,31 +3,61 @@
 import argparse
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks import backlog, group_commit, kafka, latency, machine, report, restart, throughput
-from benchmarks.setting import Result, Setting
+from benchmarks.ring import append as ring_append
+from benchmarks.ring import backlog as ring_backlog
+from benchmarks.ring import commit as ring_commit
+from benchmarks.ring import delivery as ring_delivery
+from benchmarks.ring import levels as ring_levels
+from benchmarks.setting import DiskTooSmallError, Result, Setting
 from tests.support.broker import BrokerUnavailableError
 from tests.support.jars import JarsError
 
-BENCHMARKS: dict[str, Callable[[Setting], Result]] = {
+WITH_KAFKA: dict[str, Callable[[Setting], Result]] = {
     "throughput": throughput.run,
     "latency": latency.run,
     "group_commit": group_commit.run,
     "backlog": backlog.run,
     "restart": restart.run,
+    "ring_delivery": ring_delivery.run,
+}
+WITHOUT_KAFKA: dict[str, Callable[[Setting], Result]] = {
+    "ring_append": ring_append.run,
+    "ring_levels": ring_levels.run,
+    "ring_commit": ring_commit.run,
+    "ring_backlog": ring_backlog.run,
+}
+BENCHMARKS = {**WITH_KAFKA, **WITHOUT_KAFKA}
+GROUPS = {
+    "all": list(BENCHMARKS),
+    "kafka": list(WITH_KAFKA),
+    "ring": list(WITHOUT_KAFKA),  # without ring_delivery: nothing but a disk is needed
 }
 
 
 def main() -> int:
     options = _parser().parse_args()
-    names = options.names or list(BENCHMARKS)
+    names = list(dict.fromkeys(name for group in options.names or ["all"] for name in GROUPS.get(group, [group])))
     try:
-        with kafka.started(options.bootstrap_servers, options.brokers) as cluster:
-            found = machine.facts(cluster.description, options.directory)
-            setting = Setting(cluster, options.rounds, options.records, options.gigabytes, options.directory)
+        with ExitStack() as stack:
+            cluster = None
+            if any(name in WITH_KAFKA for name in names):
+                cluster = stack.enter_context(kafka.started(options.bootstrap_servers, options.brokers))
+            found = machine.facts(cluster.description if cluster else "no Kafka", options.directory)
+            given = (
+                options.rounds,
+                options.records,
+                options.gigabytes,
+                options.directory,
+                options.sizes,
+                options.seconds,
+            )
+            setting = Setting(cluster, *given)
             results = [BENCHMARKS[name](setting) for name in names]
-    except (BrokerUnavailableError, JarsError) as error:
+    except (BrokerUnavailableError, JarsError, DiskTooSmallError) as error:
         sys.stderr.write(f"benchmarks: {error}\n")
         return 1
     report.show(found, results)
@@ -39,10 +69,12 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure, side by side.")
-    known = ", ".join(BENCHMARKS)
-    parser.add_argument("names", nargs="*", metavar="NAME", type=_name, help=f"all of them if none: {known}")
+    known = ", ".join([*GROUPS, *BENCHMARKS])
+    parser.add_argument("names", nargs="*", metavar="NAME", type=_name, help=f"all if none: {known}")
     parser.add_argument("--rounds", type=_positive, metavar="N", help="each benchmark has its own default")
     parser.add_argument("--records", type=_positive, metavar="N", help="for throughput and latency (300,000)")
+    parser.add_argument("--sizes", type=_sizes, metavar="N,…", help="for ring_…: bytes of a record, each has its own")
+    parser.add_argument("--seconds", type=float, metavar="N", help="for ring_…: each measurement, each has its own")
     parser.add_argument("--gigabytes", type=float, default=0.5, metavar="N", help="of backlog (0.5)")
     parser.add_argument("--brokers", type=_positive, default=1, metavar="N", help="1; from 3 on, replication is 3")
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT,…", help="a cluster that runs, instead of our own")
@@ -52,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _name(text: str) -> str:
-    if text not in BENCHMARKS:
+    if text not in BENCHMARKS and text not in GROUPS:
         raise argparse.ArgumentTypeError(f"no such benchmark: {text}")
     return text
 
@@ -62,6 +94,10 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1: {text}")
     return number
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(_positive(size) for size in text.split(","))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any, Self
 from aiorecover import RecoverableProducer
 from benchmarks import kafka, load
 from benchmarks.child import Child, stopwatch, tell
+from benchmarks.disk import evict
 from benchmarks.figures import quantiles, spread
 from benchmarks.setting import Result, Setting, Table
 
@@ -42,11 +43,11 @@ def _one(setting: Setting) -> dict[str, Any]:
     ):
         with Child(build, topic=topic, wal_dir=wal_dir, size=int(setting.gigabytes * 1e9)) as builder:
             built = builder.read()
-        _evict(Path(wal_dir))
+        evict(wal_dir)
         places = {"wal_dir": wal_dir, "idle_dir": idle_dir}
         with (
             Child(replay, bootstrap_servers=servers, topic=topic, records=built["records"], **places) as child,
-            _MemoryWatch(child) as memory,
+            MemoryWatch(child) as memory,
         ):
             result = child.result()
         kafka.verify(setting.cluster, topic, WARM_UP + built["records"])
@@ -80,19 +81,7 @@ def _table(rounds: list[dict[str, Any]]) -> Table:
     )
 
 
-def _evict(directory: Path) -> None:
-    """Write everything out and drop it from the page cache, as if the machine had been restarted."""
-    for path in directory.rglob("*"):
-        if path.is_file():
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fdatasync(descriptor)
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(descriptor)
-
-
-def _memory(pid: int) -> dict[str, int]:
+def memory(pid: int) -> dict[str, int]:
     """Resident memory by kind, in bytes."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -102,7 +91,7 @@ def _memory(pid: int) -> dict[str, int]:
     return {kind: int(named[kind].split()[0]) * 1024 for kind in KINDS if kind in named}
 
 
-class _MemoryWatch:
+class MemoryWatch:
     """Looks at a child's memory from outside, from when it says that it opens the backlog."""
 
     def __init__(self, child: Child) -> None:
@@ -127,7 +116,7 @@ class _MemoryWatch:
 
     def _sample(self) -> None:
         while not self._done.wait(SAMPLE_S):
-            now = _memory(self._child.pid)
+            now = memory(self._child.pid)
             if now.get("VmRSS", 0) > self._most.get("VmRSS", 0):
                 self._most = now
 
@@ -150,12 +139,12 @@ async def replay(bootstrap_servers: str, topic: str, wal_dir: str, idle_dir: str
         await load.publish_all(producer, topic, WARM_UP)
         await producer.flush()
         gc.collect()
-        await _tick(late, IDLE_TICKS)
-        tell(idle=_memory(os.getpid()))
+        await tick(late, IDLE_TICKS)
+        tell(idle=memory(os.getpid()))
     idle = quantiles(late)
     late.clear()
     producer = load.producer(wal_dir, bootstrap_servers)
-    ticking = asyncio.create_task(_tick(late))
+    ticking = asyncio.create_task(tick(late))
     began = time.perf_counter()
     await producer.start()
     opened = time.perf_counter() - began
@@ -178,7 +167,7 @@ async def _replayed(producer: RecoverableProducer, records: int) -> None:
     assert found.delivered == records, f"not everything was found again: {found}"
 
 
-async def _tick(late: list[int], count: int | None = None) -> None:
+async def tick(late: list[int], count: int | None = None) -> None:
     """Sleep again and again, and note by how many ns each sleep was too long."""
     clock = time.perf_counter_ns
     while count is None or len(late) < count:

@@ -1,15 +1,13 @@
 """fsync="always": how many records a second become durable, and how many publishers share one fdatasync."""
 
 import asyncio
-import os
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from aiorecover import RecoverableProducer
 from benchmarks import kafka, load
 from benchmarks.child import call, stopwatch
+from benchmarks.disk import PROBE_BYTES, count_syncs, sync_us
 from benchmarks.figures import quantiles, spread
 from benchmarks.setting import Result, Setting, Table
 
@@ -17,8 +15,6 @@ ROUNDS = 3
 PUBLISHERS = (1, 10, 100, 1000)
 SECONDS = 1.5
 WARM_UP_SECONDS = 0.5
-PROBES = 200  # fdatasyncs of the disk alone
-PROBE_BYTES = 4096
 
 
 def run(setting: Setting) -> Result:
@@ -70,8 +66,8 @@ def _table(measured: dict[int, list[dict[str, Any]]]) -> Table:
 
 
 async def commit(bootstrap_servers: str, topic: str, wal_dir: str, publishers: int) -> dict[str, Any]:
-    probe_us = _probe_us(Path(wal_dir))
-    syncs = _count_syncs()
+    probe_us = sync_us(wal_dir)
+    syncs = count_syncs()
     async with load.producer(wal_dir, bootstrap_servers, fsync="always") as producer:
         warm_up = await _publish_for(producer, topic, publishers, WARM_UP_SECONDS)
         syncs_before = syncs()
@@ -108,35 +104,3 @@ async def _publish_for(producer: RecoverableProducer, topic: str, publishers: in
 
     await asyncio.gather(*[publish(key) for key in load.keys(publishers)])
     return waits
-
-
-def _count_syncs() -> Callable[[], int]:
-    """Count every fdatasync of this process from now on."""
-    fdatasync, count = os.fdatasync, 0
-
-    def counting(descriptor: int) -> None:
-        nonlocal count
-        fdatasync(descriptor)
-        count += 1
-
-    os.fdatasync = counting  # type: ignore[assignment]
-    return lambda: count
-
-
-def _probe_us(directory: Path) -> float:
-    """What the disk takes by itself, at p50."""
-    path = directory / "probe"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
-    took = []
-    try:
-        os.posix_fallocate(descriptor, 0, PROBES * PROBE_BYTES)
-        os.fsync(descriptor)
-        for number in range(PROBES):
-            os.pwrite(descriptor, bytes(PROBE_BYTES), number * PROBE_BYTES)
-            began = time.perf_counter_ns()
-            os.fdatasync(descriptor)
-            took.append(time.perf_counter_ns() - began)
-    finally:
-        os.close(descriptor)
-        path.unlink()
-    return quantiles(took)["p50"] / 1e3

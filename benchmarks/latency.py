@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aiorecover import RecoverableProducer
-from benchmarks import kafka, load
+from benchmarks import kafka, load, machine
 from benchmarks.child import call
 from benchmarks.figures import quantiles, spread
 from benchmarks.setting import Result, Setting, Table
@@ -122,7 +122,7 @@ async def _measured(producer: RecoverableProducer, topic: str, records: int, pac
         await _empty(topic, load.VALUE, key=key)
         empty[number] = clock() - ended
         published[number] = ended - began
-    return {"publish": quantiles(published), "empty": quantiles(empty), "clock_ns": _clock_ns()}
+    return {"publish": quantiles(published), "empty": quantiles(empty), "clock_ns": machine.clock_ns()}
 
 
 async def _empty(
@@ -137,12 +137,6 @@ async def _empty(
     source: object = None,
 ) -> None:
     """The signature of publish, and nothing else."""
-
-
-def _clock_ns() -> int:
-    """The median of what the clock shows between two readings with nothing in between."""
-    clock = time.perf_counter_ns
-    return quantiles([-(clock() - clock()) for _ in range(100_000)])["p50"]
 
 
 class _Unpaced:

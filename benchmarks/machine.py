@@ -3,6 +3,7 @@
 import os
 import platform
 import shutil
+import sqlite3
 import subprocess
 import tempfile
 import time
@@ -10,7 +11,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.figures import quantiles
+
 _PACKAGES = ("aiorecover", "aiokafka", "confluent-kafka", "uvloop", "msgspec", "isal", "cramjam")
+_STORES = ("persist-queue", "litequeue", "diskcache")
 _ROOT = Path(__file__).parents[1]
 _GIB = 1 << 30
 
@@ -25,7 +29,7 @@ def facts(kafka: str, directory: str | None) -> dict[str, Any]:
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB, 1),
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "packages": {name: _version(name) for name in _PACKAGES + _STORES} | {"SQLite": sqlite3.sqlite_version},
         "commit": _commit(),
         "kafka": kafka,
         "wal": f"{_file_system(place)} at {place}",
@@ -47,6 +51,12 @@ def lines(found: dict[str, Any]) -> list[str]:
 def load_average() -> str:
     """How busy the machine is with this and everything else."""
     return " ".join(f"{load:.2f}" for load in os.getloadavg())
+
+
+def clock_ns() -> int:
+    """The median of what the clock shows between two readings with nothing in between."""
+    clock = time.perf_counter_ns
+    return quantiles([-(clock() - clock()) for _ in range(100_000)])["p50"]
 
 
 def _cpu_model() -> str:

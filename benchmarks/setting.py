@@ -1,5 +1,6 @@
 """What a run was asked for, and what a benchmark gives back."""
 
+import shutil
 import sys
 import tempfile
 import time
@@ -11,22 +12,49 @@ from typing import Any
 from tests.support.broker import Cluster
 
 
+class DiskTooSmallError(Exception):
+    """What was asked for does not fit where it was asked for."""
+
+
 @dataclass(frozen=True)
 class Setting:
-    """The cluster is started; ``rounds`` and ``records`` are None where each benchmark takes its own number."""
+    """``rounds``, ``records``, ``sizes`` and ``seconds`` are None where each benchmark takes its own."""
 
-    cluster: Cluster
+    brokers: Cluster | None
+    """Started; None where no benchmark of the run asks for Kafka."""
     rounds: int | None
     records: int | None
     gigabytes: float
     directory: str | None
     """Where the write-ahead logs are; None is the directory for temporary files."""
+    sizes: tuple[int, ...] | None = None
+    """Of the records, in bytes."""
+    seconds: float | None = None
+    """For each measurement of a round."""
+
+    @property
+    def cluster(self) -> Cluster:
+        """Kafka."""
+        assert self.brokers is not None, "this benchmark is not on the list of those that need Kafka"
+        return self.brokers
 
     @contextmanager
     def wal_dir(self) -> Iterator[str]:
         """A place for one write-ahead log, removed afterwards."""
         with tempfile.TemporaryDirectory(prefix="aiorecover-benchmark-", dir=self.directory) as path:
             yield path
+
+    def require_room(self, size: int) -> None:
+        """Refuse to fill the disk: ``size`` bytes and a tenth must be free.
+
+        Raises:
+            DiskTooSmallError: they are not.
+
+        """
+        free = shutil.disk_usage(self.directory or tempfile.gettempdir()).free
+        if free < size * 1.1:
+            message = "not enough room for the backlog: ask for less, or name another --directory"
+            raise DiskTooSmallError(f"{message} {free=} needed={int(size * 1.1)}")
 
     def say(self, text: str) -> None:
         """Tell whoever waits what goes on."""

@@ -41,6 +41,7 @@ PURE = {
     "aiorecover.wal.compaction": (),
     "aiorecover.wal.moved": (),
     "aiorecover.wal.room": (),
+    "aiorecover.wal.scan": (),
     "aiorecover.wal.suffix": (),
     "aiorecover.delivery.lane": (),
     "aiorecover.delivery.outcomes": ("asyncio.CancelledError",),  # an error like the others, to be looked up

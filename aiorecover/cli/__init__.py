@@ -1,11 +1,11 @@
-"""The command line: ``aiorecover demo``; needs ``pip install 'aiorecover[demo]'``."""
+"""The command line: ``aiorecover demo`` and ``inspect``; needs the extra ``cli``, the demo also ``demo``."""
 
 import sys
 
 __all__ = ["main"]
 
 _NEEDED = {"rich", "typer"}
-_INSTALL = "the aiorecover command needs typer and rich: pip install 'aiorecover[demo]'"
+_INSTALL = "the aiorecover command needs typer and rich: pip install 'aiorecover[cli]', for the demo 'aiorecover[demo]'"
 
 
 def main() -> None:

@@ -12,7 +12,9 @@ import typer
 from rich.console import Console
 
 from aiorecover.cli import demo as demo_command
+from aiorecover.cli import inspection
 from aiorecover.cli.demo_view import choose_view, show_verdict
+from aiorecover.errors import WalError
 
 __all__ = ["app"]
 
@@ -26,12 +28,6 @@ app = typer.Typer(
 _USAGE = 2
 _FAILED = 1
 _INTERRUPTED = 130
-
-
-@app.callback()
-def _commands() -> None:
-    # A callback keeps `demo` a command of its own while it is the only one.
-    pass
 
 
 @app.command()
@@ -82,3 +78,27 @@ def demo(
     else:
         show_verdict(console, outcome)
     raise typer.Exit(0 if outcome.verdict.good else _FAILED)
+
+
+@app.command()
+def inspect(
+    path: Annotated[pathlib.Path, typer.Argument(help="A wal_dir, or one instance directory in it.")],
+    records: Annotated[int, typer.Option(min=0, help="Show so many records that wait, of each ring.")] = 0,
+    json_output: Annotated[  # noqa: FBT002 - an option, never passed by place
+        bool, typer.Option("--json", help="Print everything as JSON.")
+    ] = False,
+) -> None:
+    """Look into a write-ahead log, also while its owner works: nothing is locked and nothing is changed.
+
+    Exit status 0: all is whole. 1: something is damaged or cannot be read. 2: nothing of aiorecover is there.
+    """
+    try:
+        found = inspection.inspect(path, records)
+    except WalError as error:
+        sys.stderr.write(f"{error}\n")
+        raise typer.Exit(_USAGE) from None
+    if json_output:
+        sys.stdout.write(json.dumps(found) + "\n")
+    else:
+        inspection.show(Console(highlight=False), found)
+    raise typer.Exit(_FAILED if inspection.damaged(found) else 0)

@@ -166,6 +166,33 @@ looks for the next valid frame of this life, delivers from there, and reports ex
 it does for a whole slot that is gone, and for a tail that a flush had covered, as far as the others tell: a slot with
 nothing of its epoch behind it that no flush had covered cannot be missed.
 
+Read-only view
+    `view.open_view` looks at a directory from outside, for the command line and for Spark: it takes no lock, opens
+    every file read-only, maps nothing and repairs nothing. The owner may be at full speed, dead or elsewhere.
+
+    1. Both headers of every slot are read, twice over. A life that began while they were read is left for the next
+       walk; so all lives up to the newest one listed are there, or were recycled. Then the checkpoint is read.
+    2. Slots are walked by ordinal. A window is copied by preadv, then both headers are read again: if the slot is in
+       another life or cut off, the copy is thrown away: it was recycled meanwhile (I1), and what it held was settled
+       or moved. Frames of two lives in one copy cannot pass for a record (I2).
+    3. A frame that does not hold is the end of an open slot, damage, or being stored just now. It is damage only when
+       a frame behind it holds, or a seal or a flush that was read before the copy counts it, and reading it afresh
+       does not help. Whole slots that are gone are missed if others of
+       the ring tell: one behind all others is missed by the next opening alone.
+    4. A record is settled when its settle word says so, or when the ring's watermark, in the main ring also P, covers
+       it. In the retry ring copies behind what the checkpoint knows of it are void; without a checkpoint all count.
+       Where settle words are suspect, a view shows what they say, and up to where they are: lanes are not judged.
+
+    Every record that waits from the first to the last moment of a walk is in it; no record is wrong, and none comes
+    twice, unless it is moved or rewritten meanwhile: who walks the main ring and then the retry ring sees it, and a
+    walk of the retry ring in which a slot was recycled is repeated to be sure. Each slot is walked, covered by the
+    checkpoint, recycled meanwhile, blank or damaged. What is settled during
+    the walk may still be seen waiting, and a walk is no snapshot: one through the retry ring after one through the
+    main ring may show again what was moved in between (by its position it is the same record). A copy of a directory
+    that was made while its owner worked is as good as the tool that made it. Who holds the lock is read from
+    /proc/locks, never tried: a try could make the owner's own fail. Owners on other machines, or in containers that
+    share the directory and not the process ids, do not stand there.
+
 System assumptions
     Stores through a shared mapping survive the death of the process. fdatasync makes everything stored before it, also
     through mappings, survive a power cut, or fails. 512-byte sectors are written whole; nothing is assumed of larger

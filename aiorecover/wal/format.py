@@ -4,6 +4,7 @@ The boxes are drawn in the package docstring; every offset below is the previous
 little-endian.
 """
 
+import base64
 import secrets
 import struct
 import sys
@@ -41,6 +42,8 @@ FIRST_FRAME = RESERVED
 SEQUENCE_WORD = 2  # a frame's words: 0 length, 1 CRC, 2-3 sequence, 4 settle word
 SETTLE_WORD = 4
 
+PRODUCER_ID_BITS = 64
+
 SLOT_BYTES_MIN = 1 << 14
 SLOT_BYTES_MAX = 1 << 30
 
@@ -71,6 +74,12 @@ class Seal:
     count: int  # frames with a record
     tail: int  # file offset within the slot behind the last frame
     last_sequence: int
+
+
+def producer_text(producer_id: int) -> str:
+    """The 64 bits as they stand in record ids: base32, lower case, 13 characters."""
+    raw = producer_id.to_bytes(PRODUCER_ID_BITS // 8, "big")
+    return base64.b32encode(raw).decode().rstrip("=").lower()
 
 
 def position(epoch: int, sequence: int) -> int:

@@ -51,6 +51,21 @@ def unpack_moved(payload: memoryview) -> Moved:
     return Moved(position, partition, payload[MOVED_BYTES:])
 
 
+def prefix_of(ring: str, number: int, payload: bytes) -> tuple[int | None, int | None, int]:
+    """Of a frame in ``ring``: position of its record, its partition, and how many bytes stand before the payload.
+
+    ``number`` is the position of the frame itself. The position is None for a frame that should have a prefix and is
+    too short for one.
+    """
+    if ring == RING:
+        return number, None, 0
+    try:
+        copy = unpack_moved(memoryview(payload))
+    except ValueError:
+        return None, None, 0
+    return copy.position, copy.partition if copy.partition >= 0 else None, MOVED_BYTES
+
+
 def void(ring: str, position: int, moved: int) -> bool:
     """Whether a frame counts for nothing because the record's place is in another ring; ``moved`` is P.
 

@@ -3,7 +3,6 @@
 What is decided is decided in `recovery`; here it is carried out, in the order of the package docstring.
 """
 
-import base64
 import logging
 import secrets
 import time
@@ -24,8 +23,6 @@ from aiorecover.wal.spares import Limits
 from aiorecover.wal.storage import StorageFile
 
 log = logging.getLogger("aiorecover.wal")
-
-PRODUCER_ID_BITS = 64
 
 
 def open_directory(options: Options) -> Directory:
@@ -88,7 +85,7 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
     limits = Limits(
         slot_bytes, options.max_bytes, options.min_free_bytes, partial(options.file_system.free_bytes, path)
     )
-    text = producer_text(checkpoint.producer_id)
+    text = fmt.producer_text(checkpoint.producer_id)
 
     def ring_of(file: StorageFile, ring_plan: RingPlan, margin: int = 0) -> Ring:
         return Ring(
@@ -126,7 +123,7 @@ def _first_checkpoint(path: Path, found: Plan, slot_bytes: int, boot_id: str, na
         raise WalCorruptError(f"{message} path={path} epoch={found.epoch}")
     stored = found.newest.destination if found.newest is not None else Destination()
     return Checkpoint(
-        producer_id=found.producer_id if found.producer_id is not None else secrets.randbits(PRODUCER_ID_BITS),
+        producer_id=found.producer_id if found.producer_id is not None else secrets.randbits(fmt.PRODUCER_ID_BITS),
         epoch=found.epoch,
         slot_bytes=slot_bytes,
         main=found.main.state,
@@ -207,12 +204,6 @@ def _scan(ring: StorageFile, slot_bytes: int) -> Iterator[SlotFound]:
     head = ring.read(slots * slot_bytes, min(piece, fmt.RESERVED)).ljust(fmt.RESERVED, b"\0")
     if any(head[: fmt.HEADER_BYTES]):  # cut inside a slot: its end says nothing
         yield classify(slots, head, head)
-
-
-def producer_text(producer_id: int) -> str:
-    """The 64 bits as they stand in record ids: base32, lower case, 13 characters."""
-    raw = producer_id.to_bytes(PRODUCER_ID_BITS // 8, "big")
-    return base64.b32encode(raw).decode().rstrip("=").lower()
 
 
 def _clock_ms() -> int:

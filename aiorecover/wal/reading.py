@@ -10,6 +10,7 @@ from typing import Any
 
 from aiorecover.errors import WalIOError
 from aiorecover.wal import format as fmt
+from aiorecover.wal import scan
 from aiorecover.wal.checksum import crc32
 from aiorecover.wal.losses import Damage, Stretch
 from aiorecover.wal.ring import RECENT, Ring, Run
@@ -463,7 +464,7 @@ class Reader:
         begin, size = self.offset, FIRST_PIECE
         while begin < limit:
             data = self._piece(slot, begin, min(size, limit - begin))
-            for at in _frames_in(data, slot):
+            for at in scan.candidates(data, len(data), slot.salt):
                 found = self._found(slot, data, begin, at, limit)
                 if found is not None:
                     return found
@@ -485,36 +486,10 @@ class Reader:
             return None
         if end > len(data):
             data, at = self._piece(slot, place, end - at), 0
-        return (place, sequence) if _frame_holds(data, at, length, check, sequence, slot.salt) else None
+        whole = scan.holds(data, at, length, check, sequence, slot.salt, len(data))
+        return (place, sequence) if whole else None
 
     def _piece(self, slot: Slot, begin: int, length: int) -> bytes:
         buffer = bytearray(length)
         count = self._read_into(memoryview(buffer), slot.file_offset + begin)
         return bytes(buffer[:count])
-
-
-def _frame_holds(data: bytes | memoryview, at: int, length: int, check: int, sequence: int, salt: int) -> bool:
-    if length & fmt.SKIP_BIT:
-        return check == fmt.skip_crc(length, salt, sequence)
-    end = at + fmt.FRAME_BYTES + length
-    if end > len(data):
-        return False
-    return crc32(data[at + fmt.FRAME_BYTES : end], salt + sequence) == check
-
-
-def _frames_in(data: bytes, slot: Slot) -> list[int]:
-    """Where a frame's header stands whole, if the settle word behind it is one."""
-    halves = ((word >> fmt.MARK_BITS).to_bytes(2, "little") for word in (slot.open_word, slot.salt))
-    places = (at - fmt.SETTLE_WORD * fmt.WORD for half in halves for at in _hits(data, half))
-    return sorted(at for at in places if at >= 0)
-
-
-def _hits(data: bytes, half: bytes) -> list[int]:
-    """Where words with this high half stand on a frame's alignment; the low half of a settle word may be any mark."""
-    places = []
-    at = data.find(half)
-    while at >= 0:
-        if at % fmt.WORD == fmt.WORD // 2:
-            places.append(at - fmt.WORD // 2)
-        at = data.find(half, at + 1)
-    return places

@@ -7,13 +7,15 @@ import errno
 import fcntl
 import mmap
 import os
+import stat
 import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Self
 
-from aiorecover.errors import WalFullError, WalIOError
+from aiorecover.errors import WalFormatError, WalFullError, WalIOError
 
 FILE_MODE = 0o600  # records may hold anything: nobody else's business
 DIRECTORY_MODE = 0o700
@@ -194,6 +196,37 @@ class StorageFile:
         return self._fd
 
 
+class ForeignFile(StorageFile):
+    """An open file of a directory that another process may own: read, and nothing else."""
+
+    def __init__(self, path: Path) -> None:
+        """Open ``path``, which must be there; neither made nor touched.
+
+        Not closed in a forked child: it holds no lock, and workers are forked with their views.
+
+        Raises:
+            WalFormatError: it is no ordinary file.
+            WalIOError: it is not there, is a symbolic link, or may not be read.
+
+        """
+        self.path = path
+        # Opening a named pipe would wait for its writer.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        with os_errors("open the file", path):
+            self._fd = os.open(path, flags)
+            mode = os.fstat(self._fd).st_mode
+        if not stat.S_ISREG(mode):
+            self.close()
+            message = f"not an ordinary file: name a directory of aiorecover path={path}"
+            raise WalFormatError(message)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 def _populated(descriptor: int, offset: int, length: int) -> bool:
     """Take a write fault in every page, as a store would; False where the system cannot be asked for it."""
     if sys.platform != "linux":  # pragma: no cover - the number means something else there
@@ -293,3 +326,16 @@ class FileSystem:
 
 
 OPERATING_SYSTEM = FileSystem()
+
+
+def names_in(path: Path) -> list[str]:
+    """The names in a directory, in no order."""
+    with os_errors("list the directory", path):
+        return [entry.name for entry in path.iterdir()]
+
+
+def lock_identity(path: Path) -> str:
+    """Device and inode of a file, written as the kernel does in /proc/locks."""
+    with os_errors("look at the file", path):
+        found = os.stat(path, follow_symlinks=False)
+    return f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"

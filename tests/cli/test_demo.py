@@ -106,7 +106,9 @@ def test_without_typer_the_command_names_the_remedy() -> None:
         env=child_environment(),
     )
     assert done.returncode == 2
-    assert done.stderr.strip() == "the aiorecover command needs typer and rich: pip install 'aiorecover[demo]'"
+    assert done.stderr.strip() == (
+        "the aiorecover command needs typer and rich: pip install 'aiorecover[cli]', for the demo 'aiorecover[demo]'"
+    )
 
 
 def record_id(ordinal: Ordinal) -> str:

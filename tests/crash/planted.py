@@ -11,7 +11,7 @@ from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.lane import Identity, Lane
 from aiorecover.delivery.sender import Sender
 from aiorecover.wal import format as fmt
-from aiorecover.wal import opening, reading
+from aiorecover.wal import opening, reading, scan
 from aiorecover.wal.recovery import Plan, plan
 from aiorecover.wal.ring import Ring, Run
 from aiorecover.wal.slot import Slot
@@ -68,7 +68,7 @@ def trust_every_frame() -> None:
         record = self._record(self._buffer[at + fmt.FRAME_BYTES : at + fmt.FRAME_BYTES + length])
         return None if state == slot.salt else Run(slot, [sequence], [place], [record]), True
 
-    _put(reading, "_frame_holds", holds)
+    _put(scan, "holds", holds)
     _put(reading.Reader, "_parse", parse)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from aiorecover import record
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import Checkpoint, pack
 from aiorecover.wal.reading import Reader, Undecodable
 from tests.fuzz.files import BrokenPromiseError, Tally
 from tests.fuzz.program import Program
@@ -28,8 +27,6 @@ SAMPLES = (
     ),
     record.encode(("t", None, None, 5, 0, None, None, ("source", 1, 2))),
 )
-
-COVERS_NOTHING = pack(Checkpoint(producer_id=7, epoch=EPOCH, slot_bytes=SLOT), 2)
 
 Found = tuple[list[tuple[int, object]], list[tuple[int, int]]]
 """(sequence, record) as they come out; (first, last) as reported missing"""
@@ -128,7 +125,7 @@ def _really(area: bytes, salt: int, first: int, seal: fmt.Seal | None) -> Found:
     packed = fmt.pack_slot_header(fmt.SlotHeader(SLOT, 7, 1, EPOCH, salt, first, 0))
     end = packed + (fmt.pack_seal(seal, salt) if seal is not None else b"")
     end = end.ljust(fmt.RESERVED, b"\0")
-    disk = Disk(FaultyFile("ring", end + area.ljust(AREA, b"\0") + end), FaultyFile("checkpoint", COVERS_NOTHING))
+    disk = Disk(FaultyFile("ring", end + area.ljust(AREA, b"\0") + end))
     directory = disk.open()
     try:
         entries = read(Reader(directory.ring, record.decode), 16)

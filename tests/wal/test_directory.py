@@ -28,7 +28,7 @@ from aiorecover.errors import (
     WalIOError,
     WalLockedError,
 )
-from aiorecover.wal import checkpoint, opening, storage
+from aiorecover.wal import checkpoint, storage
 from aiorecover.wal import format as fmt
 from aiorecover.wal import instance as instances
 from aiorecover.wal.directory import Directory, Options
@@ -769,6 +769,6 @@ def test_a_directory_that_was_moved_is_noticed(wal: Path) -> None:
 
 
 def test_the_producer_s_64_bits_are_13_characters() -> None:
-    assert opening.producer_text(0) == "a" * 13
-    assert opening.producer_text(2**64 - 1) == "7777777777776"
-    assert opening.producer_text(0x1122334455667788) == "cerdgrcvmz3yq"
+    assert fmt.producer_text(0) == "a" * 13
+    assert fmt.producer_text(2**64 - 1) == "7777777777776"
+    assert fmt.producer_text(0x1122334455667788) == "cerdgrcvmz3yq"

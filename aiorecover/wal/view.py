@@ -1,0 +1,434 @@
+"""A look at a directory from outside: no lock is taken, and nothing is written, made or cut.
+
+For the command line and for Spark; the owner may be another process at full speed, dead, or never have been on this
+machine (a copy). What is promised, and what is not, stands in the package docstring under "Read-only view".
+"""
+
+import errno
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Self
+
+from aiorecover.errors import WalCorruptError, WalError, WalFormatError, WalIOError
+from aiorecover.wal import format as fmt
+from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint, Copy, unpack
+from aiorecover.wal.directory import CHECKPOINT, LOCK
+from aiorecover.wal.instance import LOST_FOUND
+from aiorecover.wal.moved import DEAD, RETRY, RING
+from aiorecover.wal.recovery import Plan, SlotFound, plan, slot_bytes_of
+from aiorecover.wal.ring import Damage
+from aiorecover.wal.storage import OPERATING_SYSTEM, ForeignFile, StorageFile, lock_identity, names_in
+from aiorecover.wal.walk import RETRIES, FrameView, RecycledError, SlotView, SlotWalk, look_at
+
+__all__ = [
+    "Damage",
+    "FrameView",
+    "Instance",
+    "RecycledError",
+    "SlotView",
+    "Summary",
+    "View",
+    "frames_of",
+    "holder",
+    "instances",
+    "open_view",
+]
+
+PROC_LOCKS = Path("/proc/locks")
+SLOT_POWERS = range(14, 31)  # where a first header is looked for when no checkpoint tells the slot size
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Counts of one walk through a ring.
+
+    ``damaged``: sequences that are missing. ``recycled``: slots that began another life or were cut off during the
+    walk; everything in them was settled or moved. ``bytes_used``: size of the slots that hold something still needed.
+    ``suspect_up_to``: after a power cut or a failed flush, settle words up to this position may be wrong, and a part
+    of what counts as settled here is delivered again (`suffix`); 0: none may.
+    """
+
+    waiting: int
+    settled: int
+    damaged: int
+    slots: int
+    blank_slots: int
+    damaged_slots: int
+    recycled: int
+    bytes_used: int
+    bytes_allocated: int
+    suspect_up_to: int
+
+
+class View:
+    """One ring of an instance directory, as it is from moment to moment.
+
+    ``producer_id``: as it stands in record ids; None when nothing tells it. ``checkpoint``: the newest valid copy when
+    the slots were last listed; ``suspect_up_to`` is as in `Summary`, of the same moment. ``missing`` and ``recycled``:
+    what the last `frames` found.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        ring: str,
+        ring_file: StorageFile | None,
+        checkpoint: StorageFile | None,
+        boot_id: str = "",
+    ) -> None:
+        """Look at files that are open; None for one that is not there. ``boot_id``: of this machine; empty: unknown.
+
+        Raises:
+            WalCorruptError: neither checkpoint nor ring can be read, or they contradict each other.
+            WalFormatError: a newer version wrote them.
+            WalIOError: the operating system refused.
+
+        """
+        self.path = path
+        self.ring = ring
+        self._file = ring_file
+        self._checkpoint_file = checkpoint
+        self._boot_id = boot_id
+        self._copies = self._read_copies()
+        self.checkpoint = _newest(self._copies)
+        self.slot_bytes = self._find_slot_bytes()
+        self.producer_id = self._find_producer()
+        self.suspect_up_to = 0
+        self.missing: list[Damage] = []
+        self.recycled: list[SlotView] = []
+
+    def slots(self) -> list[SlotView]:
+        """Every slot of the ring: the live ones in the order of their records, then the blank and damaged ones.
+
+        All lives that began before the newest one listed are there, or were recycled.
+
+        Raises:
+            WalCorruptError: the ring mixes two producers, or holds one slot twice.
+            WalFormatError: a newer version wrote it.
+            WalIOError: the operating system refused.
+
+        """
+        self.slot_bytes = self.slot_bytes or self._find_slot_bytes()  # its owner had only just begun
+        found = self._scan_twice()
+        self._copies = self._read_copies()  # behind the scan: what was recycled before it, this checkpoint covers
+        self.checkpoint = _newest(self._copies)
+        next_opening = self._plan(found)  # refuses what contradicts itself
+        views = self._views(found, next_opening)
+        suspect = next_opening.suspect.up_to
+        still = (one for one in views if one.header is not None and not one.covered)
+        self.suspect_up_to = suspect if any(one.first_position <= suspect for one in still) else 0
+        return views
+
+    def frames(self, slots: Sequence[SlotView] | None = None, *, settled: bool = False) -> Iterator[FrameView]:
+        """The records that wait, in order; with ``settled`` also those that are done and still there.
+
+        ``slots``: walk only these. What is missing and which slots were recycled meanwhile stands in ``missing`` and
+        ``recycled`` afterwards.
+
+        Raises:
+            WalCorruptError: the ring holds one position twice.
+            WalIOError: the operating system refused.
+
+        """
+        if slots is None:
+            return self._walk(self.slots(), settled=settled, whole=True)
+        return self._walk(sorted(slots, key=lambda one: one.ordinal or 0), settled=settled, whole=False)
+
+    def _walk(self, slots: Sequence[SlotView], *, settled: bool, whole: bool) -> Iterator[FrameView]:
+        """``whole``: nothing was left out of ``slots``, so that a gap between two of them is damage."""
+        self.missing, self.recycled = [], []
+        before: SlotWalk | None = None
+        oldest = True
+        last = 0
+        for slot in slots:
+            if self._file is None or slot.header is None or (slot.covered and not settled):
+                continue
+            walk = SlotWalk(self._file, slot, slot.header)
+            if whole and before is not None:
+                walk.follow(before)
+            elif whole and oldest:
+                walk.begin()
+            before, oldest = walk, False
+            try:
+                for frame in walk.frames(settled=settled):
+                    if frame.number <= last:
+                        message = "the ring holds one position twice: it was copied together from several states"
+                        raise WalCorruptError(f"{message} path={self.path} file_offset={frame.file_offset}")
+                    last = frame.number
+                    yield frame
+            except RecycledError:
+                self.recycled.append(slot)
+                before = None
+                walk.missing.clear()  # what was not there, was settled or moved
+            self.missing += walk.missing
+
+    def summary(self) -> Summary:
+        """Walk everything that the checkpoint does not cover, and count.
+
+        Raises:
+            WalError: as `slots` and `frames`.
+
+        """
+        slots = self.slots()
+        waiting = 0
+        done = sum(slot.count or 0 for slot in slots if slot.covered)
+        uncovered = [slot for slot in slots if not slot.covered]
+        for frame in self._walk(uncovered, settled=True, whole=True):
+            waiting += not frame.settled
+            done += frame.settled
+        used = [slot for slot in slots if slot.state == "damaged" or (slot.state == "live" and not slot.covered)]
+        return Summary(
+            waiting=waiting,
+            settled=done,
+            damaged=sum(damage.count for damage in self.missing),
+            slots=len(slots),
+            blank_slots=sum(slot.state in {"blank", "torn"} for slot in slots),
+            damaged_slots=sum(slot.state == "damaged" for slot in slots),
+            recycled=len(self.recycled),
+            bytes_used=len(used) * self.slot_bytes,
+            bytes_allocated=self._file.size() if self._file is not None else 0,
+            suspect_up_to=self.suspect_up_to,
+        )
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in (self._file, self._checkpoint_file):
+            if file is not None:
+                file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- what is there -----------------------------------------------------------------------------------------------
+
+    def _read_copies(self) -> list[Copy]:
+        """Both copies. Only one of them is being written at a time, but by the time we read the second it may be it."""
+        file = self._checkpoint_file
+        if file is None:
+            return [Copy("blank"), Copy("blank")]
+        for _ in range(RETRIES):
+            copies = [unpack(file.read(index * COPY_BYTES, COPY_BYTES)) for index in (0, 1)]
+            if all(copy.state == "valid" for copy in copies):
+                break
+        return copies
+
+    def _find_slot_bytes(self) -> int:
+        """The stored slot size; 0 for a ring that holds nothing yet."""
+        file = self._file
+        if file is None:
+            return 0
+        found = slot_bytes_of(self._copies, _first_headers(file), 0)
+        if not found and any(file.read(0, fmt.RESERVED)):
+            message = "neither checkpoint nor ring can be read: restore the files from a copy"
+            raise WalCorruptError(f"{message} path={self.path} ring={self.ring}")
+        return found
+
+    def _find_producer(self) -> str | None:
+        if self.checkpoint is not None:
+            return fmt.producer_text(self.checkpoint.producer_id)
+        header = next((one.header for one in self._scan() if one.header is not None), None)
+        return fmt.producer_text(header.producer_id) if header is not None else None
+
+    def _views(self, found: list[SlotFound], next_opening: Plan) -> list[SlotView]:
+        """The slots in the order of `slots`, with what an opening would know of their frames."""
+        known = {RING: next_opening.main, RETRY: next_opening.retry, DEAD: next_opening.dead}[self.ring]
+        copies_count = next_opening.newest is None or self.ring != RETRY
+        ordered = sorted(found, key=_order)
+        return [
+            SlotView(
+                path=self.path,
+                ring=self.ring,
+                index=one.index,
+                slot_bytes=self.slot_bytes,
+                state=one.state,
+                header=one.header,
+                seal=one.seal,
+                durable=known.floor,
+                counts_up_to=None if copies_count else known.flushed,
+                flushed=_flushed_in(one, following, known.flushed),
+            )
+            for one, following in zip_longest(ordered, ordered[1:])
+        ]
+
+    def _plan(self, found: list[SlotFound]) -> Plan:
+        """What an opening at this moment would start from, as far as this ring tells."""
+        rings = {RING: [], RETRY: [], DEAD: [], self.ring: found}
+        return plan(self._copies, rings[RING], rings[RETRY], rings[DEAD], boot_id=self._boot_id)
+
+    def _scan(self) -> list[SlotFound]:
+        file, size = self._file, self.slot_bytes
+        if file is None or not size:
+            return []
+        count, rest = divmod(file.size(), size)
+        if rest and any(file.read(count * size, fmt.HEADER_BYTES)):  # cut inside a slot: what is left is read
+            count += 1
+        return [look_at(file, index, size) for index in range(count)]
+
+    def _scan_twice(self) -> list[SlotFound]:
+        """All lives up to the newest one that the first scan saw.
+
+        The owner may begin a life in a slot that was passed and another one in a slot that was not: such a list would
+        have a hole. Each life up to the newest had begun by the end of the first scan, so the second one sees it, or
+        it was recycled. Of what began later nothing is taken: there the slot stands as it was at first.
+        """
+        first, second = self._scan(), self._scan()
+        newest = max((one.header.ordinal for one in first if one.header is not None), default=0)
+        return [
+            after if after.header is None or after.header.ordinal <= newest else before
+            for before, after in zip(first, second, strict=False)
+        ]
+
+
+def open_view(path: Path | str, ring: str = RING) -> View:
+    """Look at ``ring``, ``retry`` or ``dead`` of an instance directory; a ring that is not there has no slots.
+
+    Raises:
+        WalFormatError: the directory holds neither checkpoint nor ring, or a newer version's.
+        WalCorruptError: neither checkpoint nor ring can be read.
+        WalIOError: the operating system refused.
+
+    """
+    path = Path(path)
+    names = names_in(path)
+    if not {CHECKPOINT, RING} & set(names):
+        message = "no instance directory: name one that holds a ring, below wal_dir"
+        raise WalFormatError(f"{message} path={path}")
+    with ExitStack() as opened:
+        ring_file, checkpoint = (
+            opened.enter_context(ForeignFile(path / name)) if name in names else None for name in (ring, CHECKPOINT)
+        )
+        view = View(path, ring, ring_file, checkpoint, OPERATING_SYSTEM.boot_id())
+        opened.pop_all()
+        return view
+
+
+def frames_of(slot: SlotView, *, settled: bool = False, missing: list[Damage] | None = None) -> Iterator[FrameView]:
+    """The records of one slot that was listed, maybe by another process; damage is added to ``missing``.
+
+    Raises:
+        RecycledError: the slot is in another life now; nothing in it waited.
+        WalIOError: the operating system refused.
+
+    """
+    if slot.header is None:
+        return
+    with ForeignFile(slot.path / slot.ring) as file:
+        walk = SlotWalk(file, slot, slot.header)
+        yield from walk.frames(settled=settled)
+    if missing is not None:
+        missing += walk.missing
+
+
+# -- instances -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One instance directory.
+
+    ``state``: locked, free or unknown (the system does not say). ``pid``: who holds the lock. ``waiting``: whether a
+    record waits in the main ring, None where ``error`` says why that cannot be known.
+    """
+
+    path: Path
+    state: str
+    pid: int | None
+    waiting: bool | None
+    error: str | None = None
+
+
+def instances(wal_dir: Path | str) -> list[Instance]:
+    """The instance directories of ``wal_dir``, or the one that it is itself.
+
+    No lock is taken or tried, so that no owner fails to get its own because we look.
+
+    "free" is what this machine's /proc/locks says: an owner on another machine or in another container does not show.
+
+    Raises:
+        WalIOError: ``wal_dir`` cannot be listed.
+
+    """
+    wal_dir = Path(wal_dir)
+    names = sorted(names_in(wal_dir), key=lambda name: (not name.isdecimal(), name.zfill(20)))
+    if {CHECKPOINT, RING} & set(names):
+        return [_instance(wal_dir)]
+    paths = [wal_dir / name for name in names if name != LOST_FOUND]
+    return [_instance(path) for path in paths if _is_instance(path)]
+
+
+def _is_instance(path: Path) -> bool:
+    try:
+        return bool({LOCK, CHECKPOINT, RING} & set(names_in(path)))
+    except WalIOError as error:
+        return error.errno != errno.ENOTDIR  # that it cannot be read is to be seen
+
+
+def _instance(path: Path) -> Instance:
+    state, pid = _lock_state(path)
+    try:
+        with open_view(path) as view:
+            waiting = next(view.frames(), None) is not None
+    except WalError as error:
+        return Instance(path, state, pid, None, str(error))
+    return Instance(path, state, pid, waiting)
+
+
+def _lock_state(path: Path) -> tuple[str, int | None]:
+    try:
+        locks = PROC_LOCKS.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return "unknown", None
+    with suppress(WalError):
+        identity = lock_identity(path / LOCK)
+        with ForeignFile(path / LOCK) as file:
+            written = file.read(0, 20).strip()
+        pid = holder(locks, identity, int(written) if written.isdigit() else None)
+        return ("free", None) if pid is None else ("locked", pid)
+    return "unknown", None
+
+
+def holder(locks: str, identity: str, written: int | None) -> int | None:
+    """Who holds the lock of a file according to the text of /proc/locks, or None.
+
+    ``identity``: device and inode as the kernel writes them. On some file systems the device differs from what a file
+    shows; there the inode must do, and ``written``, the process id inside the lock file.
+    """
+    inode = identity.rpartition(":")[2]
+    for line in locks.splitlines():
+        fields = line.split()
+        if len(fields) < 6 or fields[3] != "WRITE" or not fields[4].isdecimal():  # noqa: PLR2004 - who waits: "->"
+            continue
+        pid = int(fields[4])
+        if fields[5] == identity or (fields[5].rpartition(":")[2] == inode and pid == written):
+            return pid
+    return None
+
+
+def _order(slot: SlotFound) -> tuple[bool, int, int]:
+    """The live ones in the order of their records, then the others as they lie."""
+    return slot.header is None, slot.header.ordinal if slot.header is not None else 0, slot.index
+
+
+def _flushed_in(slot: SlotFound, following: SlotFound | None, flushed: int) -> int:
+    """``flushed`` if that frame can only stand in this slot, which was left open; else 0."""
+    if slot.header is None or slot.seal is not None or slot.header.epoch != flushed >> fmt.SEQUENCE_BITS:
+        return 0
+    last = following is None or following.header is None or following.header.epoch != slot.header.epoch
+    return flushed if last else 0
+
+
+def _newest(copies: Iterable[Copy]) -> Checkpoint | None:
+    return max(copies, key=lambda copy: copy.generation).checkpoint
+
+
+def _first_headers(file: StorageFile) -> Iterator[fmt.SlotHeader | None]:
+    """Headers where a ring of any slot size would have its first ones."""
+    places = [0, *(place for power in SLOT_POWERS for place in ((1 << power) - fmt.RESERVED, 1 << power))]
+    for place in places:
+        yield fmt.unpack_slot_header(file.read(place, fmt.HEADER_BYTES).ljust(fmt.HEADER_BYTES, b"\0"))

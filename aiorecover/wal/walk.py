@@ -1,0 +1,330 @@
+"""One slot of a ring, walked without a lock while its owner may go on writing, settling and recycling it.
+
+Nothing is mapped and nothing written: a window is copied by ``preadv``, then the slot's header is read again. If the
+slot has begun another life meanwhile, the copy is thrown away and the walk ends with `RecycledError` (I1). Frames carry
+the salt of their life in their checksum, so that a copy in which two lives meet cannot pass for a record (I2).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from aiorecover.errors import WalError
+from aiorecover.wal import format as fmt
+from aiorecover.wal import scan
+from aiorecover.wal.moved import prefix_of
+from aiorecover.wal.recovery import SlotFound, classify
+from aiorecover.wal.ring import Damage
+from aiorecover.wal.storage import StorageFile
+
+WINDOW = 128 * 1024  # copied between two looks at the header; one frame that is larger has its own size
+RETRIES = 3  # a header is 64 bytes: who meets its owner storing it three times in a row has met damage
+
+NEVER = fmt.position(fmt.EPOCH_MAX + 1, 0)  # no frame stands behind it
+
+_unpack = fmt.FRAME.unpack_from
+
+
+class RecycledError(WalError):
+    """The slot was recycled meanwhile: all of it was settled or moved, and its place is another life's or cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotView:
+    """One slot as it was when listed; enough to walk it from another process.
+
+    ``state`` is as in `recovery.SlotFound`. ``durable``: frames up to it count as settled, whatever their settle words
+    say (the ring's watermark, in the main ring also P, of the checkpoint that was read after the slot).
+    ``counts_up_to``: in the retry ring, copies behind it do not count yet; None where all do, or nothing tells.
+    ``flushed``: in a slot that was left open, the position up to which a flush had made its frames durable; else 0.
+    """
+
+    path: Path
+    ring: str
+    index: int
+    slot_bytes: int
+    state: str
+    header: fmt.SlotHeader | None = None
+    seal: fmt.Seal | None = None
+    durable: int = 0
+    counts_up_to: int | None = None
+    flushed: int = 0
+
+    @property
+    def file_offset(self) -> int:
+        """Where the slot starts in its file."""
+        return self.index * self.slot_bytes
+
+    @property
+    def ordinal(self) -> int | None:
+        """The number of this life of the slot; None for a slot that is not live."""
+        return self.header.ordinal if self.header is not None else None
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch that all its frames belong to."""
+        return self.header.epoch if self.header is not None else None
+
+    @property
+    def first_sequence(self) -> int | None:
+        """The sequence of its first frame, if it has one."""
+        return self.header.first_sequence if self.header is not None else None
+
+    @property
+    def first_position(self) -> int:
+        """Position of its first frame; 0 for a slot that is not live."""
+        return fmt.position(self.header.epoch, self.header.first_sequence) if self.header is not None else 0
+
+    @property
+    def created_ms(self) -> int | None:
+        """When this life began, ms since 1970."""
+        return self.header.created_ms if self.header is not None else None
+
+    @property
+    def sealed(self) -> bool:
+        """Its owner has left it: no frame comes to it any more."""
+        return self.seal is not None
+
+    @property
+    def last_sequence(self) -> int | None:
+        """The sequence of its last frame; None while it is not sealed."""
+        return self.seal.last_sequence if self.seal is not None else None
+
+    @property
+    def count(self) -> int | None:
+        """How many records it holds; None while it is not sealed."""
+        return self.seal.count if self.seal is not None else None
+
+    @property
+    def covered(self) -> bool:
+        """The durable checkpoint says that nothing in it waits: its owner may recycle it at any moment."""
+        if self.header is None or self.seal is None:
+            return False
+        return fmt.position(self.header.epoch, self.seal.last_sequence) <= self.durable
+
+
+class FrameView(msgspec.Struct, frozen=True):
+    """One record as it lies in a ring.
+
+    ``position``: of the record, as in its id; in the retry and dead rings, where a frame has a number of its own
+    (``number``), the one that it was accepted with. ``slot``: ordinal. ``partition``: what the retry and dead rings
+    know beside the payload.
+    """
+
+    position: int
+    number: int
+    settled: bool
+    payload: bytes
+    slot: int
+    file_offset: int
+    partition: int | None = None
+
+    @property
+    def epoch(self) -> int:
+        """Of the record's id."""
+        return self.position >> fmt.SEQUENCE_BITS
+
+    @property
+    def sequence(self) -> int:
+        """Of the record's id."""
+        return self.position & fmt.SEQUENCE_MASK
+
+
+def look_at(file: StorageFile, index: int, slot_bytes: int) -> SlotFound:
+    """One slot by its two header copies.
+
+    The owner stores the copy at the end first, so it is read last: one of the two is whole at any moment.
+    """
+    start = index * slot_bytes
+    for _ in range(RETRIES):
+        head = file.read(start, fmt.RESERVED).ljust(fmt.RESERVED, b"\0")
+        end = file.read(start + slot_bytes - fmt.RESERVED, fmt.RESERVED)
+        end = end if len(end) == fmt.RESERVED else head  # cut inside the slot: its end says nothing
+        found = classify(index, head, end)
+        if found.state not in {"damaged", "torn"}:
+            break
+    return found
+
+
+class SlotWalk:
+    """Goes once through the frames of one life of a slot.
+
+    ``missing``: damage found so far. ``expected``: the sequence that would come next.
+    """
+
+    def __init__(self, file: StorageFile, slot: SlotView, header: fmt.SlotHeader) -> None:
+        """Stand before the first frame of the life that ``header`` began."""
+        self._file = file
+        self._slot = slot
+        self.header = header
+        self._seal = slot.seal
+        self._buffer = bytearray(min(WINDOW, slot.slot_bytes))
+        self._whole = slot.slot_bytes - fmt.RESERVED
+        self._offset = fmt.FIRST_FRAME
+        self.expected = header.first_sequence
+        self.missing: list[Damage] = []
+
+    def frames(self, *, settled: bool) -> Iterator[FrameView]:
+        """The frames that wait, or all of them; ends where no frame of this life follows at the moment.
+
+        Raises:
+            RecycledError: the slot has begun another life.
+            WalIOError: the operating system refused.
+
+        """
+        self._seal = self._look_again()
+        size = WINDOW
+        while self._offset < self._limit:
+            seal, before = self._seal, self._offset
+            count = self._copy(min(size, self._limit - before))
+            self._seal = self._look_again()
+            yield from self._parse(count, settled=settled)
+            if self._offset > before:
+                size = WINDOW
+            elif count == size and self._reaches_beyond(count):
+                size = min(2 * size, self._slot.slot_bytes)
+            elif seal == self._seal:
+                size = WINDOW
+                if not self._pass_damage():
+                    break
+        if self._seal is not None:
+            self._report(self.expected, self._seal.last_sequence)
+            self.expected = max(self.expected, self._seal.last_sequence + 1)
+        elif self._slot.flushed:
+            most = (self._whole - self._offset) // fmt.FRAME_BYTES  # more do not fit: they stood in a slot that is gone
+            last = min(self._slot.flushed & fmt.SEQUENCE_MASK, self.expected + most - 1)
+            self._report(self.expected, last)
+            self.expected = max(self.expected, last + 1)
+
+    def begin(self) -> None:
+        """Say what is missing when the oldest slots are gone, and were not recycled."""
+        self._report(1, self.header.first_sequence - 1)
+
+    def follow(self, before: "SlotWalk") -> None:
+        """Say what is missing when whole slots are gone: an epoch's sequences do not join, or do not start at 1."""
+        same = before.header.epoch == self.header.epoch
+        self._report(before.expected if same else 1, self.header.first_sequence - 1)
+
+    @property
+    def _limit(self) -> int:
+        return min(self._seal.tail, self._whole) if self._seal is not None else self._whole
+
+    def _look_again(self) -> fmt.Seal | None:
+        """The slot's seal, if it still is in the life that is walked."""
+        found = look_at(self._file, self._slot.index, self._slot.slot_bytes)
+        if found.header != self.header:
+            message = "the slot was recycled meanwhile: list the slots again"
+            raise RecycledError(
+                f"{message} path={self._slot.path} ring={self._slot.ring} index={self._slot.index} "
+                f"ordinal={self.header.ordinal}"
+            )
+        return found.seal
+
+    def _copy(self, length: int) -> int:
+        """Copy up to ``length`` bytes at the offset into the buffer; how many there were."""
+        if length > len(self._buffer):
+            self._buffer = bytearray(length)
+        return self._file.read_into(memoryview(self._buffer)[:length], self._slot.file_offset + self._offset)
+
+    def _reaches_beyond(self, count: int) -> bool:
+        """The next frame claims more bytes than were copied, and could have them."""
+        if count < fmt.FRAME_BYTES:
+            return False
+        length, _, sequence, _ = _unpack(self._buffer)
+        end = fmt.frame_end(self._offset, length)
+        return sequence == self.expected and self._offset + count < end <= self._limit
+
+    def _parse(self, count: int, *, settled: bool) -> Iterator[FrameView]:
+        """The frames that the copy holds whole, up to the first one that does not hold."""
+        data, salt, ordinal, epoch = self._buffer, self.header.salt, self.header.ordinal, self.header.epoch
+        start = self._offset
+        durable, counts_up_to = self._slot.durable, self._slot.counts_up_to
+        if counts_up_to is None:
+            counts_up_to = NEVER
+        at = 0
+        while at + fmt.FRAME_BYTES <= count:
+            length, check, sequence, word = _unpack(data, at)
+            if sequence != self.expected or not scan.holds(data, at, length, check, sequence, salt, count):
+                return
+            frame_at, at = at, fmt.frame_end(at, length)
+            self._offset, self.expected = start + at, sequence + 1
+            if length & fmt.SKIP_BIT:
+                continue
+            number = fmt.position(epoch, sequence)
+            done = number <= durable or fmt.mark_of(word, salt) is not None or number > counts_up_to
+            if done and not settled:
+                continue
+            payload = bytes(data[frame_at + fmt.FRAME_BYTES : frame_at + fmt.FRAME_BYTES + length])
+            file_offset = self._slot.file_offset + start + frame_at
+            frame = self._frame(number, payload, ordinal, file_offset, done=done)
+            if frame is not None and (settled or not frame.settled):
+                yield frame
+
+    def _frame(self, number: int, payload: bytes, ordinal: int, file_offset: int, *, done: bool) -> FrameView | None:
+        position, partition, skipped = prefix_of(self._slot.ring, number, payload)
+        if position is None:
+            self._note(number & fmt.SEQUENCE_MASK, number & fmt.SEQUENCE_MASK, file_offset)
+            return None
+        return FrameView(position, number, done, payload[skipped:], ordinal, file_offset, partition)
+
+    # -- damage and ends ---------------------------------------------------------------------------------------------
+
+    def _pass_damage(self) -> bool:
+        """Go to the next frame of this life, and say what is missing before it; False when no frame follows."""
+        seal = self._seal
+        found = self._next_frame()
+        self._seal = self._look_again()
+        if found is None:
+            return self._seal != seal  # sealed meanwhile: frames may have come before that
+        offset, sequence = found
+        # The owner stores one frame after the other: what was seen behind may be younger than our copy of this one.
+        if sequence > self.expected and not self._holds_at(self._offset, self.expected):
+            self._report(self.expected, sequence - 1)
+            self._offset, self.expected = offset, sequence
+        elif sequence == self.expected:
+            self._offset = offset
+        return True
+
+    def _next_frame(self) -> tuple[int, int] | None:
+        """Offset and sequence of the next valid frame, found by its settle word (never by trying every byte)."""
+        data = bytearray(WINDOW)
+        start, limit = self._offset, self._limit
+        while start + fmt.FRAME_BYTES <= limit:
+            piece = memoryview(data)[: min(WINDOW, limit - start)]
+            count = self._file.read_into(piece, self._slot.file_offset + start)
+            for at in scan.candidates(data, count, self.header.salt):
+                sequence = int.from_bytes(data[at + 8 : at + 16], "little")
+                between = sequence - self.expected
+                # The checksum covers 32 bits of the sequence: more frames than fit in between?
+                if 0 <= between <= (start + at - self._offset) // fmt.FRAME_BYTES and self._holds_at(
+                    start + at, sequence
+                ):
+                    return start + at, sequence
+            if start + count >= limit or count < len(piece):
+                return None
+            start += count - (fmt.FRAME_BYTES - fmt.WORD)  # a header may stand across the border
+        return None
+
+    def _holds_at(self, offset: int, sequence: int) -> bool:
+        """Whether the frame with ``sequence`` holds at ``offset``, read afresh."""
+        where = self._slot.file_offset + offset
+        head = self._file.read(where, fmt.FRAME_BYTES)
+        if len(head) < fmt.FRAME_BYTES:
+            return False
+        length, check, stored, _ = _unpack(head)
+        if stored != sequence or fmt.frame_end(offset, length) > self._limit:
+            return False
+        size = fmt.FRAME_BYTES + (0 if length & fmt.SKIP_BIT else length)
+        data = self._file.read(where, size)
+        return scan.holds(data, 0, length, check, stored, self.header.salt, len(data))
+
+    def _report(self, first: int, last: int) -> None:
+        """Frames are not there; what the durable checkpoint covers was settled and is not missed."""
+        first = max(first, self._slot.durable - fmt.position(self.header.epoch, 0) + 1)
+        self._note(first, last, self._slot.file_offset + self._offset)
+
+    def _note(self, first: int, last: int, file_offset: int) -> None:
+        if first <= last:
+            self.missing.append(Damage(self.header.epoch, first, last, self.header.ordinal, file_offset))

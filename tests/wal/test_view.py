@@ -1,0 +1,897 @@
+"""The read-only view: the records of the owner's reader, the damage that it reports, and not a byte touched."""
+
+import dataclasses
+import hashlib
+import os
+import pickle
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from aiorecover.errors import WalCorruptError, WalError, WalFormatError, WalIOError
+from aiorecover.wal import format as fmt
+from aiorecover.wal import moved, view
+from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, RingState
+from aiorecover.wal.checksum import crc32
+from aiorecover.wal.directory import Directory, Options
+from aiorecover.wal.opening import open_directory
+from aiorecover.wal.reading import Reader
+from aiorecover.wal.ring import MARGIN, Damage
+from aiorecover.wal.view import RecycledError, View, frames_of, holder, instances, open_view
+from aiorecover.wal.walk import WINDOW, FrameView, SlotWalk
+from tests.wal.memory import broken
+from tests.wal.rig import SLOT, Disk, Opened, Position, found, take
+
+
+def look(disk: Disk, ring: str = "ring") -> View:
+    return View(Path("/memory"), ring, disk.ring, disk.checkpoint, f"boot {disk.boots}")
+
+
+def seen(frames: Iterable[FrameView]) -> list[tuple[Position, bytes]]:
+    return [((frame.epoch, frame.sequence), frame.payload) for frame in frames]
+
+
+def named(damages: Iterable[Damage]) -> list[Position]:
+    return [(damage.epoch, number) for damage in damages for number in range(damage.first, damage.last + 1)]
+
+
+def covering(opened: Opened, sequence: int) -> Checkpoint:
+    """A checkpoint whose watermark is a record of the first epoch."""
+    said = opened.directory.next_checkpoint()
+    state = said.main
+    return msgspec.structs.replace(said, main=RingState(fmt.position(1, sequence), flushed=state.flushed))
+
+
+def numbered(count: int, size: int = 100) -> Iterator[bytes]:
+    return (b"%d/" % number + bytes(size + number % 5) for number in range(count))
+
+
+def stored(path: Path, count: int = 300, *, settle: int = 0, slot_bytes: int = SLOT) -> Directory:
+    """An open directory in ``path / "0"`` with some records, the first of them settled."""
+    directory = open_directory(Options(path, slot_bytes, 64 * slot_bytes, 0, instance="0"))
+    for payload in numbered(count):
+        directory.ring.append(payload, payload)
+    reader = Reader(directory.ring, bytes)
+    for slot, place, _, _ in take(reader, settle) if settle else []:
+        directory.ring.settle(slot, [place])
+    reader.close()
+    return directory
+
+
+# -- records ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_records_of_several_lives_are_seen_in_order_with_everything_that_is_known_of_them() -> None:
+    opened = Opened()
+    for _ in range(3):
+        opened.append(*numbered(100, 400))
+        opened = opened.dies()
+    opened.append(b"last")
+    with look(opened.disk) as now:
+        frames = list(now.frames())
+        assert seen(frames) == list(opened.accepted.items())
+        assert (now.missing, now.recycled) == ([], [])
+        assert now.producer_id == opened.directory.producer_id
+        assert now.checkpoint == opened.directory.checkpoint
+        live = [slot for slot in now.slots() if slot.state == "live"]
+        assert [slot.ordinal for slot in live] == [slot.header.ordinal for slot in opened.ring.live]
+        assert [slot.file_offset for slot in live] == [slot.file_offset for slot in opened.ring.live]
+        for frame in frames:
+            start = opened.disk.ring.read(frame.file_offset, fmt.FRAME_BYTES + len(frame.payload))
+            assert start[fmt.FRAME_BYTES :] == frame.payload
+            assert not frame.settled
+            assert frame.number == frame.position == fmt.position(frame.epoch, frame.sequence)
+            assert frame.partition is None
+            assert frame.slot in {slot.ordinal for slot in live}
+
+
+def test_a_slot_says_what_its_header_and_its_seal_say() -> None:
+    opened = Opened()
+    opened.fill_slot()
+    opened.append(b"f" * 500)
+    first, second = look(opened.disk).slots()
+    count = opened.ring.live[0].count
+    assert (first.state, first.sealed, first.count, first.last_sequence) == ("live", True, count, count)
+    assert (first.epoch, first.first_sequence, first.index) == (1, 1, 0)
+    assert first.created_ms == opened.ring.live[0].header.created_ms
+    assert (second.sealed, second.count, second.last_sequence) == (False, None, None)
+    assert second.first_sequence == count + 1
+
+
+def test_settled_records_are_seen_when_they_are_asked_for() -> None:
+    opened = Opened()
+    opened.append(*numbered(300))
+    opened.settle(opened.read()[::2])
+    with look(opened.disk) as now:
+        assert seen(now.frames()) == list(opened.accepted.items())[1::2]
+        frames = list(now.frames(settled=True))
+        assert seen(frames) == list(opened.accepted.items())
+        assert [frame.settled for frame in frames] == [True, False] * 150
+
+
+def test_what_the_checkpoint_covers_is_settled_whatever_the_settle_words_say() -> None:
+    opened = Opened()
+    opened.append(*numbered(20))
+    opened.ring.sync()
+    opened.settle(opened.read())
+    opened.append(b"waits")
+    opened.directory.checkpoint_file.write(covering(opened, 20))
+    opened.disk.ring.before["sync"] = broken
+    with opened.loses_power(seed=11) as following:  # none of the settle words came through
+        opened.disk.ring.damage(0, following.disk.ring.live())
+        with look(following.disk) as now:
+            frames = list(now.frames(settled=True))
+            assert [frame.settled for frame in frames] == [True] * 20 + [False] * (len(frames) - 20)
+            assert all(frame.sequence > 20 for frame in now.frames())
+
+
+def test_a_skip_frame_is_no_record() -> None:
+    opened = Opened()
+    opened.append(b"first", b"second", b"third")
+    ring = opened.ring
+    ring._skip(ring.live[0], fmt.frame_end(fmt.FIRST_FRAME, 5), 6, 2)
+    with look(opened.disk) as now:
+        assert [frame.payload for frame in now.frames(settled=True)] == [b"first", b"third"]
+        assert now.missing == []
+
+
+def test_records_larger_than_a_window_are_seen() -> None:
+    opened = Opened(Disk(slot_bytes=1024 * 1024))
+    opened.append(
+        *[bytes([size % 251]) * size for size in (1, WINDOW - 20, WINDOW, 3 * WINDOW, opened.ring.largest, 5)]
+    )
+    with look(opened.disk) as now:
+        assert seen(now.frames()) == list(opened.accepted.items())
+        assert now.missing == []
+
+
+def test_a_walk_takes_little_memory_however_much_there_is() -> None:
+    opened = Opened(Disk(slot_bytes=4 * 1024 * 1024))
+    opened.append(*numbered(8000, 2000))
+    with look(opened.disk) as now:
+        tracemalloc.start()
+        assert sum(1 for _ in now.frames(settled=True)) == 8000
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak < 4 * WINDOW  # of 16 MB
+
+
+def test_the_summary_counts_everything() -> None:
+    opened = Opened()
+    opened.append(*numbered(500, 400))
+    opened.settle(opened.read()[:300])
+    opened.directory.write_checkpoint(opened.directory.next_checkpoint())
+    with look(opened.disk) as now:
+        summary = now.summary()
+        assert (summary.waiting, summary.settled, summary.damaged) == (200, 300, 0)
+        assert summary.slots == len(opened.ring.live)
+        covered = sum(slot.covered for slot in now.slots())
+        assert covered > 0
+        assert summary.bytes_used == (summary.slots - covered) * SLOT
+        assert summary.bytes_allocated == opened.disk.ring.size()
+        assert (summary.blank_slots, summary.damaged_slots, summary.recycled) == (0, 0, 0)
+
+
+# -- damage: as the owner's reader would report it -------------------------------------------------------------------
+
+
+def several_slots(*, checkpoint: bool = False) -> Disk:
+    """``checkpoint``: one says what is settled and what was flushed."""
+    opened = Opened()
+    for _ in range(3):
+        opened.append(b"a" * 50, b"b" * 51, b"c" * (SLOT - MARGIN - 900), b"d" * 52)
+    opened.settle(opened.read()[:1])
+    if checkpoint:
+        opened.settle(opened.read()[:4])
+        opened.directory.checkpoint_file.write_both(covering(opened, 5))
+    return opened.disk.after_death()
+
+
+def compare(disk: Disk) -> None:
+    """The view sees what the next owner reads, and names the same damage; or both refuse."""
+    try:
+        with look(disk) as now:
+            frames, damage, states = seen(now.frames()), now.missing, [slot.state for slot in now.slots()]
+    except WalError as refusal:
+        with pytest.raises(type(refusal)):
+            Opened(disk)
+        return
+    with Opened(disk.after_death()) as opened:
+        assert frames == found(opened.read())
+        assert damage == opened.ring.damage
+        assert states.count("damaged") == len(opened.ring.damaged_slots)
+
+
+def test_whatever_byte_rots_the_view_sees_and_misses_what_the_owner_would() -> None:
+    disk = several_slots()
+    for offset in range(disk.ring.size()):
+        if offset % SLOT < 300 or offset % SLOT > SLOT - 260 or offset % 997 == 0:
+            damaged = disk.after_death()
+            damaged.ring.flip(offset * 8 + offset % 7)
+            compare(damaged)
+
+
+@pytest.mark.parametrize("noise", [bytes(64), b"\xff" * 64, bytes(range(64))], ids=["zeros", "ones", "noise"])
+def test_whatever_64_bytes_are_overwritten_the_view_sees_and_misses_what_the_owner_would(noise: bytes) -> None:
+    disk = several_slots()
+    for offset in range(0, disk.ring.size(), 64):
+        if offset % SLOT < 1000 or offset % SLOT > SLOT - 1000:
+            damaged = disk.after_death()
+            damaged.ring.damage(offset, noise)
+            compare(damaged)
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_wherever_the_file_is_cut_the_view_sees_and_misses_what_the_owner_would(checkpoint: bool) -> None:
+    disk = several_slots(checkpoint=checkpoint)
+    begin = 2 * SLOT + 160 if checkpoint else 0  # of a last slot that is gone whole only the owner knows by the flush
+    for size in range(begin, disk.ring.size() + 1, 160):
+        damaged = disk.after_death()
+        damaged.ring.cut(size)
+        compare(damaged)
+
+
+@pytest.mark.parametrize(("index", "checkpoint"), [(0, False), (1, False), (2, False), (0, True), (1, True)])
+def test_a_slot_that_is_gone_is_explained(index: int, checkpoint: bool) -> None:
+    disk = several_slots(checkpoint=checkpoint)
+    for noise in (b"\x55", b"\0"):
+        damaged = disk.after_death()
+        damaged.ring.damage(index * SLOT, noise * SLOT)
+        compare(damaged)
+
+
+def test_damage_is_named_by_sequences_slot_and_file_offset() -> None:
+    opened = Opened()
+    opened.append(b"before", b"rotten", b"behind")
+    disk = opened.disk.after_death()
+    start = fmt.frame_end(fmt.FIRST_FRAME, 6)
+    disk.ring.flip((start + fmt.FRAME_BYTES) * 8)
+    with look(disk) as now:
+        assert [frame.payload for frame in now.frames()] == [b"before", b"behind"]
+        assert now.missing == [Damage(epoch=1, first=2, last=2, slot=1, file_offset=start)]
+        assert now.summary().damaged == 1
+
+
+def test_damage_to_what_the_checkpoint_covers_is_not_missed() -> None:
+    opened = Opened()
+    opened.append(*numbered(10))
+    opened.settle(opened.read()[:5])
+    opened.directory.checkpoint_file.write(covering(opened, 5))
+    disk = opened.disk.after_death()
+    for frame in list(look(disk).frames(settled=True))[2:7:4]:
+        disk.ring.flip((frame.file_offset + fmt.FRAME_BYTES) * 8)
+    with look(disk) as now:
+        assert [frame.sequence for frame in now.frames()] == [6, 8, 9, 10]
+        assert named(now.missing) == [(1, 7)]
+
+
+def test_a_skip_frame_that_rots_is_damage() -> None:
+    opened = Opened()
+    opened.append(b"first", b"second", b"third")
+    start = fmt.frame_end(fmt.FIRST_FRAME, 5)
+    opened.ring._skip(opened.ring.live[0], start, 6, 2)
+    opened.disk.ring.flip((start + 4) * 8)
+    with look(opened.disk) as now:
+        assert [frame.payload for frame in now.frames()] == [b"first", b"third"]
+        assert named(now.missing) == [(1, 2)]
+
+
+def test_damage_between_frames_that_are_windows_apart_is_passed() -> None:
+    opened = Opened(Disk(slot_bytes=1024 * 1024))
+    for shift in range(0, 24, 4):
+        opened.append(b"x" * (WINDOW - 40 + shift), b"behind")
+    disk = opened.disk.after_death()
+    for frame in list(look(disk).frames())[::2]:
+        disk.ring.flip((frame.file_offset + fmt.FRAME_BYTES) * 8)
+    with look(disk) as now:
+        assert [frame.sequence for frame in now.frames()] == [2, 4, 6, 8, 10, 12]
+        assert named(now.missing) == [(1, sequence) for sequence in (1, 3, 5, 7, 9, 11)]
+
+
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 127, 128, 5000, 3 * SLOT + 17])
+def test_garbage_is_refused_or_reported_and_raises_nothing_else(size: int) -> None:
+    noise = (b"garbage " * 8000)[:size]
+    for ring, checkpoint in ((noise, b""), (b"", noise), (noise, noise)):
+        disk = Disk()
+        disk.ring.damage(0, ring)
+        disk.checkpoint.damage(0, checkpoint)
+        try:
+            with look(disk) as now:
+                assert list(now.frames(settled=True)) == []
+                assert all(slot.state in {"blank", "damaged"} for slot in now.slots())
+        except WalCorruptError:
+            assert ring or checkpoint  # a refusal: nothing was read
+
+
+def test_files_of_a_newer_version_are_refused() -> None:
+    opened = Opened()
+    opened.append(b"record")
+    header = bytearray(opened.disk.ring.read(0, fmt.HEADER_BYTES))
+    header[8] = 2
+    header[-4:] = crc32(bytes(header[:-4])).to_bytes(4, "little")
+    opened.disk.ring.damage(0, bytes(header))
+    with look(opened.disk) as now, pytest.raises(WalFormatError, match="newer aiorecover"):
+        list(now.frames())
+
+
+def test_a_ring_that_was_copied_together_is_refused() -> None:
+    disk = several_slots()
+    disk.ring.damage(SLOT, disk.ring.read(0, SLOT))
+    with look(disk) as now, pytest.raises(WalCorruptError, match="twice"):
+        now.slots()
+
+
+def test_one_position_is_never_given_twice() -> None:
+    opened = Opened()
+    opened.append(b"one", b"two")
+    disk = opened.disk.after_death()
+    again = dataclasses.replace(opened.ring.live[0].header, ordinal=2)
+    copy = bytearray(disk.ring.read(0, SLOT))
+    copy[: fmt.HEADER_BYTES] = copy[-fmt.RESERVED : -fmt.RESERVED + fmt.HEADER_BYTES] = fmt.pack_slot_header(again)
+    disk.ring.damage(SLOT, bytes(copy))
+    with look(disk) as now, pytest.raises(WalCorruptError, match="one position twice"):
+        list(now.frames())
+
+
+def test_a_checkpoint_that_is_being_written_is_read_again() -> None:
+    opened = Opened()
+    opened.append(b"record")
+    disk = opened.disk.after_death()
+    whole = disk.checkpoint.live()
+    disk.checkpoint.damage(0, b"torn" * 40)
+    disk.checkpoint.damage(64 * 1024, b"torn" * 40)
+    reads = 0
+
+    def store() -> None:
+        nonlocal reads
+        reads += 1
+        if reads == 2:
+            del disk.checkpoint.before["read"]
+            disk.checkpoint.write(whole[: 64 * 1024], 0)
+
+    disk.checkpoint.before["read"] = store
+    with look(disk) as now:
+        assert now.checkpoint == opened.directory.checkpoint
+
+
+# -- beside a living owner, one step at a time -----------------------------------------------------------------------
+
+
+def during_read(disk: Disk, number: int, act: Callable[[], Any]) -> None:
+    """Let the owner do something just before the ring is read for the ``number``-th time from now on."""
+    left = number
+
+    def count() -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            del disk.ring.before["read"]
+            act()
+
+    disk.ring.before["read"] = count
+
+
+def recycle_everything(opened: Opened) -> None:
+    opened.settle(opened.read())
+    opened.checkpoint()
+    for _ in range(len(opened.ring.spares._free) + 1):
+        opened.fill_slot()
+        opened.append(b"f" * 500)
+
+
+LOOKS = 5  # how often a sealed slot of one window is read: two headers, the window, two headers
+
+
+@pytest.mark.parametrize("moment", range(1, 30))
+def test_a_slot_that_is_recycled_at_any_moment_of_the_walk_is_explained_and_nothing_of_it_is_damage(
+    moment: int,
+) -> None:
+    opened = Opened()
+    for _ in range(4):
+        opened.fill_slot()
+    opened.append(b"f" * 500)
+    before = dict(opened.accepted)
+    now = look(opened.disk)
+    slots = [slot for slot in now.slots() if not slot.covered]
+    during_read(opened.disk, moment, lambda: recycle_everything(opened))
+    frames = seen(now.frames(slots, settled=True))
+    assert all(opened.accepted[place] == payload for place, payload in frames)
+    assert now.missing == []
+    unseen = set(before) - {place for place, _ in frames}
+    assert all(any(within(place, slot) for slot in now.recycled) for place in unseen)
+    assert bool(now.recycled) == (moment <= LOOKS * 4)
+
+
+def within(place: Position, slot: view.SlotView) -> bool:
+    first, last = slot.first_sequence or 0, slot.last_sequence
+    return slot.epoch == place[0] and first <= place[1] <= (last if last is not None else place[1])
+
+
+@pytest.mark.parametrize("moment", range(1, 16))
+def test_a_slot_that_is_filled_and_sealed_at_any_moment_of_the_walk_is_not_damaged(moment: int) -> None:
+    opened = Opened()
+    opened.append(*numbered(5))
+    before = list(opened.accepted.items())
+    with look(opened.disk) as now:
+        slots = now.slots()
+
+        def fill() -> None:
+            opened.fill_slot()
+            opened.append(b"f" * 500)
+
+        during_read(opened.disk, moment, fill)
+        frames = seen(now.frames(slots))
+        opened.disk.ring.before.clear()
+        assert frames[:5] == before
+        assert frames == list(opened.accepted.items())[: len(frames)]
+        assert now.missing == []
+
+
+def missing_when_slots_begin_at(moment: int) -> list[Damage]:
+    """A life begins in a slot that was passed while they were listed, and the next one in a slot that was not."""
+    opened = Opened()
+    for _ in range(3):
+        opened.fill_slot()
+    opened.append(b"f" * 500)
+    opened.settle(opened.read())
+    opened.checkpoint()
+    assert [index for index, _ in opened.ring.spares._free] == [0, 1, 2]
+    opened.ring.spares._free.append(opened.ring.spares._free.pop(0))  # the first one is used next
+    now = look(opened.disk)
+
+    def roll_twice() -> None:
+        for _ in range(2):
+            opened.fill_slot()
+            opened.append(b"g" * 500)
+
+    during_read(opened.disk, moment, roll_twice)
+    list(now.frames())
+    return now.missing
+
+
+@pytest.mark.parametrize("moment", range(1, 8))
+def test_a_list_of_slots_has_no_hole(moment: int) -> None:
+    assert missing_when_slots_begin_at(moment) == []
+
+
+@pytest.mark.parametrize("moment", range(3, 14))
+def test_a_frame_that_was_not_stored_yet_when_it_was_copied_is_not_missing(moment: int) -> None:
+    """The copy runs through the slot while its owner stores one frame and then the next."""
+    opened = Opened()
+    opened.append(b"first", b"second", b"third")
+    disk = opened.disk
+    start = fmt.frame_end(fmt.FIRST_FRAME, 5)
+    frame = disk.ring.read(start, fmt.FRAME_BYTES + 6)
+    disk.ring.write(bytes(len(frame)), start)
+    now = look(disk)
+    slots = now.slots()
+    during_read(disk, moment, lambda: disk.ring.write(frame, start))
+    assert [one.payload for one in now.frames(slots)] == [b"first", b"second", b"third"]
+    assert now.missing == []
+
+
+def test_a_header_that_is_being_stored_is_read_again() -> None:
+    opened = Opened()
+    opened.append(b"record")
+    disk = opened.disk
+    whole = disk.ring.live()
+    for start in (0, SLOT - fmt.RESERVED):
+        disk.ring.write(b"torn", start + 20)
+    now = look(disk)
+    during_read(disk, 3, lambda: disk.ring.write(whole, 0))
+    assert [slot.state for slot in now.slots()] == ["live"]
+
+
+def test_every_list_of_slots_goes_with_the_checkpoint_of_its_moment() -> None:
+    opened = Opened()
+    now = look(opened.disk)
+    opened.append(*numbered(20))
+    opened.settle(opened.read())
+    opened.checkpoint()
+    assert [slot.durable for slot in now.slots()] == [fmt.position(1, 20)]
+    assert now.checkpoint == opened.directory.checkpoint
+
+
+def recycle_at(moment: int, *, rotten: bool = False) -> View:
+    """A walk through slots of which the first ones are recycled meanwhile, maybe with damage in the first of them."""
+    opened = Opened()
+    for _ in range(4):
+        opened.fill_slot()
+    opened.append(b"f" * 500, b"stays")
+    if rotten:
+        opened.disk.ring.flip((fmt.FIRST_FRAME + fmt.FRAME_BYTES) * 8)
+    now = look(opened.disk)
+    slots = now.slots()
+    sealed = [entry for entry in opened.read() if entry[0].sealed]
+
+    def recycle() -> None:
+        opened.settle(sealed)
+        for slot in opened.ring.live[:4]:
+            slot.unsettled, slot.complete = 0, True
+        opened.checkpoint()
+        for _ in range(5):
+            opened.fill_slot()
+            opened.append(b"f" * 500)
+
+    during_read(opened.disk, moment, recycle)
+    for _ in now._walk(slots, settled=True, whole=True):
+        pass
+    return now
+
+
+@pytest.mark.parametrize("moment", range(1, LOOKS * 4 + 1))
+def test_beside_recycled_slots_nothing_is_missing_in_those_that_are_not(moment: int) -> None:
+    now = recycle_at(moment)
+    assert now.missing == []
+    assert now.recycled
+
+
+def test_damage_in_a_slot_that_was_recycled_meanwhile_is_no_loss() -> None:
+    walks = [recycle_at(moment, rotten=True) for moment in range(1, 30)]
+    for now in walks:
+        assert bool(now.missing) == all(slot.ordinal != 1 for slot in now.recycled)
+    assert any(now.missing for now in walks)
+    assert any(not now.missing for now in walks)
+
+
+@pytest.mark.parametrize("moment", range(1, 12))
+def test_slots_that_the_owner_cuts_off_meanwhile_were_recycled(moment: int) -> None:
+    opened = Opened()
+    for _ in range(3):
+        opened.fill_slot()
+    opened.append(b"f" * 500)
+    now = look(opened.disk)
+    slots = now.slots()
+    opened.settle(opened.read())
+    opened.checkpoint()
+    assert opened.ring.leave()
+    opened.checkpoint()
+
+    def shrink() -> None:
+        opened.ring.spares._cut(1)
+
+    during_read(opened.disk, moment, shrink)
+    frames = list(now.frames(slots, settled=True))
+    assert now.missing == []
+    cut = {slot.ordinal for slot in now.recycled}
+    assert {slot.ordinal for slot in slots} - cut <= {1} | {frame.slot for frame in frames}
+    assert cut
+    assert [slot.index for slot in now.slots()] == [0]
+    assert now.summary().bytes_allocated == SLOT
+
+
+# -- one slot, from another process ----------------------------------------------------------------------------------
+
+OTHER = """
+import pickle, sys
+from aiorecover.wal.view import RecycledError, frames_of
+for slot in pickle.load(sys.stdin.buffer):
+    try:
+        missing = []
+        print(*[frame.position for frame in frames_of(slot, missing=missing)], missing)
+    except RecycledError as error:
+        print(error)
+"""
+
+
+def walk_elsewhere(slots: list[view.SlotView]) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER], input=pickle.dumps(slots), capture_output=True, check=True, timeout=60
+    )
+    return done.stdout.decode().splitlines()
+
+
+def test_a_slot_is_walked_by_another_process_alone_and_says_when_its_life_is_over(tmp_path: Path) -> None:
+    directory = stored(tmp_path)
+    with open_view(tmp_path / "0") as now:
+        slots = now.slots()
+        assert len(slots) > 2
+        expected = [" ".join(str(frame.position) for frame in frames_of(slot)) + " []" for slot in slots]
+        assert walk_elsewhere(slots) == expected
+    reader = Reader(directory.ring, bytes)
+    while entries := take(reader, 100):
+        for slot, place, _, _ in entries:
+            directory.ring.settle(slot, [place])
+    directory.write_checkpoint(directory.next_checkpoint())
+    assert directory.recycle(directory.checkpoint) == len(slots) - 1
+    for payload in numbered(600):
+        directory.ring.append(payload, payload)
+    lines = walk_elsewhere(slots)
+    assert sum("the slot was recycled meanwhile: list the slots again" in line for line in lines) == len(slots) - 1
+    with pytest.raises(RecycledError, match="recycled meanwhile"):
+        list(frames_of(slots[0]))
+    directory.close()
+
+
+def test_a_slot_that_holds_nothing_has_no_frames(tmp_path: Path) -> None:
+    blank = view.SlotView(tmp_path, "ring", 0, SLOT, "blank")
+    assert list(frames_of(blank)) == []
+
+
+# -- the other rings -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ring", "position", "up_to", "expected"),
+    [
+        ("ring", 1, 0, False),
+        ("ring", 5, 5, True),  # up to P the copies count
+        ("ring", 6, 5, False),
+        ("retry", 5, 5, False),
+        ("retry", 6, 5, True),  # beyond P the originals count
+        ("retry", 1, 0, True),
+        ("dead", 1, 5, False),
+        ("dead", 9, 5, False),
+    ],
+)
+def test_a_record_counts_in_one_ring_only(ring: str, position: int, up_to: int, expected: bool) -> None:
+    assert moved.void(ring, position, up_to) is expected
+
+
+def test_a_copy_knows_its_record_and_its_partition() -> None:
+    prefix = moved.pack_moved(77, 3, b"")
+    assert len(prefix) == 16
+    assert moved.prefix_of("retry", 1, prefix + b"payload") == (77, 3, 16)
+    assert moved.prefix_of("dead", 1, moved.pack_moved(77, moved.NO_PARTITION, b"")) == (77, None, 16)
+    assert moved.prefix_of("ring", 1, b"payload") == (1, None, 0)
+    assert moved.prefix_of("retry", 1, b"short") == (None, None, 0)
+
+
+def moved_to_retry(ring: str) -> list[FrameView]:
+    """A copy that was rewritten, a frame too short for one, two copies that count, and one of a move never made."""
+    copies = Opened()
+    packed = [moved.pack_moved(at, at % 3 - 1, b"payload %d" % at) for at in (10, 20, 10, 30)]
+    copies.append(packed[0], b"short", *packed[1:])
+    checkpoint = Disk().checkpoint
+    content = Checkpoint(
+        producer_id=copies.ring.producer_id,
+        epoch=1,
+        main=RingState(fmt.position(1, 9)),
+        retry=RingState(watermark=fmt.position(1, 1), flushed=fmt.position(1, 4)),
+        slot_bytes=SLOT,
+        moved=20,
+    )
+    CheckpointFile(checkpoint).write(content)
+    with look(Disk(copies.disk.ring, checkpoint), ring) as now:
+        frames = list(now.frames(settled=True))
+        assert named(now.missing) == [(1, 2)]
+        assert list(now.frames()) == [frame for frame in frames if not frame.settled]
+        return frames
+
+
+def test_copies_behind_what_the_checkpoint_knows_are_void_and_the_watermark_of_the_main_ring_says_nothing() -> None:
+    frames = moved_to_retry("retry")
+    assert [(frame.position, frame.payload, frame.settled, frame.partition) for frame in frames] == [
+        (10, b"payload 10", True, 0),
+        (20, b"payload 20", False, 1),
+        (10, b"payload 10", False, 0),
+        (30, b"payload 30", True, None),
+    ]
+    assert [frame.number for frame in frames] == [fmt.position(1, number) for number in (1, 3, 4, 5)]
+
+
+def test_dead_letters_count_wherever_they_came_from() -> None:
+    assert [frame.settled for frame in moved_to_retry("dead")] == [False] * 4
+
+
+def test_frames_that_were_moved_away_are_settled_in_the_main_ring() -> None:
+    opened = Opened()
+    opened.append(*numbered(10))
+    old = opened.directory.checkpoint
+    content = Checkpoint(producer_id=old.producer_id, epoch=1, slot_bytes=SLOT, moved=fmt.position(1, 4))
+    opened.directory.checkpoint_file.write(content)
+    with look(opened.disk) as now:
+        assert [frame.sequence for frame in now.frames()] == [5, 6, 7, 8, 9, 10]
+
+
+def test_a_ring_that_is_not_there_has_no_slots(tmp_path: Path) -> None:
+    stored(tmp_path).close()
+    (tmp_path / "0" / "retry").unlink()
+    with open_view(tmp_path / "0", "retry") as now:
+        assert now.slots() == []
+        assert list(now.frames()) == []
+        assert now.summary().bytes_allocated == 0
+        assert now.checkpoint is not None
+
+
+# -- after a power cut -----------------------------------------------------------------------------------------------
+
+
+def test_a_view_says_up_to_where_settle_words_may_be_wrong_as_long_as_a_slot_of_that_time_is_there() -> None:
+    opened = Opened()
+    opened.append(*numbered(10))
+    opened.settle(opened.read()[:4])
+    assert look(opened.disk.after_death()).summary().suspect_up_to == 0
+    opened.ring.sync()
+    following = opened.loses_power(seed=3)
+    everything = fmt.position(1, fmt.SEQUENCE_MASK)
+    for disk in (opened.disk.after_power_cut(3), following.disk):  # before it is opened again, and while it is open
+        summary = look(disk).summary()
+        assert (summary.suspect_up_to, summary.waiting, summary.settled) == (everything, 6, 4)
+    following.settle(following.read())
+    following.append(b"new")
+    following.checkpoint()
+    assert look(following.disk).summary().suspect_up_to == 0
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+def state_of(path: Path) -> dict[str, tuple[str, int, int, int]]:
+    """Content, times of change and size of every file."""
+    state = {}
+    for file in path.iterdir():
+        found = file.stat()
+        state[file.name] = (
+            hashlib.sha256(file.read_bytes()).hexdigest(),
+            found.st_mtime_ns,
+            found.st_ctime_ns,
+            found.st_size,
+        )
+    return state
+
+
+def test_a_walk_changes_no_byte_no_time_and_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored(tmp_path, settle=50).close()  # not sealed: the next owner's reader would seal it
+    flags: list[int] = []
+    real = os.open
+
+    def watch(path: Any, how: int, *more: Any, **named: Any) -> int:
+        flags.append(how)
+        return real(path, how, *more, **named)
+
+    before = state_of(tmp_path / "0")
+    monkeypatch.setattr("aiorecover.wal.storage.os.open", watch)
+    with open_view(tmp_path / "0") as now:
+        assert len(list(now.frames(settled=True))) == 300
+        assert len(list(frames_of(now.slots()[0], settled=True))) > 0
+        now.summary()
+    instances(tmp_path)
+    monkeypatch.undo()
+    assert state_of(tmp_path / "0") == before
+    wanted = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    assert set(flags) == {wanted}
+
+
+def test_a_copy_without_its_lock_is_seen(tmp_path: Path) -> None:
+    directory = stored(tmp_path)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in ("checkpoint", "ring"):
+        (copy / name).write_bytes((tmp_path / "0" / name).read_bytes())
+    directory.close()
+    with open_view(copy) as now:
+        assert len(list(now.frames())) == 300
+    (copy / "checkpoint").unlink()
+    with open_view(copy) as now:
+        assert len(list(now.frames())) == 300
+        assert now.producer_id == directory.producer_id
+
+
+def test_what_is_no_instance_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WalFormatError, match="name one that holds a ring"):
+        open_view(tmp_path)
+    with pytest.raises(WalIOError):
+        open_view(tmp_path / "absent")
+    (tmp_path / "ring").mkdir()
+    with pytest.raises(WalFormatError, match="not an ordinary file"):
+        open_view(tmp_path)
+
+
+def test_links_and_pipes_are_refused_and_not_waited_for(tmp_path: Path) -> None:
+    stored(tmp_path).close()
+    link, pipe = tmp_path / "link", tmp_path / "pipe"
+    link.mkdir()
+    pipe.mkdir()
+    (link / "ring").symlink_to(tmp_path / "0" / "ring")
+    os.mkfifo(pipe / "ring")
+    with pytest.raises(WalIOError):
+        open_view(link)
+    with pytest.raises(WalFormatError, match="not an ordinary file"):
+        open_view(pipe)
+
+
+def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
+    stored(tmp_path).close()
+    before = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    with open_view(tmp_path / "0") as now:
+        list(now.frames())
+        list(frames_of(now.slots()[0]))
+    instances(tmp_path)
+    (tmp_path / "0" / "ring").write_bytes(b"x" * 200)
+    (tmp_path / "0" / "checkpoint").unlink()
+    with pytest.raises(WalCorruptError):
+        open_view(tmp_path / "0")
+    assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == before
+
+
+# -- instances -------------------------------------------------------------------------------------------------------
+
+
+def test_instances_say_who_holds_them_and_whether_something_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = stored(tmp_path)
+    stored(tmp_path / "other", 3, settle=3).close()
+    (tmp_path / "other" / "0").rename(tmp_path / "10")
+    (tmp_path / "other").rmdir()
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2" / "ring").write_bytes(b"x" * 200)
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "a file").write_bytes(b"")
+    held, broken_one, free = instances(tmp_path)
+    assert (held.path, held.state, held.pid, held.waiting) == (tmp_path / "0", "locked", os.getpid(), True)
+    assert (free.path, free.state, free.pid, free.waiting) == (tmp_path / "10", "free", None, False)
+    assert (broken_one.state, broken_one.waiting) == ("unknown", None)
+    assert "restore the files" in (broken_one.error or "")
+    directory.close()
+    assert instances(tmp_path)[0].state == "free"
+    monkeypatch.setattr(view, "PROC_LOCKS", tmp_path / "no such file")
+    assert {one.state for one in instances(tmp_path)} == {"unknown"}
+
+
+def test_an_instance_directory_is_its_own_only_one(tmp_path: Path) -> None:
+    stored(tmp_path).close()
+    assert instances(tmp_path / "0") == instances(tmp_path)
+    with pytest.raises(WalIOError):
+        instances(tmp_path / "absent")
+
+
+def test_looking_at_instances_takes_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored(tmp_path).close()
+    monkeypatch.setattr("fcntl.flock", broken)
+    assert instances(tmp_path)[0].state == "free"
+
+
+LOCKS = """1: FLOCK  ADVISORY  WRITE 11 fe:00:1000 0 EOF
+1: -> FLOCK  ADVISORY  WRITE 12 fe:00:1000 0 EOF
+2: POSIX  ADVISORY  READ 13 fe:00:2000 0 EOF
+3: FLOCK  ADVISORY  WRITE 14 00:1f:3000 0 EOF
+cut off
+"""
+
+
+@pytest.mark.parametrize(
+    ("identity", "written", "expected"),
+    [
+        ("fe:00:1000", None, 11),
+        ("fe:00:1000", 99, 11),  # the lock counts, not what a predecessor wrote
+        ("fe:01:1000", None, None),
+        ("fe:00:100", None, None),
+        ("fe:00:2000", 13, None),  # nobody's exclusive lock
+        ("00:2a:3000", 14, 14),  # a file system that gives its files another device number
+        ("00:2a:3000", 15, None),
+    ],
+)
+def test_the_holder_of_a_lock_is_found_by_device_and_inode(
+    identity: str, written: int | None, expected: int | None
+) -> None:
+    assert holder(LOCKS, identity, written) == expected
+
+
+# -- planted faults --------------------------------------------------------------------------------------------------
+
+
+def test_without_a_second_look_at_the_header_a_recycled_slot_would_be_taken_for_damage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SlotWalk, "_look_again", lambda self: self._seal)
+    opened = Opened()
+    opened.fill_slot()
+    opened.append(b"f" * 500)
+    now = look(opened.disk)
+    slots = now.slots()
+    recycle_everything(opened)
+    list(now.frames(slots))
+    assert now.missing != []
+
+
+def test_slots_listed_once_would_have_a_hole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(View, "_scan_twice", View._scan)
+    assert any(missing_when_slots_begin_at(moment) for moment in range(1, 8))
