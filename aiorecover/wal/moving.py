@@ -42,7 +42,6 @@ class Move:
         self._retry = retry
         self._partition_of = partition_of
         self._reader = Reader.inside(main, slot, bytes)
-        self._copies: list[tuple[Slot, int]] = []
 
     def step(self, limit: int = STEP) -> bool:
         """Copy up to ``limit`` frames; True when all are copied.
@@ -66,17 +65,12 @@ class Move:
     def _copy(self, position: int, place: int, payload: bytes) -> None:
         moved = pack_moved(position, self._partition_of(payload), payload)
         copy_place, sequence = self._retry.append(moved, None)
-        slot = self._retry.slot_of(sequence)
-        self._copies.append((slot, copy_place))
-        self.slot.copies[place] = (self._retry, slot, copy_place)
+        self.slot.copies[place] = (self._retry, self._retry.slot_of(sequence), copy_place)
 
     def abandon(self) -> None:
         """The move is not made: its copies must never count."""
         self._reader.close()
-        self.slot.copies.clear()
-        for slot, place in self._copies:
-            self._retry.settle(slot, [place])
-        self._copies.clear()
+        _void_all(self.slot)
 
     def finish(self) -> None:
         """The move is made: the copies count."""
@@ -102,7 +96,6 @@ class Rewrite:
         self._slots = list(retry.live)
         retry.go_on()
         self._reader: Reader | None = None
-        self._copies: list[tuple[Slot, int]] = []
 
     def step(self, limit: int = STEP) -> bool:
         """Copy up to ``limit`` frames; True when all are copied.
@@ -131,24 +124,27 @@ class Rewrite:
 
     def _copy(self, original: Slot, place: int, payload: bytes) -> None:
         copy_place, sequence = self._retry.append(payload, None)
-        slot = self._retry.slot_of(sequence)
-        self._copies.append((slot, copy_place))
-        original.copies[place] = (self._retry, slot, copy_place)
+        original.copies[place] = (self._retry, self._retry.slot_of(sequence), copy_place)
 
     def abandon(self) -> None:
         """The copies must never count."""
         if self._reader is not None:
             self._reader.close()
         for slot in self._retry.live:
-            slot.copies.clear()
-        for slot, place in self._copies:
-            self._retry.settle(slot, [place])
-        self._copies.clear()
+            _void_all(slot)
         self._slots.clear()
 
 
+def _void_all(original: Slot) -> None:
+    """Those of its copies that wait must never count; the others were settled together with their originals."""
+    copies = list(original.copies.values())
+    original.copies.clear()
+    for retry, slot, place in copies:
+        retry.settle(slot, [place], fmt.done_word(slot.salt, fmt.VOID))
+
+
 def void_copies(retry: Ring, valid_up_to: int | None, moved: int) -> int:
-    """Mark the copies that were never made to count as settled; how many. Before anything else is read or appended.
+    """Mark the copies that were never made to count as void; how many. Before anything else is read or appended.
 
     Args:
         retry: as opened.
@@ -168,7 +164,7 @@ def void_copies(retry: Ring, valid_up_to: int | None, moved: int) -> int:
                 for place, sequence, copy in zip(run.places, run.sequences, run.records, strict=True)
                 if _is_void(fmt.position(slot.header.epoch, sequence), copy, valid_up_to, moved)
             ]
-            retry.mark(slot, places)
+            retry.void(slot, places)
             count += len(places)
         reader.close()
     return count

@@ -24,7 +24,7 @@ PAGE = 4096  # what is given up around a place that cannot be read
 BAD_PAGES = 64  # in one piece, before the rest of it is given up too: each may take the disk half a minute
 FIRST_PIECE = 4 * 1024  # looked through first behind a damaged place: most often a page or a sector is gone
 
-NO_MARK = fmt.MARKS - 1
+VOID = fmt.VOID
 
 _unpack = fmt.FRAME.unpack_from
 
@@ -309,7 +309,7 @@ class Reader:
             if not holds:
                 break
             mark = state ^ salt
-            if (mark > NO_MARK or suspects) and found > settled:
+            if (mark > VOID or (suspects and mark != VOID)) and found > settled:
                 marks.append(mark)
                 records.append(self._record(payload))
                 places.append(((start + at) >> 2) + 4)
@@ -322,7 +322,7 @@ class Reader:
         return Run(slot, sequences, places, records, words), holds
 
     def _word(self, slot: Slot, mark: int) -> Word:
-        return Word.WAITING if mark >= fmt.MARKS else self._ring.suspect.word(slot.header.epoch, mark)
+        return Word.WAITING if mark > VOID else self._ring.suspect.word(slot.header.epoch, mark)
 
     def _settled_up_to(self, slot: Slot) -> int:
         """The last sequence of the slot's epoch that a durable watermark covers; in our own epoch the words tell."""

@@ -301,9 +301,14 @@ class Ring:
 
     # -- settling and recycling --------------------------------------------------------------------------------------
 
-    def settle(self, slot: Slot, places: Sequence[int]) -> None:
-        """Mark frames as done, after their acknowledgement (I3); ``places`` belong to this life of the slot."""
-        words, word = slot.words, slot.done_word
+    def settle(self, slot: Slot, places: Sequence[int], word: int | None = None) -> None:
+        """Mark frames as done, after their acknowledgement (I3); ``places`` belong to this life of the slot.
+
+        ``word``: None is the ordinary one, which says the generation.
+        """
+        words = slot.words
+        if word is None:
+            word = slot.done_word
         if slot.copies:
             self._settle_copies(slot, places)
         if words is None:
@@ -478,13 +483,13 @@ class Ring:
         slot.unsettled -= count
         self.release_if_done(slot)
 
-    def mark(self, slot: Slot, places: Sequence[int]) -> None:
-        """Settle frames that no reader has counted yet."""
+    def void(self, slot: Slot, places: Sequence[int]) -> None:
+        """Frames that no reader has counted yet must never count."""
         if not places:
             return
         self.map_for_settling(slot)
         for place in places:
-            slot.words[place] = slot.done_word  # type: ignore[index]
+            slot.words[place] = fmt.done_word(slot.salt, fmt.VOID)  # type: ignore[index]
 
     def after(self, slot: Slot) -> Slot | None:
         """The next slot in the order of ordinals."""
