@@ -144,7 +144,7 @@ class Dispatcher:
         keep, reopen, dismissed = [], [], 0
         for number, word in enumerate(run.words or ()):
             needed = self._needed(run.records[number], word, catching)
-            if needed and word is not Word.WAITING:
+            if needed:  # also where a settle word stands that does not count any more: others go by it
                 reopen.append(run.places[number])
             if needed is False:
                 dismissed += 1

@@ -122,7 +122,8 @@ class Directory:
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Flush the rings, then make ``checkpoint`` durable (the keeper's thread).
 
-        The copies of a move are flushed with the retry ring before the checkpoint makes the move.
+        The copies of a move are flushed with the retry ring before the checkpoint makes the move, in both of its own
+        copies: the originals go, and with only one of them readable the moved records must still count.
 
         Raises:
             WalError: and from then on nothing is accepted or recycled (I7).
@@ -131,11 +132,18 @@ class Directory:
         try:
             for ring in self.rings:
                 ring.sync()
-            self.checkpoint_file.write(checkpoint)
+            if self._makes_copies_count(checkpoint):
+                self.checkpoint_file.write_both(checkpoint)
+            else:
+                self.checkpoint_file.write(checkpoint)
         except WalError as error:  # no room is no better: the copy may be half written
             self.poison(error)
             raise
         self.checkpoint = checkpoint
+
+    def _makes_copies_count(self, checkpoint: Checkpoint) -> bool:
+        rewritten = self.copies_from is not None and checkpoint.retry.flushed > self.copies_from
+        return rewritten or checkpoint.moved > self.checkpoint.moved
 
     def sync(self) -> None:
         """Make everything that was published durable (the keeper's thread).

@@ -25,7 +25,8 @@ SEQUENCE_BITS = 40  # position = epoch << 40 | sequence: 4 months at 100,000 rec
 SEQUENCE_MASK = (1 << SEQUENCE_BITS) - 1
 EPOCH_MAX = (1 << 23) - 1  # a position stays a positive signed 64-bit integer: Kafka's offsets are
 MARK_BITS = 16  # a settle word bears in its low half the generation in which it was stored, modulo MARKS
-MARKS = 1 << MARK_BITS
+MARKS = (1 << MARK_BITS) - 1
+VOID = MARKS  # in place of a generation: the frame never counts, whatever was lost meanwhile
 
 SLOT_HEADER = struct.Struct("<8sHHIQQIIQQII")
 SEAL = struct.Struct("<4sIIIQII")
@@ -106,7 +107,7 @@ def new_salt(previous: int) -> int:
     before = previous >> MARK_BITS
     while True:
         salt = secrets.randbits(32)
-        if salt >> MARK_BITS not in {0, MARKS - 1, before, before ^ (MARKS - 1)}:
+        if salt >> MARK_BITS not in {0, VOID, before, before ^ VOID}:
             return salt
 
 
@@ -123,7 +124,7 @@ def done_word(salt: int, mark: int) -> int:
 def mark_of(word: int, salt: int) -> int | None:
     """The mark of a settled frame; None when the frame is not settled, whatever else its word may say."""
     mark = word ^ salt
-    return mark if mark < MARKS else None
+    return mark if mark <= VOID else None
 
 
 def frame_crc(payload: bytes | memoryview, salt: int, sequence: int) -> int:

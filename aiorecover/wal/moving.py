@@ -6,9 +6,11 @@
                 originals do not
     4. recycle  the slot
 
-A crash before step 3 leaves copies that do not count. The next opening marks them settled (`void_copies`): they stand
+A crash before step 3 leaves copies that do not count. The next opening marks them void (`void_copies`): they stand
 behind what the newest checkpoint knows of the retry ring. Left as they are, the next checkpoint would bring them to
-life. A move that fails marks its own.
+life. A move that fails marks its own. Void is more than settled: after a power cut the lane suffix rule delivers
+settled frames again, and void ones never. So those are marked, too, whose originals were settled before the move was
+made.
 
 The retry ring is rewritten in the same way (`Rewrite`), once most of it is settled: copied to its own end, flushed, and
 a checkpoint whose retry watermark covers the originals makes the copies count in their place.
@@ -75,7 +77,7 @@ class Move:
         self._reader.close()
         self.slot.copies.clear()
         for slot, place in self._copies:
-            self._retry.settle(slot, [place])
+            self._retry.take_back(slot, place)
         self._copies.clear()
 
     def finish(self) -> None:
@@ -142,13 +144,13 @@ class Rewrite:
         for slot in self._retry.live:
             slot.copies.clear()
         for slot, place in self._copies:
-            self._retry.settle(slot, [place])
+            self._retry.take_back(slot, place)
         self._copies.clear()
         self._slots.clear()
 
 
 def void_copies(retry: Ring, valid_up_to: int | None, moved: int) -> int:
-    """Mark the copies that were never made to count as settled; how many. Before anything else is read or appended.
+    """Mark the copies that were never made to count as void; how many. Before anything else is read or appended.
 
     Args:
         retry: as opened.
@@ -161,14 +163,14 @@ def void_copies(retry: Ring, valid_up_to: int | None, moved: int) -> int:
     for slot in list(retry.live):
         if valid_up_to is not None and slot.sealed and slot.last_position <= valid_up_to:
             continue
-        reader = Reader.inside(retry, slot, unpack_moved)
+        reader = Reader.inside(retry, slot, unpack_moved, everything=True)
         while (run := reader.take(STEP)) is not None:
             places = [
                 place
                 for place, sequence, copy in zip(run.places, run.sequences, run.records, strict=True)
                 if _is_void(fmt.position(slot.header.epoch, sequence), copy, valid_up_to, moved)
             ]
-            retry.mark(slot, places)
+            retry.mark_void(slot, places)
             count += len(places)
         reader.close()
     return count

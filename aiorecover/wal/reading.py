@@ -26,7 +26,7 @@ PAGE = 4096  # what is given up around a place that cannot be read
 BAD_PAGES = 64  # in one piece, before the rest of it is given up too: each may take the disk half a minute
 FIRST_PIECE = 4 * 1024  # looked through first behind a damaged place: most often a page or a sector is gone
 
-NO_MARK = fmt.MARKS - 1
+VOID = fmt.VOID
 
 _unpack = fmt.FRAME.unpack_from
 
@@ -60,6 +60,7 @@ class Reader:
         self._decode = decode
         self._primary = primary
         self._suspects = suspects
+        self._everything = False  # settled frames, too
         self._stays = False  # in the slot where it was begun
         self._failures = 0  # in a row, of reading at this place
         self._buffer = memoryview(bytearray(WINDOW))
@@ -101,9 +102,12 @@ class Reader:
         return other
 
     @classmethod
-    def inside(cls, ring: Ring, slot: Slot, decode: Callable[[memoryview], Any]) -> "Reader":
-        """A reader of one slot and no further."""
+    def inside(
+        cls, ring: Ring, slot: Slot, decode: Callable[[memoryview], Any], *, everything: bool = False
+    ) -> "Reader":
+        """A reader of one slot and no further; ``everything``: settled frames, too."""
         reader = cls(ring, decode, primary=False)
+        reader._everything = everything
         reader._enter(slot)
         reader._stays = True
         return reader
@@ -289,6 +293,7 @@ class Reader:
         """
         buffer, salt, settled, sequence = self._buffer, slot.salt, self._settled_up_to(slot), self.expected
         suspects = self._suspects and slot.header.epoch != self._ring.epoch and self._ring.is_suspect(slot)
+        suspects = suspects or self._everything
         start, stop = self._window
         at, filled = self.offset - start, fmt.aligned(stop - start)
         sequences: list[int] = []
@@ -311,7 +316,7 @@ class Reader:
             if not holds:
                 break
             mark = state ^ salt
-            if (mark > NO_MARK or suspects) and found > settled:
+            if (mark > VOID or (suspects and mark != VOID)) and found > settled:
                 marks.append(mark)
                 records.append(self._record(payload))
                 places.append(((start + at) >> 2) + 4)
@@ -324,7 +329,7 @@ class Reader:
         return Run(slot, sequences, places, records, words), holds
 
     def _word(self, slot: Slot, mark: int) -> Word:
-        return Word.WAITING if mark >= fmt.MARKS else self._ring.suspect.word(slot.header.epoch, mark)
+        return Word.WAITING if mark > VOID else self._ring.suspect.word(slot.header.epoch, mark)
 
     def _settled_up_to(self, slot: Slot) -> int:
         """The last sequence of the slot's epoch that a durable watermark covers; in our own epoch the words tell."""

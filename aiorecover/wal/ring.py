@@ -467,13 +467,24 @@ class Ring:
         slot.unsettled -= count
         self.release_if_done(slot)
 
-    def mark(self, slot: Slot, places: Sequence[int]) -> None:
-        """Settle frames that no reader has counted yet."""
+    def mark_void(self, slot: Slot, places: Sequence[int]) -> None:
+        """Copies that no reader has counted yet never count."""
         if not places:
             return
         self.map_for_settling(slot)
         for place in places:
-            slot.words[place] = slot.done_word  # type: ignore[index]
+            slot.words[place] = slot.void_word  # type: ignore[index]
+
+    def take_back(self, slot: Slot, place: int) -> None:
+        """A copy of this life never counts, whether it was settled meanwhile or not."""
+        if slot not in self.live:  # all in it was settled, and it was recycled
+            return
+        self.map_for_settling(slot)
+        waits = slot.words[place] == slot.open_word  # type: ignore[index]
+        slot.words[place] = slot.void_word  # type: ignore[index]
+        if waits:
+            slot.unsettled -= 1
+        self.release_if_done(slot)
 
     def after(self, slot: Slot) -> Slot | None:
         """The next slot in the order of ordinals."""

@@ -71,6 +71,11 @@ class Slot:
         self.copies: dict[int, tuple[Any, Slot, int]] = {}  # of a move: place → retry ring, slot and place there
 
     @property
+    def void_word(self) -> int:
+        """The settle word of a copy that never counts, not even where settled frames have to be delivered again."""
+        return fmt.done_word(self.salt, fmt.VOID)
+
+    @property
     def file_offset(self) -> int:
         """Where the slot starts in the file."""
         return self.index * self.header.slot_bytes

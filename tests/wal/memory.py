@@ -42,9 +42,9 @@ class MemoryFile(memory_file.MemoryFile):
         """What the next process opens."""
         return self._another(self.stored.after_process_death())
 
-    def after_power_cut(self, seed: int) -> Self:
+    def after_power_cut(self, seed: int, sector: int = SECTOR) -> Self:
         """What the next process opens when the machine went down; the seed chooses what came through."""
-        return self._another(self.stored.after_power_cut(self.live(), random.Random(seed), SECTOR))
+        return self._another(self.stored.after_power_cut(self.live(), random.Random(seed), sector))
 
     def _another(self, stored: StoredFile) -> Self:
         return type(self).__new__(type(self))._of(stored)

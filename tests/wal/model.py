@@ -1,136 +1,68 @@
-"""The write-ahead log as a dictionary, and a machine that drives the real one beside it.
+"""A machine that does to the real log whatever can happen to it, in any order, beside the dictionary in `ledger`.
 
-`Ledger` is what a user may rely on, without slots, checksums or files: which records must be found, which may be
-found, and which must never be seen (again). `RingMachine` does to the real `Ring`, opening and checkpoint whatever can
-happen to them, in any order: signals and threads apart (`test_signals` has those), it appends, reads, settles, flushes,
-checkpoints, recycles, dies and loses its power, also in the middle of a checkpoint and while publishing goes on.
+Signals and threads apart (`test_signals` has those): it appends, reads, judges suspects, delivers, settles, flushes,
+checkpoints, compacts, recycles, grows, shrinks, dies, loses its power and fails to flush, also in the middle of a
+checkpoint and of a move and while publishing goes on.
+
+Each step says which values its arguments may have. Hypothesis takes them (`RingMachine`), and so does a driver of our
+own that is faster (`tests.prove.model`).
 """
 
 import random
-from bisect import insort
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from aiorecover.errors import WalFullError
+from aiorecover.errors import WalError, WalFullError, WalIOError
 from aiorecover.wal import format as fmt
+from aiorecover.wal import room
 from aiorecover.wal.checkpoint import Checkpoint, Destination
+from aiorecover.wal.moving import Move
+from aiorecover.wal.reading import Reader
 from aiorecover.wal.recovery import classify
 from aiorecover.wal.slot import Slot
+from tests.wal.ledger import LANES, Ledger, demand, lane_of, record_of
+from tests.wal.memory import FaultyFile, no_room
+from tests.wal.played import Played
 from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing, read, take
 
-if TYPE_CHECKING:
-    from aiorecover.wal.reading import Reader
-    from aiorecover.wal.ring import Entry
+__all__ = ["STEPS", "Machine", "RingMachine"]
 
 SLOTS = 8
+ROOM = {"IDLE_LOOKS": 2, "KEEP_FREE": 1, "LOW_MARK_SHARE": 4}  # so that a ring of eight slots is full, and shrinks
+
+SEEDS = range(1 << 32)
+SECTORS = (512, 4096)
+POWER = (None, None, *range(3, 9))
+"""How a life ends: None is the death of the process, a number the seed of a power cut."""
+NEVER = ("never", "")
+MOMENTS = [(file, when) for file in ("ring", "retry", "checkpoint") for when in ("before", "after")]
+FAILURES = (*[""] * 25, "ring", "retry", "checkpoint")
+
+Step = tuple[Callable[..., None], dict[str, Sequence[Any]], Callable[["Machine"], Any]]
+F = TypeVar("F", bound=Callable[..., None])
+
+STEPS: Final[dict[str, Step]] = {}
 
 
-class ViolationError(AssertionError):
-    """The library broke a promise."""
+def step(when: "Callable[[Machine], Any]" = lambda _: True, **values: Sequence[Any]) -> Callable[[F], F]:
+    """What may happen whenever ``when`` holds, with any of the ``values`` for each argument."""
 
+    def add(function: F) -> F:
+        STEPS[function.__name__] = (function, values, when)
+        return function
 
-def demand(holds: object, promise: str, *details: object) -> None:
-    """Raise when a promise does not hold."""
-    if not holds:
-        raise ViolationError(" ".join([promise, *map(repr, details)]))
-
-
-@dataclass
-class Ledger:
-    """What was accepted, and what has to come of it."""
-
-    records: dict[Position, bytes] = field(default_factory=dict)  # all that was ever accepted
-    settled: set[Position] = field(default_factory=set)
-    lost: set[Position] = field(default_factory=set)  # not synced, and a power cut took them
-    durable: set[Position] = field(default_factory=set)  # accepted before a completed sync began
-    settled_durably: set[Position] = field(default_factory=set)
-    ahead: dict[Position, bool] = field(default_factory=dict)  # the reader has these before it; True: must give them
-    handed: list[Position] = field(default_factory=list)  # it gave these, in this life, and they are not settled
-
-    def accept(self, position: Position, record: bytes) -> None:
-        """A record was accepted."""
-        demand(position not in self.records, "I5: a position is never used twice", position)
-        demand(position > max(self.records, default=(0, 0)), "I5: positions go up", position)
-        self.records[position] = record
-        self.ahead[position] = True
-
-    def take(self, given: list[tuple[Position, bytes]], *, last: bool) -> None:
-        """The reader gave these; ``last``: it says that there is nothing more."""
-        waiting = sorted(self.ahead)
-        for position, record in given:
-            demand(self.records.get(position) == record, "I2: nothing but what was accepted is read", position)
-            demand(position in self.ahead, "what is settled stays settled; each once, in order", position)
-            while waiting[0] < position:
-                self._lose(waiting.pop(0))
-            if not self.ahead.pop(waiting.pop(0)):  # it has come through a power cut
-                self.durable.add(position)
-                self.settled.discard(position)  # and its settle word has not
-            insort(self.handed, position)
-        for position in waiting if last else ():
-            self._lose(position)
-
-    def _lose(self, position: Position) -> None:
-        demand(not self.ahead.pop(position), "every accepted record is found again", position)
-        self.lost.add(position)
-
-    def settle(self, position: Position) -> None:
-        """A record was delivered."""
-        self.handed.remove(position)
-        self.settled.add(position)
-
-    def snapshot(self) -> tuple[set[Position], set[Position]]:
-        """What a sync that begins now will make durable."""
-        doubtful = {position for position, must in self.ahead.items() if not must}
-        return set(self.records) - self.lost - doubtful, self.settled - doubtful
-
-    def synced(self, snapshot: tuple[set[Position], set[Position]]) -> None:
-        """That sync has completed."""
-        self.durable |= snapshot[0] - self.lost
-        self.settled_durably |= snapshot[1] & self.settled
-
-    def died(self) -> None:
-        """The process is gone: everything that was stored is there, nothing that was settled comes back."""
-        for position in self.handed:
-            self.ahead[position] = True
-        self.handed = []
-
-    def lost_power(self) -> None:
-        """The machine is gone: what was synced is there, of all the rest anything."""
-        self.ahead = {
-            position: position in self.durable and position not in self.settled
-            for position in self.records
-            if position not in self.lost and position not in self.settled_durably
-        }
-        self.handed = []
-
-    def check_watermark(self, watermark: int, promise: str) -> None:
-        """Nothing at or below ``watermark`` waits."""
-        for position in self.waiting():
-            demand(fmt.position(*position) > watermark, promise, position)
-
-    def waiting(self) -> list[Position]:
-        """What is certainly there and not settled."""
-        return [*self.handed, *(position for position, must in self.ahead.items() if must)]
-
-    def check_checkpoint(self, watermark: int) -> None:
-        """What a durable checkpoint says is durable itself."""
-        for position in set(self.records) - self.lost - self.settled_durably:
-            demand(fmt.position(*position) > watermark, "I4: a checkpoint says only what was captured before", position)
+    return add
 
 
 class _CutError(Exception):
     """The end comes in the middle of a call."""
 
 
-sizes = st.sampled_from([1, 30, 300, 1200, 2100, 5000, 15_000])
-seeds = st.integers(0, 2**32)
-moments = st.sampled_from([("ring", "before"), ("ring", "after"), ("checkpoint", "before"), ("checkpoint", "after")])
-
-
-class RingMachine(RuleBasedStateMachine):
+class Machine:
     """The real thing and the ledger, step by step."""
 
     def __init__(self) -> None:
@@ -138,229 +70,392 @@ class RingMachine(RuleBasedStateMachine):
         self.ledger = Ledger()
         self.number = 0
         self.powerless = False  # has the power ever gone: then records may be missing, and are reported
-        self.captured: Checkpoint | None = None
+        self.failed_flush = False  # has a flush ever failed
+        self.full = False  # the disk has no room
         self.completed = 0  # the watermark of the last checkpoint whose write returned
-        self._take_over(Opened(Disk(max_slots=SLOTS), name="shop"))
+        self.captured: Checkpoint | None = None
+        self.pending: set[Position] = set()  # copies of a move that is being made: they count if its checkpoint does
+        self._room = {name: getattr(room, name) for name in ROOM}
+        self._set_room(ROOM)
+        self._take_over(Disk(max_slots=SLOTS), {0})
 
-    def _take_over(self, opened: Opened) -> None:
-        self.opened = opened
-        self.entries: dict[Position, Entry] = {}
-        self.second: Reader | None = None
+    def teardown(self) -> None:
+        """Leave the library as it was."""
+        self._set_room(self._room)
+
+    @staticmethod
+    def _set_room(values: dict[str, int]) -> None:
+        for name, value in values.items():
+            setattr(room, name, value)
+
+    def _take_over(self, disk: Disk, moved: set[int], name: str | None = "shop") -> None:
+        self.life = life = Played(Opened(disk, name=name), self.ledger)
         self.captured = None
-        ring = opened.ring
+        ring, checkpoint = life.ring, life.directory.checkpoint
         newest = max((epoch for epoch, _ in self.ledger.records), default=0)
         demand(ring.epoch > newest, "I5: an epoch is never used twice", ring.epoch)
-        demand(ring.damaged_slots == [], "I10: no crash damages a slot", ring.damaged_slots)
-        checkpoint = opened.directory.checkpoint
+        damaged = [ring.damaged_slots, life.retry.damaged_slots]
+        demand(damaged == [[], []], "I10: no crash damages a slot", damaged)
         demand(checkpoint.watermark >= self.completed, "I4: one good copy is always there", checkpoint.watermark)
         demand(checkpoint.destination.name == "shop", "I4: a checkpoint is never lost", checkpoint.destination)
+        demand(checkpoint.moved in moved, "a move is made or not", checkpoint.moved, moved)
+        demand(ring.slot_bytes == SLOT, "the stored slot size wins", ring.slot_bytes)
         self.completed = checkpoint.watermark
+        self.ledger.opened(checkpoint.watermark, checkpoint.moved)
 
     # -- the user --------------------------------------------------------------------------------------------------
 
-    @initialize(count=st.integers(0, 40))
-    def begin(self, count: int) -> None:
-        self._append(100, count)
-
-    @rule(size=sizes, count=st.integers(1, 12))
+    @step(size=[1, 30, 300, 1200, 2100, 5000, 14_000], count=range(1, 13))
     def append(self, size: int, count: int) -> None:
-        self._append(size, count)
-
-    def _append(self, size: int, count: int) -> None:
-        ring = self.opened.ring
+        ring = self.life.ring
         for _ in range(count):
             self.number += 1
-            record = b"%d/" % self.number + bytes(size)
+            record = record_of(self.number, size)
             before = ring.sequence
             try:
                 _, sequence = ring.append(record, record)
             except WalFullError:
                 demand(ring.sequence == before, "a full ring stores nothing", before)
-                demand(ring.bytes_allocated == SLOTS * SLOT, "a ring is full at its limit", ring.bytes_allocated)
+                limit = ring.bytes_allocated == SLOTS * SLOT
+                demand(limit or self.full, "a ring is full at its limit", ring.bytes_allocated)
                 return
+            except WalError:
+                demand(ring.sequence == before, "a refusal stores nothing", before)
+                demand(self.life.poisoned, "nothing is refused without a reason")
+                return
+            demand(not self.life.poisoned, "I7: nothing is accepted after a failed flush", sequence)
             self.ledger.accept((ring.epoch, sequence), record)
 
-    @rule(limit=st.integers(1, 60))
+    @step(limit=range(1, 60))
     def read(self, limit: int) -> None:
-        given = take(self.opened.reader, limit)
-        demand(len(given) <= limit, "no more than was asked for", len(given))
-        records = found(given)
-        self.ledger.take(records, last=not given)
-        for entry, (position, _) in zip(given, records, strict=True):
-            self.entries[position] = entry
-        reported = missing(self.opened.ring)
+        self.life.read(limit)
+        reported = missing(self.life.ring)
         demand(self.powerless or not reported, "a dying process tears no hole", reported)
         demand(len(set(reported)) == len(reported), "what is missing is reported once", reported)
         there = set(self.ledger.waiting()) & set(reported)
         demand(not there, "only what is missing is reported as missing", there)
 
-    @precondition(lambda self: self.ledger.handed)
-    @rule(seed=seeds, part=st.sampled_from([0.1, 0.5, 1.0]))
+    @step(lambda m: m.life.move is None and not m.life.in_doubt and m.life.retry.live, limit=range(1, 40))
+    def read_retry(self, limit: int) -> None:
+        self.life.read_retry(limit)
+        demand(self.powerless or not missing(self.life.retry), "a dying process tears no hole in the retry ring")
+
+    @step(lambda m: m.ledger.handed, lane=LANES, part=[0.1, 0.5, 1.0, 1.0])
+    def deliver(self, lane: bytes, part: float) -> None:
+        mine = self.life.deliverable(lane)
+        self.life.deliver(mine[: int(part * len(mine)) + 1])
+
+    @step(lambda m: m.life.delivered, seed=SEEDS, part=[0.1, 0.5, 1.0, 1.0])
     def settle(self, seed: int, part: float) -> None:
-        """In any order."""
+        """In any order of the lanes, but each lane in its own: its batches are in flight one by one."""
         chance = random.Random(seed)
-        handed = self.ledger.handed
-        self._settle(chance.sample(handed, max(1, int(part * len(handed)))))
+        queues: dict[bytes, list[Position]] = {lane: [] for lane in LANES}
+        for position in sorted(self.life.delivered):
+            queues[lane_of(self.ledger.records[position])].append(position)
+        chance.shuffle(queues[b""])
+        turns = [lane for lane, queue in queues.items() for _ in range(round(part * len(queue)))]
+        chance.shuffle(turns)
+        self.life.settle([queues[lane].pop(0) for lane in turns])
 
-    def _settle(self, positions: list[Position]) -> None:
-        for position in positions:
-            slot, place, _, _ = self.entries.pop(position)
-            self.opened.ring.settle(slot, [place])
-            self.ledger.settle(position)
+    @step(lambda m: not m.life.retry_first, lane=LANES)
+    def stall(self, lane: bytes) -> None:
+        """What is not in flight is passed over from now on."""
+        self.life.passed |= set(self.life.deliverable(lane))
+        self.life.stalled.add(lane)
 
-    @precondition(lambda self: self.ledger.handed and self.second is None)
-    @rule(seed=seeds)
+    @step(lambda m: m.life.stalled and m.life.move is None and not m.life.in_doubt, seed=SEEDS)
+    def catch_up(self, seed: int) -> None:
+        self.life.again(random.Random(seed).choice(sorted(self.life.stalled)))
+
+    @step(lambda m: m.life.second is None and m.in_main(), seed=SEEDS)
     def read_again(self, seed: int) -> None:
         """A second reader goes from a record that waits to the end, and stays where it is."""
-        start = random.Random(seed).choice(self.ledger.handed)
-        slot, place, sequence, _ = self.entries[start]
-        self.second = self.opened.reader.behind(slot, place, sequence)
-        again = found(read(self.second, 25)) if seed % 2 else found(take(self.second, 3))
+        life, waiting = self.life, self.in_main()
+        start = random.Random(seed).choice(waiting)
+        _, slot, place = life.places[start]
+        life.second = Reader(life.ring, bytes).behind(slot, place, start[1])
+        again = found(read(life.second, 25)) if seed % 2 else found(take(life.second, 3))
         demand(again[0][0] == start, "a second reader begins where it is put", again[0][0])
         for position, record in again:
             waits = position in self.ledger.ahead or position not in self.ledger.settled
             demand(self.ledger.records.get(position) == record and waits, "what is read again is what waits", position)
-        waiting = [position for position in self.ledger.handed if position >= start]
-        demand(seed % 2 == 0 or [position for position, _ in again][: len(waiting)] == waiting, "all of it", waiting)
+        expected = {position for position in waiting if position >= start}
+        demand(seed % 2 == 0 or expected <= {position for position, _ in again}, "all of it", expected)
 
-    @precondition(lambda self: self.second is not None)
-    @rule()
+    def in_main(self) -> list[Position]:
+        """Handed records that wait in a slot of the main ring."""
+        live, places = self.life.ring.live, self.life.places
+        first = live[0].first_position if live else 1 << 63
+        return sorted(p for p in self.ledger.handed if fmt.position(*p) >= first and places[p][0] is self.life.ring)
+
+    @step(lambda m: m.life.second is not None)
     def leave(self) -> None:
-        if self.second is not None:
-            self.second.close()
-        self.second = None
+        if self.life.second is not None:
+            self.life.second.close()
+        self.life.second = None
 
     # -- the keeper ------------------------------------------------------------------------------------------------
 
-    @rule()
-    def prepare_spare(self) -> None:
+    @step()
+    def prepare_spares(self) -> None:
+        with suppress(WalFullError):
+            self.life.directory.prepare_spares()
+
+    @step()
+    def shrink(self) -> None:
+        self.life.directory.shrink()
+
+    @step()
+    def leave_slot(self) -> None:
+        self.life.ring.leave()
+
+    @step(full=[False, True])
+    def fill_disk(self, full: bool) -> None:
+        """The disk has no room, or has it again."""
+        self.full = full
+        for file in (self.life.disk.ring, self.life.disk.retry, self.life.disk.dead):
+            file.before.pop("allocate", None)
+            if full:
+                file.before["allocate"] = no_room
+
+    @step(fails=[*[False] * 9, True])
+    def sync(self, fails: bool) -> None:
+        if fails:
+            self.life.disk.ring.stored.fail_syncs(1)
+        snapshot = self.ledger.snapshot(everywhere=False)
+        if not self._fails(self.life.directory.sync, expected=fails):
+            self.ledger.synced(snapshot)
+
+    def _fails(self, call: Callable[[], None], *, expected: bool) -> bool:
+        """Whether it fails, as it must in a poisoned directory."""
         try:
-            self.opened.ring.prepare_spare()
-        except WalFullError:
-            return
+            call()
+        except WalIOError:
+            demand(expected or self.life.poisoned, "no flush fails by itself")
+            self.life.poisoned = self.failed_flush = True
+            return True
+        demand(not (expected or self.life.poisoned), "I7: after a failed flush none succeeds")
+        return False
 
-    @rule()
-    def sync(self) -> None:
-        snapshot = self.ledger.snapshot()
-        self.opened.ring.sync()
-        self.ledger.synced(snapshot)
-
-    @rule()
+    @step()
     def capture(self) -> None:
         """The first part of a checkpoint; until the keeper gets to the rest, anything may happen."""
-        self.number += 1
-        destination = Destination(name="shop", cluster_id=str(self.number) * 300)  # several sectors: it can be torn
-        self.captured = self.opened.directory.next_checkpoint(destination=destination)
+        self.captured = self.life.directory.next_checkpoint(destination=self._destination())
 
-    @rule(traffic=st.booleans(), end=st.none() | moments, power=st.none() | seeds)
-    def write_checkpoint(self, traffic: bool, end: tuple[str, str] | None, power: int | None) -> None:
+    def _destination(self) -> Destination:
+        self.number += 1
+        return Destination(name="shop", cluster_id=str(self.number) * 300)  # several sectors: it can be torn
+
+    @step(traffic=[False, True], end=[*[NEVER] * 8, *MOMENTS], power=POWER, fails=FAILURES, sector=SECTORS)
+    def write_checkpoint(self, traffic: bool, end: tuple[str, str], power: int | None, fails: str, sector: int) -> None:
         """The rest of it: publishing goes on during the flush, and the end may come at each step."""
-        if self.captured is None:
-            self.capture()
-        disk = self.opened.disk
+        captured = self.captured or self.life.directory.next_checkpoint(destination=self._destination())
+        self._write(captured, traffic, end, power, fails, sector)
+
+    def _write(
+        self, captured: Checkpoint, traffic: bool, end: tuple[str, str], power: int | None, fails: str, sector: int
+    ) -> bool:
+        """Whether it is written, and this life goes on."""
+        disk, life = self.life.disk, self.life
+        files: dict[str, FaultyFile] = {"ring": disk.ring, "retry": disk.retry, "checkpoint": disk.checkpoint}
         snapshot = self.ledger.snapshot()
 
-        def flushed() -> None:
-            self.ledger.synced(snapshot)
-            if traffic:
-                self._append(300, 3)
-                self.read(60)
-                self._settle(self.ledger.handed[:40])
-            at("ring", "after")
-
         def at(*moment: str) -> None:
+            if moment == ("checkpoint", "before"):  # the rings are flushed
+                self.ledger.synced(snapshot)
             if moment == end:
                 raise _CutError
+            if traffic and moment == ("ring", "after"):
+                self._publish_meanwhile()
 
-        disk.ring.before["sync"] = lambda: at("ring", "before")
-        disk.ring.after["sync"] = flushed
-        disk.checkpoint.before["sync"] = lambda: at("checkpoint", "before")
-        disk.checkpoint.after["sync"] = lambda: at("checkpoint", "after")
-        try:
-            self.opened.directory.write_checkpoint(self.captured)  # type: ignore[arg-type]  # the precondition
-        except _CutError:
-            self._end(power)
-            return
-        for file in (disk.ring, disk.checkpoint):
-            file.before.clear()
-            file.after.clear()
+        for name, file in files.items():
+            file.before["sync"] = lambda name=name: at(name, "before")  # type: ignore[misc]
+            file.after["sync"] = lambda name=name: at(name, "after")  # type: ignore[misc]
+        if fails:
+            files[fails].stored.fail_syncs(1)
         self.captured = None
-        self.completed = self.opened.directory.checkpoint.watermark
-        self.ledger.check_checkpoint(self.completed)
+        try:
+            failed = self._fails(lambda: life.directory.write_checkpoint(captured), expected=bool(fails))
+        except _CutError:
+            self._end(power, sector, {captured.moved, life.directory.checkpoint.moved})
+            return False
+        finally:
+            for file in files.values():
+                file.before.pop("sync")
+                file.after.pop("sync")
+        if failed:
+            return False
+        self.completed = life.directory.checkpoint.watermark
+        return True
 
-    @rule()
+    def _publish_meanwhile(self) -> None:
+        life = self.life
+        self.append(300, 3)
+        life.read(60)
+        for lane in LANES[1:]:
+            life.deliver(life.deliverable(lane)[:5])
+        life.settle(sorted(life.delivered))
+
+    @step()
     def recycle(self) -> None:
-        ring = self.opened.ring
-        self.opened.keep_damaged()
+        life = self.life
+        ring, durable = life.ring, life.directory.checkpoint
+        life.opened.keep_damaged()
         before = list(ring.live)
-        readers = [reader.slot for reader in (self.opened.reader, self.second) if reader is not None]
-        ring.recycle(self.completed)
+        readers = [reader.slot for reader in (life.reader, life.second) if reader is not None]
+        life.directory.recycle(durable)
+        mark = max(durable.watermark, durable.moved)
         for slot in before[: len(before) - len(ring.live)]:
             demand(slot not in readers, "I1: a slot is not recycled while somebody stands in it", slot.header.ordinal)
-            covered = fmt.position(slot.header.epoch, slot.last_sequence) <= self.completed
+            covered = fmt.position(slot.header.epoch, slot.last_sequence) <= mark
             demand(covered, "I1: a slot is recycled only when a durable checkpoint covers it", slot.header.ordinal)
             for position in self.ledger.waiting():
-                demand(not _stands_in(position, slot), "I1: nothing that waits is recycled", position)
+                moved = self.ledger.is_moved(position)
+                demand(moved or not _stands_in(position, slot), "I1: nothing that waits is recycled", position)
 
-    @rule(seed=seeds)
+    @step(seed=SEEDS)
     def write_back(self, seed: int) -> None:
         """The kernel makes some of it durable by itself."""
-        self.opened.disk.ring.write_back(seed)
+        disk = self.life.disk
+        for number, file in enumerate((disk.ring, disk.retry, disk.checkpoint)):
+            file.write_back(seed + number)
+
+    # -- compaction ------------------------------------------------------------------------------------------------
+
+    @step(lambda m: m.life.movable())
+    def begin_move(self) -> None:
+        life = self.life
+        life.move = Move(life.ring, life.retry, life.ring.live[0])
+        life.directory.copies_from = life.move.copies_from
+
+    @step(lambda m: m.life.move is not None and not m.life.in_doubt, limit=[1, 2, 7, 100])
+    def step_move(self, limit: int) -> None:
+        self._copy_some(limit)
+
+    def _copy_some(self, limit: int) -> bool:
+        """Whether all is copied."""
+        life = self.life
+        try:
+            return life.move is not None and life.move.step(limit)
+        except WalError as error:
+            full = isinstance(error, WalFullError)
+            demand(full or life.poisoned, "a move finds no room, or nothing is accepted", error)
+            life.abandon()
+        return False
+
+    @step(lambda m: m.life.move is not None and not m.life.in_doubt)
+    def abandon_move(self) -> None:
+        self.life.abandon()
+
+    @step(
+        lambda m: m.life.move is not None and not m.life.in_doubt,
+        traffic=[False, True],
+        end=[*[NEVER] * 12, *MOMENTS],
+        power=POWER,
+        fails=FAILURES,
+        sector=SECTORS,
+    )
+    def make_move(self, traffic: bool, end: tuple[str, str], power: int | None, fails: str, sector: int) -> None:
+        """Copy what is left, and make the move durable; the end may come at each step of that too."""
+        life = self.life
+        while not self._copy_some(100):
+            if life.move is None:
+                return
+        slot = life.ring.live[0]
+        self.pending = life.copied()
+        captured = life.directory.next_checkpoint(moved=slot.last_position, destination=self._destination())
+        if self._write(captured, traffic, end, power, fails, sector):
+            life.made()
+        elif life is self.life:
+            life.in_doubt = True  # neither finished nor abandoned: nobody knows what the disk has
+            return
+        self.pending = set()
 
     # -- the end of a life -----------------------------------------------------------------------------------------
 
-    @rule(stopped=st.booleans(), power=st.none() | seeds)
-    def end(self, stopped: bool, power: int | None) -> None:
-        """The process stops or is killed, or the machine goes down."""
+    @step(
+        stopped=[False, True],
+        power=POWER,
+        sector=SECTORS,
+        slot_bytes=[SLOT, SLOT, 2 * SLOT],
+        name=["shop", "shop", None],
+    )
+    def end(self, stopped: bool, power: int | None, sector: int, slot_bytes: int, name: str | None) -> None:
+        """The process stops or is killed, or the machine goes down; another one takes over, with its own options."""
+        life = self.life
+        moved = {life.directory.checkpoint.moved}
+        if life.in_doubt and life.move is not None:
+            moved.add(life.move.slot.last_position)
         if stopped:
-            self.opened.directory.close()
-        self._end(power)
+            life.directory.close()
+        self._end(power, sector, moved, slot_bytes, name)
 
-    def _end(self, power: int | None) -> None:
+    def _end(
+        self, power: int | None, sector: int, moved: set[int], slot_bytes: int = SLOT, name: str | None = "shop"
+    ) -> None:
+        self.ledger.copied |= self.pending
+        self.pending = set()
+        suspect = self.life.ring.suspect.up_to
         if power is None:
-            disk = self.opened.disk.after_death()
-            self.ledger.died()
+            disk = self.life.disk.after_death()
+            self.ledger.died(suspect=self.life.poisoned)
         else:
-            disk = self.opened.disk.after_power_cut(power)
-            self.ledger.lost_power()
+            disk = self.life.disk.after_power_cut(self.number * 10 + power, sector)
+            self.ledger.lost_power(exact=not (suspect or self.failed_flush))
             self.powerless = True
-        self._take_over(Opened(disk))
+        disk.slot_bytes, disk.max_slots = slot_bytes, SLOTS * SLOT // slot_bytes
+        self.full = False
+        self._take_over(disk, moved, name)
 
     # -- always ----------------------------------------------------------------------------------------------------
 
-    @rule()
+    @step(lambda m: not m.life.in_doubt)
     def deliver_everything(self) -> None:
         """What is settled is freed: nothing pins a slot for ever."""
+        life = self.life
         self.leave()
-        while self.ledger.ahead:
-            self.read(100)
-        demand(take(self.opened.reader, 1) == [], "at the end is the end")
-        self._settle(list(self.ledger.handed))
-        take(self.opened.reader, 1)
-        self.capture()
-        self.write_checkpoint(traffic=False, end=None, power=None)
+        life.abandon()
+        while life.read_retry(100):
+            pass
+        while life.read(100):
+            pass
+        for lane in sorted(life.stalled):
+            life.again(lane)
+        for lane in LANES:
+            life.deliver(life.deliverable(lane))
+        life.settle(sorted(life.delivered))
+        demand(not self.ledger.waiting(), "everything was given", self.ledger.waiting())
+        self.ledger.check_kafka()
+        life.read(1)
+        life.read_retry(1)
+        if life.poisoned:
+            return
+        self.captured = None
+        self.recycle()  # of a move that was made: the watermark goes on behind it
+        self.write_checkpoint(traffic=False, end=NEVER, power=None, fails="", sector=512)
         self.recycle()
-        ring = self.opened.ring
-        demand(len(ring.live) <= 1, "what is settled is freed", len(ring.live), ring.pending())
-        demand(ring.unread() == 0, "nothing is left to read", ring.unread())
+        demand(len(life.ring.live) <= 1, "what is settled is freed", len(life.ring.live), life.ring.pending())
+        demand(len(life.retry.live) <= 1, "what is settled is freed in the retry ring", len(life.retry.live))
+        demand(life.ring.unread() == 0, "nothing is left to read", life.ring.unread())
 
-    @invariant()
-    def counts_add_up(self) -> None:
-        ring = self.opened.ring
-        here = sum(epoch == ring.epoch for epoch, _ in self.ledger.ahead)
-        demand(ring.pending() == len(self.ledger.handed) + here, "I9: counts add up", ring.pending())
-
-    @invariant()
-    def the_watermark_is_below_what_waits(self) -> None:
-        self.ledger.check_watermark(self.opened.ring.watermark(), "the watermark stays below what waits")
-
-    @invariant()
-    def slots_with_readers_keep_their_life(self) -> None:
-        """I1, seen on the file."""
-        for reader in (self.opened.reader, self.second):
+    def always(self) -> None:
+        """What holds after each step."""
+        life, ledger = self.life, self.ledger
+        ring = life.ring
+        here = sum(epoch == ring.epoch for epoch, _ in ledger.ahead)
+        first = ring.live[0].first_position if ring.live else 1 << 63
+        known = sum(fmt.position(*position) >= first for position in ledger.handed)
+        demand(ring.pending() == known + here, "I9: counts add up", ring.pending(), known, here)
+        old = sum(life.places[p][0] is life.retry and p not in life.copies for p in ledger.handed)
+        copies = old + len(life.copies) + len(life.copied())
+        demand(life.retry.pending() == copies, "I9: counts of the retry ring add up", life.retry.pending(), copies)
+        demand(ring.failure is None or life.poisoned, "nothing is settled twice", ring.failure)
+        ledger.check_watermark(ring.watermark(), "the watermark stays below what waits")
+        ledger.check_checkpoint(self.completed)
+        for reader in (life.reader, life.second):
             if reader is None or reader.slot is None:
                 continue
-            file, start = self.opened.disk.ring, reader.slot.file_offset
+            file, start = life.disk.ring, reader.slot.file_offset
             header = classify(0, file.read(start, 128), file.read(start + SLOT - 128, 128)).header
             demand(header == reader.slot.header, "I1: a slot keeps its life while somebody stands in it", header)
 
@@ -368,3 +463,17 @@ class RingMachine(RuleBasedStateMachine):
 def _stands_in(position: Position, slot: Slot) -> bool:
     epoch, sequence = position
     return epoch == slot.header.epoch and slot.header.first_sequence <= sequence <= slot.last_sequence
+
+
+def _rules() -> dict[str, Any]:
+    """The steps as Hypothesis knows them."""
+    rules: dict[str, Any] = {}
+    decorated: Any = rule  # its types cannot say that the arguments come from a table
+    for name, (function, values, when) in STEPS.items():
+        arguments: Any = {key: st.sampled_from(choices) for key, choices in values.items()}
+        rules[name] = precondition(when)(decorated(**arguments)(function))
+    return {**rules, "holds": invariant()(lambda self: self.always())}
+
+
+RingMachine: Any = type("RingMachine", (Machine, RuleBasedStateMachine), _rules())
+"""`Machine` for Hypothesis, which makes its bad examples small."""

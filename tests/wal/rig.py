@@ -12,7 +12,7 @@ from aiorecover.wal.directory import Directory, Files, Options
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Entry, Ring, Run
 from aiorecover.wal.storage import FileSystem
-from tests.wal.memory import FaultyFile
+from tests.wal.memory import SECTOR, FaultyFile
 
 SLOT = 16 * 1024  # small, so that rolling and recycling happen all the time
 MAX_SLOTS = 64
@@ -85,9 +85,9 @@ class Disk:
         """The process was killed."""
         return self._with([file.after_death() for file in self._files], self.boots)
 
-    def after_power_cut(self, seed: int) -> "Disk":
+    def after_power_cut(self, seed: int, sector: int = SECTOR) -> "Disk":
         """The machine went down; the seed chooses which sectors came through."""
-        files = [file.after_power_cut(4 * seed + number) for number, file in enumerate(self._files)]
+        files = [file.after_power_cut(4 * seed + number, sector) for number, file in enumerate(self._files)]
         return self._with(files, self.boots + 1)
 
     @property

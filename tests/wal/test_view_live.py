@@ -15,7 +15,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal import scan
 from aiorecover.wal.view import View, open_view
 from aiorecover.wal.walk import SlotWalk
-from tests.wal.model import ViolationError, demand
+from tests.wal.ledger import ViolationError, demand
 from tests.wal.owner import payload_of
 
 Patch = pytest.MonkeyPatch

@@ -1,0 +1,186 @@
+"""One life of the log with a dispatcher that is played.
+
+As the real one it has a reader for each ring, the retry ring's first; it judges suspect frames by the lane suffix rule,
+passes over the records of stalled lanes, and delivers each lane in order. Its Kafka is a list for each lane.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from aiorecover.wal.moved import Moved, unpack_moved
+from aiorecover.wal.reading import Reader
+from aiorecover.wal.ring import Ring, Run
+from aiorecover.wal.slot import Slot
+from aiorecover.wal.suffix import SuffixRule
+from tests.wal.ledger import Ledger, demand, lane_of
+from tests.wal.rig import Opened, Position, found, read
+
+if TYPE_CHECKING:
+    from aiorecover.wal.moving import Move
+
+Place = tuple[Ring, Slot, int]
+
+
+def copy_of(payload: memoryview) -> Moved:
+    """A copy that stays when the reader's buffer has other bytes."""
+    return unpack_moved(memoryview(bytes(payload)))
+
+
+class Played:
+    """From an opening to the end of the process."""
+
+    def __init__(self, opened: Opened, ledger: Ledger):
+        self.ledger = ledger
+        self.opened = opened
+        self.directory = opened.directory
+        self.ring, self.retry = opened.directory.ring, opened.directory.retry
+        self.disk = opened.disk
+        self.reader = Reader(self.ring, bytes, suspects=True)
+        self.retry_reader = Reader(self.retry, copy_of, suspects=True)
+        self.rule = SuffixRule()
+        self.second: Reader | None = None
+        self.move: Move | None = None
+        self.in_doubt = False  # a move whose checkpoint failed: perhaps it is made, and perhaps not
+        self.poisoned = False
+        self.retry_first = True  # the retry ring has not been read to its end since the opening
+        self.places: dict[Position, Place] = {}
+        self.names: dict[tuple[int, int], Position] = {}  # ordinal and place in the main ring: whose it is
+        self.delivered: set[Position] = set()  # and not settled
+        self.passed: set[Position] = set()  # passed over: their lane is stalled
+        self.stalled: set[bytes] = set()
+        self.copies: set[Position] = set()  # in the retry ring, of moves that were made in this life
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def read(self, limit: int) -> int:
+        """Take from the main ring; how many frames came."""
+        while self.retry_first and self.ring.suspect.up_to:
+            self.read_retry(100)
+        run = self.reader.take(limit)
+        demand(run is None or len(run) <= limit, "no more than was asked for", limit)
+        kept = self._judged(self.reader, run)
+        entries = [] if kept is None else [kept.entry(number) for number in range(len(kept))]
+        given = found(entries)
+        self.ledger.take(given, last=run is None)
+        for (slot, place, _, _), (position, record) in zip(entries, given, strict=True):
+            self.places[position] = (self.ring, slot, place)
+            self.names[slot.header.ordinal, place] = position
+            if lane_of(record) in self.stalled:
+                self.passed.add(position)
+        return 0 if run is None else len(run)
+
+    def read_retry(self, limit: int) -> int:
+        """Take from the retry ring; how many frames came.
+
+        Of what was moved in this life, only that is taken from there which was passed over: the rest is in flight, and
+        is settled in both places at once.
+        """
+        run = self.retry_reader.take(limit)
+        kept = self._judged(self.retry_reader, run)
+        old: list[tuple[Position, bytes]] = []
+        new: list[tuple[Position, bytes]] = []
+        for slot, place, _, copy in [] if kept is None else map(kept.entry, range(len(kept))):
+            position, record = (copy.epoch, copy.sequence), bytes(copy.payload)
+            of_this_life = slot.header.epoch == self.retry.epoch
+            (new if of_this_life else old).append((position, record))
+            if not of_this_life or position in self.passed:
+                self.places[position] = (self.retry, slot, place)
+            if not of_this_life and lane_of(record) in self.stalled:
+                self.passed.add(position)
+        self.ledger.take(old, last=run is None, retry=True)
+        self.ledger.take_copies(new, last=run is None)
+        self.retry_first = self.retry_first and run is not None
+        return 0 if run is None else len(run)
+
+    def _judged(self, reader: Reader, run: Run | None) -> Run | None:
+        """What of suspect frames has to be delivered: it waits, also where a settle word stands that does not count."""
+        if run is None or run.words is None:
+            return run
+        keep = []
+        for number, word in enumerate(run.words):
+            record = run.records[number]
+            lane = lane_of(bytes(record.payload) if isinstance(record, Moved) else record)
+            if self.rule.needed(lane or None, word):
+                keep.append(number)
+        reader.reopen(run.slot, [run.places[number] for number in keep])
+        reader.dismiss(run.slot, len(run) - len(keep))
+        return run.pick(keep)
+
+    def again(self, lane: bytes) -> None:
+        """The lane goes on: what was passed over is read again, from the retry ring or from where it stands."""
+        while self.read_retry(100):
+            pass
+        expected = {position for position in self.passed if self._lane(position) == lane}
+        there = {position for position in expected if self.places[position][0] is self.retry}
+        for slot in list(self.ring.live):
+            reader = Reader.inside(self.ring, slot, bytes)
+            there |= {position for position, _ in found(read(reader))} & expected
+            reader.close()
+        demand(there == expected, "what was passed over is read again", expected - there)
+        self.passed -= expected
+        self.stalled.discard(lane)
+
+    # -- delivering ------------------------------------------------------------------------------------------------
+
+    def _lane(self, position: Position) -> bytes:
+        return lane_of(self.ledger.records[position])
+
+    def deliverable(self, lane: bytes) -> list[Position]:
+        """What the lane may send now, in order."""
+        if lane in self.stalled:
+            return []
+        mine = [position for position in self.ledger.handed - self.delivered if self._lane(position) == lane]
+        return sorted(p for p in mine if not self.retry_first or self.places[p][0] is self.retry)
+
+    def deliver(self, positions: Iterable[Position]) -> None:
+        """Kafka acknowledges these."""
+        for position in positions:
+            self.ledger.deliver(position)
+            self.delivered.add(position)
+
+    def settle(self, positions: Iterable[Position]) -> None:
+        """Delivered ones."""
+        for position in positions:
+            ring, slot, place = self.places.pop(position)
+            ring.settle(slot, [place])
+            self.delivered.discard(position)
+            self.copies.discard(position)
+            self.ledger.settle(position)
+
+    # -- moving ----------------------------------------------------------------------------------------------------
+
+    def movable(self) -> bool:
+        """The oldest slot can be moved: all that its lanes need from suspect slots is known to wait."""
+        if self.move is not None or self.in_doubt or not self.ring.live:
+            return False
+        if self.ring.suspect.up_to and (self.retry_first or any(map(self._unread, self.ring.live))):
+            return False
+        slot = self.ring.live[0]
+        read = self.reader.at[0] > slot.header.ordinal
+        moved = slot.last_position <= self.ledger.moved
+        return read and slot.sealed and slot.readers == 0 and slot.unsettled > 0 and not moved
+
+    def _unread(self, slot: Slot) -> bool:
+        return self.ring.is_suspect(slot) and not slot.complete
+
+    def copied(self) -> set[Position]:
+        """What has a copy in the slot that is being moved."""
+        if self.move is None:
+            return set()
+        slot = self.move.slot
+        return {self.names[slot.header.ordinal, place] for place in slot.copies}
+
+    def abandon(self) -> None:
+        """The move is not made."""
+        if self.move is not None:
+            self.move.abandon()
+        self.move, self.directory.copies_from = None, None
+
+    def made(self) -> None:
+        """The move is durable."""
+        if self.move is not None:
+            copied = self.copied()
+            self.copies |= copied
+            self.ledger.made(self.move.slot.last_position, copied)
+            self.move.finish()
+        self.move, self.directory.copies_from = None, None

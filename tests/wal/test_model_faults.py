@@ -1,0 +1,194 @@
+"""The model finds faults that are planted in the library, without being told where to look.
+
+That it is green without them is `test_model`.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from aiorecover.wal import format as fmt
+from aiorecover.wal import moving, opening, recovery
+from aiorecover.wal.checkpoint import Checkpoint, RingState
+from aiorecover.wal.directory import Directory
+from aiorecover.wal.moving import Move
+from aiorecover.wal.ring import Ring
+from aiorecover.wal.slot import Slot
+from aiorecover.wal.suffix import SuffixRule, Suspicion, Word
+from tests.wal.played import Played
+from tests.wal.test_planted_faults import (
+    capture_after_the_flush,
+    open_without_a_new_epoch,
+    open_without_writing_the_epoch,
+    recycle_under_a_reader,
+    recycle_what_waits,
+    recycle_without_a_durable_watermark,
+    write_without_flushing,
+)
+from tests.wal.walk import walk
+
+Patch = pytest.MonkeyPatch
+Fault = Callable[[Patch], None]
+
+WALKS = 3000  # at most; most faults are found by one of the first fifty
+
+
+# -- compaction ------------------------------------------------------------------------------------------------------
+
+
+def make_a_move_without_flushing_its_copies(patch: Patch) -> None:
+    def write_checkpoint(self: Directory, checkpoint: Checkpoint) -> None:
+        self.ring.sync()
+        self.checkpoint_file.write(checkpoint)
+        self.checkpoint = checkpoint
+
+    patch.setattr(Directory, "write_checkpoint", write_checkpoint)
+
+
+def leave_copies_that_do_not_count(patch: Patch) -> None:
+    patch.setattr(opening, "void_copies", lambda *_: 0)
+
+
+def forget_where_copies_begin_that_do_not_count(patch: Patch) -> None:
+    next_checkpoint = Directory.next_checkpoint
+
+    def forgetful(self: Directory, **more: Any) -> Checkpoint:
+        self.copies_from = None
+        return next_checkpoint(self, **more)
+
+    patch.setattr(Directory, "next_checkpoint", forgetful)
+
+
+def let_void_copies_look_delivered(patch: Patch) -> None:
+    """After the next power cut they are taken for delivered in a generation that was not dealt with."""
+
+    def mark(ring: Ring, slot: Slot, places: list[int]) -> None:
+        if places:
+            ring.map_for_settling(slot)
+        for place in places:
+            slot.words[place] = slot.done_word  # type: ignore[index]
+
+    patch.setattr(Ring, "mark_void", mark)
+
+
+def settle_copies_again_when_a_move_is_abandoned(patch: Patch) -> None:
+    copy = Move._copy
+
+    def remembering(self: Move, position: int, place: int, payload: bytes) -> None:
+        copy(self, position, place, payload)
+        made.append(self.slot.copies[place])
+
+    def abandon(self: Move) -> None:
+        self._reader.close()
+        self.slot.copies.clear()
+        for retry, slot, place in made:
+            retry.settle(slot, [place])
+        made.clear()
+
+    made: list[tuple[Any, Slot, int]] = []
+    patch.setattr(Move, "_copy", remembering)
+    patch.setattr(Move, "abandon", abandon)
+
+
+def abandon_a_move_and_keep_its_copies(patch: Patch) -> None:
+    def abandon(self: Move) -> None:
+        self._reader.close()
+        self.slot.copies.clear()
+
+    patch.setattr(Move, "abandon", abandon)
+
+
+def settle_the_original_alone(patch: Patch) -> None:
+    patch.setattr(Ring, "_settle_copies", staticmethod(lambda *_: None))
+
+
+def let_originals_count_beside_their_copies(patch: Patch) -> None:
+    made = recovery._plan_ring
+    patch.setattr(recovery, "_plan_ring", lambda state, slots, _, **more: made(state, slots, 0, **more))
+
+
+def move_a_slot_before_all_suspects_are_read(patch: Patch) -> None:
+    patch.setattr(Played, "_unread", lambda *_: False)
+
+
+# -- after a power cut -----------------------------------------------------------------------------------------------
+
+
+def believe_every_settle_word(patch: Patch) -> None:
+    patch.setattr(SuffixRule, "needed", lambda _self, _lane, word: word is Word.WAITING)
+
+
+def forget_which_generations_are_not_dealt_with(patch: Patch) -> None:
+    def word(self: Suspicion, epoch: int, mark: int) -> Word:
+        return Word.AGAIN if mark == self.generation % fmt.MARKS else Word.SETTLED
+
+    patch.setattr(Suspicion, "word", word)
+
+
+def mark_nothing_as_done_again(patch: Patch) -> None:
+    patch.setattr(Suspicion, "word", lambda *_: Word.SETTLED)
+
+
+def suspect_nothing(patch: Patch) -> None:
+    patch.setattr(recovery, "_suspicion", lambda *_: Suspicion())
+
+
+# -- after a failed flush --------------------------------------------------------------------------------------------
+
+
+def trust_the_pages_that_a_failed_flush_left(patch: Patch) -> None:
+    patch.setattr(opening, "_rewrite", lambda *_: None)
+
+
+def go_on_after_a_failed_flush(patch: Patch) -> None:
+    patch.setattr(Ring, "poison", lambda *_: None)
+
+
+# -- room ------------------------------------------------------------------------------------------------------------
+
+
+def shrink_without_knowing_the_next_ordinal(patch: Patch) -> None:
+    made = recovery._plan_ring
+
+    def forgetful(state: RingState, *more: Any, **known: Any) -> recovery.RingPlan:
+        plan = made(state, *more, **known)
+        newest = max((life.header.ordinal for life in plan.lives), default=0)
+        return replace(plan, next_ordinal=newest + 1)
+
+    patch.setattr(recovery, "_plan_ring", forgetful)
+
+
+FAULTS: list[tuple[Fault, int]] = [  # and a walk from which on it is soon found: some take thousands
+    (recycle_what_waits, 0),
+    (recycle_without_a_durable_watermark, 0),
+    (recycle_under_a_reader, 0),
+    (capture_after_the_flush, 0),
+    (write_without_flushing, 0),
+    (open_without_a_new_epoch, 0),
+    (open_without_writing_the_epoch, 0),
+    (make_a_move_without_flushing_its_copies, 16),
+    (leave_copies_that_do_not_count, 57),
+    (forget_where_copies_begin_that_do_not_count, 311),
+    (let_void_copies_look_delivered, 329),
+    (settle_copies_again_when_a_move_is_abandoned, 21),
+    (abandon_a_move_and_keep_its_copies, 8),
+    (settle_the_original_alone, 88),
+    (let_originals_count_beside_their_copies, 44),
+    (move_a_slot_before_all_suspects_are_read, 1558),
+    (believe_every_settle_word, 143),
+    (forget_which_generations_are_not_dealt_with, 1790),
+    (mark_nothing_as_done_again, 1790),
+    (suspect_nothing, 37),
+    (trust_the_pages_that_a_failed_flush_left, 224),
+    (go_on_after_a_failed_flush, 2),
+    (shrink_without_knowing_the_next_ordinal, 2),
+]
+
+
+@pytest.mark.parametrize(("fault", "start"), FAULTS, ids=[fault.__name__ for fault, _ in FAULTS])
+def test_the_model_finds_a_fault_without_being_told_where_to_look(fault: Fault, start: int, monkeypatch: Patch) -> None:
+    assert walk(start)[1] is None
+    fault(monkeypatch)
+    assert any(walk(seed)[1] is not None for seed in range(start, start + WALKS))

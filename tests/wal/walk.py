@@ -1,0 +1,83 @@
+"""Walks of `model.Machine`: steps chosen by a seed, run without Hypothesis, and made small when they find something."""
+
+import random
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from tests.wal.model import STEPS, Machine
+
+Taken = tuple[str, dict[str, Any]]
+"""The name of a step and its arguments."""
+
+LENGTH = 80  # steps: long enough for several lives, short enough to be made small
+SMALLEST_TRIES = 2000  # runs to make a bad walk smaller: some seconds
+WEIGHTS = {"append": 3, "read": 3, "deliver": 4, "settle": 3, "recycle": 2, "begin_move": 3, "end": 2}
+
+
+def walk(seed: object, length: int = LENGTH) -> tuple[list[Taken], Exception | None]:
+    """Take so many steps; those that were taken, and what the last one found."""
+    chance = random.Random(f"{seed}")
+    names, weights = list(STEPS), [WEIGHTS.get(name, 1) for name in STEPS]
+    taken: list[Taken] = []
+
+    def choices(machine: Machine) -> Iterator[Taken]:
+        while len(taken) < length:
+            name = chance.choices(names, weights)[0]
+            _, values, when = STEPS[name]
+            if when(machine):
+                taken.append((name, {key: chance.choice(options) for key, options in values.items()}))
+                yield taken[-1]
+
+    return taken, _run(choices)
+
+
+def run(steps: Iterable[Taken]) -> Exception | None:
+    """Take these steps, without those that cannot happen where they stand; what they find."""
+    return _run(lambda machine: (taken for taken in steps if STEPS[taken[0]][2](machine)))
+
+
+def _run(steps: Callable[[Machine], Iterable[Taken]]) -> Exception | None:
+    with _repeatable():
+        machine = Machine()
+        try:
+            for name, arguments in steps(machine):
+                STEPS[name][0](machine, **arguments)
+                machine.always()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is what was looked for
+            return error
+        finally:
+            machine.teardown()
+    return None
+
+
+@contextmanager
+def _repeatable() -> Iterator[None]:
+    """Salts and producer ids that are the same each time."""
+    with mock.patch.object(secrets, "randbits", random.Random(1).getrandbits):
+        yield
+
+
+def smallest(steps: Sequence[Taken]) -> list[Taken]:
+    """Fewer steps that find the same: ever smaller pieces are left out, as long as that helps."""
+    best, tries = list(steps), 0
+    promise = _promise(run(best))
+    piece = len(best)
+    while piece and tries < SMALLEST_TRIES:
+        at, before = 0, len(best)
+        while at < len(best) and tries < SMALLEST_TRIES:
+            shorter = best[:at] + best[at + piece :]
+            tries += 1
+            if _promise(run(shorter)) == promise:
+                best = shorter
+            else:
+                at += piece
+        piece = piece if piece == 1 and len(best) < before else piece // 2
+    return best
+
+
+def _promise(error: Exception | None) -> str:
+    """What was broken, without the details."""
+    return f"{type(error).__name__} {str(error).split('(')[0].split('[')[0][:40]}"
