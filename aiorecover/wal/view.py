@@ -17,9 +17,9 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint, Copy, unpack
 from aiorecover.wal.directory import CHECKPOINT, LOCK
 from aiorecover.wal.instance import LOST_FOUND
+from aiorecover.wal.losses import Damage
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.recovery import Plan, SlotFound, plan, slot_bytes_of
-from aiorecover.wal.ring import Damage
 from aiorecover.wal.storage import OPERATING_SYSTEM, ForeignFile, StorageFile, lock_identity, names_in
 from aiorecover.wal.walk import RETRIES, FrameView, RecycledError, SlotView, SlotWalk, look_at
 

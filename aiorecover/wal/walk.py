@@ -14,9 +14,9 @@ import msgspec
 from aiorecover.errors import WalError
 from aiorecover.wal import format as fmt
 from aiorecover.wal import scan
+from aiorecover.wal.losses import Damage
 from aiorecover.wal.moved import prefix_of
 from aiorecover.wal.recovery import SlotFound, classify
-from aiorecover.wal.ring import Damage
 from aiorecover.wal.storage import StorageFile
 
 WINDOW = 128 * 1024  # copied between two looks at the header; one frame that is larger has its own size

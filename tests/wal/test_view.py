@@ -20,9 +20,10 @@ from aiorecover.wal import moved, view
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, RingState
 from aiorecover.wal.checksum import crc32
 from aiorecover.wal.directory import Directory, Options
+from aiorecover.wal.losses import Damage
 from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.ring import MARGIN, Damage
+from aiorecover.wal.ring import MARGIN
 from aiorecover.wal.view import RecycledError, View, frames_of, holder, instances, open_view
 from aiorecover.wal.walk import WINDOW, FrameView, SlotWalk
 from tests.wal.memory import broken
