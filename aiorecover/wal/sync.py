@@ -33,6 +33,9 @@ class GroupCommit:
         await waiter
 
     async def _run(self) -> None:
+        # The next flush begins before those who were released can publish again, so a thousand of them go in two halves
+        # by turns. A turn of the loop in between makes the groups whole (966 a flush, not 503), but then publishing and
+        # flushing no longer overlap: 44,000 records/s instead of 62,000 (medians of 4 interleaved rounds).
         while self._waiting:
             released, self._waiting = self._waiting, []
             try:

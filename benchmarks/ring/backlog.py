@@ -135,9 +135,9 @@ class _Reading:
         """Read once; False at the end."""
         began = time.perf_counter_ns()
         taken = self._reader.look(ours.STEP)
-        records = ours.records_of(taken)
-        if records and self._settles:
-            ours.settle(self._ring, taken)
+        records = [] if taken is None else taken.records
+        if taken is not None and self._settles:
+            self._ring.settle(taken.slot, taken.places)
         self.took.append(time.perf_counter_ns() - began)
         first = self.count % payloads.DIFFERENT
         assert records == self._expected[first : first + len(records)], f"other records were read: {self.count=}"

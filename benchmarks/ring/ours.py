@@ -1,21 +1,18 @@
-"""aiorecover's part: the ring without a producer, the producer without Kafka, and reading back what they stored.
-
-Whatever depends on how the ring hands out what it reads is in `records_of` and `settle`.
-"""
+"""aiorecover's part: the ring without a producer, the producer without Kafka, and reading back what they stored."""
 
 import asyncio
 import time
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from aiorecover import RecoverableProducer
 from aiorecover import record as rec
-from aiorecover.wal.directory import Directory, Options, open_directory
+from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.keeper import Keeper
+from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.ring import Entry, Ring
 from benchmarks import load
 
 SLOT_BYTES = 16 * 1024 * 1024  # the producer's default
@@ -29,31 +26,12 @@ def opened(directory: str) -> Directory:
     return open_directory(Options(Path(directory), SLOT_BYTES, MAX_BYTES, min_free_bytes=0))
 
 
-def records_of(taken: Sequence[Entry]) -> list[Any]:
-    """The records that a reader handed out."""
-    return [entry[3] for entry in taken]
-
-
-def settle(ring: Ring, taken: Sequence[Entry]) -> None:
-    """Settle all that a reader handed out, slot by slot."""
-    places: list[int] = []
-    slot = None
-    for entry in taken:
-        if entry[0] is not slot:
-            if slot is not None:
-                ring.settle(slot, places)
-            slot, places = entry[0], []
-        places.append(entry[1])
-    if slot is not None:
-        ring.settle(slot, places)
-
-
 def read_back(directory: str, decode: Callable[[memoryview], Any]) -> Iterator[Any]:
     """Every record that waits in a directory, oldest first, through the reader that delivery uses."""
     found = opened(directory)
     reader = Reader(found.ring, decode)
     while taken := reader.take(STEP):
-        yield from records_of(taken)
+        yield from taken.records
     assert not found.ring.damage, f"the ring was damaged: damage={found.ring.damage[0]}"
     found.close()
 
@@ -124,15 +102,15 @@ class SettlingStore(RingStore):
 
     async def _look_after(self) -> None:
         while taken := self._reader.look(STEP):
-            settle(self.ring, taken)
-            self.settled += len(records_of(taken))
+            self.ring.settle(taken.slot, taken.places)
+            self.settled += len(taken)
         if self._busy is None or self._busy.done():
-            self.ring.recycle(self._directory.checkpoint.watermark)
+            self._directory.recycle(self._directory.checkpoint)
             self._captured = self._checkpoint()
         await super()._look_after()
 
     def _checkpoint(self) -> Any:
-        return self._directory.next_checkpoint(self.ring.watermark(), self._directory.checkpoint.destination)
+        return self._directory.next_checkpoint()
 
     def flush(self) -> None:
         self._directory.write_checkpoint(self._captured)
