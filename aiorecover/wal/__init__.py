@@ -164,7 +164,10 @@ recycled.
 A frame that does not hold (damage, or a hole that a dying process left behind a nested publish) is passed: the reader
 looks for the next valid frame of this life, delivers from there, and reports exactly which sequences are not there. So
 it does for a whole slot that is gone, and for a tail that a flush had covered, as far as the others tell: a slot with
-nothing of its epoch behind it that no flush had covered cannot be missed.
+nothing of its epoch behind it that no flush had covered cannot be missed. Nor can what stood before the oldest slot
+when a copy of the checkpoint is lost, too: the other one may not know what was recycled. What still stands in the place
+of the lost frames is copied to ``damaged/`` before the slot is recycled (`kept`); the tables in `recovery` say what
+comes of each combination.
 
 Read-only view
     `view.open_view` looks at a directory from outside, for the command line and for Spark: it takes no lock, opens
@@ -206,6 +209,8 @@ Refused, and why
     directory: each would mean guessing about records that people cannot get back.
 
 Limitations of this version
+    A checkpoint knows of one epoch how far it was flushed: of the newest one with a frame. The slots at the end of an
+    earlier epoch are not missed when they are gone.
     Nobody moves slots or reads the retry ring but the tests yet: the drain that delivers from there is to come, and so
     are the entries of the dead ring. ``wal_max_bytes`` bounds
     each ring, not their sum. A flush that failed in a process which died before it could leave word of it is only made
