@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aiorecover.wal import format as fmt
-from aiorecover.wal import moving, opening, recovery
+from aiorecover.wal import opening, recovery
 from aiorecover.wal.checkpoint import Checkpoint, RingState
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.moving import Move
