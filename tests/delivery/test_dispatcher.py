@@ -15,7 +15,9 @@ from aiorecover.delivery.lane import Identity
 from aiorecover.delivery.partitioner import partition_for
 from aiorecover.delivery.session import Session
 from aiorecover.errors import WalIOError
+from aiorecover.testing import MemoryDisk
 from aiorecover.wal.reading import Reader
+from aiorecover.wal.ring import Ring
 
 pytestmark = pytest.mark.asyncio
 
@@ -268,3 +270,38 @@ async def test_the_first_answer_wakes_the_dispatcher_even_when_it_tells_of_no_to
         await until(lambda: bool(dispatcher.behind))
         kafka_stand_in.topics["a"] = {0}
         await receipt.delivered(timeout_ms=20_000)
+
+
+async def test_what_was_delivered_again_before_a_second_power_cut_waits_in_the_ring_as_well(
+    kafka_stand_in: Kafka,
+) -> None:
+    """Compaction copies what waits there: its settle words say nothing about generations."""
+
+    def service(disk: MemoryDisk) -> RecoverableProducer:
+        options: dict[str, Any] = {"fsync": "never", "checkpoint_interval_ms": 600_000, "slot_bytes": 16 * 1024}
+        return RecoverableProducer(disk, bootstrap_servers="nowhere:1", stop_timeout_ms=0, **options)
+
+    disk = MemoryDisk()
+    kafka_stand_in.gate.clear()
+    async with service(disk) as first:
+        for number in range(5):
+            await first.publish("a", b"%d" % number, key=b"k")
+        _ring_of(first).sync()
+        disk = disk.after_power_cut(1)
+    kafka_stand_in.gate.set()
+    async with service(disk) as second:
+        await second.flush(timeout_ms=20_000)
+        assert len(kafka_stand_in.places("a", 0)) == 5
+        _ring_of(second).sync()
+        disk = disk.after_power_cut(2)
+    kafka_stand_in.gate.clear()
+    async with service(disk) as third:
+        await until(lambda: third.statistics().pending == 5)
+        ring = _ring_of(third)
+        waiting = [Reader.inside(ring, slot, bytes).take(100) for slot in ring.live]
+        assert sum(len(run) for run in waiting if run is not None) == 5
+
+
+def _ring_of(producer: RecoverableProducer) -> Ring:
+    assert producer._opened is not None
+    return producer._opened.directory.ring
