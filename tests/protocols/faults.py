@@ -1,0 +1,312 @@
+"""The rules of the log, each taken away in turn: what the scenarios must notice."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from aiorecover.wal import checkpoint as checkpoint_module
+from aiorecover.wal import directory as directory_module
+from aiorecover.wal import format as fmt
+from aiorecover.wal import opening, recovery
+from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, RingState
+from aiorecover.wal.directory import Directory
+from aiorecover.wal.moving import Move
+from aiorecover.wal.recovery import Plan, plan
+from aiorecover.wal.ring import Ring
+from aiorecover.wal.slot import Slot
+from aiorecover.wal.suffix import SuffixRule, Suspicion, Word
+from tests.protocols.world import World
+
+Patch = pytest.MonkeyPatch
+Fault = Callable[[Patch], None]
+
+
+# -- compaction ------------------------------------------------------------------------------------------------------
+
+
+def copies_not_flushed(patch: Patch) -> None:
+    """Nor anything else of the retry ring, before the checkpoint makes the move."""
+
+    def write_checkpoint(self: Directory, checkpoint: Checkpoint) -> None:
+        self.ring.sync()
+        self.dead.sync()
+        self.checkpoint_file.write(checkpoint)
+        self.checkpoint = checkpoint
+
+    patch.setattr(Directory, "write_checkpoint", write_checkpoint)
+
+
+def moved_before_the_copies(patch: Patch) -> None:
+    """P is durable, and then the copies are."""
+
+    def write_checkpoint(self: Directory, checkpoint: Checkpoint) -> None:
+        self.checkpoint_file.write(checkpoint)
+        for ring in self.rings:
+            ring.sync()
+        self.checkpoint = checkpoint
+
+    patch.setattr(Directory, "write_checkpoint", write_checkpoint)
+
+
+def void_copies_not_marked(patch: Patch) -> None:
+    patch.setattr(opening, "void_copies", lambda *_: 0)
+
+
+def failed_move_not_settled(patch: Patch) -> None:
+    def abandon(self: Move) -> None:
+        self._reader.close()
+        self.slot.copies.clear()
+
+    patch.setattr(Move, "abandon", abandon)
+
+
+def failed_move_not_void(patch: Patch) -> None:
+    """Its copies are only settled: after a power cut they come again, behind a record that waits."""
+
+    def take_back(self: Ring, slot: Slot, place: int) -> None:
+        self.settle(slot, [place])
+
+    patch.setattr(Ring, "take_back", take_back)
+
+
+def moved_in_one_copy(patch: Patch) -> None:
+    """Only one copy of the checkpoint says P, and the originals are overwritten."""
+
+    def write_checkpoint(self: Directory, checkpoint: Checkpoint) -> None:
+        for ring in self.rings:
+            ring.sync()
+        self.checkpoint_file.write(checkpoint)
+        self.checkpoint = checkpoint
+
+    patch.setattr(Directory, "write_checkpoint", write_checkpoint)
+
+
+def copies_counted_while_moving(patch: Patch) -> None:
+    """A checkpoint in the middle of a move calls the copies so far known to count."""
+    following = Directory.next_checkpoint
+
+    def next_checkpoint(self: Directory, **more: Any) -> Checkpoint:
+        self.copies_from = None
+        return following(self, **more)
+
+    patch.setattr(Directory, "next_checkpoint", next_checkpoint)
+
+
+def copies_not_settled_with_originals(patch: Patch) -> None:
+    patch.setattr(Ring, "_settle_copies", staticmethod(lambda *_: None))
+
+
+def originals_count_after_the_move(patch: Patch) -> None:
+    """An opening forgets P for the main ring, and the slot that was moved is still there."""
+    made = recovery._plan_ring
+    patch.setattr(recovery, "_plan_ring", lambda state, slots, *_: made(state, slots))
+
+
+# -- checkpoint ------------------------------------------------------------------------------------------------------
+
+
+def captured_after_its_flush(patch: Patch) -> None:
+    def write_checkpoint(self: Directory, checkpoint: Checkpoint) -> None:
+        for ring in self.rings:
+            ring.sync()
+        late = self.next_checkpoint(moved=checkpoint.moved, destination=checkpoint.destination)
+        self.checkpoint_file.write(late)
+        self.checkpoint = late
+
+    patch.setattr(Directory, "write_checkpoint", write_checkpoint)
+
+
+def ring_not_flushed(patch: Patch) -> None:
+    def write_checkpoint(self: Directory, checkpoint: Checkpoint) -> None:
+        self.checkpoint_file.write(checkpoint)
+        self.checkpoint = checkpoint
+
+    patch.setattr(Directory, "write_checkpoint", write_checkpoint)
+
+
+def checkpoint_not_flushed(patch: Patch) -> None:
+    """The slot is recycled on the word of a checkpoint that a power cut takes back."""
+
+    def write(self: CheckpointFile, checkpoint: Checkpoint) -> None:
+        generation = self._generation + 1
+        self._file.write(checkpoint_module.pack(checkpoint, generation), generation % 2 * checkpoint_module.COPY_BYTES)
+        self._generation = generation
+
+    patch.setattr(CheckpointFile, "write", write)
+
+
+def both_copies_in_one_place(patch: Patch) -> None:
+    def write(self: CheckpointFile, checkpoint: Checkpoint) -> None:
+        self._generation += 2
+        self._file.write(checkpoint_module.pack(checkpoint, self._generation), 0)
+        self._file.sync()
+
+    patch.setattr(CheckpointFile, "write", write)
+
+
+def both_copies_at_once(patch: Patch) -> None:
+    """The older copy is overwritten while the newer one is not durable."""
+
+    def write(self: CheckpointFile, checkpoint: Checkpoint) -> None:
+        self._generation += 1
+        for place in (0, checkpoint_module.COPY_BYTES):
+            self._file.write(checkpoint_module.pack(checkpoint, self._generation), place)
+        self._file.sync()
+
+    patch.setattr(CheckpointFile, "write", write)
+
+
+def watermark_too_high(patch: Patch) -> None:
+    """What was stored counts, not what was settled."""
+    watermark = Ring.watermark
+    patch.setattr(Ring, "watermark", lambda self: max(watermark(self), self.last_position))
+
+
+# -- opening, epoch --------------------------------------------------------------------------------------------------
+
+
+def epoch_not_raised(patch: Patch) -> None:
+    def same(*found: Any, **more: Any) -> Plan:
+        made = plan(*found, **more)
+        return replace(made, epoch=max(1, made.epoch - 1))
+
+    patch.setattr(opening, "plan", same)
+
+
+def epoch_not_durable(patch: Patch) -> None:
+    """The first frame of an epoch may be in Kafka before anything durable knows of it."""
+
+    def nothing(self: CheckpointFile, checkpoint: Checkpoint) -> None:
+        if self.newest() is None:
+            self.write(checkpoint)
+
+    patch.setattr(CheckpointFile, "write_both", nothing)
+
+
+def epoch_in_one_copy(patch: Patch) -> None:
+    patch.setattr(CheckpointFile, "write_both", CheckpointFile.write)
+
+
+def ordinal_forgotten(patch: Patch) -> None:
+    """A checkpoint does not say the next ordinal, and the header with the highest one is cut off."""
+
+    def state(ring: Ring) -> RingState:
+        return RingState(watermark=ring.watermark(), flushed=ring.last_position)
+
+    patch.setattr(directory_module, "_state", state)
+    first = opening._first_checkpoint
+
+    def forgetful(*given: Any) -> Checkpoint:
+        made = first(*given)
+        main = RingState(watermark=made.main.watermark, flushed=made.main.flushed)
+        return Checkpoint(**{**{name: getattr(made, name) for name in made.__struct_fields__}, "main": main})
+
+    patch.setattr(opening, "_first_checkpoint", forgetful)
+
+
+# -- recycling -------------------------------------------------------------------------------------------------------
+
+
+def recycled_before_durable(patch: Patch) -> None:
+    """A slot is free once all in it is settled."""
+    patch.setattr(Ring, "_may_recycle", lambda self, slot, _: (slot.done or slot.moved) and slot.readers == 0)
+
+
+def recycled_under_a_reader(patch: Patch) -> None:
+    patch.setattr(
+        Ring, "_may_recycle", lambda self, slot, mark: (slot.done or slot.moved) and slot.last_position <= mark
+    )
+
+
+def recycled_while_it_waits(patch: Patch) -> None:
+    patch.setattr(Ring, "_may_recycle", lambda self, slot, _: slot.sealed and slot.readers == 0)
+
+
+# -- the life of a slot ----------------------------------------------------------------------------------------------
+
+
+def one_salt_for_all_lives(patch: Patch) -> None:
+    patch.setattr(World, "salt", lambda *_: 0x5A5A_1234)
+
+
+def settle_word_without_life(patch: Patch) -> None:
+    """The checksum tells the lives apart, the settle word does not."""
+
+    def salt(self: World, _: int) -> int:
+        return 0x5A5A_0000 | next(self._salts) >> 20
+
+    patch.setattr(World, "salt", salt)
+
+
+# -- suffix rule -----------------------------------------------------------------------------------------------------
+
+
+def no_suffix_rule(patch: Patch) -> None:
+    patch.setattr(SuffixRule, "needed", lambda self, lane, word: word is Word.WAITING)
+
+
+def no_generation(patch: Patch) -> None:
+    """What was delivered again looks like what was settled before."""
+
+    def word(self: Suspicion, epoch: int, mark: int) -> Word:
+        found = suffix_word(self, epoch, mark)
+        return Word.SETTLED if found is Word.AGAIN else found
+
+    suffix_word = Suspicion.word
+    patch.setattr(Suspicion, "word", word)
+
+
+def unfinished_generations_trusted(patch: Patch) -> None:
+    """After a second power cut, what bears the first one's mark counts as settled."""
+
+    def word(self: Suspicion, epoch: int, mark: int) -> Word:
+        began = self.generation - (self.generation - mark) % fmt.VOID
+        return Word.AGAIN if began == self.generation else Word.SETTLED
+
+    patch.setattr(Suspicion, "word", word)
+
+
+def suspicion_forgotten(patch: Patch) -> None:
+    """The next opening of the same boot trusts the settle words, though nobody has gone through them."""
+    patch.setattr(Directory, "_suspicion", lambda self: Suspicion())
+    first = opening._first_checkpoint
+
+    def trusting(path: Any, found: Plan, *rest: Any) -> Checkpoint:
+        known = found.newest is not None and found.newest.boot_id == rest[1]
+        return first(path, replace(found, suspect=Suspicion()) if known else found, *rest)
+
+    patch.setattr(opening, "_first_checkpoint", trusting)
+
+
+PLANTED: dict[Fault, str] = {
+    copies_not_flushed: "compaction",
+    moved_before_the_copies: "compaction",
+    void_copies_not_marked: "a crash in a move",
+    failed_move_not_settled: "a move that fails",
+    failed_move_not_void: "a move that fails in traffic",
+    moved_in_one_copy: "compaction",
+    copies_counted_while_moving: "a checkpoint in a move",
+    copies_not_settled_with_originals: "compaction in flight",
+    originals_count_after_the_move: "compaction",
+    captured_after_its_flush: "checkpoint",
+    ring_not_flushed: "checkpoints",
+    checkpoint_not_flushed: "recycling",
+    both_copies_in_one_place: "checkpoints",
+    both_copies_at_once: "checkpoints",
+    watermark_too_high: "checkpoints",
+    epoch_not_raised: "a slot's next life",
+    epoch_not_durable: "a slot's next life",
+    epoch_in_one_copy: "a slot's next life",
+    ordinal_forgotten: "shrinking",
+    recycled_before_durable: "recycling at once",
+    recycled_under_a_reader: "recycling under a reader",
+    recycled_while_it_waits: "recycling out of order",
+    one_salt_for_all_lives: "a slot's next life",
+    settle_word_without_life: "a slot's next life",
+    no_suffix_rule: "settle words",
+    no_generation: "settle words, twice",
+    unfinished_generations_trusted: "settle words, twice",
+    suspicion_forgotten: "settle words, twice",
+}

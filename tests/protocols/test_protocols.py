@@ -1,0 +1,23 @@
+"""Every small case is green, and with each rule taken away in turn, red."""
+
+import pytest
+
+from tests.protocols.explore import Explorer, Scenario
+from tests.protocols.faults import PLANTED, Fault
+from tests.protocols.oracle import ViolationError
+from tests.protocols.scenarios import SMALL
+
+BY_NAME = {scenario.name: scenario for scenario in SMALL}
+
+
+@pytest.mark.parametrize("scenario", SMALL, ids=[scenario.name for scenario in SMALL])
+def test_every_crash_of_a_small_case_keeps_the_promises(scenario: Scenario) -> None:
+    count = Explorer(scenario).run()
+    assert count.states >= count.moments > 0
+
+
+@pytest.mark.parametrize(("fault", "name"), PLANTED.items(), ids=[fault.__name__ for fault in PLANTED])
+def test_a_rule_that_is_taken_away_is_missed(fault: Fault, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault(monkeypatch)
+    with pytest.raises(ViolationError):
+        Explorer(BY_NAME[name]).run()
