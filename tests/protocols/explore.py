@@ -19,6 +19,10 @@ Program = Callable[[World], None]
 MOST = 200_000  # states of one moment: what has more is no small case any more, and its program must be made smaller
 
 
+class ReachedError(Exception):
+    """As many states were judged as were asked for, and there are more."""
+
+
 @dataclass(frozen=True)
 class Scenario:
     """Programs of consecutive lives; ``kills`` and ``cuts``: which ends the lives before the last one may have.
@@ -49,6 +53,7 @@ class Explorer:
     """Of one scenario."""
 
     scenario: Scenario
+    most: int | None = None  # states; None: all
     count: Count = field(default_factory=Count)
     _judged: set[object] = field(default_factory=set)
     _seen: dict[object, Observation] = field(default_factory=dict)
@@ -104,6 +109,8 @@ class Explorer:
         key = (images, boots, facts, power, None if power else moment.spans)
         if key in self._judged:
             return None
+        if self.most is not None and self.count.states >= self.most:
+            raise ReachedError
         self._judged.add(key)
         self.count.states += 1
         try:

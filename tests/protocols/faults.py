@@ -66,7 +66,8 @@ def failed_move_not_void(patch: Patch) -> None:
     """Its copies are only settled: after a power cut they come again, behind a record that waits."""
 
     def take_back(self: Ring, slot: Slot, place: int) -> None:
-        self.settle(slot, [place])
+        if slot.words is not None and slot.words[place] == slot.open_word:
+            self.settle(slot, [place])
 
     patch.setattr(Ring, "take_back", take_back)
 
@@ -278,6 +279,25 @@ def suspicion_forgotten(patch: Patch) -> None:
         return first(path, replace(found, suspect=Suspicion()) if known else found, *rest)
 
     patch.setattr(opening, "_first_checkpoint", trusting)
+
+
+# -- what is there twice, or told twice --------------------------------------------------------------------------------
+
+
+def no_seal(patch: Patch) -> None:
+    """A slot that is left does not say what it holds: a torn end is taken for the end."""
+
+    def store_seal(self: Slot) -> None:
+        self.sealed = True
+
+    patch.setattr(Slot, "store_seal", store_seal)
+
+
+def header_in_front_only(patch: Patch) -> None:
+    def store_header(self: Slot) -> None:
+        self._mapping()[: fmt.HEADER_BYTES] = fmt.pack_slot_header(self.header)
+
+    patch.setattr(Slot, "store_header", store_header)
 
 
 PLANTED: dict[Fault, str] = {

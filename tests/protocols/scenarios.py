@@ -218,6 +218,8 @@ def abandon_in_flight(world: World) -> None:
     world.copy_all()
     world.deliver("b2")
     world.abandon()
+    world.flush()
+    world.retry.sync()
     world.begin_move()
     world.copy_all()
     world.make()

@@ -13,6 +13,7 @@ PROOFS = {
     "fuzz": "arbitrary files and arbitrary frames, found by atheris",
     "mutants": "small changes of aiorecover.wal, and whether its tests notice",
     "enumeration": "small files, cut at every byte and with every bit flipped",
+    "protocols": "small programs over the log, every crash and every subset of what was not flushed",
     "coverage": "how much of aiorecover.wal its own unit tests reach",
     "power": "power cuts with fsync=always: 10,000 disks replayed from the writes and flushes of a real ext4",
     "kernel": "100 crashes of a real kernel in QEMU with fsync=always",
