@@ -102,7 +102,7 @@ def copies_not_settled_with_originals(patch: Patch) -> None:
 def originals_count_after_the_move(patch: Patch) -> None:
     """An opening forgets P for the main ring, and the slot that was moved is still there."""
     made = recovery._plan_ring
-    patch.setattr(recovery, "_plan_ring", lambda state, slots, *_: made(state, slots))
+    patch.setattr(recovery, "_plan_ring", lambda state, slots, _, **more: made(state, slots, 0, **more))
 
 
 # -- checkpoint ------------------------------------------------------------------------------------------------------

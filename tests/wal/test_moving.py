@@ -6,6 +6,7 @@ import pytest
 
 from aiorecover.errors import WalFullError, WalIOError
 from aiorecover.wal import format as fmt
+from aiorecover.wal.checkpoint import COPY_BYTES
 from aiorecover.wal.moved import NO_PARTITION, Moved, pack_moved, unpack_moved
 from aiorecover.wal.moving import Move, Rewrite
 from aiorecover.wal.reading import Reader
@@ -224,6 +225,47 @@ def test_the_retry_ring_has_numbers_of_its_own() -> None:
     assert [slot.header.first_sequence for slot in retry.live] == [1]
     assert retry.sequence == len(copies(opened))
     assert retry.last_position == fmt.position(opened.ring.epoch, retry.sequence)
+
+
+def test_a_record_that_was_delivered_before_its_move_failed_is_settled_once() -> None:
+    opened = Opened()
+    left = sparse(opened)
+    in_flight = in_slot(opened)[:2]
+    moving = move(opened)
+    opened.settle(in_flight)
+    pending = opened.directory.retry.pending()
+    moving.abandon()
+    assert opened.directory.retry.failure is None
+    assert (pending > 0, opened.directory.retry.pending()) == (True, 0)
+    assert everything(opened.dies()) == waiting(opened, left[2:])
+
+
+@pytest.mark.parametrize("end", ["dies", "loses_power"])
+def test_void_copies_stay_void_where_settled_frames_have_to_be_delivered_again(end: str) -> None:
+    """The lane suffix rule does not even see them: neither those that waited nor those that were settled."""
+    opened = Opened()
+    sparse(opened)
+    in_flight = in_slot(opened)[:2]
+    move(opened)
+    opened.settle(in_flight)
+    opened.checkpoint()
+    if end == "dies":
+        opened = opened.dies()  # marks them, and is in no doubt about settle words
+    following = opened.loses_power(3)
+    assert following.directory.retry.suspect.up_to > 0
+    assert read(Reader(following.directory.retry, bytes, suspects=True)) == []
+
+
+def test_with_one_good_copy_of_the_checkpoint_a_move_stays_made() -> None:
+    for copy in range(2):
+        opened = Opened()
+        left = sparse(opened)
+        make(opened, move(opened))
+        opened.fill_slot()
+        opened.fill_slot()  # over the originals
+        disk = opened.disk.after_death()
+        disk.checkpoint.damage(copy * COPY_BYTES, b"rot")
+        assert {position for position, _ in everything(Opened(disk))} >= set(left)
 
 
 # -- rewriting the retry ring ----------------------------------------------------------------------------------------
