@@ -172,7 +172,7 @@ FAULTS: list[tuple[Fault, int]] = [  # and a walk from which on it is soon found
     (leave_copies_that_do_not_count, 57),
     (forget_where_copies_begin_that_do_not_count, 311),
     (let_void_copies_look_delivered, 329),
-    (settle_copies_again_when_a_move_is_abandoned, 21),
+    (settle_copies_again_when_a_move_is_abandoned, 195),
     (abandon_a_move_and_keep_its_copies, 8),
     (settle_the_original_alone, 88),
     (let_originals_count_beside_their_copies, 44),
