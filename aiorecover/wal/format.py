@@ -25,8 +25,9 @@ SEQUENCE_BITS = 40  # position = epoch << 40 | sequence: 4 months at 100,000 rec
 SEQUENCE_MASK = (1 << SEQUENCE_BITS) - 1
 EPOCH_MAX = (1 << 23) - 1  # a position stays a positive signed 64-bit integer: Kafka's offsets are
 MARK_BITS = 16  # a settle word bears in its low half the generation in which it was stored, modulo MARKS
-MARKS = (1 << MARK_BITS) - 1
-VOID = MARKS  # in place of a generation: the frame never counts, whatever was lost meanwhile
+MARK_MASK = (1 << MARK_BITS) - 1
+MARKS = MARK_MASK
+VOID = MARK_MASK  # in place of a generation: the frame never counts, whatever was lost meanwhile
 
 SLOT_HEADER = struct.Struct("<8sHHIQQIIQQII")
 SEAL = struct.Struct("<4sIIIQII")
@@ -107,7 +108,7 @@ def new_salt(previous: int) -> int:
     before = previous >> MARK_BITS
     while True:
         salt = secrets.randbits(32)
-        if salt >> MARK_BITS not in {0, VOID, before, before ^ VOID}:
+        if salt >> MARK_BITS not in {0, MARK_MASK, before, before ^ MARK_MASK}:
             return salt
 
 
@@ -187,7 +188,7 @@ def header_fits(header: SlotHeader) -> bool:
         possible_slot_bytes(header.slot_bytes)
         and 0 < header.ordinal < 1 << 63  # the next one fits, too
         and 0 < header.epoch <= EPOCH_MAX
-        and header.salt >> MARK_BITS not in {0, MARKS - 1}
+        and header.salt >> MARK_BITS not in {0, MARK_MASK}
         and 0 < header.first_sequence <= SEQUENCE_MASK
     )
 

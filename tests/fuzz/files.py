@@ -272,7 +272,7 @@ def _valid_frames(ring: bytes, start: int, salt: int) -> Iterator[tuple[object, 
     """A frame in its place counts whatever its settle word is; so every sequence that may be one is tried."""
     words = struct.unpack_from(f"<{SLOT // fmt.WORD}I", ring, start)
     for place, low, high, word in zip(range(SLOT), words[2:], words[3:], words[4:], strict=False):
-        if (word ^ salt) >> fmt.MARK_BITS not in {0, fmt.MARKS - 1} and not (0 < low < LARGEST_SEQUENCE and not high):
+        if (word ^ salt) >> fmt.MARK_BITS not in {0, fmt.MARK_MASK} and not (0 < low < LARGEST_SEQUENCE and not high):
             continue
         at = place * fmt.WORD
         length, check, sequence, state = struct.unpack_from("<IIQI", ring, start + at)

@@ -163,7 +163,7 @@ def _next(area: bytes, start: int, written: int, salt: int, expected: int) -> tu
     """The frame at ``start`` or, if none holds there, the next one that holds and has a settle word of this life."""
     for at in range(start, min(written, len(area) - fmt.FRAME_BYTES + 1), fmt.WORD):
         state = int.from_bytes(area[at + 16 : at + 20], "little")
-        if at > start and (state ^ salt) >> fmt.MARK_BITS not in {0, fmt.MARKS - 1}:  # the low half may be any
+        if at > start and (state ^ salt) >> fmt.MARK_BITS not in {0, fmt.MARK_MASK}:  # the low half may be any
             continue
         length, check, sequence, _ = struct.unpack_from("<IIQI", area, at)
         skip = bool(length & fmt.SKIP_BIT)

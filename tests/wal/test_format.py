@@ -2,6 +2,7 @@
 
 import re
 import struct
+from dataclasses import replace
 from itertools import pairwise
 from zlib import crc32
 
@@ -330,3 +331,13 @@ def test_frames_start_on_words_and_never_overlap(offset: int, length: int) -> No
     assert end % fmt.WORD == 0
     assert 0 <= end - fmt.aligned(offset) - fmt.FRAME_BYTES - length < fmt.WORD
     assert fmt.frame_end(fmt.aligned(offset), length | fmt.SKIP_BIT) == end  # a skip frame takes the same space
+
+
+def test_every_salt_that_a_slot_may_get_is_one_that_a_header_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    halves = iter(range(1 << fmt.MARK_BITS))
+    monkeypatch.setattr(fmt.secrets, "randbits", lambda _: next(halves) << fmt.MARK_BITS | 1)
+    salts = [fmt.new_salt(1 << fmt.MARK_BITS) for _ in range((1 << fmt.MARK_BITS) - 4)]  # all halves but four
+    header = fmt.SlotHeader(1 << 14, 1, 1, 1, 1, 1, 1)
+    assert [hex(salt) for salt in salts if not fmt.header_fits(replace(header, salt=salt))] == []
+    assert not fmt.header_fits(replace(header, salt=1))
+    assert not fmt.header_fits(replace(header, salt=fmt.MASK32))
