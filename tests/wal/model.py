@@ -277,6 +277,7 @@ class Machine:
         try:
             failed = self._fails(lambda: life.directory.write_checkpoint(captured), expected=bool(fails))
         except _CutError:
+            self.completed = min(self.completed, captured.watermark)  # it falls when nothing was recycled in between
             self._end(power, sector, {captured.moved, life.directory.checkpoint.moved})
             return False
         finally:
