@@ -335,7 +335,7 @@ def test_frames_start_on_words_and_never_overlap(offset: int, length: int) -> No
 
 def test_every_salt_that_a_slot_may_get_is_one_that_a_header_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
     halves = iter(range(1 << fmt.MARK_BITS))
-    monkeypatch.setattr(fmt.secrets, "randbits", lambda _: next(halves) << fmt.MARK_BITS | 1)
+    monkeypatch.setattr("secrets.randbits", lambda _: next(halves) << fmt.MARK_BITS | 1)
     salts = [fmt.new_salt(1 << fmt.MARK_BITS) for _ in range((1 << fmt.MARK_BITS) - 4)]  # all halves but four
     header = fmt.SlotHeader(1 << 14, 1, 1, 1, 1, 1, 1)
     assert [hex(salt) for salt in salts if not fmt.header_fits(replace(header, salt=salt))] == []
