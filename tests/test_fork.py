@@ -405,7 +405,7 @@ def test_a_child_that_runs_the_parent_s_program_to_its_end_leaves_the_parent_wor
     assert sorted(value or b"" for value in values) == [b"after", b"before"]
 
 
-def work(wal: str, servers: str, topic: str, worker: int, told: Any) -> None:
+def work(wal: str, servers: str, topic: str, worker: int, told: Any, together: Any) -> None:
     """A multiprocessing worker with a producer of its own."""
 
     async def life() -> None:
@@ -417,6 +417,7 @@ def work(wal: str, servers: str, topic: str, worker: int, told: Any) -> None:
                 receipt = await producer.publish(topic, value, key=b"%d" % worker)
                 records.append([receipt.record_id, value.decode()])
             await producer.flush(timeout_ms=30_000)
+            await asyncio.to_thread(together.wait, WITHIN)  # who is done first must not hand on its number
             told.put([worker, producer.wal_path.name, records])
 
     asyncio.run(life())
@@ -429,12 +430,12 @@ async def test_forked_workers_with_producers_of_their_own_take_numbers_of_their_
     name = topic(kafka)
     accepted, numbers = [], {"0"}
     forking = multiprocessing.get_context("fork")
-    told = forking.SimpleQueue()
+    told, together = forking.SimpleQueue(), forking.Barrier(3)
     async with producing(tmp_path, kafka.bootstrap_servers) as producer:
         assert producer.wal_path is not None
         assert producer.wal_path.name == "0"
         workers = [
-            forking.Process(target=work, args=(str(tmp_path), kafka.bootstrap_servers, name, number, told))
+            forking.Process(target=work, args=(str(tmp_path), kafka.bootstrap_servers, name, number, told, together))
             for number in range(3)
         ]
         with warnings.catch_warnings():
