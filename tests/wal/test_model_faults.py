@@ -61,18 +61,6 @@ def forget_where_copies_begin_that_do_not_count(patch: Patch) -> None:
     patch.setattr(Directory, "next_checkpoint", forgetful)
 
 
-def let_void_copies_look_delivered(patch: Patch) -> None:
-    """After the next power cut they are taken for delivered in a generation that was not dealt with."""
-
-    def mark(ring: Ring, slot: Slot, places: list[int]) -> None:
-        if places:
-            ring.map_for_settling(slot)
-        for place in places:
-            slot.words[place] = slot.done_word  # type: ignore[index]
-
-    patch.setattr(Ring, "mark_void", mark)
-
-
 def settle_copies_again_when_a_move_is_abandoned(patch: Patch) -> None:
     copy = Move._copy
 
@@ -171,7 +159,6 @@ FAULTS: list[tuple[Fault, int]] = [  # and a walk from which on it is soon found
     (make_a_move_without_flushing_its_copies, 16),
     (leave_copies_that_do_not_count, 57),
     (forget_where_copies_begin_that_do_not_count, 311),
-    (let_void_copies_look_delivered, 329),
     (settle_copies_again_when_a_move_is_abandoned, 195),
     (abandon_a_move_and_keep_its_copies, 8),
     (settle_the_original_alone, 88),
