@@ -5,7 +5,7 @@ That it is green without them is `test_model`.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,7 +15,6 @@ from aiorecover.wal.checkpoint import Checkpoint, RingState
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.moving import Move
 from aiorecover.wal.ring import Ring
-from aiorecover.wal.slot import Slot
 from aiorecover.wal.suffix import SuffixRule, Suspicion, Word
 from tests.wal.played import Played
 from tests.wal.test_planted_faults import (
@@ -28,6 +27,9 @@ from tests.wal.test_planted_faults import (
     write_without_flushing,
 )
 from tests.wal.walk import walk
+
+if TYPE_CHECKING:
+    from aiorecover.wal.slot import Slot
 
 Patch = pytest.MonkeyPatch
 Fault = Callable[[Patch], None]
