@@ -64,13 +64,3 @@ def prefix_of(ring: str, number: int, payload: bytes) -> tuple[int | None, int |
     except ValueError:
         return None, None, 0
     return copy.position, copy.partition if copy.partition >= 0 else None, MOVED_BYTES
-
-
-def void(ring: str, position: int, moved: int) -> bool:
-    """Whether a frame counts for nothing because the record's place is in another ring; ``moved`` is P.
-
-    Originals up to P are void, because their copies count. Copies beyond P are void, because their move was never made.
-    """
-    if ring == RING:
-        return position <= moved
-    return ring == RETRY and position > moved

@@ -16,10 +16,11 @@ The retry ring is rewritten in the same way (`Rewrite`), once most of it is sett
 a checkpoint whose retry watermark covers the originals makes the copies count in their place.
 """
 
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 
 from aiorecover.wal import format as fmt
-from aiorecover.wal.moved import NO_PARTITION, RETRY, Moved, pack_moved, unpack_moved, void
+from aiorecover.wal.moved import NO_PARTITION, Moved, pack_moved, unpack_moved
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.slot import Slot
@@ -149,14 +150,14 @@ class Rewrite:
         self._slots.clear()
 
 
-def void_copies(retry: Ring, valid_up_to: int | None, moved: int) -> int:
+def void_copies(retry: Ring, valid_up_to: int | None, originals: Sequence[tuple[int, int]]) -> int:
     """Mark the copies that were never made to count as void; how many. Before anything else is read or appended.
 
     Args:
         retry: as opened.
-        valid_up_to: retry position up to which the newest checkpoint lets them count; None: there is no checkpoint,
-            and P decides.
-        moved: P.
+        valid_up_to: retry position up to which the newest checkpoint lets them count; None: there is no checkpoint.
+            Then those are void whose originals are still there: nothing is lost, and nothing counts twice.
+        originals: first and last position of each main slot that is still there, in order.
 
     """
     count = 0
@@ -168,7 +169,7 @@ def void_copies(retry: Ring, valid_up_to: int | None, moved: int) -> int:
             places = [
                 place
                 for place, sequence, copy in zip(run.places, run.sequences, run.records, strict=True)
-                if _is_void(fmt.position(slot.header.epoch, sequence), copy, valid_up_to, moved)
+                if _is_void(fmt.position(slot.header.epoch, sequence), copy, valid_up_to, originals)
             ]
             retry.mark_void(slot, places)
             count += len(places)
@@ -176,7 +177,14 @@ def void_copies(retry: Ring, valid_up_to: int | None, moved: int) -> int:
     return count
 
 
-def _is_void(position: int, copy: object, valid_up_to: int | None, moved: int) -> bool:
+def _is_void(position: int, copy: object, valid_up_to: int | None, originals: Sequence[tuple[int, int]]) -> bool:
     if valid_up_to is not None:
         return position > valid_up_to
-    return isinstance(copy, Moved) and void(RETRY, copy.position, moved)
+    if not isinstance(copy, Moved):
+        return False
+    at = bisect_right(originals, copy.position, key=_first) - 1
+    return at >= 0 and copy.position <= originals[at][1]
+
+
+def _first(positions: tuple[int, int]) -> int:
+    return positions[0]

@@ -17,7 +17,7 @@ from aiorecover.wal.directory import CHECKPOINT, Directory, Files, Options
 from aiorecover.wal.instance import lock_instance, make_wal_dir
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.moving import void_copies
-from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, classify, plan, slot_bytes_of
+from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, classify, plan, slot_bytes_of, surviving
 from aiorecover.wal.ring import MARGIN, Ring
 from aiorecover.wal.spares import Limits
 from aiorecover.wal.storage import StorageFile
@@ -111,7 +111,8 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
         checkpoint=checkpoint,
         file_system=options.file_system,
     )
-    void_copies(directory.retry, found.retry.flushed if found.newest is not None else None, found.moved)
+    valid_up_to = None if found.newest is None else found.retry.flushed
+    void_copies(directory.retry, valid_up_to, surviving(found.main.lives))
     _reserve(directory)
     return directory
 

@@ -187,7 +187,7 @@ def plan(
     epochs = [copy.checkpoint.epoch for copy in copies if copy.checkpoint is not None]
     epochs += [header.epoch for header in headers]
     last_epoch = max(epochs, default=0)
-    moved = _moved(newest, rings[0], last_epoch)
+    moved = 0 if newest is None else newest.moved
     states = [RingState()] * 3 if newest is None else [newest.main, newest.retry, newest.dead]
     known = all(copy.state == "valid" for copy in copies)
     marks = [moved, 0, 0]
@@ -237,25 +237,29 @@ def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int, *, know
     )
 
 
+def surviving(lives: Sequence[Life]) -> list[tuple[int, int]]:
+    """The positions of a ring that lives still hold: first and last of each, in order.
+
+    Where a crash left the end open: up to the next life of its epoch, or to the epoch's end.
+    """
+    ranges = []
+    for number, life in enumerate(lives):
+        header = life.header
+        last = fmt.SEQUENCE_MASK
+        following = lives[number + 1].header if number + 1 < len(lives) else None
+        if life.seal is not None:
+            last = life.seal.last_sequence
+        elif following is not None and following.epoch == header.epoch:
+            last = following.first_sequence - 1
+        ranges.append((fmt.position(header.epoch, header.first_sequence), fmt.position(header.epoch, last)))
+    return ranges
+
+
 def _covered(life: Life, durable: int) -> bool:
     """I1: only a durable watermark (or P) over its last position frees a slot."""
     if life.seal is None:
         return False
     return fmt.position(life.header.epoch, life.seal.last_sequence) <= durable
-
-
-def _moved(newest: Checkpoint | None, main: Sequence[SlotFound], last_epoch: int) -> int:
-    """P. Without a checkpoint: the last position before the oldest main slot that survives.
-
-    A slot that was moved is gone, or it is still there, and then it is read again. So nothing is lost, though what the
-    retry ring has delivered of such a slot comes twice.
-    """
-    if newest is not None:
-        return newest.moved
-    headers = [slot.header for slot in main if slot.header is not None]
-    if not headers:  # no originals: every copy counts
-        return fmt.position(last_epoch, fmt.SEQUENCE_MASK) if last_epoch else 0
-    return _position_before(min(headers, key=lambda header: header.ordinal))
 
 
 def _position_before(header: fmt.SlotHeader) -> int:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiorecover.wal import format as fmt
-from aiorecover.wal.moved import DEAD, MOVED_BYTES, NO_PARTITION, RETRY, RING, pack_moved, unpack_moved, void
+from aiorecover.wal.moved import MOVED_BYTES, NO_PARTITION, pack_moved, unpack_moved
 
 POSITIONS = st.integers(1, fmt.position(fmt.EPOCH_MAX, fmt.SEQUENCE_MASK))
 
@@ -27,9 +27,3 @@ def test_the_bytes_of_a_copy_are_these() -> None:
 def test_what_is_too_short_for_a_copy_is_an_error(length: int) -> None:
     with pytest.raises(ValueError, match=f"too short bytes={length}"):
         unpack_moved(memoryview(bytes(length)))
-
-
-@given(POSITIONS, st.integers(0, fmt.position(fmt.EPOCH_MAX, fmt.SEQUENCE_MASK)))
-def test_whatever_p_is_either_the_original_counts_or_its_copy(position: int, moved: int) -> None:
-    assert void(RING, position, moved) is not void(RETRY, position, moved)
-    assert not void(DEAD, position, moved)

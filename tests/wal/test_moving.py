@@ -215,6 +215,26 @@ def test_without_a_checkpoint_nothing_that_was_moved_is_lost_and_nothing_counts_
     assert set(left) <= set(got)
 
 
+def test_without_a_checkpoint_moved_records_count_though_an_older_slot_that_was_recycled_is_still_to_be_seen() -> None:
+    """Slots are used again last in, first out: what the headers tell of the oldest says nothing of what was moved."""
+    opened = Opened()
+    opened.fill_slot()
+    opened.fill_slot()
+    opened.append(b"newest")
+    opened.settle(opened.read())
+    assert opened.checkpoint() == 2
+    taken = opened.ring.spares._free.pop(0)  # the oldest life stays to be seen
+    left = sparse(opened)
+    make(opened, move(opened))
+    make(opened, move(opened))
+    opened.ring.spares._free.append(taken)
+    for _ in range(2):
+        opened.fill_slot()  # over the moved originals
+    disk = opened.disk.after_death()
+    disk.checkpoint.damage(0, bytes(disk.checkpoint.size()))
+    assert set(left) <= {position for position, _ in everything(Opened(disk))}
+
+
 def test_the_retry_ring_has_numbers_of_its_own() -> None:
     opened = Opened()
     sparse(opened)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Checkpoint, Copy, RingState
-from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, classify, plan, slot_bytes_of
+from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, classify, plan, slot_bytes_of, surviving
 from aiorecover.wal.suffix import Suspicion
 from tests.wal.rig import SLOT
 
@@ -266,11 +266,19 @@ def test_the_epoch_is_above_those_of_every_ring() -> None:
     assert made.epoch == 7
 
 
-def test_without_a_checkpoint_p_is_the_position_before_the_oldest_main_slot() -> None:
+def test_without_a_checkpoint_nothing_is_known_to_be_moved() -> None:
     main = [life(0, 9, epoch=3, first=21), life(1, 8, epoch=2, first=11, last=20)]
-    assert plan([BAD, BAD], main, [life(0, 1)]).moved == fmt.position(2, 10)
-    every = plan([BAD, BAD], [SlotFound(0, "blank")], [life(0, 1)])
-    assert every.moved == fmt.position(1, fmt.SEQUENCE_MASK) < fmt.position(every.epoch, 1)  # never what is to come
+    assert plan([BAD, BAD], main, [life(0, 1)]).moved == 0
+
+
+def test_what_survives_of_a_ring_is_told_by_seals_and_by_what_follows() -> None:
+    slots = [life(0, 5, first=11, last=20), life(1, 6, first=21), life(2, 8, first=31), life(3, 9, epoch=3, first=1)]
+    assert surviving(plan([copy(1), copy(2)], slots).main.lives) == [
+        (fmt.position(1, 11), fmt.position(1, 20)),
+        (fmt.position(1, 21), fmt.position(1, 30)),
+        (fmt.position(1, 31), fmt.position(1, fmt.SEQUENCE_MASK)),
+        (fmt.position(3, 1), fmt.position(3, fmt.SEQUENCE_MASK)),
+    ]
 
 
 def test_files_of_two_producers_are_refused_whichever_ring_they_stand_in() -> None:

@@ -618,23 +618,6 @@ def test_a_slot_that_holds_nothing_has_no_frames(tmp_path: Path) -> None:
 # -- the other rings -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("ring", "position", "up_to", "expected"),
-    [
-        ("ring", 1, 0, False),
-        ("ring", 5, 5, True),  # up to P the copies count
-        ("ring", 6, 5, False),
-        ("retry", 5, 5, False),
-        ("retry", 6, 5, True),  # beyond P the originals count
-        ("retry", 1, 0, True),
-        ("dead", 1, 5, False),
-        ("dead", 9, 5, False),
-    ],
-)
-def test_a_record_counts_in_one_ring_only(ring: str, position: int, up_to: int, expected: bool) -> None:
-    assert moved.void(ring, position, up_to) is expected
-
-
 def test_a_copy_knows_its_record_and_its_partition() -> None:
     prefix = moved.pack_moved(77, 3, b"")
     assert len(prefix) == 16
