@@ -227,9 +227,9 @@ def test_without_a_checkpoint_moved_records_count_though_an_older_slot_that_was_
     left = sparse(opened)
     make(opened, move(opened))
     make(opened, move(opened))
-    opened.ring.spares._free.append(taken)
-    for _ in range(2):
-        opened.fill_slot()  # over the moved originals
+    opened.ring.spares._free.insert(0, taken)
+    for _ in range(3):
+        opened.fill_slot()  # what was begun, and over the moved originals
     disk = opened.disk.after_death()
     disk.checkpoint.damage(0, bytes(disk.checkpoint.size()))
     assert set(left) <= {position for position, _ in everything(Opened(disk))}
