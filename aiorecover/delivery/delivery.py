@@ -16,7 +16,8 @@ from aiorecover.delivery.session import Session
 from aiorecover.errors import ClosedError
 from aiorecover.record import decode
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.ring import Entry, Ring
+from aiorecover.wal.ring import Ring
+from aiorecover.wal.run import Entry
 
 log = logging.getLogger("aiorecover.delivery")
 

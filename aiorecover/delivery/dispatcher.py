@@ -16,7 +16,7 @@ from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.router import Router, Topic
 from aiorecover.record import KEY, PARTITION, RECORD_ID_HEADER, TOPIC, record_ids
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.ring import Entry, Run
+from aiorecover.wal.run import Entry, Run
 from aiorecover.wal.suffix import SuffixRule, Word
 
 log = logging.getLogger("aiorecover.delivery")

@@ -13,7 +13,8 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal import scan
 from aiorecover.wal.checksum import crc32
 from aiorecover.wal.losses import Damage, Stretch
-from aiorecover.wal.ring import RECENT, Ring, Run
+from aiorecover.wal.ring import RECENT, Ring
+from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.suffix import Word
 

@@ -13,7 +13,8 @@ from aiorecover.delivery.sender import Sender
 from aiorecover.wal import format as fmt
 from aiorecover.wal import opening, reading, scan
 from aiorecover.wal.recovery import Plan, plan
-from aiorecover.wal.ring import Ring, Run
+from aiorecover.wal.ring import Ring
+from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
 
 __all__ = ["FAULTS", "plant"]

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from aiorecover.errors import RecoverError
 from aiorecover.wal import checkpoint as chk
 from aiorecover.wal import format as fmt
-from aiorecover.wal.ring import Entry
+from aiorecover.wal.run import Entry
 from tests.fuzz.damage import arbitrary, damaged
 from tests.fuzz.images import Image
 from tests.fuzz.program import Program

@@ -24,7 +24,8 @@ from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination
 from aiorecover.wal.moved import unpack_moved
 from aiorecover.wal.moving import Move
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.ring import Ring, Run
+from aiorecover.wal.ring import Ring
+from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.suffix import SuffixRule, Word
 from tests.protocols.oracle import ORDERED, Facts, Observation, Position, demand, flushed

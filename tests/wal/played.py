@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from aiorecover.wal.moved import Moved, unpack_moved
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.ring import Ring, Run
+from aiorecover.wal.ring import Ring
+from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.suffix import SuffixRule
 from tests.wal.ledger import Ledger, demand, lane_of

@@ -10,7 +10,8 @@ from aiorecover.wal import opening
 from aiorecover.wal import ring as ring_module
 from aiorecover.wal.directory import Directory, Files, Options
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.ring import Entry, Ring, Run
+from aiorecover.wal.ring import Ring
+from aiorecover.wal.run import Entry, Run
 from aiorecover.wal.storage import FileSystem
 from tests.wal.memory import SECTOR, FaultyFile
 

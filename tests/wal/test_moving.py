@@ -10,7 +10,7 @@ from aiorecover.wal.checkpoint import COPY_BYTES
 from aiorecover.wal.moved import NO_PARTITION, Moved, pack_moved, unpack_moved
 from aiorecover.wal.moving import Move, Rewrite
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.ring import Entry
+from aiorecover.wal.run import Entry
 from tests.wal.memory import broken, no_room
 from tests.wal.rig import SLOT, Disk, Opened, Position, found, read
 

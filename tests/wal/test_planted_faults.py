@@ -16,7 +16,8 @@ from aiorecover.wal import opening, reading
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination, RingState
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.recovery import Plan, plan
-from aiorecover.wal.ring import Ring, Run
+from aiorecover.wal.ring import Ring
+from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
 from tests.wal.ledger import Ledger, ViolationError, demand
 from tests.wal.memory import FaultyFile

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from aiorecover.wal import format as fmt
-from aiorecover.wal.ring import RECENT, Entry
+from aiorecover.wal.ring import RECENT
+from aiorecover.wal.run import Entry
 from aiorecover.wal.slot import Slot
 from tests.wal.interruption import Interruption
 from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing, take
