@@ -64,7 +64,7 @@ class Outcome:
     damaged_slots: set[int]
     live: list[tuple[int, int, int]]  # slot index, epoch, first sequence
     epoch: int
-    watermark: int  # of the checkpoint that counted; 0 without one
+    watermark: int  # of the checkpoint; 0 where a copy of it is lost
     accepted: list[Position] = dataclasses.field(default_factory=list)  # afterwards
     found_again: list[Position] = dataclasses.field(default_factory=list)
 
@@ -106,7 +106,10 @@ def _opened(disk: Disk, ring: bytes, checkpoint: bytes, *, goes_on: bool) -> Out
 
 def _watermark(checkpoint: bytes) -> int:
     parts = checkpoint[: chk.COPY_BYTES], checkpoint[chk.COPY_BYTES : 2 * chk.COPY_BYTES]
-    newest = max((chk.unpack(part) for part in parts), key=lambda copy: copy.generation).checkpoint
+    copies = [chk.unpack(part) for part in parts]
+    if any(copy.state != "valid" for copy in copies):
+        return 0  # the newest may be the one that is lost, and a later watermark with it
+    newest = max(copies, key=lambda copy: copy.generation).checkpoint
     return 0 if newest is None else newest.main.watermark
 
 
