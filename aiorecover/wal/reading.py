@@ -443,8 +443,7 @@ class Reader:
         if slot.header.epoch != epoch or self.expected > last:
             return False
         most = (slot.header.slot_bytes - fmt.RESERVED - self.offset) // fmt.FRAME_BYTES
-        if following is None or following.header.epoch != epoch:
-            last = min(last, self.expected + most - 1)  # more do not fit: they stood in a slot that is gone
+        last = min(last, self.expected + most - 1)  # more do not fit: they stood in a slot that is gone
         self._report(slot, self.expected, last, self.offset, stop=slot.header.slot_bytes - fmt.RESERVED)
         self.expected = last + 1
         return True

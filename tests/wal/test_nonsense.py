@@ -111,3 +111,20 @@ def test_the_records_of_a_whole_slot_that_is_gone_are_missing_at_the_start_of_an
     came = [position for position, _ in found(following.read())]
     assert missing(following.ring) == slots[gone]
     assert came == [position for slot in slots if slot != slots[gone] for position in slot]
+
+
+def test_a_forged_header_far_ahead_in_the_epoch_is_damage_and_no_crash() -> None:
+    """What it says is missing does not fit the slot before it, whose end a crash left open."""
+    opened = Opened()
+    opened.append(b"here")
+    life = opened.ring.live[0].header
+    disk = opened.disk.after_death()
+    far = dataclasses.replace(
+        life, ordinal=life.ordinal + 5, salt=life.salt ^ 0x1234_0000, first_sequence=50_042_685_120
+    )
+    disk.ring.allocate(0, 2 * SLOT)
+    disk.ring.damage(SLOT, fmt.pack_slot_header(far))
+    disk.ring.damage(2 * SLOT - fmt.RESERVED, fmt.pack_slot_header(far))
+    with Opened(disk) as following:
+        assert [record for _, record in found(following.read())] == [b"here"]
+        assert following.ring.losses.missing == 50_042_685_120 - 2
