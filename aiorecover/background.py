@@ -169,6 +169,5 @@ class Background:
                     log.warning("no room for another slot error=%s", error)
                 self.full = True
             else:
-                if self.full:  # somebody else made the room: delivery did not wake who waits for it
-                    self._on_room()
                 self.full = False
+                self._on_room()  # somebody else may have made the room: delivery does not wake who waits for it then

@@ -64,11 +64,11 @@ class Opened:
         with contextlib.suppress(TimeoutError, DeliveryError):
             async with asyncio.timeout(limit * CLOSE_SHARE):
                 await self.delivery.flush()
-        await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.background.stop(), "the background loops")
-        await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.delivery.close(), "the kafka session")
+        ended = await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.background.stop(), "the background loops")
+        ended &= await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.delivery.close(), "the kafka session")
         self.delivery.reports.close()  # whatever became of the session: nobody waits for ever
         await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.commit.close(), "the last group commit")
-        await self._last_checkpoint(max(CLOSE_AT_LEAST, until - loop.time()))
+        await self._last_checkpoint(max(CLOSE_AT_LEAST, until - loop.time()), closed=ended)
         left = self.directory.ring.pending() + self.directory.ring.unread()
         self._left = self.statistics("stopped")
         await self._close(max(CLOSE_AT_LEAST, until - loop.time()))
@@ -80,10 +80,11 @@ class Opened:
             )
         return left
 
-    async def _last_checkpoint(self, limit: float) -> None:
+    async def _last_checkpoint(self, limit: float, *, closed: bool) -> None:
+        """``closed``: nothing is stored or settled any more; what was given up while closing may still do so."""
         try:
             async with asyncio.timeout(limit):
-                await self.background.checkpoint(closed=True)
+                await self.background.checkpoint(closed=closed)
         except Exception as error:  # noqa: BLE001 - the directory is recovered from what is durable
             log.warning("no last checkpoint: the next start reads more error=%r", error)
 
@@ -134,8 +135,8 @@ async def opening(keeper: Keeper, options: Options) -> Directory:
         raise
 
 
-async def _within(limit: float, closing: Coroutine[Any, Any, None], what: str) -> None:
-    """Wait for ``closing``, but no longer: what still hangs then is left behind with a warning."""
+async def _within(limit: float, closing: Coroutine[Any, Any, None], what: str) -> bool:
+    """Wait for ``closing``, but no longer: what still hangs then is left behind with a warning. Whether it ended."""
     task = asyncio.create_task(closing)
     await asyncio.wait({task}, timeout=limit)
     if not task.done():
@@ -143,6 +144,8 @@ async def _within(limit: float, closing: Coroutine[Any, Any, None], what: str) -
         log.warning("closing took too long and was given up what=%s limit_s=%.1f", what, limit)
     elif not task.cancelled() and (error := task.exception()) is not None:
         log.warning("closing failed what=%s error=%r", what, error)
+        return False
+    return task.done()
 
 
 def _close_opened(opening: "asyncio.Future[Directory]") -> None:

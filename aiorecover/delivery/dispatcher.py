@@ -120,9 +120,7 @@ class Dispatcher:
             self._held = run
             self._want(run)
             return moved
-        if run is not None and run.words is not None:
-            run = self._judged(run, catching=())
-        done = self._dispatch(run, catching=()) if run is not None else 0
+        done = self._dispatch_any(run, catching=()) if run is not None else 0
         self._held = run.behind(done) if run is not None else None
         if self._failure is not None:
             failure, self._failure = self._failure, None
@@ -136,26 +134,25 @@ class Dispatcher:
 
     # -- after a power cut -------------------------------------------------------------------------------------------
 
-    def _judged(self, run: Run, catching: "tuple[Behind, ...]") -> Run | None:
-        """What of a run with suspect settle words has to be delivered (the lane suffix rule); the rest is done.
+    def _dispatch_suspects(self, run: Run, catching: "tuple[Behind, ...]") -> int:
+        """As `_dispatch`, of a run with suspect settle words: only what has to be delivered (the lane suffix rule).
 
-        Records that are passed over are judged by the reader that comes back for them.
+        One record after the other: what falls behind here decides what the records behind it are. Records that are
+        passed over are judged by the reader that comes back for them, so none is judged, and dismissed, twice.
         """
-        keep, reopen, dismissed = [], [], 0
         for number, word in enumerate(run.words or ()):
             needed = self._needed(run.records[number], word, catching)
-            if needed:  # also where a settle word stands that does not count any more: others go by it
-                reopen.append(run.places[number])
             if needed is False:
-                dismissed += 1
-            else:
-                keep.append(number)
-        self.reader.reopen(run.slot, reopen)
-        self.reader.dismiss(run.slot, dismissed)
-        judged = run.pick(keep)
-        if judged is not None:
-            judged.words = None
-        return judged
+                self.reader.dismiss(run.slot, 1)
+                continue
+            if needed:  # also where a settle word stands that does not count any more: others go by it
+                self.reader.reopen(run.slot, [run.places[number]])
+            one = run.pick([number])
+            if one is not None:
+                one.words = None
+                if self._dispatch(one, catching) == 0:
+                    return number
+        return len(run)
 
     def _needed(self, record: Any, word: Word, catching: "tuple[Behind, ...]") -> bool | None:
         """Whether a suspect record has to be delivered; None while that cannot be told."""
@@ -164,10 +161,11 @@ class Dispatcher:
         name, key, partition = record[TOPIC], record[KEY], record[PARTITION]
         if self.behind and self._passes_over(name, partition, catching):
             return None
-        if key is None and partition is None:
-            return self._rule.needed(None, word)
         lane = self.router.lane(self.router.topic(name), key, partition)
-        return None if lane is None else self._rule.needed((name, lane.partition), word)
+        if lane is None:
+            return None
+        alone = key is None and partition is None
+        return self._rule.needed(None if alone else (name, lane.partition), word)
 
     async def _rest(self) -> None:
         """Wait for records, room, or the moment to hand over what lingers."""
@@ -201,6 +199,9 @@ class Dispatcher:
     @property
     def _full(self) -> bool:
         return self.closed_bytes >= BATCH_BYTES
+
+    def _dispatch_any(self, run: Run, catching: "tuple[Behind, ...]") -> int:
+        return self._dispatch(run, catching) if run.words is None else self._dispatch_suspects(run, catching)
 
     def _dispatch(self, run: Run, catching: "tuple[Behind, ...]") -> int:  # noqa: C901 - one loop
         """Put records into their lanes' batches; how many were dealt with before one found no room.
@@ -387,11 +388,9 @@ class Dispatcher:
                     self._caught_up()
                 return True
             held = self._of_these(run, catching)
-            if held is not None and held.words is not None:
-                held = self._judged(held, tuple(catching))
             if held is None:
                 return True
-        done = self._dispatch(held, tuple(catching))
+        done = self._dispatch_any(held, tuple(catching))
         self._catch_held = held.behind(done)
         return done > 0
 

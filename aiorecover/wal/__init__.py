@@ -127,7 +127,7 @@ Operations
     grow        A slot at a time, up to ``wal_max_bytes`` and down to ``wal_min_free_bytes``; full and not full again
                 are two marks (`room`). The retry and the dead ring have a slot reserved from the opening on, so that a
                 full disk cannot keep the main ring from being freed. A full ring whose one slot holds nothing any more
-                gives up that slot.
+                gives up that slot, once no reader stands in it.
     shrink      Free slots at the end of the file that nobody needed for a minute are cut off. A durable checkpoint
                 covers them and knows an ordinal above theirs; nothing maps them; one thread changes file sizes.
     sync        One at a time. Publishers who wait (``fsync="always"``) are released only by one that began after their

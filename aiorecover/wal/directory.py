@@ -129,6 +129,8 @@ class Directory:
             WalError: and from then on nothing is accepted or recycled (I7).
 
         """
+        if checkpoint.moved < self.checkpoint.moved:  # captured before a move that was made meanwhile
+            checkpoint = msgspec.structs.replace(checkpoint, moved=self.checkpoint.moved)
         try:
             for ring in self.rings:
                 ring.sync()

@@ -23,6 +23,7 @@ log = logging.getLogger("aiorecover.wal")
 WINDOW = 128 * 1024  # about 600 records: parsing and dispatching one window takes 1-2 ms of the loop
 READ_AHEAD = 2 * 1024 * 1024  # the kernel fetches this much while we work on a window
 READ_ATTEMPTS = 5  # how often a place that cannot be read is asked for, a second apart, before it counts as damaged
+OUTAGE_ATTEMPTS = 60  # the same where not a single page around it can be read: a device may be away for a minute
 PAGE = 4096  # what is given up around a place that cannot be read
 BAD_PAGES = 64  # in one piece, before the rest of it is given up too: each may take the disk half a minute
 FIRST_PIECE = 4 * 1024  # looked through first behind a damaged place: most often a page or a sector is gone
@@ -63,7 +64,7 @@ class Reader:
         self._suspects = suspects
         self._everything = False  # settled frames, too
         self._stays = False  # in the slot where it was begun
-        self._failures = 0  # in a row, of reading at this place
+        self._failures: dict[int, int] = {}  # file offset of a read that failed in this slot, how often
         self._buffer = memoryview(bytearray(WINDOW))
         self._window = (0, 0)  # file offsets within the slot that the buffer holds
         self.slot: Slot | None = None
@@ -231,6 +232,7 @@ class Reader:
         self.expected = slot.header.first_sequence
         self._window = (0, 0)
         self._dead_end = 0
+        self._failures.clear()
 
     def _report_between(self, slot: Slot, following: Slot) -> None:
         """A whole slot is gone: the sequences of one epoch do not join, or those of the next one do not start at 1."""
@@ -374,13 +376,13 @@ class Reader:
         file = self._ring.file
         try:
             count = file.read_into(buffer, where)
-        except WalIOError:
-            self._failures += 1
-            if self._failures < READ_ATTEMPTS:
-                raise
+        except WalIOError as error:
+            failure = error
         else:
-            self._failures = 0
             return count
+        failures = self._failures[where] = self._failures.get(where, 0) + 1
+        if failures < READ_ATTEMPTS:
+            raise failure
         bad = 0
         for at in range(0, len(buffer), PAGE):
             page = buffer[at : at + PAGE]
@@ -392,6 +394,8 @@ class Reader:
             except WalIOError:
                 bad += 1
                 page[:] = bytes(len(page))
+        if bad * PAGE >= len(buffer) and failures < OUTAGE_ATTEMPTS:
+            raise failure  # not a single page: the device is away, rather than damaged
         return len(buffer)
 
     def _whole_frame(self, offset: int, start: int, stop: int) -> int | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from aiorecover.errors import WalFullError
-from aiorecover.wal.room import Room
+from aiorecover.wal.room import KEEP_FREE, Room
 
 Spare = tuple[int, int, Any]
 """index, salt of the life before, mapping"""
@@ -104,7 +104,7 @@ class Spares:
         self._ready.append(spare)
 
     def release(self, index: int, salt: int) -> None:
-        """A slot was recycled; it is the first to be used again: its pages are still in memory."""
+        """A slot was recycled."""
         self._free.append((index, salt))
 
     def shrink(self) -> int:
@@ -116,7 +116,7 @@ class Spares:
             free = {index for index, _ in self._free}
             count = self._room.superfluous(free=len(free), used=self.allocated - self.free)
             last = self._slots
-            while count > self._slots - last and last - 1 in free:
+            while count > self._slots - last and (last - 1 in free or last - 1 in self._unallocated):
                 last -= 1
             if last < self._slots:
                 self._cut(last)
@@ -155,8 +155,16 @@ class Spares:
                 raise self._no_room(free_bytes)
             if new:
                 return self._grow(), 0
-            with suppress(IndexError):  # a signal handler took it meanwhile: look again
-                return self._free.pop()
+            with suppress(IndexError, ValueError):  # a signal handler took it meanwhile: look again
+                return self._next_free()
+
+    def _next_free(self) -> tuple[int, int]:
+        """The slot freed last: its pages are still in memory. Of many the first in the file, so that it can shrink."""
+        if len(self._free) <= KEEP_FREE:
+            return self._free.pop()
+        first = min(self._free)
+        self._free.remove(first)
+        return first
 
     def _map(self, index: int) -> Any:
         size = self.limits.slot_bytes

@@ -624,3 +624,60 @@ def test_a_record_that_cannot_be_decoded_is_handed_out_as_such(error: Exception)
     assert isinstance(records[1], Undecodable)
     assert str(error) in repr(records[1])
     assert missing(following.ring) == []
+
+
+# -- places that cannot be read --------------------------------------------------------------------------------------
+
+
+def patiently(opened: Opened, tries: int) -> tuple[list[bytes], int]:
+    """Records that come within so many tries, and how many of them failed."""
+    records: list[bytes] = []
+    failed = 0
+    for _ in range(tries):
+        try:
+            run = opened.reader.take(1000)
+        except WalIOError:
+            failed += 1
+            continue
+        if run is None:
+            break
+        records += run.records
+    return records, failed
+
+
+def test_a_bad_sector_deep_in_a_large_record_is_given_up_and_the_rest_is_read() -> None:
+    opened = Opened(Disk(slot_bytes=LARGE_SLOT))
+    opened.append(b"a" * 100, b"b" * 300_000, b"c" * 100)
+    disk = opened.disk.after_death()
+    disk.ring.stored.fail_reads(fmt.FIRST_FRAME + 200_000, 1)
+    following = Opened(disk)
+    records, failed = patiently(following, 50)
+    assert (records, failed > 0) == ([b"a" * 100, b"c" * 100], True)
+    assert missing(following.ring) == [(1, 2)]
+
+
+def test_a_device_that_is_away_for_a_while_costs_nothing() -> None:
+    opened = Opened()
+    for _ in range(5):
+        opened.fill_slot()
+    following = Opened(opened.disk.after_death())
+    following.disk.ring.before["read"] = broken
+    records, failed = patiently(following, 20)
+    assert (records, failed) == ([], 20)
+    del following.disk.ring.before["read"]
+    records, failed = patiently(following, 100)
+    assert (records, failed) == (list(opened.accepted.values()), 0)
+    assert missing(following.ring) == []
+
+
+def test_two_places_that_cannot_be_read_are_each_given_their_time() -> None:
+    opened = Opened(Disk(slot_bytes=LARGE_SLOT))
+    opened.append(*[b"%d" % number * 40_000 for number in range(4)])
+    disk = opened.disk.after_death()
+    places = [slot.file_offset + place * 4 + 8192 for slot, place, _, _ in opened.read()]  # no page of another record
+    for place in (places[0], places[2]):
+        disk.ring.stored.fail_reads(place, 1)
+    following = Opened(disk)
+    records, _ = patiently(following, 60)
+    assert [record[:1] for record in records] == [b"1", b"3"]
+    assert missing(following.ring) == [(1, 1), (1, 3)]

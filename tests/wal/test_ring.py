@@ -12,6 +12,7 @@ import pytest
 
 from aiorecover.errors import RecordTooLargeError, WalError, WalFullError, WalIOError
 from aiorecover.wal import format as fmt
+from aiorecover.wal import room
 from aiorecover.wal import slot as slot_module
 from aiorecover.wal.recovery import classify
 from aiorecover.wal.ring import MARGIN, RECENT, RECENT_BYTES
@@ -659,3 +660,25 @@ def test_the_newest_records_are_kept_within_a_bound() -> None:
         assert min(int(record) for record in opened.ring.recent if record is not None) == RECENT + 11
         assert read(opened.reader)[-1][2] == RECENT * 2 + 11
         assert len(opened.ring.recent) == len(opened.ring.recent_places) == RECENT
+
+
+def test_a_ring_shrinks_past_a_slot_that_found_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "IDLE_LOOKS", 1)
+    with Opened() as opened:
+        full_slots(opened, 20)
+        opened.disk.ring.before["allocate"] = no_room
+        opened.fill_slot()  # of what was begun
+        with pytest.raises(WalFullError):
+            opened.fill_slot()
+        opened.disk.ring.before.clear()
+        for _ in range(2):  # the second time, what is written to stands at the beginning of the file
+            opened.settle(opened.read())
+            opened.checkpoint()
+            opened.fill_slot()
+            opened.append(b"f" * 500)
+        opened.settle(opened.read())
+        opened.checkpoint()
+        before = opened.ring.spares.allocated
+        while opened.ring.spares.shrink():
+            pass
+        assert opened.ring.spares.allocated < before / 2

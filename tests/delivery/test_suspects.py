@@ -1,0 +1,94 @@
+"""Suspect records beside topics that are not known yet: each is judged once, and none is settled before its turn."""
+
+import asyncio
+
+import pytest
+
+from aiorecover import record as rec
+from aiorecover.delivery import dispatcher as dispatcher_module
+from aiorecover.delivery.dispatcher import Dispatcher
+from aiorecover.delivery.router import Router
+from aiorecover.wal.reading import Reader
+from tests.wal.rig import Opened, found
+
+pytestmark = pytest.mark.asyncio
+
+
+def encoded(topic: str, key: bytes | None, value: bytes) -> bytes:
+    return rec.encode((topic, key, value, None, 1, None, None, None))
+
+
+class After:
+    """A power cut took nothing; the next life knows topic x, and not yet topic t."""
+
+    def __init__(self, opened: Opened):
+        disk = opened.disk.after_death()
+        disk.boots += 1  # every settle word is suspect
+        self.opened = Opened(disk)
+        self.known: dict[str, set[int]] = {"x": {0}}
+        self.router = Router(self._partitions, self._partitions, lambda _: None, None)
+        self.dispatcher = Dispatcher(
+            Reader(self.opened.ring, rec.decode, suspects=True),
+            self.router,
+            codec=0,
+            batch_bytes=16 * 1024,
+            linger=0.0,
+            answered=lambda: True,
+            deliver=lambda _: None,
+            refuse=lambda *_: None,
+            on_idle=lambda: None,
+        )
+
+    def _partitions(self, topic: str) -> frozenset[int]:
+        return frozenset(self.known.get(topic, ()))
+
+    def learn(self) -> None:
+        self.known["t"] = {0}
+        self.router.refresh()
+        self.dispatcher.start_catching_up()
+
+    def go_on(self) -> None:
+        while self.dispatcher.step():
+            pass
+
+    def dispatched(self, topic: str) -> int:
+        lane = self.router.topics[topic].lanes.get(0)
+        return lane.open.count if lane is not None and lane.open is not None else 0
+
+
+async def test_a_settled_record_behind_one_that_waits_for_its_topic_is_dismissed_once() -> None:
+    """Dismissed twice it would free the slot, and with it the record that waits."""
+    opened = Opened()
+    opened.append(encoded("t", b"k", b"waits"), encoded("t", None, b"settled"))
+    opened.fill_slot(encoded("x", b"k", b"X"))
+    entries = opened.read()
+    opened.append(encoded("x", b"k", b"X"))
+    opened.settle(entries[1:])
+    opened.directory.sync()
+    opened.checkpoint()
+    after = After(opened)
+    after.go_on()
+    after.learn()
+    after.go_on()
+    slot = after.opened.ring.live[0]
+    assert (after.dispatched("t"), slot.unsettled, slot.done) == (1, 1, False)
+    assert after.opened.checkpoint() == 0
+    left = [rec.decode(memoryview(payload)) for _, payload in found(after.opened.dies().read())]
+    assert [record[rec.VALUE] for record in left][:1] == [b"waits"]
+
+
+async def test_what_is_held_for_want_of_room_is_judged_when_its_topic_is_known() -> None:
+    opened = Opened()
+    opened.append(encoded("x", b"k", b"waits"), encoded("t", b"k", b"old"), encoded("t", b"k", b"new"))
+    opened.settle(opened.read()[1:])
+    opened.directory.sync()
+    after = After(opened)
+    after.dispatcher.closed_bytes = dispatcher_module.BATCH_BYTES
+    for _ in range(3):
+        after.dispatcher.step()
+    after.learn()
+    after.dispatcher.closed_bytes = 0
+    after.go_on()
+    await asyncio.sleep(0)
+    assert (after.dispatched("x"), after.dispatched("t")) == (1, 0)
+    assert after.opened.ring.pending() == 1
