@@ -17,7 +17,7 @@ from aiorecover.wal.directory import CHECKPOINT, Directory, Files, Options
 from aiorecover.wal.instance import lock_instance, make_wal_dir
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.moving import void_copies
-from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, classify, plan, slot_bytes_of, surviving
+from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, classify, first_headers, plan, slot_bytes_of, surviving
 from aiorecover.wal.ring import MARGIN, Ring
 from aiorecover.wal.spares import Limits
 from aiorecover.wal.storage import StorageFile
@@ -69,7 +69,7 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
     """The directory as its files say; from here on they are its own."""
     checkpoint_file = CheckpointFile(files.checkpoint)
     rings = (files.ring, files.retry, files.dead)
-    headers = (header for ring in rings for header in _possible_headers(ring))
+    headers = (header for ring in rings for header in first_headers(ring.read))
     slot_bytes = slot_bytes_of(checkpoint_file.copies, headers, options.slot_bytes)
     boot_id = options.file_system.boot_id()
     try:
@@ -175,14 +175,6 @@ def _destination(path: Path, stored: Destination, name: str | None) -> Destinati
         return Destination(cluster_id=stored.cluster_id, name=name)
     message = "the directory belongs to another producer name: use its name, or another wal_dir or instance"
     raise WalDestinationError(f"{message} path={path} stored={stored.name!r} name={name!r}")
-
-
-def _possible_headers(ring: StorageFile) -> Iterator[fmt.SlotHeader | None]:
-    """Headers where a ring of any slot size would have its first ones; only asked without a checkpoint."""
-    yield fmt.unpack_slot_header(ring.read(0, fmt.HEADER_BYTES).ljust(fmt.HEADER_BYTES, b"\0"))
-    for power in range(14, 31):
-        for offset in ((1 << power) - fmt.RESERVED, 1 << power):
-            yield fmt.unpack_slot_header(ring.read(offset, fmt.HEADER_BYTES).ljust(fmt.HEADER_BYTES, b"\0"))
 
 
 def _restore_length(ring: StorageFile, slot_bytes: int) -> None:

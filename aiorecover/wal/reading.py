@@ -51,7 +51,7 @@ class Reader:
     reader, started by `behind` or `inside`, reads a part again and counts nothing.
 
     With ``suspects`` it also gives the settled frames whose words may be wrong (see `suffix`), in runs with ``words``.
-    Whoever takes them owes an answer for each: `Ring.reopen` or `Ring.dismiss`.
+    Whoever takes them owes an answer for each: `reopen` or `dismiss`.
     """
 
     def __init__(
@@ -116,8 +116,7 @@ class Reader:
 
     def reopen(self, slot: Slot, places: Sequence[int]) -> None:
         """Suspect frames have to be delivered again: from now on they wait, whatever their words said."""
-        if places:
-            self._ring.reopen(slot, places)
+        self._ring.reopen(slot, places)
 
     def dismiss(self, slot: Slot, count: int) -> None:
         """Suspect frames are done, as their words said."""

@@ -75,7 +75,7 @@ What comes of the frames that are settled, by their settle words
                 delivered again. again: all are, but for what the checkpoint's watermark covers.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from aiorecover.errors import WalCorruptError
@@ -152,6 +152,16 @@ def classify(index: int, head: bytes, end: bytes) -> SlotFound:
     seals = [fmt.unpack_seal(part[fmt.SEAL_OFFSET :], header.salt) for part in (head, end)]
     fitting = (seal for seal in seals if seal is not None and fmt.seal_fits(seal, header))
     return SlotFound(index, "live", header, next(fitting, None))
+
+
+def first_headers(read: Callable[[int, int], bytes]) -> Iterator[fmt.SlotHeader | None]:
+    """Headers where a ring of any slot size would have its first ones; ``read`` takes offset and length.
+
+    Only asked where no checkpoint tells the size.
+    """
+    powers = range(fmt.SLOT_BYTES_MIN.bit_length() - 1, fmt.SLOT_BYTES_MAX.bit_length())
+    for place in (0, *(place for power in powers for place in ((1 << power) - fmt.RESERVED, 1 << power))):
+        yield fmt.unpack_slot_header(read(place, fmt.HEADER_BYTES).ljust(fmt.HEADER_BYTES, b"\0"))
 
 
 def slot_bytes_of(copies: Iterable[Copy], headers: Iterable[fmt.SlotHeader | None], default: int) -> int:

@@ -379,13 +379,8 @@ class Ring:
         """Whether a record of this epoch is done; after `close`, as far as the last watermark tells."""
         if self._closed_at is not None:
             return fmt.position(self.epoch, sequence) <= self._closed_at
-        first = bisect_right(self.live, (self.epoch, sequence), key=_first_of) - 1
-        if first < 0:
-            return True
-        slot = self.live[first]
-        if slot.header.epoch != self.epoch or slot.words is None:
-            return True
-        return slot.words[place] == slot.done_word
+        slot = self._find(sequence)
+        return slot is None or slot.words is None or slot.words[place] == slot.done_word
 
     def slot_of(self, sequence: int) -> Slot:
         """The slot that holds a frame of this epoch.
@@ -394,10 +389,14 @@ class Ring:
             KeyError: it was recycled, or never stored.
 
         """
-        for slot in reversed(self.live):
-            if slot.header.epoch == self.epoch and slot.header.first_sequence <= sequence <= self._sequence:
-                return slot
-        raise KeyError(sequence)
+        slot = self._find(sequence)
+        if slot is None or sequence > self._sequence:
+            raise KeyError(sequence)
+        return slot
+
+    def _find(self, sequence: int) -> Slot | None:
+        at = bisect_right(self.live, (self.epoch, sequence), key=_first_of) - 1
+        return self.live[at] if at >= 0 and self.live[at].header.epoch == self.epoch else None
 
     def is_suspect(self, slot: Slot) -> bool:
         """Whether settle words in it may be wrong."""
@@ -405,9 +404,7 @@ class Ring:
 
     def reopen(self, slot: Slot, places: Sequence[int]) -> None:
         """Suspect frames that a reader gave have to be delivered again: they wait, whatever their words said."""
-        self.map_for_settling(slot)
-        for place in places:
-            slot.words[place] = slot.open_word  # type: ignore[index]
+        self._store_words(slot, places, slot.open_word)
 
     def dismiss(self, slot: Slot, count: int) -> None:
         """Suspect frames that a reader gave are done, as their words said."""
@@ -416,11 +413,14 @@ class Ring:
 
     def mark_void(self, slot: Slot, places: Sequence[int]) -> None:
         """Copies that no reader has counted yet never count."""
+        self._store_words(slot, places, slot.void_word)
+
+    def _store_words(self, slot: Slot, places: Sequence[int], word: int) -> None:
         if not places:
             return
         self.map_for_settling(slot)
         for place in places:
-            slot.words[place] = slot.void_word  # type: ignore[index]
+            slot.words[place] = word  # type: ignore[index]
 
     def take_back(self, slot: Slot, place: int) -> None:
         """A copy of this life never counts, whether it was settled meanwhile or not."""

@@ -19,7 +19,7 @@ from aiorecover.wal.directory import CHECKPOINT, LOCK
 from aiorecover.wal.instance import LOST_FOUND
 from aiorecover.wal.losses import Damage
 from aiorecover.wal.moved import DEAD, RETRY, RING
-from aiorecover.wal.recovery import Plan, SlotFound, plan, slot_bytes_of
+from aiorecover.wal.recovery import Plan, SlotFound, first_headers, plan, slot_bytes_of
 from aiorecover.wal.storage import OPERATING_SYSTEM, ForeignFile, StorageFile, lock_identity, names_in
 from aiorecover.wal.walk import RETRIES, FrameView, RecycledError, SlotView, SlotWalk, look_at
 
@@ -38,7 +38,6 @@ __all__ = [
 ]
 
 PROC_LOCKS = Path("/proc/locks")
-SLOT_POWERS = range(14, 31)  # where a first header is looked for when no checkpoint tells the slot size
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +222,7 @@ class View:
         file = self._file
         if file is None:
             return 0
-        found = slot_bytes_of(self._copies, _first_headers(file), 0)
+        found = slot_bytes_of(self._copies, first_headers(file.read), 0)
         if not found and any(file.read(0, fmt.RESERVED)):
             message = "neither checkpoint nor ring can be read: restore the files from a copy"
             raise WalCorruptError(f"{message} path={self.path} ring={self.ring}")
@@ -425,10 +424,3 @@ def _flushed_in(slot: SlotFound, following: SlotFound | None, flushed: int) -> i
 
 def _newest(copies: Iterable[Copy]) -> Checkpoint | None:
     return max(copies, key=lambda copy: copy.generation).checkpoint
-
-
-def _first_headers(file: StorageFile) -> Iterator[fmt.SlotHeader | None]:
-    """Headers where a ring of any slot size would have its first ones."""
-    places = [0, *(place for power in SLOT_POWERS for place in ((1 << power) - fmt.RESERVED, 1 << power))]
-    for place in places:
-        yield fmt.unpack_slot_header(file.read(place, fmt.HEADER_BYTES).ljust(fmt.HEADER_BYTES, b"\0"))
