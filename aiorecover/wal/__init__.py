@@ -114,7 +114,8 @@ Operations
     roll        The full slot is sealed at both ends, then the next slot's header is stored, the copy at the end first,
                 then its first frame. Slots are allocated by posix_fallocate ahead of need.
     settle      The frame's settle word, in the page cache.
-    checkpoint  Captured on the loop; then fdatasync of the rings, write and fdatasync of the older copy (I4).
+    checkpoint  Captured on the loop; then fdatasync of the rings, write and fdatasync of the older copy (I4). It takes
+                nothing back of what the one before says of the rings and of P, whenever it was captured.
     recycle     Oldest first, what a durable checkpoint covers (I1). The slot keeps its bytes until its next life.
     move        The oldest slot, once only stalled lanes wait for what it holds, and copying it gains space
                 (`compaction`): its unsettled frames are copied to the retry ring, the retry ring is flushed, and then a
@@ -123,7 +124,8 @@ Operations
                 checkpoint knows of the retry ring, and the next opening marks them settled, or the checkpoint after it
                 would bring them to life. A record in flight meanwhile is settled in both places.
     rewrite     The retry ring, once under half of it is unsettled: copied to its own end, flushed, and made by a
-                checkpoint whose retry watermark covers the originals.
+                checkpoint whose retry watermark covers the originals. As in a move, what is settled meanwhile is
+                settled in both places, or gets no copy any more.
     grow        A slot at a time, up to ``wal_max_bytes`` and down to ``wal_min_free_bytes``; full and not full again
                 are two marks (`room`). The retry and the dead ring have a slot reserved from the opening on, so that a
                 full disk cannot keep the main ring from being freed. A full ring whose one slot holds nothing any more

@@ -53,6 +53,14 @@ class RingState(msgspec.Struct, frozen=True, omit_defaults=True):
     next_ordinal: int = 1
     flushed: int = 0
 
+    def after(self, durable: "RingState") -> "RingState":
+        """The same, with what is known already: none of the three ever falls."""
+        return RingState(
+            watermark=max(self.watermark, durable.watermark),
+            next_ordinal=max(self.next_ordinal, durable.next_ordinal),
+            flushed=max(self.flushed, durable.flushed),
+        )
+
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """What a directory knows durably.
@@ -80,6 +88,19 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     def watermark(self) -> int:
         """Of the main ring; what was moved counts as done there."""
         return self.main.watermark
+
+    def after(self, durable: "Checkpoint") -> "Checkpoint":
+        """The same, taking nothing back of what ``durable``, the one written before, says of the rings.
+
+        It may have been captured before a move or a rewriting was made, or before the rings were told of that.
+        """
+        return msgspec.structs.replace(
+            self,
+            main=self.main.after(durable.main),
+            retry=self.retry.after(durable.retry),
+            dead=self.dead.after(durable.dead),
+            moved=max(self.moved, durable.moved),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,8 +129,7 @@ class Directory:
             WalError: and from then on nothing is accepted or recycled (I7).
 
         """
-        if checkpoint.moved < self.checkpoint.moved:  # captured before a move that was made meanwhile
-            checkpoint = msgspec.structs.replace(checkpoint, moved=self.checkpoint.moved)
+        checkpoint = checkpoint.after(self.checkpoint)
         try:
             for ring in self.rings:
                 ring.sync()

@@ -8,9 +8,9 @@
 
 A crash before step 3 leaves copies that do not count. The next opening marks them void (`void_copies`): they stand
 behind what the newest checkpoint knows of the retry ring. Left as they are, the next checkpoint would bring them to
-life. A move that fails marks its own. Void is more than settled: after a power cut the lane suffix rule delivers
-settled frames again, and void ones never. So those are marked, too, whose originals were settled before the move was
-made.
+life. A move that fails marks its own; not one whose checkpoint failed: perhaps the disk has it, and then only its
+copies count. Void is more than settled: after a power cut the lane suffix rule delivers settled frames again, and void
+ones never. So those are marked, too, whose originals were settled before the move was made.
 
 The retry ring is rewritten in the same way (`Rewrite`), once most of it is settled: copied to its own end, flushed, and
 a checkpoint whose retry watermark covers the originals makes the copies count in their place.
@@ -60,7 +60,8 @@ class Move:
         try:
             for sequence, place, payload in zip(run.sequences, run.places, run.records, strict=True):
                 position = fmt.position(self.slot.header.epoch, sequence)
-                self._copy(position, place, payload)
+                if self.slot.waits(place):  # it may have been settled since the reader's window was filled
+                    self._copy(position, place, payload)
         except BaseException:
             self.abandon()
             raise
@@ -90,7 +91,8 @@ class Rewrite:
     """The retry ring copied to its own end, so that the slots before can be freed; used like a `Move`.
 
     The originals count until a durable checkpoint's retry watermark covers them (``next_checkpoint(rewritten=…)``),
-    the copies from then on. Nobody else may append meanwhile.
+    the copies from then on. Nobody else may append meanwhile. Where settle words are suspect, all suspect slots of the
+    main ring have to be read before: the lane suffix rule finds in the originals that a lane was delivered again.
     """
 
     def __init__(self, retry: Ring) -> None:
@@ -102,7 +104,8 @@ class Rewrite:
         """
         self.copies_from = retry.last_position
         self._retry = retry
-        self._slots = list(retry.live)
+        self._originals = [slot for slot in retry.live if not slot.moved]  # others wait for a reader to leave them
+        self._slots = list(self._originals)
         retry.go_on()
         self._reader: Reader | None = None
         self._copies: list[tuple[Slot, int]] = []
@@ -126,7 +129,8 @@ class Rewrite:
             return False
         try:
             for place, payload in zip(run.places, run.records, strict=True):
-                self._copy(run.slot, place, payload)
+                if run.slot.waits(place):  # as in a move
+                    self._copy(run.slot, place, payload)
         except BaseException:
             self.abandon()
             raise
@@ -142,7 +146,7 @@ class Rewrite:
         """The copies must never count."""
         if self._reader is not None:
             self._reader.close()
-        for slot in self._retry.live:
+        for slot in self._originals:
             slot.copies.clear()
         for slot, place in self._copies:
             self._retry.take_back(slot, place)

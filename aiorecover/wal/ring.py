@@ -427,7 +427,7 @@ class Ring:
         if slot not in self.live:  # all in it was settled, and it was recycled
             return
         self.map_for_settling(slot)
-        waits = slot.words[place] == slot.open_word  # type: ignore[index]
+        waits = slot.waits(place)
         slot.words[place] = slot.void_word  # type: ignore[index]
         if waits:
             slot.unsettled -= 1

@@ -85,6 +85,10 @@ class Slot:
         """Everything in it is settled, and nothing more will come."""
         return self.sealed and self.complete and self.unsettled == 0
 
+    def waits(self, place: int) -> bool:
+        """Whether the frame there is not settled; nothing waits in a slot that is not mapped any more."""
+        return self.words is not None and self.words[place] == self.open_word
+
     @property
     def first_position(self) -> int:
         """Position of the first frame."""

@@ -260,6 +260,31 @@ def test_a_record_that_was_delivered_before_its_move_failed_is_settled_once() ->
     assert everything(opened.dies()) == waiting(opened, left[2:])
 
 
+def test_a_record_that_is_settled_between_two_steps_of_a_move_gets_no_copy() -> None:
+    opened = Opened()
+    left = sparse(opened)
+    entries = in_slot(opened)
+    moving = Move(opened.ring, opened.directory.retry, opened.ring.live[0])
+    opened.directory.copies_from = moving.copies_from
+    moving.step(1)
+    opened.settle(entries)
+    while not moving.step(1):
+        pass
+    assert len(moving.slot.copies) == 0
+    make(opened, moving)
+    assert everything(opened.dies()) == waiting(opened, left[len(entries) :])
+
+
+def test_a_checkpoint_that_was_captured_before_a_move_and_is_written_behind_it_takes_nothing_back() -> None:
+    opened = Opened()
+    left = sparse(opened)
+    moving = move(opened)
+    captured = opened.directory.next_checkpoint()
+    make(opened, moving)
+    opened.directory.write_checkpoint(captured)
+    assert {position for position, _ in everything(opened.dies())} >= set(left)
+
+
 @pytest.mark.parametrize("end", ["dies", "loses_power"])
 def test_void_copies_stay_void_where_settled_frames_have_to_be_delivered_again(end: str) -> None:
     """The lane suffix rule does not even see them: neither those that waited nor those that were settled."""
@@ -374,3 +399,53 @@ def test_a_rewriting_without_room_is_as_if_it_had_never_begun() -> None:
     assert copies(opened) == before
     opened.checkpoint()
     assert copies(opened.dies()) == before
+
+
+def test_a_record_that_is_settled_between_two_steps_of_a_rewriting_gets_no_copy() -> None:
+    opened = Opened()
+    before = stale(opened)
+    retry = opened.directory.retry
+    reader = Reader(retry, bytes)
+    in_flight = read(reader)
+    reader.close()
+    rewriting = Rewrite(retry)
+    opened.directory.copies_from = rewriting.copies_from
+    rewriting.step(1)
+    for slot, place, _, _ in in_flight[:3]:
+        retry.settle(slot, [place])
+    copy_all(rewriting, 1)
+    end_rewriting(opened, rewriting)
+    assert copies(opened) == before[3:]
+
+
+@pytest.mark.parametrize("when", ["before", "recycled later"])
+def test_a_checkpoint_that_knows_nothing_of_a_rewriting_takes_nothing_back(when: str) -> None:
+    """It was captured before, or before the ring was told."""
+    opened = Opened()
+    before = stale(opened)
+    rewriting = rewrite(opened)
+    captured = opened.directory.next_checkpoint()
+    opened.directory.write_checkpoint(opened.directory.next_checkpoint(rewritten=rewriting.copies_from))
+    opened.directory.copies_from = None
+    if when == "recycled later":
+        captured = opened.directory.next_checkpoint()
+    opened.directory.write_checkpoint(captured)
+    assert opened.directory.checkpoint.retry.watermark == rewriting.copies_from
+    assert copies(opened.dies()) == before
+
+
+def test_a_rewriting_leaves_alone_what_an_earlier_one_has_left_to_a_reader() -> None:
+    opened = Opened()
+    before = stale(opened, every=1)
+    retry = opened.directory.retry
+    reader = Reader(retry, bytes)
+    in_flight = read(reader)  # and stays where it is
+    end_rewriting(opened, rewrite(opened))
+    assert retry.live[0].moved
+    rewriting = rewrite(opened)
+    rewriting.abandon()
+    opened.directory.copies_from = None
+    slot, place, _, _ = in_flight[-1]
+    retry.settle(slot, [place])  # it stands in the slot that is kept: the copy is settled with it
+    opened.checkpoint()
+    assert copies(opened.dies()) == before[:-1]
