@@ -129,6 +129,10 @@ class Ledger:
         self.copied |= copied
         self.copies |= dict.fromkeys(copied, True)
 
+    def rewrote(self, copied: set[Position]) -> None:
+        """The retry ring is rewritten: its reader has these before it once more."""
+        self.copies |= dict.fromkeys(copied, True)
+
     def is_moved(self, position: Position) -> bool:
         """Whether its place is not in the main ring any more."""
         return fmt.position(*position) <= self.moved

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from aiorecover.wal.moved import Moved, unpack_moved
+from aiorecover.wal.moving import Rewrite
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.run import Run
@@ -41,11 +42,15 @@ class Played:
         self.rule = SuffixRule()
         self.second: Reader | None = None
         self.move: Move | None = None
-        self.in_doubt = False  # a move whose checkpoint failed: perhaps it is made, and perhaps not
+        self.rewriting: Rewrite | None = None
+        self.originals: list[Slot] = []  # of the rewriting that is under way
+        self.void: list[Slot] = []  # of those that were made
+        self.in_doubt = False  # a move or rewriting whose checkpoint failed: perhaps it is made, and perhaps not
         self.poisoned = False
         self.retry_first = True  # the retry ring has not been read to its end since the opening
         self.places: dict[Position, Place] = {}
         self.names: dict[tuple[int, int], Position] = {}  # ordinal and place in the main ring: whose it is
+        self.names_of_copies: dict[tuple[int, int], Position] = {}  # the same in the retry ring
         self.delivered: set[Position] = set()  # and not settled
         self.passed: set[Position] = set()  # passed over: their lane is stalled
         self.stalled: set[bytes] = set()
@@ -82,9 +87,10 @@ class Played:
         new: list[tuple[Position, bytes]] = []
         for slot, place, _, copy in [] if kept is None else map(kept.entry, range(len(kept))):
             position, record = (copy.epoch, copy.sequence), bytes(copy.payload)
+            self.names_of_copies[slot.header.ordinal, place] = position
             of_this_life = slot.header.epoch == self.retry.epoch
             (new if of_this_life else old).append((position, record))
-            if not of_this_life or position in self.passed:
+            if not of_this_life or (position in self.passed and self._is_gone(position)):
                 self.places[position] = (self.retry, slot, place)
             if not of_this_life and lane_of(record) in self.stalled:
                 self.passed.add(position)
@@ -113,6 +119,7 @@ class Played:
             pass
         expected = {position for position in self.passed if self._lane(position) == lane}
         there = {position for position in expected if self.places[position][0] is self.retry}
+        there |= self._find_copies(expected - there)
         for slot in list(self.ring.live):
             reader = Reader.inside(self.ring, slot, bytes)
             there |= {position for position, _ in found(read(reader))} & expected
@@ -120,6 +127,23 @@ class Played:
         demand(there == expected, "what was passed over is read again", expected - there)
         self.passed -= expected
         self.stalled.discard(lane)
+
+    def _find_copies(self, expected: set[Position]) -> set[Position]:
+        """Those that stand in the retry ring, too."""
+        there = set()
+        for slot in list(self.retry.live) if expected else ():
+            reader = Reader.inside(self.retry, slot, copy_of)
+            for slot_of_copy, place, _, copy in read(reader):
+                position = copy.epoch, copy.sequence
+                there.add(position)
+                if position in expected and self._is_gone(position):
+                    self.places[position] = (self.retry, slot_of_copy, place)
+            reader.close()
+        return there & expected
+
+    def _is_gone(self, position: Position) -> bool:
+        """The slot where it stood is recycled; as long as it is there, settling it settles the copy, too."""
+        return self.places[position][1] not in (*self.ring.live, *self.retry.live)
 
     # -- delivering ------------------------------------------------------------------------------------------------
 
@@ -150,16 +174,27 @@ class Played:
 
     # -- moving ----------------------------------------------------------------------------------------------------
 
+    @property
+    def busy(self) -> bool:
+        """Something is being copied: nothing else is, and nobody reads the retry ring."""
+        return self.move is not None or self.rewriting is not None or self.in_doubt
+
     def movable(self) -> bool:
         """The oldest slot can be moved: all that its lanes need from suspect slots is known to wait."""
-        if self.move is not None or self.in_doubt or not self.ring.live:
-            return False
-        if self.ring.suspect.up_to and (self.retry_first or any(map(self._unread, self.ring.live))):
+        if self.busy or not self.ring.live or self._doubtful():
             return False
         slot = self.ring.live[0]
         read = self.reader.at[0] > slot.header.ordinal
         moved = slot.last_position <= self.ledger.moved
         return read and slot.sealed and slot.readers == 0 and slot.unsettled > 0 and not moved
+
+    def rewritable(self) -> bool:
+        """The retry ring can be rewritten: what the last rewriting left behind was recycled, and the same as above."""
+        left = any(slot in self.void and not slot.moved for slot in self.retry.live)
+        return not (self.busy or left or not self.retry.live or self._doubtful())
+
+    def _doubtful(self) -> bool:
+        return self.ring.suspect.up_to > 0 and (self.retry_first or any(map(self._unread, self.ring.live)))
 
     def _unread(self, slot: Slot) -> bool:
         return self.ring.is_suspect(slot) and not slot.complete
@@ -172,10 +207,11 @@ class Played:
         return {self.names[slot.header.ordinal, place] for place in slot.copies}
 
     def abandon(self) -> None:
-        """The move is not made."""
-        if self.move is not None:
-            self.move.abandon()
-        self.move, self.directory.copies_from = None, None
+        """The move, or the rewriting, is not made."""
+        for under_way in (self.move, self.rewriting):
+            if under_way is not None:
+                under_way.abandon()
+        self.move = self.rewriting = self.directory.copies_from = None
 
     def made(self) -> None:
         """The move is durable."""
@@ -185,3 +221,23 @@ class Played:
             self.ledger.made(self.move.slot.last_position, copied)
             self.move.finish()
         self.move, self.directory.copies_from = None, None
+
+    def begin_rewriting(self) -> None:
+        """Once it is known what waits in the retry ring."""
+        while self.read_retry(100):
+            pass
+        originals = [slot for slot in self.retry.live if slot not in self.void]
+        self.rewriting = Rewrite(self.retry)
+        self.originals, self.directory.copies_from = originals, self.rewriting.copies_from
+
+    def rewrote(self) -> None:
+        """The rewriting is durable: whoever reads on comes to the copies of what still waits."""
+        copied = [(slot.header.ordinal, place) for slot in self.originals for place in slot.copies]
+        self.ledger.rewrote({self.names_of_copies[at] for at in copied})
+        self.void += self.originals
+        self.rewriting = self.directory.copies_from = None
+
+    def superfluous(self) -> int:
+        """Frames of the retry ring that wait, and of whose records another one counts or will count."""
+        void = sum(slot.unsettled for slot in self.retry.live if slot in self.void)
+        return void if self.rewriting is None else void + sum(len(slot.copies) for slot in self.originals)

@@ -14,7 +14,19 @@ Taken = tuple[str, dict[str, Any]]
 
 LENGTH = 80  # steps: long enough for several lives, short enough to be made small
 SMALLEST_TRIES = 2000  # runs to make a bad walk smaller: some seconds
-WEIGHTS = {"append": 3, "read": 3, "deliver": 4, "settle": 3, "recycle": 2, "begin_move": 3, "end": 2}
+WEIGHTS = {  # of 1: so that lives are long enough for a slot to be moved, and the retry ring rewritten
+    "append": 5,
+    "read": 5,
+    "deliver": 4,
+    "settle": 3,
+    "recycle": 2,
+    "begin_move": 12,
+    "make_move": 5,
+    "begin_rewriting": 10,
+    "make_rewriting": 4,
+    "deliver_everything": 0.5,
+    "close": 0.5,
+}
 
 
 def walk(seed: object, length: int = LENGTH) -> tuple[list[Taken], Exception | None]:

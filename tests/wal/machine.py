@@ -1,0 +1,362 @@
+"""The half of `model.Machine` without moves: publishing, delivering, flushing, checkpoints, and how a life ends."""
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, NoReturn, TypeVar
+
+from aiorecover.errors import WalError, WalFullError, WalIOError
+from aiorecover.wal import format as fmt
+from aiorecover.wal import room
+from aiorecover.wal.checkpoint import Checkpoint, Destination
+from aiorecover.wal.reading import Reader
+from aiorecover.wal.slot import Slot
+from aiorecover.wal.suffix import Suspicion
+from tests.wal.ledger import LANES, Ledger, ViolationError, demand, lane_of, record_of
+from tests.wal.memory import FaultyFile, no_room
+from tests.wal.played import Played
+from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing, read, take
+
+SLOTS = 8
+ROOM = {"IDLE_LOOKS": 2, "KEEP_FREE": 1, "LOW_MARK_SHARE": 4}  # so that a ring of eight slots is full, and shrinks
+
+SEEDS = range(1 << 32)
+SECTORS = (512, 4096)
+POWER = (None, None, *range(3, 9))
+"""How a life ends: None is the death of the process, a number the seed of a power cut."""
+NEVER = ("never", "")
+MOMENTS = [(file, when) for file in ("ring", "retry", "checkpoint") for when in ("before", "after")]
+FAILURES = (*[""] * 25, "ring", "retry", "checkpoint")
+
+Step = tuple[Callable[..., None], dict[str, Sequence[Any]], Callable[[Any], Any]]
+F = TypeVar("F", bound=Callable[..., None])
+
+STEPS: Final[dict[str, Step]] = {}
+
+
+def step(when: Callable[[Any], Any] = lambda _: True, **values: Sequence[Any]) -> Callable[[F], F]:
+    """What may happen whenever ``when`` holds, with any of the ``values`` for each argument."""
+
+    def add(function: F) -> F:
+        STEPS[function.__name__] = (function, values, when)
+        return function
+
+    return add
+
+
+class CutError(Exception):
+    """The end comes in the middle of a call."""
+
+
+class Core:
+    """The real thing and the ledger, step by step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = Ledger()
+        self.number = 0
+        self.powerless = False  # has the power ever gone: then records may be missing, and are reported
+        self.failed_flush = False  # has a flush ever failed
+        self.full = False  # the disk has no room
+        self.completed = 0  # the watermark of the last checkpoint whose write returned
+        self.captured: Checkpoint | None = None
+        self.pending: set[Position] = set()  # copies of a move that is being made: they count if its checkpoint does
+        self._room = {name: getattr(room, name) for name in ROOM}
+        self._set_room(ROOM)
+        self._take_over(Disk(max_slots=SLOTS), {0})
+
+    def teardown(self) -> None:
+        """Leave the library as it was."""
+        self._set_room(self._room)
+
+    @staticmethod
+    def _set_room(values: dict[str, int]) -> None:
+        for name, value in values.items():
+            setattr(room, name, value)
+
+    def _take_over(
+        self, disk: Disk, moved: set[int], name: str | None = "shop", clean: Suspicion | None = None
+    ) -> None:
+        """``clean``: the end before was, and this much was suspect then."""
+        if clean is not None:
+            _forbid_rewriting(disk)
+        self.life = life = Played(Opened(disk, name=name), self.ledger)
+        self.captured = None
+        demand(clean in {None, life.directory.checkpoint.suspect}, "a clean end leaves no doubt", clean)
+        ring, checkpoint = life.ring, life.directory.checkpoint
+        newest = max((epoch for epoch, _ in self.ledger.records), default=0)
+        demand(ring.epoch > newest, "I5: an epoch is never used twice", ring.epoch)
+        damaged = [ring.damaged_slots, life.retry.damaged_slots]
+        demand(damaged == [[], []], "I10: no crash damages a slot", damaged)
+        demand(checkpoint.watermark >= self.completed, "I4: one good copy is always there", checkpoint.watermark)
+        demand(checkpoint.destination.name == "shop", "I4: a checkpoint is never lost", checkpoint.destination)
+        demand(checkpoint.moved in moved, "a move is made or not", checkpoint.moved, moved)
+        demand(ring.slot_bytes == SLOT, "the stored slot size wins", ring.slot_bytes)
+        self.completed = checkpoint.watermark
+        self.ledger.opened(checkpoint.watermark, checkpoint.moved)
+
+    # -- the user --------------------------------------------------------------------------------------------------
+
+    @step(size=[1, 30, 300, 1200, 2100, 5000, 14_000], count=range(1, 13))
+    def append(self, size: int, count: int) -> None:
+        ring = self.life.ring
+        for _ in range(count):
+            self.number += 1
+            record = record_of(self.number, size)
+            before = ring.sequence
+            try:
+                _, sequence = ring.append(record, record)
+            except WalFullError:
+                demand(ring.sequence == before, "a full ring stores nothing", before)
+                limit = ring.bytes_allocated == SLOTS * SLOT
+                demand(limit or self.full, "a ring is full at its limit", ring.bytes_allocated)
+                return
+            except WalError:
+                demand(ring.sequence == before, "a refusal stores nothing", before)
+                demand(self.life.poisoned, "nothing is refused without a reason")
+                return
+            demand(not self.life.poisoned, "I7: nothing is accepted after a failed flush", sequence)
+            self.ledger.accept((ring.epoch, sequence), record)
+
+    @step(limit=range(1, 60))
+    def read(self, limit: int) -> None:
+        self.life.read(limit)
+        reported = missing(self.life.ring)
+        demand(self.powerless or not reported, "a dying process tears no hole", reported)
+        demand(len(set(reported)) == len(reported), "what is missing is reported once", reported)
+        there = set(self.ledger.waiting()) & set(reported)
+        demand(not there, "only what is missing is reported as missing", there)
+
+    @step(lambda m: not m.life.busy and m.life.retry.live, limit=range(1, 40))
+    def read_retry(self, limit: int) -> None:
+        self.life.read_retry(limit)
+        demand(self.powerless or not missing(self.life.retry), "a dying process tears no hole in the retry ring")
+
+    @step(lambda m: m.ledger.handed, lane=LANES, part=[0.1, 0.5, 1.0, 1.0])
+    def deliver(self, lane: bytes, part: float) -> None:
+        mine = self.life.deliverable(lane)
+        self.life.deliver(mine[: int(part * len(mine)) + 1])
+
+    @step(lambda m: m.life.delivered, seed=SEEDS, part=[0.1, 0.5, 1.0, 1.0])
+    def settle(self, seed: int, part: float) -> None:
+        """In any order of the lanes, but each lane in its own: its batches are in flight one by one."""
+        chance = random.Random(seed)
+        queues: dict[bytes, list[Position]] = {lane: [] for lane in LANES}
+        for position in sorted(self.life.delivered):
+            queues[lane_of(self.ledger.records[position])].append(position)
+        chance.shuffle(queues[b""])
+        turns = [lane for lane, queue in queues.items() for _ in range(round(part * len(queue)))]
+        chance.shuffle(turns)
+        self.life.settle([queues[lane].pop(0) for lane in turns])
+
+    @step(lambda m: not m.life.retry_first, lane=LANES)
+    def stall(self, lane: bytes) -> None:
+        """What is not in flight is passed over from now on."""
+        self.life.passed |= set(self.life.deliverable(lane))
+        self.life.stalled.add(lane)
+
+    @step(lambda m: m.life.stalled and not m.life.busy, seed=SEEDS)
+    def catch_up(self, seed: int) -> None:
+        self.life.again(random.Random(seed).choice(sorted(self.life.stalled)))
+
+    @step(lambda m: m.life.second is None and m.in_main(), seed=SEEDS)
+    def read_again(self, seed: int) -> None:
+        """A second reader goes from a record that waits to the end, and stays where it is."""
+        life, waiting = self.life, self.in_main()
+        start = random.Random(seed).choice(waiting)
+        _, slot, place = life.places[start]
+        life.second = Reader(life.ring, bytes).behind(slot, place, start[1])
+        again = found(read(life.second, 25)) if seed % 2 else found(take(life.second, 3))
+        demand(again[0][0] == start, "a second reader begins where it is put", again[0][0])
+        for position, record in again:
+            waits = position in self.ledger.ahead or position not in self.ledger.settled
+            demand(self.ledger.records.get(position) == record and waits, "what is read again is what waits", position)
+        expected = {position for position in waiting if position >= start}
+        demand(seed % 2 == 0 or expected <= {position for position, _ in again}, "all of it", expected)
+
+    def in_main(self) -> list[Position]:
+        """Handed records that wait in a slot of the main ring."""
+        live, places = self.life.ring.live, self.life.places
+        first = live[0].first_position if live else 1 << 63
+        return sorted(p for p in self.ledger.handed if fmt.position(*p) >= first and places[p][0] is self.life.ring)
+
+    @step(lambda m: m.life.second is not None)
+    def leave(self) -> None:
+        if self.life.second is not None:
+            self.life.second.close()
+        self.life.second = None
+
+    # -- the keeper ------------------------------------------------------------------------------------------------
+
+    @step()
+    def prepare_spares(self) -> None:
+        with suppress(WalFullError):
+            self.life.directory.prepare_spares()
+
+    @step()
+    def shrink(self) -> None:
+        self.life.directory.shrink()
+
+    @step()
+    def leave_slot(self) -> None:
+        self.life.ring.leave()
+
+    @step(full=[False, True])
+    def fill_disk(self, full: bool) -> None:
+        """The disk has no room, or has it again."""
+        self.full = full
+        for file in (self.life.disk.ring, self.life.disk.retry, self.life.disk.dead):
+            file.before.pop("allocate", None)
+            if full:
+                file.before["allocate"] = no_room
+
+    @step(fails=[*[False] * 9, True])
+    def sync(self, fails: bool) -> None:
+        if fails:
+            self.life.disk.ring.stored.fail_syncs(1)
+        snapshot = self.ledger.snapshot(everywhere=False)
+        if not self._fails(self.life.directory.sync, expected=fails):
+            self.ledger.synced(snapshot)
+
+    def _fails(self, call: Callable[[], None], *, expected: bool) -> bool:
+        """Whether it fails, as it must in a poisoned directory."""
+        try:
+            call()
+        except WalIOError:
+            demand(expected or self.life.poisoned, "no flush fails by itself")
+            self.life.poisoned = self.failed_flush = True
+            return True
+        demand(not (expected or self.life.poisoned), "I7: after a failed flush none succeeds")
+        return False
+
+    @step()
+    def capture(self) -> None:
+        """The first part of a checkpoint; until the keeper gets to the rest, anything may happen."""
+        self.captured = self.life.directory.next_checkpoint(destination=self._destination())
+
+    def _destination(self) -> Destination:
+        self.number += 1
+        return Destination(name="shop", cluster_id=str(self.number) * 300)  # several sectors: it can be torn
+
+    @step(traffic=[False, True], end=[*[NEVER] * 8, *MOMENTS], power=POWER, fails=FAILURES, sector=SECTORS)
+    def write_checkpoint(self, traffic: bool, end: tuple[str, str], power: int | None, fails: str, sector: int) -> None:
+        """The rest of it: publishing goes on during the flush, and the end may come at each step."""
+        captured = self.captured or self.life.directory.next_checkpoint(destination=self._destination())
+        self._write(captured, traffic, end, power, fails, sector)
+
+    def _write(
+        self, captured: Checkpoint, traffic: bool, end: tuple[str, str], power: int | None, fails: str, sector: int
+    ) -> bool:
+        """Whether it is written, and this life goes on."""
+        disk, life = self.life.disk, self.life
+        files: dict[str, FaultyFile] = {"ring": disk.ring, "retry": disk.retry, "checkpoint": disk.checkpoint}
+        snapshot = self.ledger.snapshot()
+
+        def at(*moment: str) -> None:
+            if moment == ("checkpoint", "before"):  # the rings are flushed
+                self.ledger.synced(snapshot)
+            if moment == end:
+                raise CutError
+            if traffic and moment == ("ring", "after"):
+                self._publish_meanwhile()
+
+        for name, file in files.items():
+            file.before["sync"] = lambda name=name: at(name, "before")  # type: ignore[misc]
+            file.after["sync"] = lambda name=name: at(name, "after")  # type: ignore[misc]
+        if fails:
+            files[fails].stored.fail_syncs(1)
+        self.captured = None if captured is self.captured else self.captured  # written later, though captured before
+        try:
+            failed = self._fails(lambda: life.directory.write_checkpoint(captured), expected=bool(fails))
+        except CutError:
+            self.completed = min(self.completed, captured.watermark)  # it falls when nothing was recycled in between
+            self._end(power, sector, {captured.moved, life.directory.checkpoint.moved})
+            return False
+        finally:
+            for file in files.values():
+                file.before.pop("sync")
+                file.after.pop("sync")
+        if failed:
+            return False
+        self.completed = life.directory.checkpoint.watermark
+        return True
+
+    def _publish_meanwhile(self) -> None:
+        life = self.life
+        self.append(300, 3)
+        life.read(60)
+        for lane in LANES[1:]:
+            life.deliver(life.deliverable(lane)[:5])
+        life.settle(sorted(life.delivered))
+
+    @step()
+    def recycle(self) -> None:
+        life = self.life
+        ring, durable = life.ring, life.directory.checkpoint
+        life.opened.keep_damaged()
+        before = list(ring.live)
+        readers = [reader.slot for reader in (life.reader, life.second) if reader is not None]
+        life.directory.recycle(durable)
+        mark = max(durable.watermark, durable.moved)
+        for slot in before[: len(before) - len(ring.live)]:
+            demand(slot not in readers, "I1: a slot is not recycled while somebody stands in it", slot.header.ordinal)
+            covered = fmt.position(slot.header.epoch, slot.last_sequence) <= mark
+            demand(covered, "I1: a slot is recycled only when a durable checkpoint covers it", slot.header.ordinal)
+            for position in self.ledger.waiting():
+                moved = self.ledger.is_moved(position)
+                demand(moved or not stands_in(position, slot), "I1: nothing that waits is recycled", position)
+
+    @step(seed=SEEDS)
+    def write_back(self, seed: int) -> None:
+        """The kernel makes some of it durable by itself."""
+        disk = self.life.disk
+        for number, file in enumerate((disk.ring, disk.retry, disk.checkpoint)):
+            file.write_back(seed + number)
+
+    # -- the end of a life -----------------------------------------------------------------------------------------
+
+    def _end(
+        self,
+        power: int | None,
+        sector: int,
+        moved: set[int],
+        slot_bytes: int = SLOT,
+        name: str | None = "shop",
+        *,
+        clean: bool = False,
+    ) -> None:
+        """``clean``: everything was flushed, and nothing was stored since."""
+        self.ledger.copied |= self.pending
+        self.pending = set()
+        suspect = self.life.ring.suspect.up_to
+        left = self.life.directory.checkpoint.suspect if clean else None
+        disk = self._left(power, sector)
+        if power is None or clean:
+            self.ledger.died(suspect=self.life.poisoned or (power is not None and self.failed_flush))
+        else:
+            self.ledger.lost_power(exact=not (suspect or self.failed_flush))
+            self.powerless = True
+        disk.slot_bytes, disk.max_slots = slot_bytes, SLOTS * SLOT // slot_bytes
+        self.full = False
+        self._take_over(disk, moved, name, left)
+
+    def _left(self, power: int | None, sector: int) -> Disk:
+        if power is None:
+            return self.life.disk.after_death()
+        return self.life.disk.after_power_cut(self.number * 10 + power, sector)
+
+
+def _forbid_rewriting(disk: Disk) -> None:
+    """After a clean end no page is in doubt."""
+
+    def rewritten() -> NoReturn:
+        raise ViolationError("a clean end leaves no page to be written again")
+
+    for file in (disk.ring, disk.retry, disk.dead):
+        file.before["rewrite"] = rewritten
+
+
+def stands_in(position: Position, slot: Slot) -> bool:
+    """Whether ``slot`` of the main ring is its place."""
+    epoch, sequence = position
+    return epoch == slot.header.epoch and slot.header.first_sequence <= sequence <= slot.last_sequence
