@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from aiorecover.wal import checkpoint as checkpoint_module
@@ -12,7 +13,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal import opening, recovery
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, RingState
 from aiorecover.wal.directory import Directory
-from aiorecover.wal.moving import Move
+from aiorecover.wal.moving import Move, Rewrite
 from aiorecover.wal.recovery import Plan, plan
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.slot import Slot
@@ -103,6 +104,99 @@ def originals_count_after_the_move(patch: Patch) -> None:
     """An opening forgets P for the main ring, and the slot that was moved is still there."""
     made = recovery._plan_ring
     patch.setattr(recovery, "_plan_ring", lambda state, slots, _, **more: made(state, slots, 0, **more))
+
+
+# -- rewriting -------------------------------------------------------------------------------------------------------
+
+
+def rewritten_not_flushed(patch: Patch) -> None:
+    copies_not_flushed(patch)
+
+
+def rewritten_before_the_flush(patch: Patch) -> None:
+    """The originals are void, and then the copies are durable."""
+    moved_before_the_copies(patch)
+
+
+def rewritten_in_one_copy(patch: Patch) -> None:
+    """Only one copy of the checkpoint says so, and the originals are overwritten."""
+    patch.setattr(Directory, "_makes_copies_count", lambda self, given: given.moved > self.checkpoint.moved)
+
+
+def rewritten_counts_beside_its_original(patch: Patch) -> None:
+    following = Directory.next_checkpoint
+
+    def next_checkpoint(self: Directory, *, rewritten: int | None = None, **more: Any) -> Checkpoint:
+        if rewritten is not None:
+            self.copies_from = None
+        return following(self, **more)
+
+    patch.setattr(Directory, "next_checkpoint", next_checkpoint)
+
+
+def rewritten_counts_at_once(patch: Patch) -> None:
+    """A copy counts as soon as a checkpoint knows of it."""
+    copies_counted_while_moving(patch)
+
+
+def unmade_rewriting_not_marked(patch: Patch) -> None:
+    void_copies_not_marked(patch)
+
+
+def failed_rewriting_not_void(patch: Patch) -> None:
+    def abandon(self: Rewrite) -> None:
+        for slot in self._originals:
+            slot.copies.clear()
+
+    patch.setattr(Rewrite, "abandon", abandon)
+
+
+def rewriting_not_settled_with_originals(patch: Patch) -> None:
+    copies_not_settled_with_originals(patch)
+
+
+def rewriting_taken_back(patch: Patch) -> None:
+    """What was captured before it is written behind it as it is."""
+    patch.setattr(Checkpoint, "after", lambda self, _: self)
+
+
+# -- a clean end -----------------------------------------------------------------------------------------------------
+
+
+def closed_though_stores_follow(patch: Patch) -> None:
+    following = Directory.next_checkpoint
+    patch.setattr(Directory, "next_checkpoint", lambda self, **more: following(self, **{**more, "closed": True}))
+
+
+def closed_without_a_flush(patch: Patch) -> None:
+    ring_not_flushed(patch)
+
+
+def closed_until_the_next_checkpoint(patch: Patch) -> None:
+    """An opening keeps what it found."""
+    first = opening._first_checkpoint
+
+    def keeping(path: Any, found: Plan, *rest: Any) -> Checkpoint:
+        made = first(path, found, *rest)
+        return msgspec.structs.replace(made, closed=found.newest is not None and found.newest.closed)
+
+    patch.setattr(opening, "_first_checkpoint", keeping)
+
+
+def closed_for_ever(patch: Patch) -> None:
+    """Whoever ended cleanly once is trusted, whatever came behind."""
+    closed_until_the_next_checkpoint(patch)
+    following = Directory.next_checkpoint
+
+    def next_checkpoint(self: Directory, **more: Any) -> Checkpoint:
+        return following(self, **{**more, "closed": more.get("closed") or self.checkpoint.closed})
+
+    patch.setattr(Directory, "next_checkpoint", next_checkpoint)
+
+
+def every_end_taken_for_clean(patch: Patch) -> None:
+    """Settle words are trusted, however the life before ended."""
+    patch.setattr(recovery, "_suspicion", lambda _, newest, *__: Suspicion() if newest is None else newest.suspect)
 
 
 # -- checkpoint ------------------------------------------------------------------------------------------------------
@@ -310,6 +404,20 @@ PLANTED: dict[Fault, str] = {
     copies_counted_while_moving: "a checkpoint in a move",
     copies_not_settled_with_originals: "compaction in flight",
     originals_count_after_the_move: "compaction",
+    rewritten_not_flushed: "rewriting, twice",
+    rewritten_before_the_flush: "rewriting, twice",
+    rewritten_in_one_copy: "rewriting, twice",
+    rewritten_counts_beside_its_original: "rewriting, twice",
+    rewritten_counts_at_once: "a checkpoint in a rewriting",
+    unmade_rewriting_not_marked: "a crash in a rewriting",
+    failed_rewriting_not_void: "a rewriting that fails",
+    rewriting_not_settled_with_originals: "rewriting in flight",
+    rewriting_taken_back: "captured before a rewriting",
+    closed_though_stores_follow: "a clean end",
+    closed_without_a_flush: "a clean end",
+    closed_until_the_next_checkpoint: "opened after a clean end",
+    closed_for_ever: "delivering after a clean end",
+    every_end_taken_for_clean: "a clean end",
     captured_after_its_flush: "checkpoint",
     ring_not_flushed: "checkpoints",
     checkpoint_not_flushed: "recycling",

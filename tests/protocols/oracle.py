@@ -42,6 +42,7 @@ class Facts:
     ordinals_durable: tuple[int, int] = (0, 0)
     completed: tuple[int, int] = (0, 0)  # watermark and P of the last checkpoint whose write returned
     powerless: bool = False  # the power has gone before: settle words may be lost, and repeats are right
+    clean: bool = False  # the last checkpoint says that nothing is stored any more: the power may go, nothing is lost
 
     @property
     def names(self) -> dict[Position, str]:
@@ -89,13 +90,13 @@ def judge(facts: Facts, seen: Observation, *, power: bool) -> None:
     demand(not facts.lost & set(given), "what a power cut took stays gone", facts.lost & set(given))
     gone = facts.must(power=power) - set(given)
     demand(not gone, "what was accepted, and durable where power was cut, is found", sorted(gone))
-    careful = power or facts.powerless
+    careful = (power or facts.powerless) and not facts.clean
     begun = {position for position, _ in facts.begun}
     if not careful:
         extra = set(given) - facts.must(power=False) - begun
         demand(not extra, "what is settled stays settled", sorted(extra))
-        demand(not seen.missing, "a dying process tears no hole", seen.missing)
-        demand(not seen.retry_missing, "a dying process tears no hole in the retry ring", seen.retry_missing)
+        demand(not seen.missing, "neither a dying process nor a clean end tears a hole", seen.missing)
+        demand(not seen.retry_missing, "nor does it in the retry ring", seen.retry_missing)
     demand(not seen.damaged, "I10: no crash damages a slot", seen.damaged)
     demand(seen.pending == len(given), "the counts add up", seen.pending, len(given))
     _judge_gaps(facts, seen, power=power)
@@ -197,7 +198,7 @@ def after(facts: Facts, seen: Observation, *, power: bool) -> Facts:
         words_durable=words,
         lost=lost,
         ordinals=facts.ordinals_durable,
-        powerless=True,
+        powerless=facts.powerless or not facts.clean,
     )
 
 

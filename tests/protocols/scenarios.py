@@ -242,6 +242,146 @@ def checkpoint_in_a_move(world: World) -> None:
     world.abandon()
 
 
+# -- rewriting the retry ring ----------------------------------------------------------------------------------------
+
+
+def moved(world: World) -> None:
+    """Two records of the retry ring, of which one is delivered."""
+    world.open()
+    world.given("a1", "b1", "a2")
+    world.read()
+    world.begin_move()
+    world.copy_all()
+    world.make()
+    world.deliver("b1")
+    world.retry.sync()
+    world.from_here()
+
+
+def rewrite(world: World) -> None:
+    moved(world)
+    world.begin_rewriting()
+    world.rewrite()
+    world.make()
+
+
+def rewrite_in_flight(world: World) -> None:
+    """What was in flight is acknowledged while the copies are made to count."""
+    moved(world)
+    world.begin_rewriting()
+    world.rewrite()
+    world.make(partial(world.deliver, "a1"))
+
+
+def rewrite_again(world: World) -> None:
+    """The second time over the slot that the first one has freed."""
+    rewrite(world)
+    world.from_here()
+    world.begin_rewriting()
+    world.rewrite()
+    world.make()
+
+
+def rewrite_and_drain(world: World) -> None:
+    rewrite(world)
+    world.from_here()
+    world.drain()
+    world.checkpoint()
+
+
+def begin_to_rewrite(world: World) -> None:
+    moved(world)
+    world.begin_rewriting()
+    world.rewrite()
+
+
+def move_the_next(world: World) -> None:
+    """The record was delivered from where it was; a move's checkpoint covers the copy that does not count."""
+    world.open()
+    world.read()
+    if "a1" not in world.queue:
+        return
+    world.deliver("a1")
+    world.checkpoint()
+    world.begin_move()
+    world.copy_all()
+    world.from_here()
+    world.make()
+
+
+def abandon_rewriting(world: World) -> None:
+    """A rewriting fails; its record is delivered from where it was, and a later checkpoint covers the copy."""
+    begin_to_rewrite(world)
+    world.abandon()
+    world.deliver("a1")
+    world.checkpoint()
+
+
+def checkpoint_in_a_rewriting(world: World) -> None:
+    """The periodic one: its flush covers copies that do not count."""
+    begin_to_rewrite(world)
+    world.checkpoint()
+
+
+def captured_before(world: World) -> None:
+    """A checkpoint that was captured before is written when the copies count and their originals are gone."""
+    begin_to_rewrite(world)
+    captured = world.capture()
+    world.make()
+    world.begin_rewriting()
+    world.rewrite()
+    world.make()
+    world.from_here()
+    world.write(captured)
+
+
+# -- a clean end -----------------------------------------------------------------------------------------------------
+
+
+def end(world: World) -> None:
+    """Records are delivered behind a checkpoint, and then nothing is stored any more."""
+    world.open()
+    world.given("a1", "a2", "b1")
+    world.read()
+    world.checkpoint()
+    world.from_here()
+    world.deliver("a1", "a2")
+    world.end()
+
+
+def end_with_copies(world: World) -> None:
+    moved(world)
+    world.end()
+    world.from_here()
+    world.at("ended")
+
+
+def rewrite_what_is_left(world: World) -> None:
+    world.open()
+    world.read()
+    world.begin_rewriting()
+    world.rewrite()
+    world.make()
+    world.deliver("a1", "a2")
+
+
+def checkpoint_and_drain(world: World) -> None:
+    world.open()
+    world.read()
+    world.checkpoint()
+    world.from_here()
+    world.deliver("a1", "a2", "a3")
+
+
+def end_at_once(world: World) -> None:
+    """Lane a takes two sectors: its settle words can be lost one by one."""
+    world.open()
+    world.given("a1", "a2", "a3")
+    world.end()
+    world.from_here()
+    world.at("ended")
+
+
 # -- opening, epoch, suffix rule -------------------------------------------------------------------------------------
 
 
@@ -289,6 +429,18 @@ SMALL = [
     Scenario("a move that fails", [abandon]),
     Scenario("a move that fails in traffic", [abandon_in_flight]),
     Scenario("a checkpoint in a move", [checkpoint_in_a_move]),
+    Scenario("rewriting", [rewrite], rot=True),
+    Scenario("rewriting in flight", [rewrite_in_flight]),
+    Scenario("rewriting, twice", [rewrite_again], rot=True),
+    Scenario("rewriting and drain", [rewrite_and_drain]),
+    Scenario("a crash in a rewriting", [begin_to_rewrite, move_the_next], cuts=False),
+    Scenario("a rewriting that fails", [abandon_rewriting]),
+    Scenario("a checkpoint in a rewriting", [checkpoint_in_a_rewriting]),
+    Scenario("captured before a rewriting", [captured_before]),
+    Scenario("a clean end", [end]),
+    Scenario("opened after a clean end", [end_at_once, drain]),
+    Scenario("delivering after a clean end", [end_at_once, checkpoint_and_drain]),
+    Scenario("rewriting after a clean end", [end_with_copies, rewrite_what_is_left]),
     Scenario("settle words", [deliver_all]),
     Scenario("settle words, twice", [deliver_all, drain], kills=False),
     Scenario("shrinking", [many_slots, shrink], cuts=False),
@@ -298,5 +450,7 @@ DEEP = [
     Scenario("compaction in traffic", [compact_and_publish]),
     Scenario("opening, twice", [begin, go_on]),
     Scenario("a power cut in a move", [begin_to_compact, compact_the_next]),
+    Scenario("a power cut in a rewriting", [begin_to_rewrite, rewrite_what_is_left]),
+    Scenario("a power cut behind a rewriting", [rewrite_again, rewrite_what_is_left]),
     Scenario("settle words, three times", [deliver_all, drain, drain], kills=False),
 ]

@@ -22,7 +22,7 @@ from aiorecover.wal import opening
 from aiorecover.wal import ring as ring_module
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination
 from aiorecover.wal.moved import unpack_moved
-from aiorecover.wal.moving import Move
+from aiorecover.wal.moving import Move, Rewrite
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.run import Run
@@ -147,6 +147,7 @@ class World:
             file.trace = self._trace
         self.queue: dict[str, Entry] = {}
         self.move: Move | None = None
+        self.rewriting: Rewrite | None = None
         self.freed = 0
         self.captured = 0
         self.readers: list[Reader] = []
@@ -217,6 +218,7 @@ class World:
         self._rule = SuffixRule()
         self._main_reader = Reader(self.ring, name_of, suspects=True)
         self._retry_reader = Reader(self.retry, _copy, suspects=True)
+        self.facts = replace(self.facts, clean=False)
         self.at("opened")
 
     def close(self) -> None:
@@ -256,7 +258,7 @@ class World:
 
     def read(self) -> None:
         """What is there to deliver by now: retry before main."""
-        if self.move is None:  # copies that do not count yet are not looked at
+        if self.move is None and self.rewriting is None:  # copies that do not count yet are not looked at
             self.queue |= {entry.name: entry for entry in drained(self._retry_reader, self._rule, copied=True)}
         for entry in drained(self._main_reader, self._rule, copied=False):
             self.queue.setdefault(entry.name, entry)
@@ -286,19 +288,32 @@ class World:
                 self.queue[entry.name] = entry
                 self.deliver(entry.name)
 
-    def checkpoint(self, *meanwhile: Callable[[], None], moved: int | None = None) -> None:
+    def checkpoint(self, *meanwhile: Callable[[], None], **more: Any) -> None:
         """Capture on the loop; flush, write and flush in the keeper's thread, with the loop going on; recycle."""
+        captured = self.capture(**more)
+        self.write(captured, *meanwhile)
+        if not captured.closed:
+            self.recycle(captured)
+
+    def capture(self, **more: Any) -> Checkpoint:
+        """The loop's part of a checkpoint."""
         self.captured += 1
         long = Destination(
             cluster_id=str(self.captured % 10) * 600
         )  # so that a copy takes two sectors, and can be torn
-        captured = self.directory.next_checkpoint(moved=moved, destination=long)
+        return self.directory.next_checkpoint(destination=long, **more)
+
+    def write(self, captured: Checkpoint, *meanwhile: Callable[[], None]) -> None:
+        """The keeper's part of a checkpoint."""
         with self.meanwhile(*meanwhile):
             self.directory.write_checkpoint(captured)
-            self.facts = replace(self.facts, completed=(captured.main.watermark, captured.moved))
-        if moved is not None:
-            self._made()
-        self.recycle(captured)
+            written = self.directory.checkpoint
+            self.facts = replace(self.facts, completed=(written.main.watermark, written.moved), clean=written.closed)
+
+    def end(self) -> None:
+        """Nothing is stored any more, and the last checkpoint says so."""
+        self.checkpoint(closed=True)
+        self.at("ended")
 
     def recycle(self, durable: Checkpoint | None = None) -> None:
         """Free what the last durable checkpoint covers."""
@@ -327,6 +342,16 @@ class World:
         self.move = Move(self.ring, self.retry, self.ring.live[0])
         self.directory.copies_from = self.move.copies_from
 
+    def begin_rewriting(self) -> None:
+        self.rewriting = Rewrite(self.retry)
+        self.directory.copies_from = self.rewriting.copies_from
+        self.at("rewriting begun")
+
+    def rewrite(self) -> None:
+        """All records, one by one."""
+        while self.rewriting is not None and not self.rewriting.step(1):
+            self.at("rewritten")
+
     def copy(self) -> bool:
         """One record; True when all are copied."""
         if self.move is None:
@@ -343,24 +368,27 @@ class World:
             pass
 
     def make(self, *meanwhile: Callable[[], None]) -> None:
-        """The checkpoint that makes the move."""
+        """The checkpoint that makes the move, or the rewriting."""
         if self.move is not None:
-            self.checkpoint(*meanwhile, moved=self.move.slot.last_position)
+            self._make(*meanwhile, moved=self.move.slot.last_position)
+        elif self.rewriting is not None:
+            self._make(*meanwhile, rewritten=self.rewriting.copies_from)
 
-    def _made(self) -> None:
-        if self.move is None:
-            return
-        self.directory.copies_from = None
-        self.move.finish()
-        self.move = None
-        self.at("move made")
+    def _make(self, *meanwhile: Callable[[], None], **more: Any) -> None:
+        captured = self.capture(**more)
+        self.write(captured, *meanwhile)
+        if self.move is not None:
+            self.move.finish()
+        self.move = self.rewriting = self.directory.copies_from = None
+        self.at("made")
+        self.recycle(captured)
 
     def abandon(self) -> None:
-        if self.move is not None:
-            self.move.abandon()
-        self.directory.copies_from = None
-        self.move = None
-        self.at("move abandoned")
+        for under_way in (self.move, self.rewriting):
+            if under_way is not None:
+                under_way.abandon()
+        self.move = self.rewriting = self.directory.copies_from = None
+        self.at("abandoned")
 
     # -- what the ring tells -----------------------------------------------------------------------------------------
 
