@@ -14,7 +14,16 @@ Taken = tuple[str, dict[str, Any]]
 
 LENGTH = 80  # steps: long enough for several lives, short enough to be made small
 SMALLEST_TRIES = 2000  # runs to make a bad walk smaller: some seconds
-WEIGHTS = {  # of 1: so that lives are long enough for a slot to be moved, and the retry ring rewritten
+SHORT_LIVES: dict[str, float] = {
+    "append": 3,
+    "read": 3,
+    "deliver": 4,
+    "settle": 3,
+    "recycle": 2,
+    "begin_move": 3,
+    "end": 2,
+}
+LONG_LIVES: dict[str, float] = {  # so that a slot is moved, and the retry ring rewritten
     "append": 5,
     "read": 5,
     "deliver": 4,
@@ -32,7 +41,8 @@ WEIGHTS = {  # of 1: so that lives are long enough for a slot to be moved, and t
 def walk(seed: object, length: int = LENGTH) -> tuple[list[Taken], Exception | None]:
     """Take so many steps; those that were taken, and what the last one found."""
     chance = random.Random(f"{seed}")
-    names, weights = list(STEPS), [WEIGHTS.get(name, 1) for name in STEPS]
+    likely = chance.choice([SHORT_LIVES, LONG_LIVES])
+    names, weights = list(STEPS), [likely.get(name, 1) for name in STEPS]
     taken: list[Taken] = []
 
     def choices(machine: Machine) -> Iterator[Taken]:
