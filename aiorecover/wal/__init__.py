@@ -152,7 +152,8 @@ Recovery, on opening
        flush, unless the end was clean; also where a copy is damaged.
     7. In the same boot, unless the end was clean: have every page written again that no flush is known to cover. After
        a failed flush the kernel calls lost pages clean, and the next flush would pass them over.
-    8. Write and flush both copies with the new epoch (I5).
+    8. Have the copy that counts durable: a process may have died before its flush. Then write and flush both copies
+       with the new epoch (I5).
     9. Mark the copies of moves that were never made. Reserve a slot each for the retry and the dead ring.
    10. Flush the directory, wal_dir and its parents. The backlog is not read: frames are verified when they are read.
    11. The first reader to reach the end of a slot that a crash left open seals it.

@@ -194,6 +194,17 @@ class CheckpointFile:
         self._file.sync()
         self._generation = generation
 
+    def secure(self) -> None:
+        """Make the newest copy durable as it was found: the other one is overwritten next (I4).
+
+        A process that died before its flush left it in the page cache alone, and after a failed flush the kernel may
+        call it clean: so it is stored again first.
+        """
+        newest = self.newest()
+        if newest is not None:
+            self._file.write(pack(newest, self._generation), self._generation % 2 * COPY_BYTES)
+            self._file.sync()
+
     def leave_word(self, checkpoint: Checkpoint) -> None:
         """Store one copy without a flush, in the place of the older one; whether that works or not."""
         with suppress(WalError):

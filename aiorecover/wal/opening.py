@@ -81,6 +81,7 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
     for ring in rings:
         _restore_length(ring, slot_bytes)
     _rewrite(found, files, slot_bytes, boot_id)
+    checkpoint_file.secure()
     checkpoint_file.write_both(checkpoint)
     limits = Limits(
         slot_bytes, options.max_bytes, options.min_free_bytes, partial(options.file_system.free_bytes, path)

@@ -280,6 +280,11 @@ def epoch_not_durable(patch: Patch) -> None:
     patch.setattr(CheckpointFile, "write_both", nothing)
 
 
+def found_copy_not_durable(patch: Patch) -> None:
+    """The newest copy may be in the page cache alone when the other one is overwritten."""
+    patch.setattr(CheckpointFile, "secure", lambda _: None)
+
+
 def epoch_in_one_copy(patch: Patch) -> None:
     patch.setattr(CheckpointFile, "write_both", CheckpointFile.write)
 
@@ -427,6 +432,7 @@ PLANTED: dict[Fault, str] = {
     epoch_not_raised: "a slot's next life",
     epoch_not_durable: "a slot's next life",
     epoch_in_one_copy: "a slot's next life",
+    found_copy_not_durable: "opening behind checkpoints",
     ordinal_forgotten: "shrinking",
     recycled_before_durable: "recycling at once",
     recycled_under_a_reader: "recycling under a reader",

@@ -402,6 +402,10 @@ def shrink(world: World) -> None:
     world.checkpoint()
 
 
+def just_open(world: World) -> None:
+    world.open()
+
+
 def many_slots(world: World) -> None:
     world.open()
     for number in range(7):
@@ -417,6 +421,7 @@ SMALL = [
     Scenario("opening", [begin]),
     Scenario("checkpoint", [checkpoint]),
     Scenario("checkpoints", [checkpoints]),
+    Scenario("opening behind checkpoints", [checkpoints, just_open], cuts=False),
     Scenario("recycling", [recycle]),
     Scenario("recycling at once", [recycle_at_once]),
     Scenario("recycling under a reader", [recycle_under_a_reader]),

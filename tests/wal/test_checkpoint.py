@@ -192,3 +192,20 @@ def test_a_failed_flush_does_not_advance_the_generation() -> None:
     del file.before["sync"]
     for seed in range(10):
         assert newest(file.after_power_cut(seed)) in {1, 3}
+
+
+def test_a_copy_that_nobody_flushed_is_durable_before_the_other_one_is_overwritten() -> None:
+    """The process died between storing and flushing; the next one opens, and the machine goes down while it does."""
+    for seed in range(50):
+        file = FaultyFile("checkpoint")
+        writer = CheckpointFile(file)
+        for watermark in (1, 2):
+            writer.write(content(watermark, Destination(cluster_id="first" * 300)))
+        writer.leave_word(content(3, Destination(cluster_id="second" * 300)))  # stored, and no more
+        after = file.after_death()
+        following = CheckpointFile(after)
+        following.secure()
+        after.before["sync"] = broken
+        with pytest.raises(WalIOError):
+            following.write_both(content(4))
+        assert newest(after.after_power_cut(seed)) in {3, 4}
