@@ -119,6 +119,8 @@ class Background:
             self._check_files()
             await self._keep_damaged()
             left = ring.spares.full and ring.leave()
+            if left:
+                self._delivery.wake()  # its reader stands in that slot until it looks again
             if left or ring.recyclable or (due and ring.watermark() != mark):
                 mark = ring.watermark()
                 await self.checkpoint()

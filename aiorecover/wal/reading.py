@@ -68,6 +68,7 @@ class Reader:
         self._buffer = memoryview(bytearray(WINDOW))
         self._window = (0, 0)  # file offsets within the slot that the buffer holds
         self.slot: Slot | None = None
+        self._stands = False  # in that slot; False once it is read to its end: then it may be recycled
         self.offset = fmt.FIRST_FRAME
         self.expected = 1
         self._dead_end = 0  # nothing holds up to this tail of the slot that is written; more may come
@@ -126,9 +127,8 @@ class Reader:
 
     def close(self) -> None:
         """Stand nowhere: the slot may be recycled."""
-        if self.slot is not None:
-            self.slot.readers -= 1
-            self.slot = None
+        self._step_out()
+        self.slot = None
 
     def take(self, limit: int) -> Run | None:
         """Up to ``limit`` unsettled frames, oldest first; None when there is nothing more at the moment."""
@@ -214,6 +214,8 @@ class Reader:
             following = None if self._stays else self._ring.after(slot)
             if following is None:
                 self._report_flushed(slot, None)
+                if not self._stays:  # a full ring may need this very slot for the next record
+                    self._step_out()
                 return False
             self._report_between(slot, following)
             self._enter(following)
@@ -224,14 +226,20 @@ class Reader:
             return
         if previous is not None:
             self._finish(previous)
-            previous.readers -= 1
+        self._step_out()
         slot.readers += 1
-        self.slot = slot
+        self.slot, self._stands = slot, True
         self.offset = fmt.FIRST_FRAME
         self.expected = slot.header.first_sequence
         self._window = (0, 0)
         self._dead_end = 0
         self._failures.clear()
+
+    def _step_out(self) -> None:
+        """Nothing more is read in the slot at hand, which is still where the next one is looked for from."""
+        if self.slot is not None and self._stands:
+            self.slot.readers -= 1
+        self._stands = False
 
     def _report_between(self, slot: Slot, following: Slot) -> None:
         """A whole slot is gone: the sequences of one epoch do not join, or those of the next one do not start at 1."""

@@ -432,6 +432,23 @@ def test_a_full_ring_still_takes_what_fits_the_slot_at_hand() -> None:
         assert found(opened.read())[-1][1] == b"small"
 
 
+def test_a_full_ring_of_one_slot_takes_records_again_once_the_reader_has_seen_its_end() -> None:
+    """The slot is left with nothing behind it: whoever read it must not keep it, or nothing could ever follow."""
+    with Opened(Disk(max_slots=1)) as opened:
+        for _ in range(3):
+            opened.fill_slot()
+            with pytest.raises(WalFullError):
+                opened.append(b"f" * 500)
+            opened.settle(opened.read())
+            assert opened.ring.leave()
+            assert (recyclable(opened), opened.checkpoint()) == (False, 0)
+            assert opened.read() == []
+            assert (recyclable(opened), opened.checkpoint()) == (True, 1)
+        opened.append(b"last")
+        assert [payload for _, payload in found(opened.read())] == [b"last"]
+        assert missing(opened.ring) == []
+
+
 def test_a_full_disk_harms_nothing_leaves_no_hole_and_is_over_when_it_is_over() -> None:
     with Opened() as opened:
         full_slots(opened, 1)
