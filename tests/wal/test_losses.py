@@ -101,7 +101,7 @@ def test_no_more_files_are_kept_than_a_directory_may_have(
         assert len(kept_files(opened)) == 3
         assert caplog.text.count("there is no room for more files") == 2
         assert opened.ring.losses.missing == 5
-        assert [slot.readers for slot in opened.ring.live] == [1]  # the reader itself
+        assert [slot.readers for slot in opened.ring.live] == [0]  # no pin is left, and the reader is through
 
 
 def test_no_more_stretches_are_pinned_than_are_kept_and_the_list_of_names_ends_before_the_count(
