@@ -8,6 +8,7 @@ from typing import Any
 
 from aiorecover.background import Background
 from aiorecover.config import Config
+from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.delivery import Delivery
 from aiorecover.errors import DeliveryError
 from aiorecover.statistics import Statistics
@@ -38,7 +39,8 @@ class Opened:
         """``on_idle``: the dispatcher sleeps, the next publish must wake it; ``on_room``: slots were freed."""
         self.keeper = keeper
         self.directory = directory
-        self.delivery = Delivery(config, directory.ring, directory.producer_id, on_idle)
+        self.dead = DeadLetters(directory.dead, lambda: keeper.submit(directory.sync_dead))
+        self.delivery = Delivery(config, directory.ring, self.dead, directory.producer_id, on_idle)
         self.background = Background(config, directory, keeper, self.delivery, on_room)
         self.commit = GroupCommit(self.background.sync)
         self._left: Statistics | None = None
@@ -107,7 +109,7 @@ class Opened:
             recovered=delivery.dispatcher.reader.found,
             unread=ring.unread(),
             delivered=delivery.sender.delivered,
-            dead_lettered=0,
+            dead_lettered=delivery.refused.dead_lettered,
             pending=ring.pending(),
             in_flight=delivery.sender.in_flight,
             missing=sum(one.losses.missing for one in self.directory.rings),

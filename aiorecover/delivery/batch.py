@@ -40,6 +40,13 @@ class LaneBatch(BatchBuilder):
         self.identity: tuple[int, int, int] | None = None
         self.bytes = 0
         self.attempts = 0
+        self.earlier = 0  # attempts of the batches that this one is a part of
+        self.first_ms = 0  # when its records were first sent, milliseconds since 1970
+        self.requests = 0  # of the present attempt: aiokafka repeats a batch by itself
+        self.possibly = False  # an attempt of it may be in the log; stays so until it is acknowledged
+        self.doubtful = False  # so it was of a batch that this one is a part of
+        self.rest: LaneBatch | None = None  # of the refused batch: holds what is at fault if this one does not
+        self.at_fault = False  # holds a record at fault, as far as the rest of its batch tells
 
     def start_group(self, slot: Slot) -> list[int]:
         """Frames from ``slot`` follow."""
@@ -54,6 +61,12 @@ class LaneBatch(BatchBuilder):
         self.close()  # type: ignore[no-untyped-call]
         del self.add
 
+    def begin_attempt(self, now_ms: int) -> None:
+        """It is handed to a session, once more; ``now_ms``: milliseconds since 1970."""
+        self.attempts += 1
+        self.requests = 0
+        self.first_ms = self.first_ms or now_ms
+
     def identify(self, producer_id: int, epoch: int, base_sequence: int) -> None:
         """Set the identity under which the broker knows this batch, in the built bytes too."""
         self.identity = (producer_id, epoch, base_sequence)
@@ -63,6 +76,13 @@ class LaneBatch(BatchBuilder):
         _IDENTITY.pack_into(self._buffer, _IDENTITY_AT, producer_id, epoch, base_sequence)
         crc = calc_crc32c(bytes(self._buffer[_ATTRIBUTES_AT:]))
         struct.pack_into(">I", self._buffer, _CRC_AT, crc)
+
+    def _build(self) -> Any:
+        """The bytes for one more request (asked by aiokafka once for each): from the second on a batch is a repeat."""
+        self.requests += 1
+        if self.requests > 1:
+            self.possibly = True
+        return super()._build()  # type: ignore[no-untyped-call]
 
     def record_count(self) -> int:
         """How many records it holds (asked by aiokafka)."""

@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from aiorecover.config import Config
 from aiorecover.delivery.batch import CODECS, LaneBatch
+from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.dispatcher import DISCOVER_INTERVAL, DISCOVER_MAX, Dispatcher
 from aiorecover.delivery.lane import Lane, lane_halted
+from aiorecover.delivery.refused import Refused
 from aiorecover.delivery.reports import Reports
 from aiorecover.delivery.router import Router
 from aiorecover.delivery.sender import Sender
@@ -25,27 +27,44 @@ log = logging.getLogger("aiorecover.delivery")
 class Delivery:
     """Brings every frame that is not settled to Kafka."""
 
-    def __init__(self, config: Config, ring: Ring, producer_id: str, on_idle: Callable[[], None]) -> None:
+    def __init__(
+        self, config: Config, ring: Ring, dead: DeadLetters, producer_id: str, on_idle: Callable[[], None]
+    ) -> None:
         """``on_idle``: the dispatcher sleeps; the next publish must call `wake`."""
         self._ring = ring
+        self._halts = config.on_permanent_error == "halt"
+        codec = CODECS[config.client.get("compression_type")]
         self.session = Session(config, self._on_metadata)
         self.router = Router(self.session.partitions, self.session.available, self.session.want, config.partitioner)
         self.reports = Reports(ring, producer_id, config.on_delivery)
         self.dispatcher = Dispatcher(
             Reader(ring, decode, suspects=True),
             self.router,
-            codec=CODECS[config.client.get("compression_type")],
+            codec=codec,
             batch_bytes=config.max_batch_size,
             linger=config.linger_ms / 1000,
             answered=lambda: self.session.answered,
             deliver=self._deliver,
             refuse=self._refuse,
+            undecodable=self._undecodable,
             on_idle=on_idle,
+        )
+        self.refused = Refused(
+            ring,
+            dead,
+            self.reports,
+            codec=codec,
+            on_cut=self._on_cut,
+            on_buried=self._on_acknowledged,
+            on_full=self._on_dead_ring_full,
+            on_room=self._on_dead_ring_room,
         )
         self.sender = Sender(
             self.session,
             ring,
             self.reports,
+            self.refused,
+            halts=self._halts,
             backoff=(config.retry_backoff_ms / 1000, config.retry_backoff_max_ms / 1000),
             on_acknowledged=self._on_acknowledged,
             on_halted=self._on_halted,
@@ -66,6 +85,7 @@ class Delivery:
         finally:
             try:
                 await self.session.close()
+                await self.refused.close()
             finally:
                 self.reports.close()
                 self.dispatcher.reader.close()
@@ -105,7 +125,10 @@ class Delivery:
         target = self._tail()
         self.dispatcher.begin_flush()
         try:
-            while self.dispatcher.waiting_from <= target:
+            while self.dispatcher.waiting_from <= target or self.refused.waiting:
+                for lane in self.halted:
+                    if lane.resumes:  # who waits here may be who has to make room
+                        raise lane_halted(lane)
                 await self._changed()
             marks = [(lane, lane.added) for lane in self.router.lanes()]
             for lane, mark in marks:
@@ -149,9 +172,26 @@ class Delivery:
         self.dispatcher.acknowledged(lane, batch)
         self._notify()
 
+    def _undecodable(self, entry: Entry, reason: str) -> bool:
+        return not self._halts and self.refused.take_undecodable(entry, reason)
+
+    def _on_cut(self, batch: LaneBatch, parts: Sequence[LaneBatch]) -> None:
+        self.dispatcher.closed_bytes += sum(part.bytes for part in parts) - batch.bytes
+
+    def _on_dead_ring_full(self, lane: Lane) -> None:
+        """The lane keeps its batches, which do not count for the others meanwhile; what comes is passed over."""
+        self.dispatcher.closed_bytes -= lane.closed_bytes
+        self.router.forget(lane)
+        self.dispatcher.wake()
+        self._notify()
+
+    def _on_dead_ring_room(self, lane: Lane) -> None:
+        self.dispatcher.closed_bytes += lane.closed_bytes
+        self.dispatcher.start_catching_up()
+        self._notify()
+
     def _on_halted(self, lane: Lane) -> None:
-        for batch in (lane.in_flight, *lane.ready):
-            self.dispatcher.closed_bytes -= batch.bytes if batch is not None else 0
+        self.dispatcher.closed_bytes -= lane.closed_bytes
         lane.ready.clear()
         self.dispatcher.drop_open(lane)
         self.router.forget(lane)

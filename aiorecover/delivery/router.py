@@ -54,6 +54,11 @@ class Router:
         self._partitioner = partitioner
         self.topics: dict[str, Topic] = {}
 
+    @property
+    def spreads_by_key(self) -> bool:
+        """Kafka's partitioner: a key's lane follows from the key and the number of partitions alone."""
+        return self._partitioner is None
+
     def topic(self, name: str) -> Topic:
         """The topic, with its partitions if they are known by now."""
         topic = self.topics.get(name)

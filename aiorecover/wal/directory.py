@@ -154,8 +154,20 @@ class Directory:
             WalError: and from then on nothing is accepted or recycled (I7).
 
         """
+        self._sync(self.ring)
+
+    def sync_dead(self) -> None:
+        """Make the dead letters durable (the keeper's thread).
+
+        Raises:
+            WalError: and from then on nothing is accepted or recycled (I7).
+
+        """
+        self._sync(self.dead)
+
+    def _sync(self, ring: Ring) -> None:
         try:
-            self.ring.sync()
+            ring.sync()
         except WalError as error:
             self.poison(error)
             raise

@@ -168,9 +168,9 @@ def test_a_renewed_batch_is_the_same_but_for_its_identity() -> None:
     batch = lane.next()
     assert batch is not None
     lane.identify(batch, FRESH)
-    before = bytes(batch._build())  # type: ignore[no-untyped-call]
+    before = bytes(batch._build())
     lane.renew(batch, FRESH)
-    after = bytes(batch._build())  # type: ignore[no-untyped-call]
+    after = bytes(batch._build())
     assert before != after
     assert (before[:17], before[21:43], before[57:]) == (after[:17], after[21:43], after[57:])
 
