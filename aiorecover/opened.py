@@ -6,8 +6,10 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from aiorecover import record as rec
 from aiorecover.background import Background
 from aiorecover.config import Config
+from aiorecover.delivery.dead_letter_topic import DeadLetterTopic
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.delivery import Delivery
 from aiorecover.errors import DeliveryError
@@ -43,6 +45,9 @@ class Opened:
         self.delivery = Delivery(config, directory.ring, self.dead, directory.producer_id, on_idle)
         self.background = Background(config, directory, keeper, self.delivery, on_room)
         self.commit = GroupCommit(self.background.sync)
+        if config.dead_letter_topic is not None:
+            topic = DeadLetterTopic(self.dead, config.dead_letter_topic, directory.producer_id, self.store)
+            self.background.add("dead letter topic", topic.run)
         self._left: Statistics | None = None
 
     def start(self) -> None:
@@ -50,6 +55,25 @@ class Opened:
         self.delivery.start()
         self.background.start()
         self.background.want_spare()
+
+    async def store(self, record: rec.Record) -> None:
+        """Accept a record from inside; it is durable when this returns.
+
+        Raises:
+            WalFullError: there is no room; nothing was stored.
+            RecordTooLargeError: it does not fit a slot; nothing was stored.
+            WalIOError: the disk failed.
+
+        """
+        self.directory.ring.append(rec.encode(record), record)
+        self.delivery.wake()
+        await self.commit.durable()
+
+    async def make_room_for_dead_letters(self) -> None:
+        """Free what was purged, and tell the lanes that wait for room."""
+        self.dead.leave()
+        await self.background.checkpoint()
+        self.dead.made_room()
 
     async def stop(self, limit: float) -> int:
         """Flush, then close everything; each step has its share of ``limit`` seconds."""

@@ -21,6 +21,7 @@ LAYERS = [
     [f"aiorecover.{edge}" for edge in ("__main__", "cli", "testing", "spark", "fastapi", "sync", "metrics")],
     ["aiorecover"],  # the public names
     ["aiorecover.producer"],
+    ["aiorecover.dead_letters"],
     ["aiorecover.opened"],
     ["aiorecover.background"],
     ["aiorecover.delivery"],
@@ -43,7 +44,10 @@ PURE = {
     "aiorecover.wal.room": (),
     "aiorecover.wal.scan": (),
     "aiorecover.wal.suffix": (),
+    "aiorecover.delivery.behind": (),
+    "aiorecover.delivery.halving": (),
     "aiorecover.delivery.lane": (),
+    "aiorecover.delivery.refusal": (),
     "aiorecover.delivery.outcomes": ("asyncio.CancelledError",),  # an error like the others, to be looked up
     "aiorecover.delivery.partitioner": (),
     "aiorecover.record": (),

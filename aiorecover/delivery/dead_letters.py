@@ -7,10 +7,12 @@ once more, and then found here by its position, so that it stands in the dead ri
 import asyncio
 from array import array
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, NamedTuple
 
 from aiorecover.delivery import refusal
+from aiorecover.delivery.frames import payload_at
 from aiorecover.delivery.refusal import Letter
 from aiorecover.errors import WalIOError
 from aiorecover.wal import format as fmt
@@ -22,11 +24,15 @@ from aiorecover.wal.sync import GroupCommit
 
 STEP = 64  # letters between two turns of the loop: they may be large, and nobody is in a hurry
 READ_PAUSE = 1.0  # seconds until a place that cannot be read is asked for again; the reader gives up by itself
+OWED_MOST = 4096  # letters whose places are noted for the dead-letter topic; beyond it the whole ring is read again
 ROOM_LOOK = 1.0  # seconds between two looks for room: another process may have freed the disk
 
 
 class Found(NamedTuple):
-    """A letter and where it stands; ``letter`` is None for a frame that holds none: its bytes are in ``payload``."""
+    """A letter and where it stands; ``letter`` is None for a frame that holds none: its bytes are in ``payload``.
+
+    ``position`` and ``partition``: of the record.
+    """
 
     slot: Slot
     place: int
@@ -34,6 +40,16 @@ class Found(NamedTuple):
     partition: int | None
     letter: Letter | None
     payload: bytes
+
+    @property
+    def epoch(self) -> int:
+        """Of the record's id."""
+        return self.position >> fmt.SEQUENCE_BITS
+
+    @property
+    def sequence(self) -> int:
+        """Of the record's id."""
+        return self.position & fmt.SEQUENCE_MASK
 
 
 class DeadLetters:
@@ -46,6 +62,9 @@ class DeadLetters:
         self._stock: array[int] | None = None  # original positions found here by `take_stock`, in order
         self._taking_stock = asyncio.Lock()
         self._room = asyncio.Event()
+        self._owed: deque[tuple[Slot, int]] = deque()  # where letters stand that came since the last look at all
+        self._owes = asyncio.Event()
+        self._owed_unknown = False  # there were more than were noted
 
     async def keep(self, position: int, partition: int | None, letter: Letter) -> None:
         """Put one in; durable when this returns.
@@ -56,9 +75,28 @@ class DeadLetters:
 
         """
         if position >> fmt.SEQUENCE_BITS == self._ring.epoch or not await self._holds(position):
-            where = NO_PARTITION if partition is None else partition
-            self._ring.append(pack_moved(position, where, refusal.encode(letter)), None)
+            slot, place = self._append(position, partition, letter)
+            await self._commit.durable()
+            self._note_owed(slot, place, letter)
+        else:
+            await self._commit.durable()  # a process that died appended it, and perhaps no more
+
+    async def replace(self, found: Found, letter: Letter) -> None:
+        """Put ``letter`` in the place of one that was found; a crash in between leaves both.
+
+        Raises:
+            WalFullError: the dead ring has no room: wait for `room`.
+            WalIOError: it is not durable; nothing more is accepted (I7).
+
+        """
+        self._append(found.position, found.partition, letter)
         await self._commit.durable()
+        self.remove(found)
+
+    def _append(self, position: int, partition: int | None, letter: Letter) -> tuple[Slot, int]:
+        where = NO_PARTITION if partition is None else partition
+        place, sequence = self._ring.append(pack_moved(position, where, refusal.encode(letter)), None)
+        return self._ring.slot_of(sequence), place
 
     async def room(self) -> None:
         """Wait until somebody has purged, or may have freed the disk."""
@@ -77,27 +115,62 @@ class DeadLetters:
         """Wait for the running flush."""
         await self._commit.close()
 
+    # -- for the dead-letter topic -----------------------------------------------------------------------------------
+
+    async def next_owed(self) -> Found | None:
+        """Wait for the next letter that is owed to the topic; None: look at all, more came than could be noted."""
+        while True:
+            await self._owes.wait()
+            if not self._owed:
+                self._owes.clear()
+                if self._owed_unknown:
+                    self._owed_unknown = False
+                    return None
+                continue
+            slot, place = self._owed.popleft()
+            payload = payload_at(slot, place)
+            if payload is not None:
+                found = Found(slot, place, *_found(memoryview(payload)))
+                if self.waits(found):
+                    return found
+
+    def _note_owed(self, slot: Slot, place: int, letter: Letter) -> None:
+        if not letter.owed:
+            return
+        if len(self._owed) < OWED_MOST:
+            self._owed.append((slot, place))
+        else:
+            self._owed_unknown = True
+        self._owes.set()
+
     # -- looking -----------------------------------------------------------------------------------------------------
 
-    async def letters(self) -> AsyncIterator[Found]:
-        """Every letter that waits, oldest first; few at a time are in memory. Letters that come meanwhile come too."""
+    async def letters(self) -> AsyncGenerator[Found, None]:
+        """Every letter that waits now, oldest first; few at a time are in memory."""
         await self.take_stock()
+        last = self._ring.last_position
         reader = Reader(self._ring, _found, primary=False)
         try:
             while (run := await _look(reader)) is not None:
-                for place, found in zip(run.places, run.records, strict=True):
-                    position, partition, letter, payload = found
-                    yield Found(run.slot, place, position, partition, letter, payload)
+                for place, number, found in zip(run.places, run.sequences, run.records, strict=True):
+                    if fmt.position(run.slot.header.epoch, number) > last:
+                        return
+                    yield Found(run.slot, place, *found)
         finally:
             reader.close()
 
     def remove(self, found: Found) -> bool:
         """Settle a letter; False when that was done already."""
-        words = found.slot.words
-        if words is None or words[found.place] != found.slot.open_word:
+        if not self.waits(found):
             return False
         self._ring.settle(found.slot, [found.place])
         return True
+
+    @staticmethod
+    def waits(found: Found) -> bool:
+        """Nobody has removed it meanwhile."""
+        words = found.slot.words
+        return words is not None and words[found.place] == found.slot.open_word
 
     def leave(self) -> None:
         """Have the slot that is written recycled too, if nothing in it waits."""

@@ -54,6 +54,7 @@ class Delivery:
             dead,
             self.reports,
             codec=codec,
+            topic=config.dead_letter_topic,
             on_cut=self._on_cut,
             on_buried=self._on_acknowledged,
             on_full=self._on_dead_ring_full,

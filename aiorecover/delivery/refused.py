@@ -43,16 +43,21 @@ class Refused:
         reports: Reports,
         *,
         codec: int,
+        topic: str | None,
         on_cut: Callable[[LaneBatch, Sequence[LaneBatch]], None],
         on_buried: Callable[[Lane, LaneBatch], None],
         on_full: Callable[[Lane], None],
         on_room: Callable[[Lane], None],
     ) -> None:
-        """``on_full``: a lane is halted until there is room in the dead ring; ``on_room``: it goes on."""
+        """``topic``: where dead letters are published to; None: nowhere.
+
+        ``on_full``: a lane is halted until there is room in the dead ring; ``on_room``: it goes on.
+        """
         self._ring = ring
         self._dead = dead
         self._reports = reports
         self._codec = codec
+        self._topic = topic
         self._on_cut = on_cut
         self._on_buried = on_buried
         self._on_full = on_full
@@ -85,7 +90,7 @@ class Refused:
         waits = False
         while True:
             try:
-                await self._keep(slot, place, lane.partition, refusal)
+                await self._keep(slot, place, lane.partition, refusal, owed=self._topic not in (None, lane.topic))
                 break
             except WalFullError as full:
                 if not waits:
@@ -126,7 +131,7 @@ class Refused:
         while self._undecodable:
             slot, place, _, refusal = self._undecodable[0]
             try:
-                await self._keep(slot, place, None, refusal)
+                await self._keep(slot, place, None, refusal, owed=False)
             except WalFullError:
                 await self._dead.room()
                 continue
@@ -135,12 +140,12 @@ class Refused:
 
     # -- one record --------------------------------------------------------------------------------------------------
 
-    async def _keep(self, slot: Slot, place: int, partition: int | None, refusal: Refusal) -> None:
+    async def _keep(self, slot: Slot, place: int, partition: int | None, refusal: Refusal, *, owed: bool) -> None:
         payload = payload_at(slot, place)
         if payload is None:
             raise _unmapped(slot)
         position = fmt.position(slot.header.epoch, sequence_at(slot, place))
-        await self._dead.keep(position, partition, letter_of(payload, refusal, owed=False))
+        await self._dead.keep(position, partition, letter_of(payload, refusal, owed=owed))
 
     async def _settle(self, slot: Slot, place: int, topic: str, partition: int | None, refusal: Refusal) -> None:
         """I3: the copy is durable; after everybody who wants to know first was told."""
