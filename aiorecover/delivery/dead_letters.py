@@ -66,20 +66,26 @@ class DeadLetters:
         self._owes = asyncio.Event()
         self._owed_unknown = False  # there were more than were noted
 
-    async def keep(self, position: int, partition: int | None, letter: Letter) -> None:
-        """Put one in; durable when this returns.
+    async def put(self, position: int, partition: int | None, letter: Letter) -> None:
+        """Store one, unless a process that died has done so; it counts once `durable` returns.
 
         Raises:
             WalFullError: the dead ring has no room: wait for `room`.
-            WalIOError: it is not durable; nothing more is accepted (I7).
 
         """
-        if position >> fmt.SEQUENCE_BITS == self._ring.epoch or not await self._holds(position):
-            slot, place = self._append(position, partition, letter)
-            await self._commit.durable()
-            self._note_owed(slot, place, letter)
-        else:
-            await self._commit.durable()  # a process that died appended it, and perhaps no more
+        if position >> fmt.SEQUENCE_BITS < self._ring.epoch and await self._holds(position):
+            return
+        slot, place = self._append(position, partition, letter)
+        self._note_owed(slot, place, letter)
+
+    async def durable(self) -> None:
+        """Wait until every letter that was put in survives a power cut.
+
+        Raises:
+            WalIOError: the disk failed; nothing more is accepted (I7).
+
+        """
+        await self._commit.durable()
 
     async def replace(self, found: Found, letter: Letter) -> None:
         """Put ``letter`` in the place of one that was found; a crash in between leaves both.

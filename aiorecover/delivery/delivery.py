@@ -127,19 +127,24 @@ class Delivery:
         self.dispatcher.begin_flush()
         try:
             while self.dispatcher.waiting_from <= target or self.refused.waiting:
-                for lane in self.halted:
-                    if lane.resumes:  # who waits here may be who has to make room
-                        raise lane_halted(lane)
                 await self._changed()
+                self._check_room()
             marks = [(lane, lane.added) for lane in self.router.lanes()]
             for lane, mark in marks:
                 while lane.settled < mark:
-                    if lane.halted is not None:
+                    if lane.halted is not None and not lane.resumes:
                         raise lane_halted(lane)
                     self.dispatcher.hand_over()
                     await self._changed()
+                    self._check_room()
         finally:
             self.dispatcher.end_flush()
+
+    def _check_room(self) -> None:
+        """Who waits for a lane that waits for room may be the one who has to make it."""
+        for lane in self.halted:
+            if lane.resumes:
+                raise lane_halted(lane)
 
     async def partitions_for(self, topic: str) -> set[int]:
         """The partitions of a topic, asked from Kafka where they are not known; bounded by the caller."""

@@ -90,7 +90,7 @@ class Refused:
         waits = False
         while True:
             try:
-                await self._keep(slot, place, lane.partition, refusal, owed=self._topic not in (None, lane.topic))
+                await self._put(slot, place, lane.partition, refusal, owed=self._topic not in (None, lane.topic))
                 break
             except WalFullError as full:
                 if not waits:
@@ -99,6 +99,7 @@ class Refused:
             await self._dead.room()
         if waits:
             self._go_on(lane)
+        await self._dead.durable()
         await self._settle(slot, place, lane.topic, lane.partition, refusal)
         lane.acknowledged()
         self._on_buried(lane, batch)
@@ -131,21 +132,22 @@ class Refused:
         while self._undecodable:
             slot, place, _, refusal = self._undecodable[0]
             try:
-                await self._keep(slot, place, None, refusal, owed=False)
+                await self._put(slot, place, None, refusal, owed=False)
             except WalFullError:
                 await self._dead.room()
                 continue
+            await self._dead.durable()
             await self._settle(slot, place, "", None, refusal)
             self._undecodable.popleft()
 
     # -- one record --------------------------------------------------------------------------------------------------
 
-    async def _keep(self, slot: Slot, place: int, partition: int | None, refusal: Refusal, *, owed: bool) -> None:
+    async def _put(self, slot: Slot, place: int, partition: int | None, refusal: Refusal, *, owed: bool) -> None:
         payload = payload_at(slot, place)
         if payload is None:
             raise _unmapped(slot)
         position = fmt.position(slot.header.epoch, sequence_at(slot, place))
-        await self._dead.keep(position, partition, letter_of(payload, refusal, owed=owed))
+        await self._dead.put(position, partition, letter_of(payload, refusal, owed=owed))
 
     async def _settle(self, slot: Slot, place: int, topic: str, partition: int | None, refusal: Refusal) -> None:
         """I3: the copy is durable; after everybody who wants to know first was told."""
