@@ -62,6 +62,7 @@ class DeadLetters:
         self._stock: array[int] | None = None  # original positions found here by `take_stock`, in order
         self._taking_stock = asyncio.Lock()
         self._room = asyncio.Event()
+        self._hidden: tuple[Slot, int] | None = None  # a letter that will be in the place of another one
         self._owed: deque[tuple[Slot, int]] = deque()  # where letters stand that came since the last look at all
         self._owes = asyncio.Event()
         self._owed_unknown = False  # there were more than were noted
@@ -95,9 +96,10 @@ class DeadLetters:
             WalIOError: it is not durable; nothing more is accepted (I7).
 
         """
-        self._append(found.position, found.partition, letter)
+        self._hidden = self._append(found.position, found.partition, letter)  # one of the two is seen at any moment
         await self._commit.durable()
         self.remove(found)
+        self._hidden = None
 
     def _append(self, position: int, partition: int | None, letter: Letter) -> tuple[Slot, int]:
         where = NO_PARTITION if partition is None else partition
@@ -161,7 +163,8 @@ class DeadLetters:
                 for place, number, found in zip(run.places, run.sequences, run.records, strict=True):
                     if fmt.position(run.slot.header.epoch, number) > last:
                         return
-                    yield Found(run.slot, place, *found)
+                    if (run.slot, place) != self._hidden:
+                        yield Found(run.slot, place, *found)
         finally:
             reader.close()
 

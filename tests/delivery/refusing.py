@@ -11,14 +11,14 @@ from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.frames import frames_of, record_at
 from aiorecover.delivery.lane import Identity
 from aiorecover.delivery.session import Session
-from aiorecover.record import TIMESTAMP, VALUE
+from aiorecover.record import VALUE
 
 
 class Sent(NamedTuple):
     """One record as it was sent."""
 
+    topic: str
     value: bytes
-    timestamp_ms: int
 
 
 Verdict = Callable[[list[Sent]], BaseException | None]
@@ -45,7 +45,7 @@ class Broker:
         if base != expected:
             raise OutOfOrderSequenceNumber
         records = [record_at(slot, at) for slot, at in frames_of(batch)]
-        refusal = self.refuses([Sent(record[VALUE], record[TIMESTAMP]) for record in records])
+        refusal = self.refuses([Sent(topic, record[VALUE]) for record in records])
         if refusal is not None:
             raise refusal
         self._next[place] = (producer, epoch, base + batch.count)
