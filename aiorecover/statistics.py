@@ -6,11 +6,12 @@ import msgspec
 class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     """Counts since `start`; ``accepted + recovered == delivered + dead_lettered + pending`` at any moment (I9).
 
-    accepted: records stored by `publish`.
+    accepted: records stored by `publish`, and copies for ``dead_letter_topic`` and by ``dead_letters.requeue``.
+    dead_lettered: records that Kafka refused for good and the dead ring keeps, since `start`.
     recovered: records of earlier epochs found unsettled so far.
     unread: at most so many records of earlier epochs that have not been looked at yet.
     pending: records in the ring that are not settled; in_flight of them are on their way to Kafka.
-    undeliverable: records in the ring that cannot be decoded; see the log.
+    undeliverable: records that cannot be decoded and stay in the ring; see the log.
     missing: sequences that damage took away; see the log for each.
     """
 

@@ -69,7 +69,7 @@ NAMED_IN_THE_DESIGN = {
 }
 METHODS_NAMED_IN_THE_DESIGN = {
     *("start", "stop", "publish", "publish_nowait", "publish_threadsafe", "flush", "statistics", "state"),
-    *("send", "send_and_wait", "partitions_for"),
+    *("send", "send_and_wait", "partitions_for", "dead_letters"),
 }
 
 
@@ -187,10 +187,15 @@ def test_private_parts_of_aiokafka_are_used_in_two_modules_only() -> None:
 
 def test_the_package_offers_what_the_design_names_and_nothing_by_accident() -> None:
     assert set(aiorecover.__all__) >= NAMED_IN_THE_DESIGN
-    assert set(aiorecover.__all__) - NAMED_IN_THE_DESIGN == {"Statistics"}
+    assert set(aiorecover.__all__) - NAMED_IN_THE_DESIGN == {"Statistics", "DeadLetter", "DeadLetters"}
     assert sorted(aiorecover.__all__, key=str.lower) == sorted(set(aiorecover.__all__), key=str.lower)
     for name in aiorecover.__all__:
         assert getattr(aiorecover, name).__name__ == name
+
+
+def test_dead_letters_have_the_methods_that_the_design_names() -> None:
+    public = {name for name in vars(aiorecover.DeadLetters) if not name.startswith("_")}
+    assert public == {"list", "requeue", "export", "purge"}
 
 
 def test_every_error_of_the_package_is_offered_and_in_the_one_tree() -> None:

@@ -2,7 +2,8 @@
 
     ring ─> reader ─> dispatcher ─> lane (topic, partition) ─> batch ─> session (AIOKafkaProducer) ─> Kafka
                                                                  │
-    ring <─ settle <─ on_delivery <─ sender <── acknowledgement ─┘
+    ring <─ settle <─ on_delivery <─ sender <── acknowledgement ─┤
+    ring <─ settle <─ on_delivery <─ dead ring <──────── refusal ┘
 
 One path
     New records, an outage's backlog and what a crash left are the same thing: frames that are not settled. There is no
@@ -33,12 +34,33 @@ After a power cut
     within a lane, what stands behind the first record that is not settled is sent again, settled or not.
 
 Errors
-    One table (`outcomes`). Retriable: for ever. Permanent: in this version the lane is halted, loudly; its records stay
-    in the ring and are tried again after the next start. Nothing is dropped.
+    One table (`outcomes`). Retriable: for ever. Permanent: the records themselves are refused (below). Nothing is
+    dropped.
+
+Poison
+    A batch that is refused for good is cut in the same session, in order, until the record at fault stands alone, in at
+    most 2 log2(n) + 2 sends for one among n (`halving`). What is too large is cut into smaller batches first; only a
+    record that is refused by itself is at fault. The next batch takes the refused one's place in the sequence, if no
+    attempt of it was possibly persisted: no answer of that kind, no session lost with it, and no repeat by aiokafka
+    itself, which builds the bytes once for each request and so can be counted. Otherwise the lane takes producer epoch
+    + 1 first: the broker would answer the next batch as a repeat, and not append it.
+
+    The record at fault is copied to the dead ring with its original position, its partition, the error, the attempts
+    and their times (`refusal`); the dead ring is flushed; `on_delivery` is called; then the record is settled (I3), and
+    the lane goes on. After a crash in between it is refused once more, found in the dead ring by its position, and
+    settled: there is one letter. So is a frame whose checksum holds and which cannot be decoded, without a topic.
+    ``on_permanent_error="halt"``: cut in the same way, and then the lane stands until the next start; what cannot be
+    decoded stays in the ring.
+
+    A dead ring without room halts the lane, loudly, until somebody purges; its batches stay as they are, and what comes
+    for it is passed over (`behind`). The others go on: those of the same topic too, unless a partitioner of the user's
+    decides, whose next answer may be another one. ``dead_letter_topic``: published there through the ring, at least
+    once (`dead_letter_topic`).
 
 Reports
     `on_delivery` is called before settling, so at least once for each record, also across a crash. Reports are read
-    back from the frames: nothing is kept for records that nobody asks about.
+    back from the frames: nothing is kept for records that nobody asks about. Who waits for a record that became a dead
+    letter gets a `PermanentDeliveryError`; who asks for it later too, as long as it is one of the last 65,536.
 
 Limits
     A lane whose partition does not answer holds up the dispatcher once its two batches wait (the retry drain will pass

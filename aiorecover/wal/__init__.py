@@ -10,13 +10,14 @@ Purpose
 Three rings, one format
     ``ring`` (what was published), ``retry`` (what was moved out of its way), ``dead`` (what Kafka will never take):
     three files of an instance directory, each with ordinals and gapless sequences of its own. In the last two a frame's
-    payload begins with the record's place of origin.
+    payload begins with the record's place of origin; behind that, the dead ring holds what `delivery.refusal` says.
 
 Constraints (the invariants that all modules keep; numbers as cited in code and tests)
     I1  A slot is recycled only when a durable checkpoint's watermark (or P) covers its last position, everything in it
         is settled (or moved), and no reader stands in it.
     I2  A frame counts only if its checksum holds for this life of the slot and its sequence is the one expected there.
-    I3  A settle word is stored only after the acknowledgement, and only by a handle of the slot's present life.
+    I3  A settle word is stored only after the acknowledgement, or after the copy in the dead ring is durable; only by a
+        handle of the slot's present life.
     I4  A checkpoint says only what was captured before its fdatasync began; its two copies alternate.
     I5  An epoch is durable, in both copies, before its first frame; no position is ever used twice.
     I7  After a failed fsync nothing is accepted or recycled until the directory is reopened; delivery goes on.
@@ -211,8 +212,8 @@ Refused, and why
 Limitations of this version
     A checkpoint knows of one epoch how far it was flushed: of the newest one with a frame. The slots at the end of an
     earlier epoch are not missed when they are gone.
-    Nobody moves slots or reads the retry ring but the tests yet: the drain that delivers from there is to come, and so
-    are the entries of the dead ring. ``wal_max_bytes`` bounds
-    each ring, not their sum. A flush that failed in a process which died before it could leave word of it is only made
-    good by step 7, not by the suffix rule.
+    Nobody moves slots or reads the retry ring but the tests yet: the drain that delivers from there is to come. In the
+    dead ring settle words are taken as they stand: after a power cut a letter that was purged may be there again, until
+    the checkpoint that follows each purge is durable. ``wal_max_bytes`` bounds each ring, not their sum. A flush that
+    failed in a process which died before it could leave word of it is only made good by step 7, not by the suffix rule.
 """
