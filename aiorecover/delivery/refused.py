@@ -19,7 +19,7 @@ from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.outcomes import outcome_of
 from aiorecover.delivery.refusal import Refusal, letter_of
 from aiorecover.delivery.reports import Reports
-from aiorecover.errors import WalFullError
+from aiorecover.errors import WalError, WalFullError
 from aiorecover.record import RECORD_ID_HEADER
 from aiorecover.wal import format as fmt
 from aiorecover.wal.ring import Ring
@@ -62,7 +62,7 @@ class Refused:
         self._on_buried = on_buried
         self._on_full = on_full
         self._on_room = on_room
-        self._undecodable: deque[tuple[Slot, int, int, Refusal]] = deque()
+        self._undecodable: deque[tuple[Slot, int, Refusal]] = deque()
         self._burying: asyncio.Task[None] | None = None
         self.dead_lettered = 0
 
@@ -108,18 +108,19 @@ class Refused:
         """A frame that holds and is no record: a dead letter, in its turn; False when too many wait already."""
         if len(self._undecodable) >= UNDECODABLE_MOST:
             return False
-        slot, place, sequence, _ = entry
+        slot, place, _, _ = entry
         now = _now_ms()
         refusal = Refusal(error="Undecodable", message=reason, first_ms=now, last_ms=now)
-        self._undecodable.append((slot, place, sequence, refusal))
+        self._undecodable.append((slot, place, refusal))
         if self._burying is None or self._burying.done():
             self._burying = asyncio.create_task(self._bury_undecodable(), name="aiorecover-undecodable")
         return True
 
     @property
     def waiting(self) -> int:
-        """Undecodable records that are not dead letters yet."""
-        return len(self._undecodable)
+        """Undecodable records that are being made dead letters; 0 where the disk failed: they stay in the ring."""
+        running = self._burying is not None and not self._burying.done()
+        return len(self._undecodable) if running else 0
 
     async def close(self) -> None:
         """End; what was not settled is found again by the next start."""
@@ -130,13 +131,17 @@ class Refused:
 
     async def _bury_undecodable(self) -> None:
         while self._undecodable:
-            slot, place, _, refusal = self._undecodable[0]
+            slot, place, refusal = self._undecodable[0]
             try:
                 await self._put(slot, place, None, refusal, owed=False)
+                await self._dead.durable()
             except WalFullError:
                 await self._dead.room()
                 continue
-            await self._dead.durable()
+            except WalError as error:
+                left = len(self._undecodable)
+                log.error("undecodable records stay in the ring records=%d error=%s", left, error)  # noqa: TRY400 - one line
+                return
             await self._settle(slot, place, "", None, refusal)
             self._undecodable.popleft()
 

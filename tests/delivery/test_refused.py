@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,9 @@ from aiokafka.errors import (
 
 from aiorecover import DeadLetter, DeliveryReport, PermanentDeliveryError, RecoverableProducer
 from aiorecover.delivery import delivery as delivery_module
+from aiorecover.delivery.session import SessionLostError
 from aiorecover.testing import MemoryDisk
+from aiorecover.wal.directory import Directory
 from tests.delivery.refusing import Broker, Sent
 
 pytestmark = pytest.mark.asyncio
@@ -176,6 +179,26 @@ async def test_a_batch_that_was_possibly_persisted_is_followed_under_a_fresh_ide
     assert broker.sends[3][2] == (1, 1, 0)
     assert letter.persisted == "possibly"
     assert letter.attempts == 3 + (len(records) > 1)
+
+
+async def test_a_session_lost_with_the_batch_leaves_it_possibly_persisted(broker: Broker) -> None:
+    lost: list[BaseException] = [SessionLostError()]
+    broker.refuses = lambda batch: lost.pop() if lost else refusing_poison(batch)
+    async with producer_on(MemoryDisk()) as producer:
+        await publish_batch(producer, "t", [POISON])
+        await producer.flush(timeout_ms=20_000)
+        await publish_batch(producer, "t", [b"1"])
+        await producer.flush(timeout_ms=20_000)
+    assert [identity for _, _, identity, _ in broker.sends] == [(1, 0, 0), (1, 0, 0), (1, 1, 0)]
+
+
+async def test_what_is_too_large_is_not_cut_further_than_it_must_be(broker: Broker) -> None:
+    """That one half is small enough says nothing of the other one."""
+    broker.refuses = refusing_above(5_000)
+    async with producer_on(MemoryDisk()) as producer:
+        await publish_batch(producer, "t", [b"x" * 100] * 100)
+        await producer.flush(timeout_ms=20_000)
+    assert [count for _, _, _, count in broker.sends] == [100, 50, 50]
 
 
 async def test_an_answer_that_rules_out_the_append_costs_no_fresh_identity(broker: Broker) -> None:
@@ -364,6 +387,56 @@ async def test_a_letter_survives_a_power_cut_before_its_record_is_settled(broker
         async with producer_on(image) as producer:
             await producer.flush(timeout_ms=20_000)
             assert len(await letters_of(producer)) == 1
+
+
+async def test_a_record_waits_and_nobody_hears_of_it_until_its_letter_is_durable(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I3."""
+    broker.refuses = refusing_poison
+    begun, go_on = threading.Event(), threading.Event()
+    heard: list[DeliveryReport] = []
+    flush = Directory.sync_dead
+
+    def slow(directory: Directory) -> None:
+        begun.set()
+        assert go_on.wait(20)
+        flush(directory)
+
+    monkeypatch.setattr(Directory, "sync_dead", slow)
+    async with producer_on(MemoryDisk(), on_delivery=heard.append) as producer:
+        await publish_batch(producer, "t", [POISON, b"1"])
+        producer._opened.delivery.dispatcher.begin_flush()  # type: ignore[union-attr]
+        await until(begun.is_set)
+        await asyncio.sleep(0.1)
+        assert producer.statistics().pending == 2
+        assert (heard, broker.values("t")) == ([], [])
+        go_on.set()
+        await producer.flush(timeout_ms=20_000)
+        assert [report.status for report in heard] == ["dead_lettered", "delivered"]
+
+
+@pytest.mark.parametrize("undecodable", [False, True])
+async def test_a_dead_ring_that_cannot_be_flushed_settles_nothing(
+    broker: Broker, caplog: pytest.LogCaptureFixture, *, undecodable: bool
+) -> None:
+    broker.refuses = refusing_poison
+    disk = MemoryDisk()
+    async with producer_on(disk, checkpoint_interval_ms=60_000, fsync="never") as producer:
+        assert producer._opened is not None
+        await (await producer.publish("other", b"1")).delivered(20_000)
+        disk.file("0/dead").fail_syncs()
+        if undecodable:
+            producer._opened.directory.ring.append(b"\xc1no record", None)
+            await (await producer.publish("other", b"2")).delivered(20_000)
+        else:
+            await publish_batch(producer, "t", [POISON])
+        await until(lambda: producer.state == "failed")
+        await asyncio.sleep(0.1)
+        statistics = producer.statistics()
+        assert (statistics.dead_lettered, statistics.pending) == (0, 1)
+        adds_up(producer)
+    assert "dead" in caplog.text
 
 
 async def test_letters_of_earlier_lives_are_listed_and_purged_and_their_slots_are_freed(broker: Broker) -> None:
