@@ -6,7 +6,7 @@ keeper's thread.
 
 import errno
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -411,6 +411,17 @@ class Ring:
         slot.unsettled -= count
         self.release_if_done(slot)
 
+    def claim(self, slot: Slot, places: Sequence[int], settled: Sequence[int]) -> None:
+        """Frames of an earlier epoch go to Kafka as one batch once more, all or none: readers pass them.
+
+        ``settled``: those of ``places`` that are marked as done; they wait again, so that the slot stays until all are.
+        No reader has come to them yet.
+        """
+        self.map_for_settling(slot)
+        self.reopen(slot, settled)
+        slot.claimed.update(places)
+        slot.unsettled += len(places)
+
     def mark_void(self, slot: Slot, places: Sequence[int]) -> None:
         """Copies that no reader has counted yet never count."""
         self._store_words(slot, places, slot.void_word)
@@ -432,6 +443,11 @@ class Ring:
         if waits:
             slot.unsettled -= 1
         self.release_if_done(slot)
+
+    def slot_with(self, ordinal: int) -> Slot | None:
+        """The slot with this ordinal, while it holds something still needed."""
+        at = bisect_left(self.live, ordinal, key=_ordinal_of)
+        return self.live[at] if at < len(self.live) and self.live[at].header.ordinal == ordinal else None
 
     def after(self, slot: Slot) -> Slot | None:
         """The next slot in the order of ordinals."""
