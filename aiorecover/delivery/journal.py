@@ -124,7 +124,7 @@ def decode(body: bytes) -> Entry:
             places = array("I", body[at : at + 4 * frames])
             at += 4 * frames
             found.append(Group(ring, ordinal, places))
-    except struct.error as error:
+    except (struct.error, ValueError) as error:
         message = f"an entry of the lanes is cut off bytes={len(body)}"
         raise ValueError(message) from error
     if at != len(body) or count != sum(len(group.places) for group in found) or count == 0:

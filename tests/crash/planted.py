@@ -7,8 +7,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery import resume
+from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import Identity, Lane
 from aiorecover.delivery.sender import Sender
