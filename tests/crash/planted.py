@@ -9,6 +9,7 @@ from typing import Any
 
 from aiorecover.delivery import resume
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.journal import Doubt
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import Identity, Lane
 from aiorecover.delivery.sender import Sender
@@ -129,7 +130,7 @@ def trust_every_entry() -> None:
 
 def forget_what_was_in_flight() -> None:
     """Against exactly once: every opening begins with identities of its own."""
-    _put(resume, "doubt_of", lambda *_, **__: resume.Doubt.ELSEWHERE)
+    _put(resume, "doubt_of", lambda *_, **__: Doubt.ELSEWHERE)
 
 
 FAULTS: dict[str, Callable[[], None]] = {
