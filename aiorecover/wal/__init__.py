@@ -142,7 +142,8 @@ Operations
     roll        The full slot is sealed at both ends, then the next slot's header is stored, the copy at the end first,
                 then its first frame. Slots are allocated by posix_fallocate ahead of need.
     settle      The frame's settle word, in the page cache.
-    checkpoint  Captured on the loop; then fdatasync of the rings and the lanes, write and fdatasync of the older copy (I4).
+    checkpoint  Captured on the loop; then fdatasync of the rings and the lanes, write and fdatasync of the older copy
+                (I4).
     recycle     Oldest first, what a durable checkpoint covers (I1). The slot keeps its bytes until its next life.
     move        The oldest slot, once only stalled lanes wait for what it holds, and copying it gains space
                 (`compaction`): its unsettled frames are copied to the retry ring, the retry ring is flushed, and then a
