@@ -26,6 +26,9 @@ Journal
     today. The broker answers a repeat if it had come through, and no late batch of the dead process can be appended
     behind it: exactly once across the death of the process, without transactions.
 
+    A batch in flight whose slot is moved to the retry ring is written down once more with its copies, before the
+    checkpoint that makes the move (`Journal.repoint`): the next process takes those frames of the two that count.
+
     In doubt a lane begins with a fresh identity, under a new Kafka producer id (never epoch + 1: two copies of a
     directory would swallow each other's records), and its records are delivered as any others; those that were in
     flight may appear twice. In doubt is an entry of another boot, of another file (a copied directory), older than

@@ -61,7 +61,6 @@ class Delivery:
         )
         self.sender = Sender(
             self.session,
-            ring,
             self.reports,
             Journal(directory.lanes, grow, directory.file_system.since_boot_ms),
             backoff=(config.retry_backoff_ms / 1000, config.retry_backoff_max_ms / 1000),

@@ -14,6 +14,11 @@ has to be read.)
             · zero u16 · topic · groups
     group   ordinal u64 · ring u16 (0 main, 1 retry) · zero u16 · frames u32 · a place u32 for each
 
+Where a slot is moved to the retry ring, its frames are in two places until the move is made. A batch in flight is then
+written down once more, with its copies, before the checkpoint that makes the move: so the two copies of its entry say
+where the frames are if it was made, and where if it was not. Which of them count, the next opening knows: copies of a
+move that was not made are void, originals of one that was are recycled.
+
 An opening asks two things of each entry. Whether it is to be trusted (`doubt_of`): only then its identity may be used
 again. And whether it is spent: all its records are settled, and it only says which sequence comes next. The lane of an
 entry in doubt begins with a fresh identity, and its records are delivered as any others: those that were in flight may
@@ -23,7 +28,7 @@ appear twice.
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from aiorecover.delivery.lane import SEQUENCE_MODULUS, Identity
@@ -75,6 +80,11 @@ class Entry:
     def lane(self) -> tuple[str, int]:
         """Topic and partition."""
         return self.topic, self.partition
+
+    def moved_from(self, other: "Entry") -> bool:
+        """Whether both say the same of one batch, but that a part of it stands in the retry ring in one of them."""
+        copied = any(group.ring == RETRY for group in (*self.groups, *other.groups))
+        return copied and replace(self, groups=other.groups, at_ms=other.at_ms) == other
 
     @property
     def next_sequence(self) -> int:

@@ -6,17 +6,18 @@ them; a batch is built by `rebuild` when its turn comes, so that memory stays bo
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.journal import MAIN, RETRY, Doubt, Entry, decode, doubt_of, lanes_twice
 from aiorecover.errors import WalCorruptError, WalIOError
-from aiorecover.record import RECORD_ID_HEADER
+from aiorecover.record import RECORD_ID_HEADER, record_id
 from aiorecover.record import decode as decode_record
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.lanes import BlockFound
 from aiorecover.wal.lookup import Lookup
+from aiorecover.wal.moved import unpack_moved
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.slot import Slot
 
@@ -62,8 +63,9 @@ def take_up(directory: Directory, now_ms: int) -> Taken:
     taken = Taken()
     lanes = directory.lanes
     found = [(block, _decoded(block)) for block in lanes.found]
-    twice = lanes_twice(entry for block, entry in found if entry is not None and block.known)
-    for block, entry in found:
+    twice = lanes_twice(entries[0] for block, entries in found if entries and block.known)
+    for block, entries in found:
+        entry = entries[0] if entries else None
         doubt = doubt_of(
             entry,
             known=block.known,
@@ -71,7 +73,7 @@ def take_up(directory: Directory, now_ms: int) -> Taken:
             twice=entry is not None and entry.lane in twice,
             now_ms=now_ms,
         )
-        frames: Frames | Doubt = [] if entry is None or doubt is not None else _in_flight(directory, entry)
+        frames: Frames | Doubt = [] if doubt is not None else _in_flight(directory, entries)
         if isinstance(frames, Doubt):
             doubt = frames
         if doubt is None and entry is not None and not isinstance(frames, Doubt):
@@ -102,9 +104,12 @@ def rebuild(resumed: Resumed, codec: int) -> LaneBatch:
             if frame is None:
                 message = "a record that was in flight does not hold any more"
                 raise WalCorruptError(f"{message} slot={slot.header.ordinal} place={place}")
-            _, key, value, _, timestamp_ms, headers, _, _ = decode_record(frame.payload)
-            record_id = (RECORD_ID_HEADER, b"%b%d" % (slot.id_prefix, frame.sequence))
-            batch.add(batch.count, timestamp_ms, key, value, [*(headers or ()), record_id])
+            payload, number = frame.payload, b"%b%d" % (slot.id_prefix, frame.sequence)
+            if ring.holds_copies:
+                copy = unpack_moved(payload)
+                payload, number = copy.payload, record_id(ring.id_text, copy.epoch, copy.sequence).encode()
+            _, key, value, _, timestamp_ms, headers, _, _ = decode_record(payload)
+            batch.add(batch.count, timestamp_ms, key, value, [*(headers or ()), (RECORD_ID_HEADER, number)])
             batch.count += 1
             batch.places.append(place)
     identity = entry.identity
@@ -114,54 +119,79 @@ def rebuild(resumed: Resumed, codec: int) -> LaneBatch:
     return batch
 
 
-def _decoded(block: BlockFound) -> Entry | None:
-    if not block.bodies:
-        return None
+def _decoded(block: BlockFound) -> list[Entry]:
+    """What the block says: the newest entry, and the one before if it says the same batch to be elsewhere."""
     try:
-        return decode(block.bodies[0])
+        entries = [decode(body) for body in block.bodies]
     except ValueError as error:
         log.warning("%s block=%d", error, block.block)
-        return None
+        return []
+    return entries[:1] + [entry for entry in entries[1:] if entries[0].moved_from(entry)]
 
 
-def _in_flight(directory: Directory, entry: Entry) -> Frames | Doubt:
+def _in_flight(directory: Directory, entries: Sequence[Entry]) -> Frames | Doubt:
     """The claimed frames of a trusted entry; none when it is spent."""
+    places = [_standing(directory, entry) for entry in entries]
+    if all(frames == [] for frames in places):
+        return []
+    for entry, frames in zip(entries, places, strict=True):
+        if len(frames) < len(entry.groups):
+            continue
+        try:
+            found = _looked_up(frames)
+        except WalIOError as error:
+            log.warning("a batch that was in flight cannot be read error=%s", error)
+            return Doubt.GONE
+        if found is None:
+            return Doubt.GONE
+        if not found.void:
+            return _claimed(frames, found)
+    return Doubt.GONE
+
+
+def _standing(directory: Directory, entry: Entry) -> Frames:
+    """The groups whose slots are still there."""
     rings = {MAIN: directory.ring, RETRY: directory.retry}
     slots = [(rings[group.ring], rings[group.ring].slot_with(group.ordinal), group) for group in entry.groups]
-    # Settled as a whole and in order: when the slot of the last one was recycled, or its word is set, all are done.
-    last_ring, last_slot, last_group = slots[-1]
-    if last_slot is None:
-        return [] if all(slot is None for _, slot, _ in slots) else Doubt.GONE
-    frames: Frames = [(ring, slot, list(group.places)) for ring, slot, group in slots if slot is not None]
-    if any(ring.is_suspect(slot) for ring, slot, _ in frames):
-        return Doubt.SUSPECT
-    try:
-        last = Lookup(last_ring).frame(last_slot, last_group.places[-1])
-        if last is not None and last.settled:
-            return []
-        settled = list(_settled(frames)) if len(frames) == len(slots) else None
-    except WalIOError as error:
-        log.warning("a batch that was in flight cannot be read error=%s", error)
-        return Doubt.GONE
-    if settled is None or None in settled:
-        return Doubt.GONE
-    for (ring, slot, places), done in zip(frames, settled, strict=True):
-        ring.claim(slot, places, done or [])
-    return frames
+    return [(ring, slot, list(group.places)) for ring, slot, group in slots if slot is not None]
 
 
-def _settled(frames: Frames) -> Iterator[list[int] | None]:
-    """Of each group the places that are marked as settled; None for one with a frame that does not hold."""
+@dataclass(slots=True)
+class _LookedUp:
+    """What the settle words of a batch say. ``settled``: of each group, the places that are marked as done."""
+
+    settled: list[list[int]]
+    last_settled: bool = False
+    void: bool = False
+
+
+def _looked_up(frames: Frames) -> _LookedUp | None:
+    """None where a frame does not hold. Only the last one is looked at where that tells all."""
+    ring, slot, places = frames[-1]
+    last = Lookup(ring).frame(slot, places[-1])
+    if last is not None and (last.settled or last.void):
+        return _LookedUp([], last_settled=last.settled, void=last.void)
+    settled: list[list[int]] = []
     for ring, slot, places in frames:
-        lookup, settled = Lookup(ring), []
+        lookup, done = Lookup(ring), []
         for place in places:
             frame = lookup.frame(slot, place)
             if frame is None:
-                yield None
-                return
+                return None
             if frame.settled:
-                settled.append(place)
-        yield settled
+                done.append(place)
+        settled.append(done)
+    return _LookedUp(settled)
+
+
+def _claimed(frames: Frames, found: _LookedUp) -> Frames | Doubt:
+    if any(ring.is_suspect(slot) for ring, slot, _ in frames):
+        return Doubt.SUSPECT
+    if found.last_settled:  # settled in order: so are all the others
+        return []
+    for (ring, slot, places), settled in zip(frames, found.settled, strict=True):
+        ring.claim(slot, places, settled)
+    return frames
 
 
 def _tell(taken: Taken) -> None:

@@ -18,7 +18,6 @@ from aiorecover.delivery.outcomes import Verdict, outcome_of
 from aiorecover.delivery.reports import Reports, frames_of
 from aiorecover.delivery.session import Session, SessionLostError
 from aiorecover.errors import ClosedError
-from aiorecover.wal.ring import Ring
 
 log = logging.getLogger("aiorecover.delivery")
 
@@ -31,7 +30,6 @@ class Sender:
     def __init__(
         self,
         session: Session,
-        ring: Ring,
         reports: Reports,
         journal: Journal,
         *,
@@ -41,7 +39,6 @@ class Sender:
     ) -> None:
         """``backoff``: first and longest pause between two attempts, in seconds."""
         self._session = session
-        self._ring = ring
         self._reports = reports
         self._journal = journal
         self._backoff = backoff
@@ -163,7 +160,7 @@ class Sender:
         await self._reports.announce(batch, lane.topic, metadata)
         waited = self._reports.collect(batch, lane.topic, metadata)
         for slot, places in batch.frames:
-            self._ring.settle(slot, places)
+            slot.ring.settle(slot, places)
         self.delivered += batch.count
         if 0 <= metadata.offset <= lane.offset:
             self._begin_anew(lane, metadata.offset)

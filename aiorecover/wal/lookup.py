@@ -16,6 +16,7 @@ class FrameFound(NamedTuple):
     sequence: int
     payload: memoryview
     settled: bool
+    void: bool  # a copy that never counts
 
 
 class Lookup:
@@ -52,8 +53,9 @@ class Lookup:
         if not scan.holds(self._buffer, at, length, check, sequence, slot.salt, len(self._buffer)):
             return None
         payload = self._buffer[at + fmt.FRAME_BYTES : at + whole]
-        settled = fmt.mark_of(word, slot.salt) is not None
-        return FrameFound(sequence, payload, settled or self._covered(slot, sequence))
+        mark = fmt.mark_of(word, slot.salt)
+        settled = mark is not None or self._covered(slot, sequence)
+        return FrameFound(sequence, payload, settled, mark == fmt.VOID)
 
     def _covered(self, slot: Slot, sequence: int) -> bool:
         """A durable watermark says that it is settled, whatever its word says."""

@@ -56,7 +56,7 @@ class Ring:
         self._slot_bytes = limits.slot_bytes
         self._margin = margin
         self._clock_ms = clock_ms
-        self._id_text = id_text
+        self.id_text = id_text
         self._floor = plan.floor
         self.next_ordinal = plan.next_ordinal
         self._sequence = 0
@@ -170,6 +170,7 @@ class Ring:
             created_ms=created_ms,
         )
         slot = Slot(index, header, self._prefix(self.epoch), self._mark)
+        slot.ring = self
         slot.complete = True
         slot.limit -= self._margin
         slot.attach(mapping)
@@ -330,6 +331,11 @@ class Ring:
     def floor(self) -> int:
         """Frames up to this position are settled, whatever their settle words say (durable watermark)."""
         return self._floor
+
+    @property
+    def holds_copies(self) -> bool:
+        """Its payloads begin with the record's place of origin: it is one of those that need no margin."""
+        return self._margin == 0
 
     @property
     def file(self) -> RingFile:
@@ -518,6 +524,7 @@ class Ring:
 
     def _old_slot(self, life: Any) -> Slot:
         slot = Slot(life.index, life.header, self._prefix(life.header.epoch), self._mark)
+        slot.ring = self
         slot.limit = 0 if life.seal is not None else slot.limit
         if life.seal is not None:
             slot.adopt_seal(life.seal)
@@ -536,7 +543,7 @@ class Ring:
         return self.suspect.generation % fmt.MARKS
 
     def _prefix(self, epoch: int) -> bytes:
-        return f"{self._id_text}/{epoch}/".encode()
+        return f"{self.id_text}/{epoch}/".encode()
 
 
 def _frame(length: int) -> tuple[Callable[..., None], int]:

@@ -43,6 +43,7 @@ class Slot:
         "moved",
         "open_word",
         "readers",
+        "ring",
         "salt",
         "sealed",
         "tail",
@@ -70,6 +71,7 @@ class Slot:
         self.complete = False
         self.readers = 0
         self.claimed: set[int] = set()
+        self.ring: Any = None  # the ring that it is a slot of
         self.moved = False  # a durable checkpoint's P covers it: copies count in place of what is unsettled here
         self.copies: dict[int, tuple[Any, Slot, int]] = {}  # of a move: place → retry ring, slot and place there
 

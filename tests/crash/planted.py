@@ -29,7 +29,7 @@ def settle_at_hand_over() -> None:
 
     async def settle_and_send(self: Sender, lane: Lane, batch: LaneBatch) -> Any:
         for slot, places in batch.frames:
-            self._ring.settle(slot, places)
+            slot.ring.settle(slot, places)
         batch.frames = []  # there is nothing left to settle after the acknowledgement
         return await send(self, lane, batch)
 
