@@ -12,6 +12,7 @@ from aiorecover.config import Config
 from aiorecover.delivery.dead_letter_topic import DeadLetterTopic
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.delivery import Delivery
+from aiorecover.delivery.resume import Taken, take_up
 from aiorecover.errors import DeliveryError
 from aiorecover.statistics import Statistics
 from aiorecover.wal.directory import Directory, Options
@@ -34,6 +35,7 @@ class Opened:
         config: Config,
         keeper: Keeper,
         directory: Directory,
+        taken: Taken,
         *,
         on_idle: Callable[[], None],
         on_room: Callable[[], None],
@@ -42,7 +44,9 @@ class Opened:
         self.keeper = keeper
         self.directory = directory
         self.dead = DeadLetters(directory.dead, lambda: keeper.submit(directory.sync_dead))
-        self.delivery = Delivery(config, directory.ring, self.dead, directory.producer_id, on_idle)
+        self.delivery = Delivery(
+            config, directory, taken, self.dead, grow=lambda: keeper.submit(directory.lanes.grow), on_idle=on_idle
+        )
         self.background = Background(config, directory, keeper, self.delivery, on_room)
         self.commit = GroupCommit(self.background.sync)
         if config.dead_letter_topic is not None:
@@ -145,15 +149,17 @@ class Opened:
             checkpoints=self.background.checkpoints,
             rebuilds=max(0, delivery.session.rebuilds),
             batches_resent=delivery.sender.resent,
+            batches_resumed=delivery.batches_resumed,
+            identities_renewed=delivery.identities_renewed + delivery.sender.renewed,
             callback_errors=delivery.reports.callback_errors,
             lanes=len(lanes),
             lanes_halted=len(delivery.halted),
         )
 
 
-async def opening(keeper: Keeper, options: Options) -> Directory:
-    """Open in the keeper's thread; cancelled meanwhile, what was opened is closed again."""
-    opening = keeper.submit(open_directory, options)
+async def opening(keeper: Keeper, options: Options) -> tuple[Directory, Taken]:
+    """Open in the keeper's thread, and take up what was in flight; cancelled meanwhile, it is closed again."""
+    opening = keeper.submit(_open, options)
     try:
         return await asyncio.shield(opening)
     except asyncio.CancelledError:
@@ -174,6 +180,15 @@ async def _within(limit: float, closing: Coroutine[Any, Any, None], what: str) -
     return task.done()
 
 
-def _close_opened(opening: "asyncio.Future[Directory]") -> None:
+def _open(options: Options) -> tuple[Directory, Taken]:
+    directory = open_directory(options)
+    try:
+        return directory, take_up(directory, options.file_system.since_boot_ms())
+    except BaseException:
+        directory.close()
+        raise
+
+
+def _close_opened(opening: "asyncio.Future[tuple[Directory, Taken]]") -> None:
     if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
+        opening.result()[0].close()

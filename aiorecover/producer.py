@@ -123,7 +123,7 @@ class RecoverableProducer:
         _STARTED.add(self)
         keeper = Keeper("aiorecover-keeper")
         try:
-            directory = await opening(keeper, self._directory_options())
+            directory, taken = await opening(keeper, self._directory_options())
         except BaseException:
             keeper.stop()
             self._life = "created"
@@ -133,7 +133,7 @@ class RecoverableProducer:
             keeper.stop()
             raise self._closed_error()
         self._opened = opened = Opened(
-            self._config, keeper, directory, on_idle=self._on_dispatcher_idle, on_room=self._waiting.wake
+            self._config, keeper, directory, taken, on_idle=self._on_dispatcher_idle, on_room=self._waiting.wake
         )
         self._append = directory.ring.append
         self.producer_id = directory.producer_id

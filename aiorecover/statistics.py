@@ -12,6 +12,8 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     unread: at most so many records of earlier epochs that have not been looked at yet.
     pending: records in the ring that are not settled; in_flight of them are on their way to Kafka.
     undeliverable: records that cannot be decoded and stay in the ring; see the log.
+    batches_resumed: what the last process had in flight and this one sends again as it was, for Kafka to recognise.
+    identities_renewed: lanes that took a fresh Kafka identity, also those whose old one an opening could not trust.
     missing: sequences that damage took away; see the log for each.
     """
 
@@ -32,6 +34,8 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: int
     rebuilds: int
     batches_resent: int
+    batches_resumed: int
+    identities_renewed: int
     callback_errors: int
     lanes: int
     lanes_halted: int

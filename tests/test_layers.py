@@ -35,7 +35,9 @@ PUBLIC = 1
 
 # State in, effects out: these decide, and whoever calls them acts. What is named beside them is allowed.
 PURE = {
+    "aiorecover.delivery.journal": (),
     "aiorecover.wal.format": (),
+    "aiorecover.wal.lanes": (),  # its file is handed in
     "aiorecover.wal.recovery": (),
     "aiorecover.wal.checkpoint": (),  # its file is handed in
     "aiorecover.wal.checksum": (),

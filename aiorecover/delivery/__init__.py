@@ -14,8 +14,27 @@ Lane
     error, a time-out or the death of a session the very same bytes are sent again, under the same Kafka identity
     (producer id, epoch, base sequence), and the broker answers a repeat instead of appending it. The identity belongs
     to the lane, not to aiokafka's session; sequences wrap modulo 2^31. When the broker no longer follows it, the lane
-    takes producer epoch + 1 and sequence 0. An opening takes a new Kafka producer id: records that were in flight when
-    the process died may appear twice, each a repeat of what was in flight. (A journal ends that in a later version.)
+    takes producer epoch + 1 and sequence 0.
+
+Journal
+    Before a batch is sent it is written down in the file `lanes`: its identity and its frames (`journal`, I6b). A batch
+    holds at most 4,096 words of these. An entry is overwritten only when its batch is settled, was refused with nothing
+    possibly persisted, or its lane took a fresh identity; a batch that cannot be written down is not sent.
+
+    The next process goes through the entries before anything is read (`resume`). One that can be trusted goes on: if
+    all its records are settled it is spent, and gives the lane's next sequence; if not, its frames are claimed and sent
+    again as the very same batch, before all else of the lane, whatever partitions, batch size or compression there are
+    today. The broker answers a repeat if it had come through, and no late batch of the dead process can be appended
+    behind it: exactly once across the death of the process, without transactions.
+
+    A batch in flight whose slot is moved to the retry ring is written down once more with its copies, before the
+    checkpoint that makes the move (`Journal.repoint`): the next process takes those frames of the two that count.
+
+    In doubt a lane begins with a fresh identity, under a new Kafka producer id (never epoch + 1: two copies of a
+    directory would swallow each other's records), and its records are delivered as any others; those that were in
+    flight may appear twice. In doubt is an entry of another boot, of another file (a copied directory), older than
+    half of what Kafka keeps an identity, of which a copy is damaged, or a frame; and any, while settle words are
+    suspect. So is a lane whose partition acknowledges an offset that was given before: its topic was made anew.
 
 Session
     One AIOKafkaProducer at a time, idempotent, acks=all. Start needs no broker. A session is closed hard, within a

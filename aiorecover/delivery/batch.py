@@ -14,6 +14,9 @@ from aiorecover.wal.slot import Slot
 
 CODECS = {None: 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}  # Kafka's numbers of the compression types
 
+ENTRY_WORDS = 4096  # of a batch's entry in the journal: one for each record, and
+GROUP_WORDS = 4  # for each slot that records come from
+
 # Record batch, magic 2: crc at 17, then attributes; producer id, epoch and base sequence at 43.
 _CRC_AT = 17
 _ATTRIBUTES_AT = 21
@@ -26,7 +29,8 @@ class LaneBatch(BatchBuilder):
 
     ``add`` is the raw builder's append ``(number, timestamp_ms, key, value, headers)``, without aiokafka's wrapper:
     measured 170 ns a record less. It returns None when the batch is full. ``places`` is the list of the last group in
-    ``frames``: pairs of a slot and the places of the batch's frames in it.
+    ``frames``: pairs of a slot and the places of the batch's frames in it. ``most``: so many records it may hold, or
+    its entry in the journal would be too long. ``entered``: the identity under which it stands there.
     """
 
     def __init__(self, size: int, codec: int) -> None:
@@ -37,7 +41,9 @@ class LaneBatch(BatchBuilder):
         self.slot: Slot | None = None
         self.places: list[int] = []
         self.frames: list[tuple[Slot, list[int]]] = []
+        self.most = ENTRY_WORDS - GROUP_WORDS
         self.identity: tuple[int, int, int] | None = None
+        self.entered: tuple[int, int, int] | None = None
         self.bytes = 0
         self.attempts = 0
         self.earlier = 0  # attempts of the batches that this one is a part of
@@ -53,6 +59,7 @@ class LaneBatch(BatchBuilder):
         self.slot = slot
         self.places = []
         self.frames.append((slot, self.places))
+        self.most -= GROUP_WORDS
         return self.places
 
     def finish(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, NamedTuple
 
 from aiorecover.delivery import refusal
-from aiorecover.delivery.frames import payload_at
+from aiorecover.delivery.frames import bytes_at
 from aiorecover.delivery.refusal import Letter
 from aiorecover.errors import WalIOError
 from aiorecover.wal import format as fmt
@@ -136,7 +136,7 @@ class DeadLetters:
                     return None
                 continue
             slot, place = self._owed.popleft()
-            payload = payload_at(slot, place)
+            payload = bytes_at(slot, place)
             if payload is not None:
                 found = Found(slot, place, *_found(memoryview(payload)))
                 if self.waits(found):

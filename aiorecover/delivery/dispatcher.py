@@ -80,6 +80,7 @@ class Dispatcher:
         self.behind: list[Behind] = []
         self.fell_behind = asyncio.Event()
         self.closed_bytes = 0  # of batches that are ready or in flight
+        self.resuming = False  # what the last process had in flight waits for room: it comes first
         self.undeliverable = 0
 
     # -- the loop ----------------------------------------------------------------------------------------------------
@@ -179,7 +180,8 @@ class Dispatcher:
     # -- records into batches ----------------------------------------------------------------------------------------
 
     @property
-    def _full(self) -> bool:
+    def full(self) -> bool:
+        """All lanes together hold as much as they may."""
         return self.closed_bytes >= BATCH_BYTES
 
     def _dispatch_any(self, run: Run, catching: "tuple[Behind, ...]") -> int:
@@ -212,14 +214,19 @@ class Dispatcher:
                 alone[0] = (RECORD_ID_HEADER, identity)
                 wire = alone if headers is None else [*headers, *alone]
                 batch = lane.open
-                if batch is None or batch.add(batch.count, timestamp_ms, key, value, wire) is None:
+                if (
+                    batch is None
+                    or (count := batch.count) >= batch.most
+                    or batch.add(count, timestamp_ms, key, value, wire) is None
+                ):
                     if batch is not None:
                         self._close(lane)
                     batch = self._begin(lane)
                     if batch is None:
                         return places.index(place)
                     batch.add(0, timestamp_ms, key, value, wire)
-                batch.count += 1
+                    count = 0
+                batch.count = count + 1
                 if slot is batch.slot:
                     batch.places.append(place)
                 else:
@@ -249,7 +256,7 @@ class Dispatcher:
 
     def _begin(self, lane: Lane) -> LaneBatch | None:
         """A new open batch; None when the lane or all lanes together hold as much as they may."""
-        if lane.blocked or self._full:
+        if lane.blocked or self.full or self.resuming:
             return None
         share = BATCH_BYTES // (2 * (len(self._open) + 1))
         lane.open = LaneBatch(min(self._batch_bytes, max(SMALLEST_BATCH, share)), self._codec)

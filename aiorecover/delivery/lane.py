@@ -30,12 +30,15 @@ class Lane:
     """One partition's state. Strict order: one batch in flight, the next only after its acknowledgement."""
 
     __slots__ = (
+        "block",
         "closed",
         "delivering",
         "due",
         "halted",
+        "held",
         "identity",
         "in_flight",
+        "offset",
         "open",
         "partition",
         "ready",
@@ -54,6 +57,9 @@ class Lane:
         self.in_flight: LaneBatch | None = None
         self.identity: Identity | None = None
         self.sequence = 0
+        self.offset = -1  # Kafka's, of the newest record that was acknowledged; -1: unknown
+        self.block: int | None = None  # where its entry stands in the file `lanes`
+        self.held = False  # what the last process had in flight comes first, and is not built again yet
         self.due = False  # the open batch has lingered enough
         self.halted: str | None = None  # why it stands: a permanent error, or no room for a dead letter
         self.resumes = False  # it was halted for want of room, and goes on by itself
@@ -92,10 +98,27 @@ class Lane:
 
     def next(self) -> LaneBatch | None:
         """Take the next batch to send, under the lane's identity."""
-        if self.in_flight is not None or not self.ready:
+        if self.in_flight is not None or not self.ready or self.held:
             return None
         self.in_flight = self.ready.popleft()
         return self.in_flight
+
+    def resume(self, identity: Identity, sequence: int, offset: int, block: int) -> None:
+        """Go on where the last process stood."""
+        self.identity = identity
+        self.sequence = sequence
+        self.offset = offset
+        self.block = block
+
+    def hold(self, count: int) -> None:
+        """Send nothing before the ``count`` records that the last process had in flight."""
+        self.held = True
+        self.closed += count
+
+    def release(self, batch: LaneBatch) -> None:
+        """``batch`` is what was in flight, as it was: it goes first."""
+        self.held = False
+        self.ready.appendleft(batch)
 
     def identify(self, batch: LaneBatch, fresh: Identity) -> None:
         """Give ``batch`` its place in the lane's sequence, once; ``fresh`` is used where the lane has no identity."""
@@ -134,12 +157,19 @@ class Lane:
         self.in_flight = None
         self.ready.extendleft(reversed(parts))
 
-    def acknowledged(self) -> LaneBatch | None:
-        """The batch in flight is in Kafka."""
+    def acknowledged(self, offset: int = -1) -> LaneBatch | None:
+        """The batch in flight is in Kafka, from ``offset`` on; -1: the broker does not tell."""
         batch, self.in_flight = self.in_flight, None
         if batch is not None:
             self.settled += batch.count
+            if offset >= 0:
+                self.offset = offset + batch.count - 1
         return batch
+
+    def begin_anew(self) -> None:
+        """Take a fresh identity for the next batch: the partition is not the one that it was."""
+        self.identity = self.identity.next_epoch() if self.identity is not None else None
+        self.sequence = 0
 
 
 def lane_halted(lane: Lane) -> PermanentDeliveryError:

@@ -14,15 +14,13 @@ from collections.abc import Callable, Sequence
 from aiorecover.delivery import halving
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.dead_letters import DeadLetters
-from aiorecover.delivery.frames import frames_of, payload_at, record_at, sequence_at
+from aiorecover.delivery.frames import frames_of, id_at, payload_at, position_at, record_at
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.outcomes import outcome_of
 from aiorecover.delivery.refusal import Refusal, letter_of
 from aiorecover.delivery.reports import Reports
 from aiorecover.errors import WalError, WalFullError
 from aiorecover.record import RECORD_ID_HEADER
-from aiorecover.wal import format as fmt
-from aiorecover.wal.ring import Ring
 from aiorecover.wal.run import Entry
 from aiorecover.wal.slot import Slot
 
@@ -38,7 +36,6 @@ class Refused:
 
     def __init__(
         self,
-        ring: Ring,
         dead: DeadLetters,
         reports: Reports,
         *,
@@ -53,7 +50,6 @@ class Refused:
 
         ``on_full``: a lane is halted until there is room in the dead ring; ``on_room``: it goes on.
         """
-        self._ring = ring
         self._dead = dead
         self._reports = reports
         self._codec = codec
@@ -151,15 +147,14 @@ class Refused:
         payload = payload_at(slot, place)
         if payload is None:
             raise _unmapped(slot)
-        position = fmt.position(slot.header.epoch, sequence_at(slot, place))
-        await self._dead.put(position, partition, letter_of(payload, refusal, owed=owed))
+        await self._dead.put(position_at(slot, place), partition, letter_of(payload, refusal, owed=owed))
 
     async def _settle(self, slot: Slot, place: int, topic: str, partition: int | None, refusal: Refusal) -> None:
         """I3: the copy is durable; after everybody who wants to know first was told."""
-        sequence = sequence_at(slot, place)
+        position = position_at(slot, place)
         report = self._reports.dead_report(slot, place, topic, partition, refusal)
         await self._reports.announce_dead(report)
-        self._ring.settle(slot, [place])
+        slot.ring.settle(slot, [place])
         self.dead_lettered += 1
         log.error(
             "a record became a dead letter: look at producer.dead_letters "
@@ -170,7 +165,7 @@ class Refused:
             refusal.attempts,
             refusal,
         )
-        self._reports.bury(slot.header.epoch, sequence, report, refusal)
+        self._reports.bury(position, report, refusal)
 
     def _halt(self, lane: Lane, error: WalFullError) -> None:
         lane.resumes = True
@@ -217,7 +212,7 @@ def _add(part: LaneBatch, slot: Slot, place: int) -> None:
     if record is None:
         raise _unmapped(slot)
     _, key, value, _, timestamp_ms, headers, _, _ = record
-    identity = slot.id_prefix + b"%d" % sequence_at(slot, place)
+    identity = id_at(slot, place).encode()
     part.add(part.count, timestamp_ms, key, value, [*(headers or ()), (RECORD_ID_HEADER, identity)])
     part.count += 1
     if slot is not part.slot:
@@ -226,9 +221,10 @@ def _add(part: LaneBatch, slot: Slot, place: int) -> None:
 
 
 def _bytes_of(slot: Slot, place: int) -> int:
-    if slot.words is None:
+    payload = payload_at(slot, place)
+    if payload is None:
         raise _unmapped(slot)
-    return slot.words[place - fmt.SETTLE_WORD]
+    return len(payload)
 
 
 def _unmapped(slot: Slot) -> ValueError:

@@ -15,10 +15,11 @@ from aiokafka.structs import RecordMetadata
 
 from aiorecover import record as rec
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.frames import frames_of, record_at, sequence_at
+from aiorecover.delivery.frames import frames_of, id_at, position_at, record_at
 from aiorecover.delivery.refusal import Refusal
 from aiorecover.errors import ClosedError, PermanentDeliveryError
 from aiorecover.receipt import DeliveryReport
+from aiorecover.wal import format as fmt
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.slot import Slot
 
@@ -89,8 +90,8 @@ class Reports:
             return []
         wanted = []
         for number, (slot, place) in enumerate(frames_of(batch)):
-            sequence = sequence_at(slot, place)
-            if sequence in self._waiters and slot.header.epoch == self._ring.epoch:
+            sequence = self._own_sequence(slot, place)
+            if sequence in self._waiters:
                 report = self._report(slot, place, topic, metadata.partition, _offset(metadata, number))
                 wanted.append((sequence, report))
         return wanted
@@ -105,9 +106,9 @@ class Reports:
     def refuse(self, frames: Iterable[tuple[Slot, int]], error: PermanentDeliveryError) -> None:
         """Kafka took none of these and their lane is halted: they stay in the ring, and whoever asks is told why."""
         for slot, place in frames:
-            if slot.header.epoch != self._ring.epoch:
-                continue
-            self._tell_refused(sequence_at(slot, place), error)
+            sequence = self._own_sequence(slot, place)
+            if sequence is not None:
+                self._tell_refused(sequence, error)
 
     # -- for dead letters --------------------------------------------------------------------------------------------
 
@@ -118,8 +119,9 @@ class Reports:
         try:
             report = self._report(slot, place, topic, partition, None)
         except (ValueError, RecursionError):
-            number = rec.record_id(self._producer_id, slot.header.epoch, sequence_at(slot, place))
-            report = DeliveryReport(topic=topic, partition=partition, offset=None, timestamp_ms=None, record_id=number)
+            report = DeliveryReport(
+                topic=topic, partition=partition, offset=None, timestamp_ms=None, record_id=id_at(slot, place)
+            )
         return msgspec.structs.replace(report, status="dead_lettered", error=str(refusal))
 
     async def announce_dead(self, report: DeliveryReport) -> None:
@@ -127,13 +129,19 @@ class Reports:
         if self._on_delivery is not None:
             await self._call(report)
 
-    def bury(self, epoch: int, sequence: int, report: DeliveryReport, refusal: Refusal) -> None:
+    def bury(self, position: int, report: DeliveryReport, refusal: Refusal) -> None:
         """A record is a dead letter: tell those who wait, and who asks later for one of the last ones."""
-        if epoch != self._ring.epoch:
+        if position >> fmt.SEQUENCE_BITS != self._ring.epoch:
             return
         message = "kafka refused the record for good and it is a dead letter: look at producer.dead_letters"
         where = f"record_id={report.record_id} topic={report.topic} partition={report.partition} error={refusal}"
-        self._tell_refused(sequence, PermanentDeliveryError(f"{message} {where}", persisted=refusal.persisted))
+        error = PermanentDeliveryError(f"{message} {where}", persisted=refusal.persisted)
+        self._tell_refused(position & fmt.SEQUENCE_MASK, error)
+
+    def _own_sequence(self, slot: Slot, place: int) -> int | None:
+        """Of a record of this epoch; nobody waits for those of earlier ones."""
+        position = position_at(slot, place)
+        return position & fmt.SEQUENCE_MASK if position >> fmt.SEQUENCE_BITS == self._ring.epoch else None
 
     def _tell_refused(self, sequence: int, error: PermanentDeliveryError) -> None:
         while len(self._refused) >= REMEMBERED_RECORDS:
@@ -164,7 +172,7 @@ class Reports:
             partition=partition,
             offset=offset,
             timestamp_ms=found[rec.TIMESTAMP] if found is not None else None,
-            record_id=rec.record_id(self._producer_id, slot.header.epoch, sequence_at(slot, place)),
+            record_id=id_at(slot, place),
             context=found[rec.CONTEXT] if found is not None else None,
         )
 

@@ -14,13 +14,13 @@ from aiokafka.structs import RecordMetadata
 
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.frames import frames_of
+from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import Lane, lane_halted
 from aiorecover.delivery.outcomes import TOO_LARGE, Persisted, Verdict, outcome_of
 from aiorecover.delivery.refused import Refused
 from aiorecover.delivery.reports import Reports
 from aiorecover.delivery.session import Session, SessionLostError
 from aiorecover.errors import ClosedError
-from aiorecover.wal.ring import Ring
 
 log = logging.getLogger("aiorecover.delivery")
 
@@ -33,9 +33,9 @@ class Sender:
     def __init__(
         self,
         session: Session,
-        ring: Ring,
         reports: Reports,
         refused: Refused,
+        journal: Journal,
         *,
         halts: bool,
         backoff: tuple[float, float],
@@ -50,8 +50,8 @@ class Sender:
         self._refused = refused
         self._halts = halts
         self._session = session
-        self._ring = ring
         self._reports = reports
+        self._journal = journal
         self._backoff = backoff
         self._on_acknowledged = on_acknowledged
         self._on_halted = on_halted
@@ -59,6 +59,7 @@ class Sender:
         self._closing = False
         self.delivered = 0
         self.resent = 0  # batches that were sent more than once
+        self.renewed = 0  # identities that the broker no longer followed
         self.in_flight = 0  # records
 
     def deliver(self, lane: Lane) -> None:
@@ -109,6 +110,7 @@ class Sender:
                     lane.identify(batch, await self._session.identity())
                 elif batch.identity is None:
                     lane.identify(batch, lane.identity)
+                await self._journal.enter(lane, batch)
                 batch.begin_attempt(time.time_ns() // 1_000_000)
                 return await self._session.send(batch, lane.topic, lane.partition)
             except (Exception, asyncio.CancelledError) as error:
@@ -140,6 +142,7 @@ class Sender:
                 type(error).__name__,
             )
             lane.renew(batch, await self._session.identity())
+            self.renewed += 1
         elif outcome.verdict is Verdict.SESSION_FATAL:
             self._session.give_up(f"{type(error).__name__}: {error}")
         elif batch.attempts % LOUD_ATTEMPTS == 0:
@@ -192,13 +195,28 @@ class Sender:
         await self._reports.announce(batch, lane.topic, metadata)
         waited = self._reports.collect(batch, lane.topic, metadata)
         for slot, places in batch.frames:
-            self._ring.settle(slot, places)
+            slot.ring.settle(slot, places)
         self.delivered += batch.count
         if batch.rest is not None:
             batch.rest.at_fault = True
-        lane.acknowledged()
+        if 0 <= metadata.offset <= lane.offset:
+            self._begin_anew(lane, metadata.offset)
+        lane.acknowledged(metadata.offset)
         self._on_acknowledged(lane, batch)
         self._reports.tell(waited)
+
+    def _begin_anew(self, lane: Lane, offset: int) -> None:
+        """The topic was made anew, or its log was cut: what the broker knows of the lane is of another one."""
+        log.warning(
+            "kafka acknowledged an offset that was given before: was the topic deleted, or its log cut? "
+            "topic=%s partition=%d offset=%d before=%d",
+            lane.topic,
+            lane.partition,
+            offset,
+            lane.offset,
+        )
+        lane.begin_anew()
+        self.renewed += 1
 
 
 def _being_cancelled(error: BaseException) -> bool:

@@ -30,6 +30,8 @@ class Broker:
     def __init__(self, **topics: int) -> None:
         self.topics = topics or {"t": 1}
         self.refuses: Verdict = lambda _: None
+        self.answers = asyncio.Event()  # cleared: takes nothing and answers nothing
+        self.answers.set()
         self.sends: list[tuple[str, int, tuple[int, int, int], int]] = []  # topic, partition, identity, records
         self.log: dict[tuple[str, int], list[bytes]] = {}
         self._next: dict[tuple[str, int], tuple[int, int, int]] = {}
@@ -75,6 +77,7 @@ class Broker:
 
             async def send(self, batch: LaneBatch, topic: str, partition: int) -> RecordMetadata:
                 await asyncio.sleep(0)
+                await broker.answers.wait()
                 return broker.take(batch, topic, partition)
 
             def partitions(self, topic: str) -> frozenset[int]:

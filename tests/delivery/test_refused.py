@@ -15,7 +15,7 @@ from aiokafka.errors import (
     PolicyViolationError,
 )
 
-from aiorecover import DeadLetter, DeliveryReport, PermanentDeliveryError, RecoverableProducer
+from aiorecover import DeadLetter, DeliveryPendingError, DeliveryReport, PermanentDeliveryError, RecoverableProducer
 from aiorecover.delivery import delivery as delivery_module
 from aiorecover.delivery.session import SessionLostError
 from aiorecover.testing import MemoryDisk
@@ -437,6 +437,43 @@ async def test_a_dead_ring_that_cannot_be_flushed_settles_nothing(
         assert (statistics.dead_lettered, statistics.pending) == (0, 1)
         adds_up(producer)
     assert "dead" in caplog.text
+
+
+async def test_a_batch_that_the_last_process_had_in_flight_is_possibly_persisted_when_it_is_refused(
+    broker: Broker,
+) -> None:
+    broker.refuses = refusing_poison
+    broker.answers.clear()
+    disk = MemoryDisk()
+    async with producer_on(disk, stop_timeout_ms=500) as producer:
+        await publish_batch(producer, "t", [b"1", POISON, b"2"])
+        with pytest.raises(DeliveryPendingError):
+            await producer.flush(timeout_ms=1000)
+        image = disk.after_process_death()
+    broker.answers.set()
+    broker.sends.clear()
+    async with producer_on(image) as producer:
+        await producer.flush(timeout_ms=20_000)
+        (letter,) = await letters_of(producer)
+        adds_up(producer)
+    assert broker.sends[0] == ("t", 0, (1, 0, 0), 3), "not the very same batch"
+    assert broker.sends[1][2] == (1, 1, 0), "its sequence was given back"
+    assert (letter.value, letter.persisted) == (POISON, "possibly")
+    assert broker.values("t") == [b"1", b"2"]
+
+
+async def test_after_a_dead_letter_the_next_process_goes_on_in_order(broker: Broker) -> None:
+    broker.refuses = refusing_poison
+    disk = MemoryDisk()
+    async with producer_on(disk) as producer:
+        await publish_batch(producer, "t", [b"1", POISON])
+        await producer.flush(timeout_ms=20_000)
+        image = disk.after_process_death()
+    async with producer_on(image) as producer:
+        await publish_batch(producer, "t", [b"2"])
+        await producer.flush(timeout_ms=20_000)
+        adds_up(producer)
+    assert broker.values("t") == [b"1", b"2"]
 
 
 async def test_letters_of_earlier_lives_are_listed_and_purged_and_their_slots_are_freed(broker: Broker) -> None:
