@@ -133,21 +133,33 @@ def _decoded(block: BlockFound) -> list[Entry]:
 def _in_flight(directory: Directory, entries: Sequence[Entry]) -> Frames | Doubt:
     """The claimed frames of a trusted entry; none when it is spent."""
     places = [_standing(directory, entry) for entry in entries]
-    if all(frames == [] for frames in places):
+    if not any(places):  # recycled, so all is settled
         return []
     for entry, frames in zip(entries, places, strict=True):
-        if len(frames) < len(entry.groups):
-            continue
-        try:
-            found = _looked_up(frames)
-        except WalIOError as error:
-            log.warning("a batch that was in flight cannot be read error=%s", error)
-            return Doubt.GONE
-        if found is None:
-            return Doubt.GONE
-        if not found.void:
-            return _claimed(frames, found)
+        outcome = _claimed(entry, frames) if frames else None
+        if outcome is not None:
+            return outcome
     return Doubt.GONE
+
+
+def _claimed(entry: Entry, frames: Frames) -> Frames | Doubt | None:
+    """As `_in_flight`, of one of the places where the batch may be; None: it is not there, or does not count there."""
+    if any(ring.is_suspect(slot) for ring, slot, _ in frames):
+        return Doubt.SUSPECT
+    try:
+        found = _looked_up(frames)
+    except WalIOError as error:
+        log.warning("a batch that was in flight cannot be read error=%s", error)
+        return Doubt.GONE
+    if found is None:
+        return Doubt.GONE
+    if found.last_settled:  # settled in order: so are all the others, whether their slots are still there or not
+        return []
+    if found.void or len(frames) < len(entry.groups):
+        return None
+    for (ring, slot, places), done in zip(frames, found.settled, strict=True):
+        ring.claim(slot, places, done)
+    return frames
 
 
 def _standing(directory: Directory, entry: Entry) -> Frames:
@@ -171,7 +183,7 @@ def _looked_up(frames: Frames) -> _LookedUp | None:
     ring, slot, places = frames[-1]
     last = Lookup(ring).frame(slot, places[-1])
     if last is not None and (last.settled or last.void):
-        return _LookedUp([], last_settled=last.settled, void=last.void)
+        return _LookedUp([], last_settled=last.settled and not last.void, void=last.void)
     settled: list[list[int]] = []
     for ring, slot, places in frames:
         lookup, done = Lookup(ring), []
@@ -183,16 +195,6 @@ def _looked_up(frames: Frames) -> _LookedUp | None:
                 done.append(place)
         settled.append(done)
     return _LookedUp(settled)
-
-
-def _claimed(frames: Frames, found: _LookedUp) -> Frames | Doubt:
-    if any(ring.is_suspect(slot) for ring, slot, _ in frames):
-        return Doubt.SUSPECT
-    if found.last_settled:  # settled in order: so are all the others
-        return []
-    for (ring, slot, places), settled in zip(frames, found.settled, strict=True):
-        ring.claim(slot, places, settled)
-    return frames
 
 
 def _tell(taken: Taken) -> None:

@@ -15,9 +15,11 @@ import pytest
 
 from aiorecover import RecoverableProducer
 from aiorecover.delivery import delivery as delivery_module
+from aiorecover.delivery import dispatcher as dispatcher_module
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.journaling import Journal
-from aiorecover.delivery.lane import Lane
+from aiorecover.delivery.lane import Identity, Lane
+from aiorecover.errors import DeliveryError, WalIOError
 from aiorecover.statistics import Statistics
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal.checkpoint import Checkpoint
@@ -208,3 +210,61 @@ def test_without_the_journal_records_come_twice(monkeypatch: pytest.MonkeyPatch)
     appended = next(moment for moment in life.moments if moment.step == "before it is acknowledged")
     with pytest.raises(AssertionError, match="before it is acknowledged"):
         asyncio.run(goes_on(appended, monkeypatch, late="never"))
+
+
+# -- what else may stand in the way ------------------------------------------------------------------------------------
+
+
+def in_flight(monkeypatch: pytest.MonkeyPatch) -> Moment:
+    """A moment with a batch of every lane in flight, all of them appended and none acknowledged."""
+    life = Life(Broker(PARTITIONS), monkeypatch)
+    asyncio.run(lives(life))
+    waiting = [moment for moment in life.moments if moment.step == "before it is acknowledged"]
+    return max(waiting, key=lambda moment: sum(map(len, moment.broker.logs.values())) % (RECORDS // 4))
+
+
+def test_what_was_in_flight_waits_for_room_and_goes_before_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatcher_module, "BATCH_BYTES", 1)  # full as soon as a single batch is in flight
+    statistics = asyncio.run(goes_on(in_flight(monkeypatch), monkeypatch, late="never"))
+    assert statistics.batches_resumed > 0
+
+
+def test_a_batch_that_cannot_be_read_again_halts_its_lane_until_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = in_flight(monkeypatch)
+
+    def broken(*_: object) -> None:
+        raise WalIOError(5, "cannot read the file")
+
+    async def halted() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(delivery_module, "Session", moment.broker.session())
+            patch.setattr(delivery_module, "rebuild", broken)
+            async with producer_of(moment.disk, stop_timeout_ms=300) as producer:
+                with pytest.raises(DeliveryError, match="cannot read the file"):
+                    await producer.flush(timeout_ms=10_000)
+                assert producer.statistics().lanes_halted > 0
+
+    asyncio.run(halted())
+    asyncio.run(goes_on(moment, monkeypatch, late="never"))
+
+
+def test_a_lane_whose_topic_was_made_anew_takes_a_fresh_identity(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    life = Life(Broker(1), monkeypatch)
+
+    async def course() -> list[Identity | None]:
+        async with producer_of(life.disk) as producer:
+            for value in (b"1", b"2", b"3"):
+                await producer.publish("t", value, partition=0)
+                await producer.flush(timeout_ms=10_000)
+                if value == b"1":
+                    life.broker.logs[0].clear()
+            assert producer.statistics().identities_renewed == 1
+            opened = producer._opened
+            assert opened is not None
+            return [lane.identity for lane in opened.delivery.router.lanes()]
+
+    assert asyncio.run(course()) == [Identity(1, 1)]
+    assert life.broker.logs[0] == [b"2", b"3"]
+    assert "was the topic deleted" in caplog.text

@@ -133,6 +133,17 @@ def test_a_batch_whose_slots_were_recycled_is_spent() -> None:
     assert resumed.frames == []
 
 
+def test_a_batch_of_which_the_first_slot_was_recycled_is_spent() -> None:
+    before = scene(90, batch=slice(0, 90), size=400)
+    before.opened.settle(before.entries)
+    assert before.opened.checkpoint() > 0
+    ordinals = [slot.header.ordinal for slot in before.opened.ring.live]
+    assert {group.ordinal for group in before.entry.groups} & set(ordinals)
+    following = before.dies()
+    (resumed,) = taken(following).lanes
+    assert (resumed.frames, resumed.entry.next_sequence) == ([], 130)
+
+
 def test_the_slot_of_a_claimed_batch_stays_until_all_of_it_is_settled() -> None:
     before = scene(behind=False)
     before.opened.settle(before.entries[:9])  # all but one word
