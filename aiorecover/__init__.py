@@ -1,5 +1,6 @@
 """aiorecover: the asyncio producer for Kafka that does not lose records."""
 
+from aiorecover.dead_letters import DeadLetter, DeadLetters
 from aiorecover.errors import (
     ClosedError,
     ConfigError,
@@ -26,6 +27,8 @@ __version__ = "0.1.0"
 __all__ = [
     "ClosedError",
     "ConfigError",
+    "DeadLetter",
+    "DeadLetters",
     "DeliveryError",
     "DeliveryPendingError",
     "DeliveryReport",

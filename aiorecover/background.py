@@ -5,6 +5,7 @@ discovery    topics that are not known yet     (delivery)
 checkpoint   watermark → disk, slots → free    every `checkpoint_interval_ms`, and when slots wait
 fsync        frames → disk                     every `fsync_interval_ms`, with fsync="interval"
 spare        the next slot, ahead of need      when the ring asks
+dead letter topic   dead ring → ring           (delivery), where the option asks for it
 """
 
 import asyncio
@@ -26,6 +27,8 @@ RECYCLE_TICK = 0.1  # seconds between two looks whether slots wait: at 100 MB/s 
 SPARE_LOOK = 1.0  # seconds: a signal handler that asks while the wait begins sets the event and wakes nobody
 FAILURE_PAUSE = 1.0  # seconds before a loop that failed unexpectedly is started again
 
+Loop = Callable[[], Coroutine[Any, Any, None]]
+
 
 class Background:
     """Runs the loops of one started producer."""
@@ -45,18 +48,24 @@ class Background:
         self._delivery = delivery
         self._on_room = on_room
         self._spare_wanted = asyncio.Event()
+        self._more: dict[str, Loop] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._checkpointing = asyncio.Lock()
         self.checkpoints = 0
         self.full = False
 
+    def add(self, name: str, loop: Loop) -> None:
+        """Have one more loop begun by `start`."""
+        self._more[name] = loop
+
     def start(self) -> None:
         """Begin every loop."""
-        loops: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+        loops: dict[str, Loop] = {
             "dispatcher": self._delivery.run_dispatcher,
             "discovery": self._delivery.run_discovery,
             "checkpoint": self._checkpoint_loop,
             "spare": self._spare_loop,
+            **self._more,
         }
         if self._config.fsync == "interval":
             loops["fsync"] = self._fsync_loop
@@ -94,7 +103,7 @@ class Background:
             self._on_room()
         return freed
 
-    async def _forever(self, name: str, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _forever(self, name: str, loop: Loop) -> None:
         """A loop that dies of something unexpected is reported and begun again: delivery must not just stop."""
         while True:
             try:

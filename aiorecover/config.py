@@ -19,9 +19,9 @@ from typing import Any, Final, Literal
 from aiokafka import AIOKafkaProducer, codec
 from aiokafka.abc import AbstractTokenProvider
 
-from aiorecover.errors import ConfigError
+from aiorecover.errors import ConfigError, EncodeError
 from aiorecover.receipt import DeliveryReport
-from aiorecover.serialization import Serializer
+from aiorecover.serialization import Serializer, check_topic
 
 __all__ = ["Config"]
 
@@ -64,7 +64,6 @@ _FORCED: tuple[tuple[str, tuple[object, ...], str], ...] = (
 # Options whose other values come with a later version: option, the one value that works today.
 _NOT_YET: tuple[tuple[str, object], ...] = (
     ("guarantee", "at_least_once"),
-    ("dead_letter_topic", None),
     ("audit_topic", None),
 )
 
@@ -101,7 +100,8 @@ class Config:
         key_serializer, value_serializer: callable(value), or serialize(topic, value, headers).
         partitioner: callable(key, all_partitions, available) as in aiokafka; None: Kafka's murmur2.
         adoption_grace_ms: how long an unlocked directory with records is left to its owner.
-        dead_letter_topic, audit_topic: not available yet.
+        dead_letter_topic: where dead letters are published to, besides being kept in the dead ring.
+        audit_topic: not available yet.
 
     """
 
@@ -207,6 +207,13 @@ _folder = _must_be(
 _function = _must_be("callable, or None", lambda value: value is None or callable(value))
 
 
+def _topic(name: str, value: object) -> object:
+    try:
+        return None if value is None else check_topic(value)
+    except EncodeError as error:
+        raise ConfigError(f"{name} must be a topic's name, or None error={error}") from None
+
+
 def _serializer(name: str, value: object) -> object:
     serialize = getattr(value, "serialize", value)
     if value is not None and not callable(serialize):
@@ -250,7 +257,7 @@ _CHECKS: Mapping[str, _Check] = {
     "request_timeout_ms": _whole(1, INT32_MAX),
     "stop_timeout_ms": _whole(0),
     "on_permanent_error": _one_of("dead_letter", "halt"),
-    "dead_letter_topic": _text,
+    "dead_letter_topic": _topic,
     "on_delivery": _function,
     "recovery_check": _must_be("True or False", lambda value: isinstance(value, bool)),
     "key_serializer": _serializer,

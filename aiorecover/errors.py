@@ -115,4 +115,4 @@ class DeliveryPendingError(DeliveryError):
 
 
 class PermanentDeliveryError(DeliveryError):
-    """Kafka will never take the record."""
+    """Kafka will never take the record: it is a dead letter, or its lane is halted."""

@@ -6,9 +6,13 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from aiorecover import record as rec
 from aiorecover.background import Background
 from aiorecover.config import Config
+from aiorecover.delivery.dead_letter_topic import DeadLetterTopic
+from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.delivery import Delivery
+from aiorecover.delivery.resume import Taken, take_up
 from aiorecover.errors import DeliveryError
 from aiorecover.statistics import Statistics
 from aiorecover.wal.directory import Directory, Options
@@ -31,6 +35,7 @@ class Opened:
         config: Config,
         keeper: Keeper,
         directory: Directory,
+        taken: Taken,
         *,
         on_idle: Callable[[], None],
         on_room: Callable[[], None],
@@ -38,9 +43,15 @@ class Opened:
         """``on_idle``: the dispatcher sleeps, the next publish must wake it; ``on_room``: slots were freed."""
         self.keeper = keeper
         self.directory = directory
-        self.delivery = Delivery(config, directory.ring, directory.producer_id, on_idle)
+        self.dead = DeadLetters(directory.dead, lambda: keeper.submit(directory.sync_dead))
+        self.delivery = Delivery(
+            config, directory, taken, self.dead, grow=lambda: keeper.submit(directory.lanes.grow), on_idle=on_idle
+        )
         self.background = Background(config, directory, keeper, self.delivery, on_room)
         self.commit = GroupCommit(self.background.sync)
+        if config.dead_letter_topic is not None:
+            topic = DeadLetterTopic(self.dead, config.dead_letter_topic, directory.producer_id, self.store)
+            self.background.add("dead letter topic", topic.run)
         self._left: Statistics | None = None
 
     def start(self) -> None:
@@ -48,6 +59,25 @@ class Opened:
         self.delivery.start()
         self.background.start()
         self.background.want_spare()
+
+    async def store(self, record: rec.Record) -> None:
+        """Accept a record from inside; it is durable when this returns.
+
+        Raises:
+            WalFullError: there is no room; nothing was stored.
+            RecordTooLargeError: it does not fit a slot; nothing was stored.
+            WalIOError: the disk failed.
+
+        """
+        self.directory.ring.append(rec.encode(record), record)
+        self.delivery.wake()
+        await self.commit.durable()
+
+    async def make_room_for_dead_letters(self) -> None:
+        """Free what was purged, and tell the lanes that wait for room."""
+        self.dead.leave()
+        await self.background.checkpoint()
+        self.dead.made_room()
 
     async def stop(self, limit: float) -> int:
         """Flush, then close everything; each step has its share of ``limit`` seconds."""
@@ -107,7 +137,7 @@ class Opened:
             recovered=delivery.dispatcher.reader.found,
             unread=ring.unread(),
             delivered=delivery.sender.delivered,
-            dead_lettered=0,
+            dead_lettered=delivery.refused.dead_lettered,
             pending=ring.pending(),
             in_flight=delivery.sender.in_flight,
             missing=sum(one.losses.missing for one in self.directory.rings),
@@ -119,15 +149,17 @@ class Opened:
             checkpoints=self.background.checkpoints,
             rebuilds=max(0, delivery.session.rebuilds),
             batches_resent=delivery.sender.resent,
+            batches_resumed=delivery.batches_resumed,
+            identities_renewed=delivery.identities_renewed + delivery.sender.renewed,
             callback_errors=delivery.reports.callback_errors,
             lanes=len(lanes),
             lanes_halted=len(delivery.halted),
         )
 
 
-async def opening(keeper: Keeper, options: Options) -> Directory:
-    """Open in the keeper's thread; cancelled meanwhile, what was opened is closed again."""
-    opening = keeper.submit(open_directory, options)
+async def opening(keeper: Keeper, options: Options) -> tuple[Directory, Taken]:
+    """Open in the keeper's thread, and take up what was in flight; cancelled meanwhile, it is closed again."""
+    opening = keeper.submit(_open, options)
     try:
         return await asyncio.shield(opening)
     except asyncio.CancelledError:
@@ -148,6 +180,15 @@ async def _within(limit: float, closing: Coroutine[Any, Any, None], what: str) -
     return task.done()
 
 
-def _close_opened(opening: "asyncio.Future[Directory]") -> None:
+def _open(options: Options) -> tuple[Directory, Taken]:
+    directory = open_directory(options)
+    try:
+        return directory, take_up(directory, options.file_system.since_boot_ms())
+    except BaseException:
+        directory.close()
+        raise
+
+
+def _close_opened(opening: "asyncio.Future[tuple[Directory, Taken]]") -> None:
     if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
+        opening.result()[0].close()

@@ -22,6 +22,7 @@ from aiokafka.structs import RecordMetadata, TopicPartition
 
 from aiorecover import record as rec
 from aiorecover.config import Config
+from aiorecover.dead_letters import DeadLetters
 from aiorecover.delivery.delivery import Delivery
 from aiorecover.errors import (
     ClosedError,
@@ -122,7 +123,7 @@ class RecoverableProducer:
         _STARTED.add(self)
         keeper = Keeper("aiorecover-keeper")
         try:
-            directory = await opening(keeper, self._directory_options())
+            directory, taken = await opening(keeper, self._directory_options())
         except BaseException:
             keeper.stop()
             self._life = "created"
@@ -132,7 +133,7 @@ class RecoverableProducer:
             keeper.stop()
             raise self._closed_error()
         self._opened = opened = Opened(
-            self._config, keeper, directory, on_idle=self._on_dispatcher_idle, on_room=self._waiting.wake
+            self._config, keeper, directory, taken, on_idle=self._on_dispatcher_idle, on_room=self._waiting.wake
         )
         self._append = directory.ring.append
         self.producer_id = directory.producer_id
@@ -552,8 +553,9 @@ class RecoverableProducer:
     def state(self) -> str:
         """What it does now, as one word.
 
-        ``created``, ``starting``, ``connecting``, ``connected``, ``halted`` (Kafka refused a record for good and its
-        lane stands), ``failed`` (the disk; nothing is accepted), ``stopping``, ``stopped``, ``forked``.
+        ``created``, ``starting``, ``connecting``, ``connected``, ``halted`` (Kafka refused a record for good, and the
+        dead ring is full or on_permanent_error="halt": its lane stands), ``failed`` (the disk; nothing is accepted),
+        ``stopping``, ``stopped``, ``forked``.
         """
         if self._life != "running" or self._opened is None:
             return self._life
@@ -567,6 +569,11 @@ class RecoverableProducer:
     def wal_path(self) -> Path | None:
         """The instance directory in use; None before `start`."""
         return self._opened.directory.path if self._opened is not None else None
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """What Kafka refused for good: list, requeue, export, purge."""
+        return DeadLetters(self._get_opened)
 
     def statistics(self) -> Statistics:
         """A frozen snapshot whose counts add up.

@@ -66,7 +66,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 
         Raises:
             DeliveryPendingError: not settled within the time; it stays in the ring: do not publish it again.
-            DeliveryError: it became a dead letter.
+            PermanentDeliveryError: it became a dead letter, or its lane is halted.
             ClosedError: the producer was stopped first; the record is delivered after the next start.
 
         """

@@ -6,11 +6,14 @@ import msgspec
 class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     """Counts since `start`; ``accepted + recovered == delivered + dead_lettered + pending`` at any moment (I9).
 
-    accepted: records stored by `publish`.
+    accepted: records stored by `publish`, and copies for ``dead_letter_topic`` and by ``dead_letters.requeue``.
+    dead_lettered: records that Kafka refused for good and the dead ring keeps, since `start`.
     recovered: records of earlier epochs found unsettled so far.
     unread: at most so many records of earlier epochs that have not been looked at yet.
     pending: records in the ring that are not settled; in_flight of them are on their way to Kafka.
-    undeliverable: records in the ring that cannot be decoded; see the log.
+    undeliverable: records that cannot be decoded and stay in the ring; see the log.
+    batches_resumed: what the last process had in flight and this one sends again as it was, for Kafka to recognise.
+    identities_renewed: lanes that took a fresh Kafka identity, also those whose old one an opening could not trust.
     missing: sequences that damage took away; see the log for each.
     """
 
@@ -31,6 +34,8 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: int
     rebuilds: int
     batches_resent: int
+    batches_resumed: int
+    identities_renewed: int
     callback_errors: int
     lanes: int
     lanes_halted: int

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import backlog, group_commit, kafka, latency, machine, report, restart, throughput
+from benchmarks import backlog, group_commit, journal, kafka, latency, machine, report, restart, throughput
 from benchmarks.ring import append as ring_append
 from benchmarks.ring import backlog as ring_backlog
 from benchmarks.ring import commit as ring_commit
@@ -22,6 +22,7 @@ WITH_KAFKA: dict[str, Callable[[Setting], Result]] = {
     "group_commit": group_commit.run,
     "backlog": backlog.run,
     "restart": restart.run,
+    "journal": journal.run,
     "ring_delivery": ring_delivery.run,
 }
 WITHOUT_KAFKA: dict[str, Callable[[Setting], Result]] = {

@@ -369,7 +369,7 @@ def test_options_that_are_unusual_or_merely_idle_are_taken(options: dict[str, An
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("guarantee", "exactly_once"), ("dead_letter_topic", "dead"), ("audit_topic", "audit")],
+    [("guarantee", "exactly_once"), ("audit_topic", "audit")],
 )
 def test_what_comes_with_a_later_version_is_refused_plainly(name: str, value: str) -> None:
     text = refusal(**{name: value})

@@ -21,6 +21,7 @@ LAYERS = [
     [f"aiorecover.{edge}" for edge in ("__main__", "cli", "testing", "spark", "fastapi", "sync", "metrics")],
     ["aiorecover"],  # the public names
     ["aiorecover.producer"],
+    ["aiorecover.dead_letters"],
     ["aiorecover.opened"],
     ["aiorecover.background"],
     ["aiorecover.delivery"],
@@ -34,7 +35,9 @@ PUBLIC = 1
 
 # State in, effects out: these decide, and whoever calls them acts. What is named beside them is allowed.
 PURE = {
+    "aiorecover.delivery.journal": (),
     "aiorecover.wal.format": (),
+    "aiorecover.wal.lanes": (),  # its file is handed in
     "aiorecover.wal.recovery": (),
     "aiorecover.wal.checkpoint": (),  # its file is handed in
     "aiorecover.wal.checksum": (),
@@ -43,7 +46,10 @@ PURE = {
     "aiorecover.wal.room": (),
     "aiorecover.wal.scan": (),
     "aiorecover.wal.suffix": (),
+    "aiorecover.delivery.behind": (),
+    "aiorecover.delivery.halving": (),
     "aiorecover.delivery.lane": (),
+    "aiorecover.delivery.refusal": (),
     "aiorecover.delivery.outcomes": ("asyncio.CancelledError",),  # an error like the others, to be looked up
     "aiorecover.delivery.partitioner": (),
     "aiorecover.record": (),
@@ -65,7 +71,7 @@ NAMED_IN_THE_DESIGN = {
 }
 METHODS_NAMED_IN_THE_DESIGN = {
     *("start", "stop", "publish", "publish_nowait", "publish_threadsafe", "flush", "statistics", "state"),
-    *("send", "send_and_wait", "partitions_for"),
+    *("send", "send_and_wait", "partitions_for", "dead_letters"),
 }
 
 
@@ -183,10 +189,15 @@ def test_private_parts_of_aiokafka_are_used_in_two_modules_only() -> None:
 
 def test_the_package_offers_what_the_design_names_and_nothing_by_accident() -> None:
     assert set(aiorecover.__all__) >= NAMED_IN_THE_DESIGN
-    assert set(aiorecover.__all__) - NAMED_IN_THE_DESIGN == {"Statistics"}
+    assert set(aiorecover.__all__) - NAMED_IN_THE_DESIGN == {"Statistics", "DeadLetter", "DeadLetters"}
     assert sorted(aiorecover.__all__, key=str.lower) == sorted(set(aiorecover.__all__), key=str.lower)
     for name in aiorecover.__all__:
         assert getattr(aiorecover, name).__name__ == name
+
+
+def test_dead_letters_have_the_methods_that_the_design_names() -> None:
+    public = {name for name in vars(aiorecover.DeadLetters) if not name.startswith("_")}
+    assert public == {"list", "requeue", "export", "purge"}
 
 
 def test_every_error_of_the_package_is_offered_and_in_the_one_tree() -> None:

@@ -354,7 +354,7 @@ async def test_a_refused_batch_halts_its_lane_loudly_and_no_other(
 ) -> None:
     small = topic(kafka, partitions=1, config={"max.message.bytes": "1000"})
     other = topic(kafka, partitions=1)
-    async with producing(tmp_path, kafka, stop_timeout_ms=1000) as producer:
+    async with producing(tmp_path, kafka, stop_timeout_ms=1000, on_permanent_error="halt") as producer:
         refused = await producer.publish(small, b"x" * 5000)
         with pytest.raises(PermanentDeliveryError, match="halted"):
             await producer.flush(timeout_ms=20_000)

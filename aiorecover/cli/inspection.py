@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from aiorecover import record as records
+from aiorecover.delivery import refusal
 from aiorecover.errors import WalError, WalFormatError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.view import instances, open_view
@@ -74,7 +75,12 @@ def _record(view: View, frame: FrameView) -> dict[str, Any]:
         "file_offset": frame.file_offset,
     }
     try:
-        topic, key, value, partition, timestamp_ms, headers, _, source = records.decode(frame.payload)
+        payload: bytes = frame.payload
+        if view.ring == RINGS[2]:
+            letter = refusal.decode(payload)
+            about |= {"error": str(letter.refusal), "attempts": letter.attempts, "refused_ms": letter.last_ms}
+            payload = letter.record
+        topic, key, value, partition, timestamp_ms, headers, _, source = records.decode(payload)
     except (ValueError, RecursionError) as error:
         return about | {"undecodable": str(error)}
     return about | {
@@ -143,5 +149,5 @@ def _damage(path: str, ring: dict[str, Any]) -> str:
 def _line(record: dict[str, Any]) -> str:
     if "undecodable" in record:
         return f"{record['id']} undecodable: {record['undecodable']}"
-    fields = ("topic", "partition", "key", "timestamp_ms", "value")
+    fields = [name for name in ("topic", "partition", "key", "timestamp_ms", "value", "error") if name in record]
     return " ".join([record["id"], *(f"{name}={record[name]}" for name in fields)])

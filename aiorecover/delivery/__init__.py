@@ -2,7 +2,8 @@
 
     ring ─> reader ─> dispatcher ─> lane (topic, partition) ─> batch ─> session (AIOKafkaProducer) ─> Kafka
                                                                  │
-    ring <─ settle <─ on_delivery <─ sender <── acknowledgement ─┘
+    ring <─ settle <─ on_delivery <─ sender <── acknowledgement ─┤
+    ring <─ settle <─ on_delivery <─ dead ring <──────── refusal ┘
 
 One path
     New records, an outage's backlog and what a crash left are the same thing: frames that are not settled. There is no
@@ -13,8 +14,27 @@ Lane
     error, a time-out or the death of a session the very same bytes are sent again, under the same Kafka identity
     (producer id, epoch, base sequence), and the broker answers a repeat instead of appending it. The identity belongs
     to the lane, not to aiokafka's session; sequences wrap modulo 2^31. When the broker no longer follows it, the lane
-    takes producer epoch + 1 and sequence 0. An opening takes a new Kafka producer id: records that were in flight when
-    the process died may appear twice, each a repeat of what was in flight. (A journal ends that in a later version.)
+    takes producer epoch + 1 and sequence 0.
+
+Journal
+    Before a batch is sent it is written down in the file `lanes`: its identity and its frames (`journal`, I6b). A batch
+    holds at most 4,096 words of these. An entry is overwritten only when its batch is settled, was refused with nothing
+    possibly persisted, or its lane took a fresh identity; a batch that cannot be written down is not sent.
+
+    The next process goes through the entries before anything is read (`resume`). One that can be trusted goes on: if
+    all its records are settled it is spent, and gives the lane's next sequence; if not, its frames are claimed and sent
+    again as the very same batch, before all else of the lane, whatever partitions, batch size or compression there are
+    today. The broker answers a repeat if it had come through, and no late batch of the dead process can be appended
+    behind it: exactly once across the death of the process, without transactions.
+
+    A batch in flight whose slot is moved to the retry ring is written down once more with its copies, before the
+    checkpoint that makes the move (`Journal.repoint`): the next process takes those frames of the two that count.
+
+    In doubt a lane begins with a fresh identity, under a new Kafka producer id (never epoch + 1: two copies of a
+    directory would swallow each other's records), and its records are delivered as any others; those that were in
+    flight may appear twice. In doubt is an entry of another boot, of another file (a copied directory), older than
+    half of what Kafka keeps an identity, of which a copy is damaged, or a frame; and any, while settle words are
+    suspect. So is a lane whose partition acknowledges an offset that was given before: its topic was made anew.
 
 Session
     One AIOKafkaProducer at a time, idempotent, acks=all. Start needs no broker. A session is closed hard, within a
@@ -33,12 +53,33 @@ After a power cut
     within a lane, what stands behind the first record that is not settled is sent again, settled or not.
 
 Errors
-    One table (`outcomes`). Retriable: for ever. Permanent: in this version the lane is halted, loudly; its records stay
-    in the ring and are tried again after the next start. Nothing is dropped.
+    One table (`outcomes`). Retriable: for ever. Permanent: the records themselves are refused (below). Nothing is
+    dropped.
+
+Poison
+    A batch that is refused for good is cut in the same session, in order, until the record at fault stands alone, in at
+    most 2 log2(n) + 2 sends for one among n (`halving`). What is too large is cut into smaller batches first; only a
+    record that is refused by itself is at fault. The next batch takes the refused one's place in the sequence, if no
+    attempt of it was possibly persisted: no answer of that kind, no session lost with it, and no repeat by aiokafka
+    itself, which builds the bytes once for each request and so can be counted. Otherwise the lane takes producer epoch
+    + 1 first: the broker would answer the next batch as a repeat, and not append it.
+
+    The record at fault is copied to the dead ring with its original position, its partition, the error, the attempts
+    and their times (`refusal`); the dead ring is flushed; `on_delivery` is called; then the record is settled (I3), and
+    the lane goes on. After a crash in between it is refused once more, found in the dead ring by its position, and
+    settled: there is one letter. So is a frame whose checksum holds and which cannot be decoded, without a topic.
+    ``on_permanent_error="halt"``: cut in the same way, and then the lane stands until the next start; what cannot be
+    decoded stays in the ring.
+
+    A dead ring without room halts the lane, loudly, until somebody purges; its batches stay as they are, and what comes
+    for it is passed over (`behind`). The others go on: those of the same topic too, unless a partitioner of the user's
+    decides, whose next answer may be another one. ``dead_letter_topic``: published there through the ring, at least
+    once (`dead_letter_topic`).
 
 Reports
     `on_delivery` is called before settling, so at least once for each record, also across a crash. Reports are read
-    back from the frames: nothing is kept for records that nobody asks about.
+    back from the frames: nothing is kept for records that nobody asks about. Who waits for a record that became a dead
+    letter gets a `PermanentDeliveryError`; who asks for it later too, as long as it is one of the last 65,536.
 
 Limits
     A lane whose partition does not answer holds up the dispatcher once its two batches wait (the retry drain will pass

@@ -14,6 +14,9 @@ from aiorecover.wal.slot import Slot
 
 CODECS = {None: 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}  # Kafka's numbers of the compression types
 
+ENTRY_WORDS = 4096  # of a batch's entry in the journal: one for each record, and
+GROUP_WORDS = 4  # for each slot that records come from
+
 # Record batch, magic 2: crc at 17, then attributes; producer id, epoch and base sequence at 43.
 _CRC_AT = 17
 _ATTRIBUTES_AT = 21
@@ -26,7 +29,8 @@ class LaneBatch(BatchBuilder):
 
     ``add`` is the raw builder's append ``(number, timestamp_ms, key, value, headers)``, without aiokafka's wrapper:
     measured 170 ns a record less. It returns None when the batch is full. ``places`` is the list of the last group in
-    ``frames``: pairs of a slot and the places of the batch's frames in it.
+    ``frames``: pairs of a slot and the places of the batch's frames in it. ``most``: so many records it may hold, or
+    its entry in the journal would be too long. ``entered``: the identity under which it stands there.
     """
 
     def __init__(self, size: int, codec: int) -> None:
@@ -37,15 +41,25 @@ class LaneBatch(BatchBuilder):
         self.slot: Slot | None = None
         self.places: list[int] = []
         self.frames: list[tuple[Slot, list[int]]] = []
+        self.most = ENTRY_WORDS - GROUP_WORDS
         self.identity: tuple[int, int, int] | None = None
+        self.entered: tuple[int, int, int] | None = None
         self.bytes = 0
         self.attempts = 0
+        self.earlier = 0  # attempts of the batches that this one is a part of
+        self.first_ms = 0  # when its records were first sent, milliseconds since 1970
+        self.requests = 0  # of the present attempt: aiokafka repeats a batch by itself
+        self.possibly = False  # an attempt of it may be in the log; stays so until it is acknowledged
+        self.doubtful = False  # so it was of a batch that this one is a part of
+        self.rest: LaneBatch | None = None  # of the refused batch: holds what is at fault if this one does not
+        self.at_fault = False  # holds a record at fault, as far as the rest of its batch tells
 
     def start_group(self, slot: Slot) -> list[int]:
         """Frames from ``slot`` follow."""
         self.slot = slot
         self.places = []
         self.frames.append((slot, self.places))
+        self.most -= GROUP_WORDS
         return self.places
 
     def finish(self) -> None:
@@ -53,6 +67,12 @@ class LaneBatch(BatchBuilder):
         self.bytes = self.size()  # type: ignore[no-untyped-call]
         self.close()  # type: ignore[no-untyped-call]
         del self.add
+
+    def begin_attempt(self, now_ms: int) -> None:
+        """It is handed to a session, once more; ``now_ms``: milliseconds since 1970."""
+        self.attempts += 1
+        self.requests = 0
+        self.first_ms = self.first_ms or now_ms
 
     def identify(self, producer_id: int, epoch: int, base_sequence: int) -> None:
         """Set the identity under which the broker knows this batch, in the built bytes too."""
@@ -63,6 +83,13 @@ class LaneBatch(BatchBuilder):
         _IDENTITY.pack_into(self._buffer, _IDENTITY_AT, producer_id, epoch, base_sequence)
         crc = calc_crc32c(bytes(self._buffer[_ATTRIBUTES_AT:]))
         struct.pack_into(">I", self._buffer, _CRC_AT, crc)
+
+    def _build(self) -> Any:
+        """The bytes for one more request (asked by aiokafka once for each): from the second on a batch is a repeat."""
+        self.requests += 1
+        if self.requests > 1:
+            self.possibly = True
+        return super()._build()  # type: ignore[no-untyped-call]
 
     def record_count(self) -> int:
         """How many records it holds (asked by aiokafka)."""

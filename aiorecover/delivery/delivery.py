@@ -3,20 +3,24 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from aiorecover.config import Config
 from aiorecover.delivery.batch import CODECS, LaneBatch
+from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.dispatcher import DISCOVER_INTERVAL, DISCOVER_MAX, Dispatcher
+from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import Lane, lane_halted
+from aiorecover.delivery.refused import Refused
 from aiorecover.delivery.reports import Reports
+from aiorecover.delivery.resume import Resumed, Taken, rebuild
 from aiorecover.delivery.router import Router
 from aiorecover.delivery.sender import Sender
 from aiorecover.delivery.session import Session
 from aiorecover.errors import ClosedError
 from aiorecover.record import decode
+from aiorecover.wal.directory import Directory
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.ring import Ring
 from aiorecover.wal.run import Entry
 
 log = logging.getLogger("aiorecover.delivery")
@@ -25,50 +29,131 @@ log = logging.getLogger("aiorecover.delivery")
 class Delivery:
     """Brings every frame that is not settled to Kafka."""
 
-    def __init__(self, config: Config, ring: Ring, producer_id: str, on_idle: Callable[[], None]) -> None:
-        """``on_idle``: the dispatcher sleeps; the next publish must call `wake`."""
+    def __init__(
+        self,
+        config: Config,
+        directory: Directory,
+        taken: Taken,
+        dead: DeadLetters,
+        *,
+        grow: Callable[[], Awaitable[None]],
+        on_idle: Callable[[], None],
+    ) -> None:
+        """Know the opened directory, and what was ``taken`` up of the last process.
+
+        ``grow`` has more blocks allocated in the file `lanes`; ``on_idle``: the dispatcher sleeps, and the next publish
+        must call `wake`.
+        """
+        ring = directory.ring
         self._ring = ring
+        self._codec = CODECS[config.client.get("compression_type")]
+        self._halts = config.on_permanent_error == "halt"
+        self._taken = taken
         self.session = Session(config, self._on_metadata)
         self.router = Router(self.session.partitions, self.session.available, self.session.want, config.partitioner)
-        self.reports = Reports(ring, producer_id, config.on_delivery)
+        self.reports = Reports(ring, directory.producer_id, config.on_delivery)
         self.dispatcher = Dispatcher(
             Reader(ring, decode, suspects=True),
             self.router,
-            codec=CODECS[config.client.get("compression_type")],
+            codec=self._codec,
             batch_bytes=config.max_batch_size,
             linger=config.linger_ms / 1000,
             answered=lambda: self.session.answered,
             deliver=self._deliver,
             refuse=self._refuse,
+            undecodable=self._undecodable,
             on_idle=on_idle,
+        )
+        self.refused = Refused(
+            dead,
+            self.reports,
+            codec=self._codec,
+            topic=config.dead_letter_topic,
+            on_cut=self._on_cut,
+            on_buried=self._on_acknowledged,
+            on_full=self._on_dead_ring_full,
+            on_room=self._on_dead_ring_room,
         )
         self.sender = Sender(
             self.session,
-            ring,
             self.reports,
+            self.refused,
+            Journal(directory.lanes, grow, directory.file_system.since_boot_ms),
+            halts=self._halts,
             backoff=(config.retry_backoff_ms / 1000, config.retry_backoff_max_ms / 1000),
             on_acknowledged=self._on_acknowledged,
             on_halted=self._on_halted,
         )
         self._closed = False
         self._progress: set[asyncio.Future[None]] = set()
+        self._resuming: asyncio.Task[None] | None = None
+        self.batches_resumed = 0
+        self.identities_renewed = taken.doubts.total()  # the sender counts those that it renews
 
     def start(self) -> None:
-        """Begin to connect; the loops are run by `background`."""
+        """Begin to connect, and to send what was in flight; the loops are run by `background`."""
+        held = []
+        for resumed in self._taken.lanes:
+            entry = resumed.entry
+            lane = self.router.resumed(*entry.lane)
+            lane.resume(entry.identity, entry.next_sequence, entry.offset, resumed.block)
+            if resumed.frames:
+                lane.hold(entry.count)
+                held.append((lane, resumed))
+        self.dispatcher.reader.found += self._taken.claimed
+        self._resuming = asyncio.create_task(self._resume(held), name="aiorecover-resume")
         self.session.start()
+
+    async def _resume(self, held: list[tuple[Lane, Resumed]]) -> None:
+        """Build again what was in flight, a batch a turn, and no more of them than may be in memory."""
+        with contextlib.suppress(ClosedError):
+            for lane, resumed in held:
+                self.dispatcher.resuming = True
+                while self.dispatcher.full:
+                    await self._changed()
+                self._resume_lane(lane, resumed)
+                await asyncio.sleep(0)
+            self.dispatcher.resuming = False
+            self.dispatcher.wake()
+
+    def _resume_lane(self, lane: Lane, resumed: Resumed) -> None:
+        try:
+            batch = rebuild(resumed, self._codec)
+        except Exception as error:  # it could be read when the directory was opened: the next opening decides anew
+            lane.halted = f"{type(error).__name__}: {error}"
+            log.exception(
+                "what was in flight cannot be read again: the lane is halted until the next start "
+                "topic=%s partition=%d error=%s",
+                lane.topic,
+                lane.partition,
+                lane.halted,
+            )
+            self._on_halted(lane)
+            return
+        self.batches_resumed += 1
+        self.dispatcher.closed_bytes += batch.bytes
+        lane.release(batch)
+        self.sender.deliver(lane)
 
     async def close(self) -> None:
         """Stop sending; whatever is not acknowledged stays in the ring."""
         self._closed = True
         self._notify()
         try:
+            await self._stop_resuming()
             await self.sender.close()
         finally:
             try:
                 await self.session.close()
+                await self.refused.close()
             finally:
                 self.reports.close()
                 self.dispatcher.reader.close()
+
+    async def _stop_resuming(self) -> None:
+        if self._resuming is not None:
+            self._resuming.cancel()
+            await asyncio.gather(self._resuming, return_exceptions=True)
 
     def wake(self) -> None:
         """Records came."""
@@ -105,17 +190,25 @@ class Delivery:
         target = self._tail()
         self.dispatcher.begin_flush()
         try:
-            while self.dispatcher.waiting_from <= target:
+            while self.dispatcher.waiting_from <= target or self.refused.waiting:
                 await self._changed()
+                self._check_room()
             marks = [(lane, lane.added) for lane in self.router.lanes()]
             for lane, mark in marks:
                 while lane.settled < mark:
-                    if lane.halted is not None:
+                    if lane.halted is not None and not lane.resumes:
                         raise lane_halted(lane)
                     self.dispatcher.hand_over()
                     await self._changed()
+                    self._check_room()
         finally:
             self.dispatcher.end_flush()
+
+    def _check_room(self) -> None:
+        """Who waits for a lane that waits for room may be the one who has to make it."""
+        for lane in self.halted:
+            if lane.resumes:
+                raise lane_halted(lane)
 
     async def partitions_for(self, topic: str) -> set[int]:
         """The partitions of a topic, asked from Kafka where they are not known; bounded by the caller."""
@@ -149,9 +242,26 @@ class Delivery:
         self.dispatcher.acknowledged(lane, batch)
         self._notify()
 
+    def _undecodable(self, entry: Entry, reason: str) -> bool:
+        return not self._halts and self.refused.take_undecodable(entry, reason)
+
+    def _on_cut(self, batch: LaneBatch, parts: Sequence[LaneBatch]) -> None:
+        self.dispatcher.closed_bytes += sum(part.bytes for part in parts) - batch.bytes
+
+    def _on_dead_ring_full(self, lane: Lane) -> None:
+        """The lane keeps its batches, which do not count for the others meanwhile; what comes is passed over."""
+        self.dispatcher.closed_bytes -= lane.closed_bytes
+        self.router.forget(lane)
+        self.dispatcher.wake()
+        self._notify()
+
+    def _on_dead_ring_room(self, lane: Lane) -> None:
+        self.dispatcher.closed_bytes += lane.closed_bytes
+        self.dispatcher.start_catching_up()
+        self._notify()
+
     def _on_halted(self, lane: Lane) -> None:
-        for batch in (lane.in_flight, *lane.ready):
-            self.dispatcher.closed_bytes -= batch.bytes if batch is not None else 0
+        self.dispatcher.closed_bytes -= lane.closed_bytes
         lane.ready.clear()
         self.dispatcher.drop_open(lane)
         self.router.forget(lane)

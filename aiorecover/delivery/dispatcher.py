@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.behind import Behind, order_of
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.router import Router, Topic
 from aiorecover.record import KEY, PARTITION, RECORD_ID_HEADER, TOPIC, record_ids
@@ -31,27 +32,6 @@ DISCOVER_MAX = 10.0  # seconds between two looks in the long run: a topic made m
 HOLD = Lane("", -1)  # stands for: not now, and nothing behind it either
 
 
-class Behind:
-    """Records passed over: from where, of which topic (and partition, when only that is missing)."""
-
-    __slots__ = ("entry", "partition", "topic")
-
-    def __init__(self, topic: str, partition: int | None, entry: Entry) -> None:
-        """``entry`` is the first record that was passed over."""
-        self.topic = topic
-        self.partition = partition
-        self.entry = entry
-
-    @property
-    def at(self) -> tuple[int, int]:
-        """Order of that record: (slot ordinal, sequence)."""
-        return _order(self.entry)
-
-    def covers(self, topic: str, partition: int | None) -> bool:
-        """Whether a record is one of those."""
-        return self.topic == topic and self.partition in (None, partition)
-
-
 class Dispatcher:
     """The one reader of new frames."""
 
@@ -66,6 +46,7 @@ class Dispatcher:
         answered: Callable[[], bool],
         deliver: Callable[[Lane], None],
         refuse: Callable[[Lane, Entry], None],
+        undecodable: Callable[[Entry, str], bool],
         on_idle: Callable[[], None],
     ) -> None:
         """Know whom to tell.
@@ -73,8 +54,8 @@ class Dispatcher:
         ``answered``: whether Kafka has told of its topics at all; until then everything is held, because what is
         passed over is read twice. `wake` when that changes.
 
-        ``deliver`` of lanes with a batch to send, ``refuse`` of records of a halted lane, ``on_idle`` that the next
-        publish must `wake` us.
+        ``deliver`` of lanes with a batch to send, ``refuse`` of records of a halted lane, ``undecodable`` of a frame
+        that is no record (True: it becomes a dead letter), ``on_idle`` that the next publish must `wake` us.
         """
         self.reader = reader
         self.router = router
@@ -84,6 +65,7 @@ class Dispatcher:
         self._answered = answered
         self._deliver = deliver
         self._refuse = refuse
+        self._undecodable = undecodable
         self._on_idle = on_idle
         self._held: Run | None = None
         self._rule = SuffixRule()
@@ -98,6 +80,7 @@ class Dispatcher:
         self.behind: list[Behind] = []
         self.fell_behind = asyncio.Event()
         self.closed_bytes = 0  # of batches that are ready or in flight
+        self.resuming = False  # what the last process had in flight waits for room: it comes first
         self.undeliverable = 0
 
     # -- the loop ----------------------------------------------------------------------------------------------------
@@ -159,7 +142,7 @@ class Dispatcher:
         if type(record) is not tuple:
             return word is Word.WAITING
         name, key, partition = record[TOPIC], record[KEY], record[PARTITION]
-        if self.behind and self._passes_over(name, partition, catching):
+        if self.behind and self._passes_over(name, key, partition, catching):
             return None
         lane = self.router.lane(self.router.topic(name), key, partition)
         if lane is None:
@@ -197,7 +180,8 @@ class Dispatcher:
     # -- records into batches ----------------------------------------------------------------------------------------
 
     @property
-    def _full(self) -> bool:
+    def full(self) -> bool:
+        """All lanes together hold as much as they may."""
         return self.closed_bytes >= BATCH_BYTES
 
     def _dispatch_any(self, run: Run, catching: "tuple[Behind, ...]") -> int:
@@ -230,14 +214,19 @@ class Dispatcher:
                 alone[0] = (RECORD_ID_HEADER, identity)
                 wire = alone if headers is None else [*headers, *alone]
                 batch = lane.open
-                if batch is None or batch.add(batch.count, timestamp_ms, key, value, wire) is None:
+                if (
+                    batch is None
+                    or (count := batch.count) >= batch.most
+                    or batch.add(count, timestamp_ms, key, value, wire) is None
+                ):
                     if batch is not None:
                         self._close(lane)
                     batch = self._begin(lane)
                     if batch is None:
                         return places.index(place)
                     batch.add(0, timestamp_ms, key, value, wire)
-                batch.count += 1
+                    count = 0
+                batch.count = count + 1
                 if slot is batch.slot:
                     batch.places.append(place)
                 else:
@@ -255,11 +244,11 @@ class Dispatcher:
             return None
         name, key, partition = record[TOPIC], record[KEY], record[PARTITION]
         topic = self.router.topic(name)
-        if self.behind and self._passes_over(name, partition, catching):
+        if self.behind and self._passes_over(name, key, partition, catching):
             return None
         lane = self.router.lane(topic, key, partition)
         if lane is None or lane.halted is not None:
-            self._fall_behind(topic, partition, lane, entry)
+            self._fall_behind(topic, key, partition, lane, entry)
             return None
         if not catching and any(b.topic == name and b.partition == lane.partition for b in self.behind):
             return HOLD  # older records of this very lane are still to be caught up
@@ -267,7 +256,7 @@ class Dispatcher:
 
     def _begin(self, lane: Lane) -> LaneBatch | None:
         """A new open batch; None when the lane or all lanes together hold as much as they may."""
-        if lane.blocked or self._full:
+        if lane.blocked or self.full or self.resuming:
             return None
         share = BATCH_BYTES // (2 * (len(self._open) + 1))
         lane.open = LaneBatch(min(self._batch_bytes, max(SMALLEST_BATCH, share)), self._codec)
@@ -308,7 +297,9 @@ class Dispatcher:
         lane.due = False
 
     def _report_undeliverable(self, entry: Entry, reason: object) -> None:
-        """A record that cannot be decoded: it stays in the ring, the others go on."""
+        """A record that cannot be decoded is a dead letter, or else stays in the ring; the others go on."""
+        if self._undecodable(entry, str(reason)):
+            return
         slot, _, sequence, _ = entry
         self.undeliverable += 1
         log.error(
@@ -320,12 +311,22 @@ class Dispatcher:
 
     # -- passing over and catching up --------------------------------------------------------------------------------
 
-    def _fall_behind(self, topic: Topic, partition: int | None, lane: Lane | None, entry: Entry) -> None:
-        if lane is not None:  # halted: nothing is read again before the next start
+    def _fall_behind(
+        self, topic: Topic, key: bytes | None, partition: int | None, lane: Lane | None, entry: Entry
+    ) -> None:
+        if lane is None:
+            self._fall_behind_without_lane(topic, partition, entry)
+        elif not lane.resumes:  # nothing is read again before the next start
             self._refuse(lane, entry)
-            return
-        where = partition if topic.count else None
-        self.behind.append(Behind(topic.name, where, entry))
+        elif not self.router.spreads_by_key:  # a partitioner of the user's may choose another lane the next time
+            self.behind.append(Behind(topic.name, None, entry))
+        elif key is None and partition is None:
+            self.behind.append(Behind.of_no_lane(topic.name, entry))
+        else:
+            self.behind.append(Behind.of_lane(lane, topic.partitions, entry))
+
+    def _fall_behind_without_lane(self, topic: Topic, partition: int | None, entry: Entry) -> None:
+        self.behind.append(Behind(topic.name, partition if topic.count else None, entry))
         self.fell_behind.set()
         if topic.count and partition is None:
             return  # the partitioner failed: the router has said so
@@ -339,9 +340,9 @@ class Dispatcher:
         else:
             log.info("topic is not known yet: its records wait in the ring topic=%s", topic.name)
 
-    def _passes_over(self, name: str, partition: int | None, catching: "tuple[Behind, ...]") -> bool:
+    def _passes_over(self, name: str, key: bytes | None, partition: int | None, catching: "tuple[Behind, ...]") -> bool:
         """Records behind a gap wait for it; the catching reader takes only those that it came for."""
-        covering = [behind for behind in self.behind if behind.covers(name, partition)]
+        covering = [behind for behind in self.behind if behind.covers(name, key, partition)]
         if not catching:
             return bool(covering)
         return not covering or any(behind not in catching for behind in covering)
@@ -360,16 +361,21 @@ class Dispatcher:
         self.wake()
 
     def _can_take(self, behind: Behind) -> bool:
+        if behind.lane is not None:
+            return behind.lane.halted is None
         topic = self.router.topic(behind.topic)
         if behind.partition is not None:
             return behind.partition in topic.partitions
         _, key, _, partition, *_ = behind.entry[3]
-        return topic.count > 0 and (partition is not None or self.router.lane(topic, key, None) is not None)
+        lane = self.router.lane(topic, key, partition)
+        if lane is not None:
+            return not lane.resumes
+        return topic.count > 0 and partition is not None  # it waits for that partition alone from now on
 
     def _at(self) -> tuple[int, int]:
         """Order of the next record that the primary reader dispatches."""
         if self._held is not None:
-            return _order(self._held.entry(0))
+            return order_of(self._held.entry(0))
         return self.reader.at
 
     def _catch_up_step(self) -> bool:
@@ -399,7 +405,7 @@ class Dispatcher:
         until, mine = self._at(), []
         for number in range(len(run)):
             entry = run.entry(number)
-            if _order(entry) >= until:
+            if order_of(entry) >= until:
                 slot, place, sequence, _ = entry
                 self._stop_catching_up()
                 self._catch_up = (self.reader.behind(slot, place, sequence), catching)
@@ -415,7 +421,8 @@ class Dispatcher:
         if type(record) is not tuple:
             return False
         return any(
-            behind.at <= _order(entry) and behind.covers(record[TOPIC], record[PARTITION]) for behind in catching
+            behind.at <= order_of(entry) and behind.covers(record[TOPIC], record[KEY], record[PARTITION])
+            for behind in catching
         )
 
     def _caught_up(self) -> None:
@@ -447,8 +454,3 @@ class Dispatcher:
     def waiting_from(self) -> tuple[int, int]:
         """Order of the oldest record that is in no lane yet."""
         return min([self._at(), *(behind.at for behind in self.behind)])
-
-
-def _order(entry: Entry) -> tuple[int, int]:
-    """Where a record stands in the ring: (slot ordinal, sequence)."""
-    return entry[0].header.ordinal, entry[2]

@@ -1,6 +1,7 @@
 """The ordered stream of one (topic, partition): what is open, what is ready, and its Kafka identity. Pure."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aiorecover.delivery.batch import LaneBatch
@@ -29,15 +30,19 @@ class Lane:
     """One partition's state. Strict order: one batch in flight, the next only after its acknowledgement."""
 
     __slots__ = (
+        "block",
         "closed",
         "delivering",
         "due",
         "halted",
+        "held",
         "identity",
         "in_flight",
+        "offset",
         "open",
         "partition",
         "ready",
+        "resumes",
         "sequence",
         "settled",
         "topic",
@@ -52,8 +57,12 @@ class Lane:
         self.in_flight: LaneBatch | None = None
         self.identity: Identity | None = None
         self.sequence = 0
+        self.offset = -1  # Kafka's, of the newest record that was acknowledged; -1: unknown
+        self.block: int | None = None  # where its entry stands in the file `lanes`
+        self.held = False  # what the last process had in flight comes first, and is not built again yet
         self.due = False  # the open batch has lingered enough
-        self.halted: str | None = None  # the permanent error that stopped the lane
+        self.halted: str | None = None  # why it stands: a permanent error, or no room for a dead letter
+        self.resumes = False  # it was halted for want of room, and goes on by itself
         self.delivering = False  # a task is at work on it
         self.closed = 0  # records in batches that were closed
         self.settled = 0  # records acknowledged
@@ -67,6 +76,12 @@ class Lane:
     def blocked(self) -> bool:
         """No further batch may be begun."""
         return len(self.ready) >= MAX_READY
+
+    @property
+    def closed_bytes(self) -> int:
+        """Of its batches that are ready or in flight."""
+        sent = self.in_flight.bytes if self.in_flight is not None else 0
+        return sent + sum(batch.bytes for batch in self.ready)
 
     def close_open(self) -> LaneBatch | None:
         """Move the open batch to the ready ones; it, or None when there was nothing in it."""
@@ -83,10 +98,27 @@ class Lane:
 
     def next(self) -> LaneBatch | None:
         """Take the next batch to send, under the lane's identity."""
-        if self.in_flight is not None or not self.ready:
+        if self.in_flight is not None or not self.ready or self.held:
             return None
         self.in_flight = self.ready.popleft()
         return self.in_flight
+
+    def resume(self, identity: Identity, sequence: int, offset: int, block: int) -> None:
+        """Go on where the last process stood."""
+        self.identity = identity
+        self.sequence = sequence
+        self.offset = offset
+        self.block = block
+
+    def hold(self, count: int) -> None:
+        """Send nothing before the ``count`` records that the last process had in flight."""
+        self.held = True
+        self.closed += count
+
+    def release(self, batch: LaneBatch) -> None:
+        """``batch`` is what was in flight, as it was: it goes first."""
+        self.held = False
+        self.ready.appendleft(batch)
 
     def identify(self, batch: LaneBatch, fresh: Identity) -> None:
         """Give ``batch`` its place in the lane's sequence, once; ``fresh`` is used where the lane has no identity."""
@@ -100,21 +132,50 @@ class Lane:
 
     def renew(self, batch: LaneBatch, fresh: Identity) -> None:
         """Take a fresh identity, because the broker no longer follows the old one; ``batch`` is its first."""
-        self.identity = (self.identity.next_epoch() if self.identity is not None else None) or fresh
-        self.sequence = 0
-        batch.identify(self.identity.producer_id, self.identity.epoch, 0)
+        identity = self._take_fresh(fresh)
+        batch.identify(identity.producer_id, identity.epoch, 0)
         self.sequence = batch.count % SEQUENCE_MODULUS
 
-    def acknowledged(self) -> LaneBatch | None:
-        """The batch in flight is in Kafka."""
+    def take_back(self, batch: LaneBatch, fresh: Identity) -> None:
+        """Kafka refused ``batch`` for good: the next batch takes its place in the sequence.
+
+        Only if no attempt of it was possibly persisted: the broker would swallow the next batch as a repeat. Otherwise
+        the next one is the first of a fresh identity.
+        """
+        if batch.possibly or batch.identity is None:
+            self._take_fresh(fresh)
+        else:
+            self.sequence = batch.identity[2]
+
+    def _take_fresh(self, fresh: Identity) -> Identity:
+        self.identity = (self.identity.next_epoch() if self.identity is not None else None) or fresh
+        self.sequence = 0
+        return self.identity
+
+    def replace(self, parts: Sequence[LaneBatch]) -> None:
+        """``parts``, in order, go in the place of the batch in flight; they get their identities as they are sent."""
+        self.in_flight = None
+        self.ready.extendleft(reversed(parts))
+
+    def acknowledged(self, offset: int = -1) -> LaneBatch | None:
+        """The batch in flight is in Kafka, from ``offset`` on; -1: the broker does not tell."""
         batch, self.in_flight = self.in_flight, None
         if batch is not None:
             self.settled += batch.count
+            if offset >= 0:
+                self.offset = offset + batch.count - 1
         return batch
+
+    def begin_anew(self) -> None:
+        """Take a fresh identity for the next batch: the partition is not the one that it was."""
+        self.identity = self.identity.next_epoch() if self.identity is not None else None
+        self.sequence = 0
 
 
 def lane_halted(lane: Lane) -> PermanentDeliveryError:
     """What whoever waits for a record of a halted lane is told."""
     message = "kafka refused a record of this lane for good and the lane is halted: its records stay in the ring"
+    if lane.resumes:
+        message += ", purge producer.dead_letters to make room"
     where = f"topic={lane.topic} partition={lane.partition} error={lane.halted}"
     return PermanentDeliveryError(f"{message} {where}", persisted="not")

@@ -28,7 +28,7 @@ from types import MappingProxyType
 
 from aiokafka import errors as kafka
 
-__all__ = ["OUTCOMES", "UNNAMED_CODES", "Outcome", "Persisted", "Verdict", "outcome_of"]
+__all__ = ["OUTCOMES", "TOO_LARGE", "UNNAMED_CODES", "Outcome", "Persisted", "Verdict", "outcome_of"]
 
 
 @unique
@@ -287,9 +287,12 @@ _RETRIABLE: tuple[tuple[Persisted, str, _Errors], ...] = (
     ),
 )
 
+TOO_LARGE = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
+"""What the broker says of a record or of a whole batch: smaller batches may pass."""
+
 _PERMANENT: tuple[tuple[Persisted, str, _Errors], ...] = (
     # A batch above the topic's limit says it too: halving helps there without a dead letter.
-    (_NOT, "too large for the topic", (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)),
+    (_NOT, "too large for the topic", TOO_LARGE),
     (_NOT, "the topic refuses the timestamp", (kafka.InvalidTimestampError,)),
     (_NOT, "the broker's validation refuses the record", (InvalidRecordError, kafka.PolicyViolationError)),
     (_NOT, "the broker refuses the topic's name, or it is an internal topic", (kafka.InvalidTopicError,)),

@@ -8,13 +8,15 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
 
+import msgspec
 from aiokafka.structs import RecordMetadata
 
 from aiorecover import record as rec
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.frames import frames_of, id_at, position_at, record_at
+from aiorecover.delivery.refusal import Refusal
 from aiorecover.errors import ClosedError, PermanentDeliveryError
 from aiorecover.receipt import DeliveryReport
 from aiorecover.wal import format as fmt
@@ -50,10 +52,10 @@ class Reports:
     def waiter(self, topic: str, sequence: int, place: int) -> "asyncio.Future[DeliveryReport]":
         """A future for the report of a record of this epoch; done already if the record is settled."""
         future: asyncio.Future[DeliveryReport] = asyncio.get_running_loop().create_future()
-        if self._ring.is_settled(sequence, place):
-            future.set_result(self._remember(topic, sequence, place))
-        elif sequence in self._refused:
+        if sequence in self._refused:
             future.set_exception(self._refused[sequence])
+        elif self._ring.is_settled(sequence, place):
+            future.set_result(self._remember(topic, sequence, place))
         elif self._closed and (report := self._recall(topic, sequence, place)) is not None:
             future.set_result(report)  # settled beyond the watermark, which is all that the closed ring tells
         elif self._closed:
@@ -88,8 +90,8 @@ class Reports:
             return []
         wanted = []
         for number, (slot, place) in enumerate(frames_of(batch)):
-            sequence = _sequence(slot, place)
-            if sequence in self._waiters and slot.header.epoch == self._ring.epoch:
+            sequence = self._own_sequence(slot, place)
+            if sequence in self._waiters:
                 report = self._report(slot, place, topic, metadata.partition, _offset(metadata, number))
                 wanted.append((sequence, report))
         return wanted
@@ -104,14 +106,52 @@ class Reports:
     def refuse(self, frames: Iterable[tuple[Slot, int]], error: PermanentDeliveryError) -> None:
         """Kafka took none of these and their lane is halted: they stay in the ring, and whoever asks is told why."""
         for slot, place in frames:
-            if slot.header.epoch != self._ring.epoch:
-                continue
-            sequence = _sequence(slot, place)
-            if len(self._refused) < REMEMBERED_RECORDS:
-                self._refused[sequence] = error
-            for future in self._waiters.pop(sequence, ()):
-                if not future.done():
-                    future.set_exception(error)
+            sequence = self._own_sequence(slot, place)
+            if sequence is not None:
+                self._tell_refused(sequence, error)
+
+    # -- for dead letters --------------------------------------------------------------------------------------------
+
+    def dead_report(
+        self, slot: Slot, place: int, topic: str, partition: int | None, refusal: Refusal
+    ) -> DeliveryReport:
+        """The report of a dead letter; an undecodable one has no topic, no time and no context."""
+        try:
+            report = self._report(slot, place, topic, partition, None)
+        except (ValueError, RecursionError):
+            report = DeliveryReport(
+                topic=topic, partition=partition, offset=None, timestamp_ms=None, record_id=id_at(slot, place)
+            )
+        return msgspec.structs.replace(report, status="dead_lettered", error=str(refusal))
+
+    async def announce_dead(self, report: DeliveryReport) -> None:
+        """Call `on_delivery` for a dead letter, before its record is settled."""
+        if self._on_delivery is not None:
+            await self._call(report)
+
+    def bury(self, position: int, report: DeliveryReport, refusal: Refusal) -> None:
+        """A record is a dead letter: tell those who wait, and who asks later for one of the last ones."""
+        if position >> fmt.SEQUENCE_BITS != self._ring.epoch:
+            return
+        message = "kafka refused the record for good and it is a dead letter: look at producer.dead_letters"
+        where = f"record_id={report.record_id} topic={report.topic} partition={report.partition} error={refusal}"
+        error = PermanentDeliveryError(f"{message} {where}", persisted=refusal.persisted)
+        self._tell_refused(position & fmt.SEQUENCE_MASK, error)
+
+    def _own_sequence(self, slot: Slot, place: int) -> int | None:
+        """Of a record of this epoch; nobody waits for those of earlier ones."""
+        position = position_at(slot, place)
+        return position & fmt.SEQUENCE_MASK if position >> fmt.SEQUENCE_BITS == self._ring.epoch else None
+
+    def _tell_refused(self, sequence: int, error: PermanentDeliveryError) -> None:
+        while len(self._refused) >= REMEMBERED_RECORDS:
+            del self._refused[next(iter(self._refused))]
+        self._refused[sequence] = error
+        for future in self._waiters.pop(sequence, ()):
+            if not future.done():
+                future.set_exception(error)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Nothing more will be delivered by this producer: tell whoever waits."""
@@ -126,13 +166,13 @@ class Reports:
     # -- the report --------------------------------------------------------------------------------------------------
 
     def _report(self, slot: Slot, place: int, topic: str, partition: int | None, offset: int | None) -> DeliveryReport:
-        found = _record(slot, place)
+        found = record_at(slot, place)
         return DeliveryReport(
             topic=topic,
             partition=partition,
             offset=offset,
             timestamp_ms=found[rec.TIMESTAMP] if found is not None else None,
-            record_id=rec.record_id(self._producer_id, slot.header.epoch, _sequence(slot, place)),
+            record_id=id_at(slot, place),
             context=found[rec.CONTEXT] if found is not None else None,
         )
 
@@ -191,7 +231,7 @@ class Reports:
         slot: Slot | None,
         place: int,
     ) -> DeliveryReport:
-        found = _record(slot, place) if slot is not None else None
+        found = record_at(slot, place) if slot is not None else None
         return DeliveryReport(
             topic=topic,
             partition=partition,
@@ -202,33 +242,9 @@ class Reports:
         )
 
 
-def frames_of(batch: LaneBatch) -> Iterator[tuple[Slot, int]]:
-    """The batch's frames in order: their slot and place."""
-    for slot, places in batch.frames:
-        for place in places:
-            yield slot, place
-
-
 def _offset(metadata: RecordMetadata, number: int) -> int | None:
     """The offset of a batch's record; None when the broker had seen the batch before and does not tell."""
     return metadata.offset + number if metadata.offset >= 0 else None
-
-
-def _sequence(slot: Slot, place: int) -> int:
-    words = slot.words
-    if words is None:
-        return 0
-    at = place - fmt.SETTLE_WORD + fmt.SEQUENCE_WORD
-    return words[at] | words[at + 1] << 32
-
-
-def _record(slot: Slot, place: int) -> Any:
-    """The record of a frame whose slot is mapped, else None."""
-    if slot.map is None or slot.words is None:  # both or neither
-        return None
-    start = (place - fmt.SETTLE_WORD) * fmt.WORD
-    length = slot.words[place - fmt.SETTLE_WORD]
-    return rec.decode(slot.map[start + fmt.FRAME_BYTES : start + fmt.FRAME_BYTES + length])
 
 
 def _stopped() -> ClosedError:

@@ -54,6 +54,11 @@ class Router:
         self._partitioner = partitioner
         self.topics: dict[str, Topic] = {}
 
+    @property
+    def spreads_by_key(self) -> bool:
+        """Kafka's partitioner: a key's lane follows from the key and the number of partitions alone."""
+        return self._partitioner is None
+
     def topic(self, name: str) -> Topic:
         """The topic, with its partitions if they are known by now."""
         topic = self.topics.get(name)
@@ -72,15 +77,19 @@ class Router:
         """Every lane there is."""
         return [lane for topic in self.topics.values() for lane in topic.lanes.values()]
 
+    def resumed(self, name: str, partition: int) -> Lane:
+        """The lane that the last process had, whatever is known of the topic today."""
+        return self._lane_of(self.topic(name), partition)
+
     def lane(self, topic: Topic, key: bytes | None, partition: int | None) -> Lane | None:
         """The record's lane; None while it has none: unknown topic, missing partition, failing partitioner."""
         if topic.count == 0:
             return None
         if partition is not None:
             lane = topic.lanes.get(partition)  # first: with 1,000 partitions the list below takes 10 us to search
-            if lane is None and partition in topic.partitions:
-                lane = self._lane_of(topic, partition)
-            return lane
+            if lane is not None and partition < topic.count:
+                return lane
+            return self._lane_of(topic, partition) if partition in topic.partitions else None
         if key is None:
             lane = self._sticky(topic)
             if lane is not None and lane.halted is None:

@@ -7,17 +7,20 @@ only carried out.
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable
 
 from aiokafka.structs import RecordMetadata
 
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.frames import frames_of
+from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import Lane, lane_halted
-from aiorecover.delivery.outcomes import Verdict, outcome_of
-from aiorecover.delivery.reports import Reports, frames_of
+from aiorecover.delivery.outcomes import TOO_LARGE, Persisted, Verdict, outcome_of
+from aiorecover.delivery.refused import Refused
+from aiorecover.delivery.reports import Reports
 from aiorecover.delivery.session import Session, SessionLostError
 from aiorecover.errors import ClosedError
-from aiorecover.wal.ring import Ring
 
 log = logging.getLogger("aiorecover.delivery")
 
@@ -30,17 +33,25 @@ class Sender:
     def __init__(
         self,
         session: Session,
-        ring: Ring,
         reports: Reports,
+        refused: Refused,
+        journal: Journal,
         *,
+        halts: bool,
         backoff: tuple[float, float],
         on_acknowledged: Callable[[Lane, LaneBatch], None],
         on_halted: Callable[[Lane], None],
     ) -> None:
-        """``backoff``: first and longest pause between two attempts, in seconds."""
+        """Know everybody.
+
+        ``halts``: a record that Kafka refuses for good halts its lane, rather than being a dead letter. ``backoff``:
+        first and longest pause between two attempts, in seconds.
+        """
+        self._refused = refused
+        self._halts = halts
         self._session = session
-        self._ring = ring
         self._reports = reports
+        self._journal = journal
         self._backoff = backoff
         self._on_acknowledged = on_acknowledged
         self._on_halted = on_halted
@@ -48,6 +59,7 @@ class Sender:
         self._closing = False
         self.delivered = 0
         self.resent = 0  # batches that were sent more than once
+        self.renewed = 0  # identities that the broker no longer followed
         self.in_flight = 0  # records
 
     def deliver(self, lane: Lane) -> None:
@@ -75,9 +87,8 @@ class Sender:
                     metadata = await self._send(lane, batch)
                 finally:
                     self.in_flight -= batch.count
-                if metadata is None:
-                    return
-                await self._settle(lane, batch, metadata)
+                if metadata is not None:
+                    await self._settle(lane, batch, metadata)
         except ClosedError:
             return
         except Exception as error:
@@ -88,7 +99,10 @@ class Sender:
             lane.delivering = False
 
     async def _send(self, lane: Lane, batch: LaneBatch) -> RecordMetadata | None:
-        """Send one batch until it is acknowledged; None when the lane was halted."""
+        """Send one batch until it is acknowledged; None when it was refused for good, which has been dealt with."""
+        if batch.at_fault and batch.count > 1:
+            await self._refused.cut(lane, batch, too_large=False)
+            return None
         pause = self._backoff[0]
         while True:
             try:
@@ -96,7 +110,8 @@ class Sender:
                     lane.identify(batch, await self._session.identity())
                 elif batch.identity is None:
                     lane.identify(batch, lane.identity)
-                batch.attempts += 1
+                await self._journal.enter(lane, batch)
+                batch.begin_attempt(time.time_ns() // 1_000_000)
                 return await self._session.send(batch, lane.topic, lane.partition)
             except (Exception, asyncio.CancelledError) as error:
                 if isinstance(error, ClosedError) or _being_cancelled(error) or self._closing:
@@ -109,12 +124,15 @@ class Sender:
             pause = min(pause * 2, self._backoff[1])
 
     async def _after(self, lane: Lane, batch: LaneBatch, error: BaseException) -> bool:
-        """What an error means for the lane; False when nothing more may be sent."""
+        """What an error means for the lane; False when this batch is not to be sent any more."""
         if isinstance(error, SessionLostError):  # the session knows already; the batch is sent again as it is
+            batch.possibly = True
             return True
         outcome = outcome_of(error)
+        if outcome.persisted is not Persisted.NOT:
+            batch.possibly = True
         if outcome.verdict is Verdict.PERMANENT:
-            self._halt(lane, batch, error)
+            await self._give_up(lane, batch, error)
             return False
         if outcome.verdict is Verdict.FRESH_IDENTITY:
             log.warning(
@@ -124,6 +142,7 @@ class Sender:
                 type(error).__name__,
             )
             lane.renew(batch, await self._session.identity())
+            self.renewed += 1
         elif outcome.verdict is Verdict.SESSION_FATAL:
             self._session.give_up(f"{type(error).__name__}: {error}")
         elif batch.attempts % LOUD_ATTEMPTS == 0:
@@ -135,6 +154,25 @@ class Sender:
                 error,
             )
         return True
+
+    async def _give_up(self, lane: Lane, batch: LaneBatch, error: BaseException) -> None:
+        """Kafka refuses the batch for good: cut it, or if it is a single record, part with that."""
+        if batch.count == 1 and self._halts:
+            self._halt(lane, batch, error)
+            return
+        lane.take_back(batch, await self._session.identity())
+        if batch.count == 1:
+            await self._refused.bury(lane, batch, error)
+            return
+        if batch.earlier == 0:
+            log.warning(
+                "kafka refused a batch: looking for the record at fault topic=%s partition=%d records=%d error=%r",
+                lane.topic,
+                lane.partition,
+                batch.count,
+                error,
+            )
+        await self._refused.cut(lane, batch, too_large=isinstance(error, TOO_LARGE))
 
     def _halt(self, lane: Lane, batch: LaneBatch, error: BaseException) -> None:
         lane.halted = f"{type(error).__name__}: {error}"
@@ -157,11 +195,28 @@ class Sender:
         await self._reports.announce(batch, lane.topic, metadata)
         waited = self._reports.collect(batch, lane.topic, metadata)
         for slot, places in batch.frames:
-            self._ring.settle(slot, places)
+            slot.ring.settle(slot, places)
         self.delivered += batch.count
-        lane.acknowledged()
+        if batch.rest is not None:
+            batch.rest.at_fault = True
+        if 0 <= metadata.offset <= lane.offset:
+            self._begin_anew(lane, metadata.offset)
+        lane.acknowledged(metadata.offset)
         self._on_acknowledged(lane, batch)
         self._reports.tell(waited)
+
+    def _begin_anew(self, lane: Lane, offset: int) -> None:
+        """The topic was made anew, or its log was cut: what the broker knows of the lane is of another one."""
+        log.warning(
+            "kafka acknowledged an offset that was given before: was the topic deleted, or its log cut? "
+            "topic=%s partition=%d offset=%d before=%d",
+            lane.topic,
+            lane.partition,
+            offset,
+            lane.offset,
+        )
+        lane.begin_anew()
+        self.renewed += 1
 
 
 def _being_cancelled(error: BaseException) -> bool:

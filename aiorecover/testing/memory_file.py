@@ -6,6 +6,7 @@ disk is played: a sync copies the live image to the durable one.
 """
 
 import errno
+import itertools
 import os
 import random
 import threading
@@ -19,6 +20,7 @@ from aiorecover.wal.storage import AFTER_FLUSH, StorageFile, os_errors
 
 SECTOR = 512  # written whole or not at all: the one thing that the package docstring of wal assumes of a disk
 PAGE = 4096  # what the kernel calls dirty or clean
+_INODES = itertools.count(1)
 SHARES = (0.0, 0.1, 0.5, 0.5, 0.9, 1.0)  # of the sectors that were not synced, how many a power cut lets through
 
 
@@ -36,9 +38,11 @@ class StoredFile:
         *,
         called_clean: Mapping[int, bytes] | None = None,
         unreadable: Sequence[tuple[int, int]] = (),
+        inode: int | None = None,
     ) -> None:
-        """``durable``: as ``live`` if left out."""
+        """``durable``: as ``live`` if left out; ``inode``: a new one if left out."""
         self.name = name
+        self.inode = next(_INODES) if inode is None else inode
         self.durable = live if durable is None else durable
         self.lock = threading.RLock()
         self.descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
@@ -56,9 +60,8 @@ class StoredFile:
         return os.fstat(self.descriptor).st_size
 
     def identity(self) -> tuple[int, int]:
-        """Device and inode."""
-        found = os.fstat(self.descriptor)
-        return found.st_dev, found.st_ino
+        """Device and inode: those of a crash image are the same, as on a disk."""
+        return 0, self.inode
 
     def live(self) -> bytes:
         """What every process sees."""
@@ -153,13 +156,21 @@ class StoredFile:
     def after_process_death(self, live: bytes | None = None) -> "StoredFile":
         """A copy: the kernel keeps the pages, and what it believes of them. ``live``: as captured before."""
         live = self.live() if live is None else live
-        return StoredFile(self.name, live, self.durable, called_clean=self._called_clean, unreadable=self._unreadable)
+        return StoredFile(
+            self.name,
+            live,
+            self.durable,
+            called_clean=self._called_clean,
+            unreadable=self._unreadable,
+            inode=self.inode,
+        )
 
     def after_power_cut(self, live: bytes, chance: random.Random, sector: int) -> "StoredFile":
         """A copy with the durable image, some sectors of ``live`` that were not synced, and a length in between."""
         least, most = sorted((len(self.durable), len(live)))
         size = chance.choice([least, most, chance.randrange(least, most + 1, PAGE)])
-        return StoredFile(self.name, self._mixed(live, chance, size, sector), unreadable=self._unreadable)
+        image = self._mixed(live, chance, size, sector)
+        return StoredFile(self.name, image, unreadable=self._unreadable, inode=self.inode)
 
     def _dirty(self, live: bytes, sector: int) -> Iterator[int]:
         for page in range(0, len(live), PAGE):
@@ -212,6 +223,11 @@ class MemoryFile(StorageFile):
         super().__init__(path or Path("/memory") / stored.name, descriptor=descriptor)
         self.stored = stored
         self._finalizer = weakref.finalize(self, os.close, descriptor)
+
+    def identity(self) -> tuple[int, int]:
+        """As the disk gives it out."""
+        super().identity()  # fails on a closed file, as a real one would
+        return self.stored.identity()
 
     def allocate(self, offset: int, length: int) -> None:
         """Grow, as long as the disk has room."""

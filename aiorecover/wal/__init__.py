@@ -10,13 +10,14 @@ Purpose
 Three rings, one format
     ``ring`` (what was published), ``retry`` (what was moved out of its way), ``dead`` (what Kafka will never take):
     three files of an instance directory, each with ordinals and gapless sequences of its own. In the last two a frame's
-    payload begins with the record's place of origin.
+    payload begins with the record's place of origin; behind that, the dead ring holds what `delivery.refusal` says.
 
 Constraints (the invariants that all modules keep; numbers as cited in code and tests)
     I1  A slot is recycled only when a durable checkpoint's watermark (or P) covers its last position, everything in it
         is settled (or moved), and no reader stands in it.
     I2  A frame counts only if its checksum holds for this life of the slot and its sequence is the one expected there.
-    I3  A settle word is stored only after the acknowledgement, and only by a handle of the slot's present life.
+    I3  A settle word is stored only after the acknowledgement, or after the copy in the dead ring is durable; only by a
+        handle of the slot's present life.
     I4  A checkpoint says only what was captured before its fdatasync began; its two copies alternate.
     I5  An epoch is durable, in both copies, before its first frame; no position is ever used twice.
     I7  After a failed fsync nothing is accepted or recycled until the directory is reopened; delivery goes on.
@@ -91,6 +92,34 @@ Ring file: slots of equal size, a power of two (default 16 MiB), one after the o
     │ zero              │ 4    │ 12     │
     └───────────────────┴──────┴────────┘
 
+    Lanes header, 92 bytes, padded to 512, at the start of the file `lanes`
+    ┌───────────────────┬──────┬────────┐
+    │ field             │ size │ offset │
+    ├───────────────────┼──────┼────────┤
+    │ magic             │ 8    │ 0      │
+    │ version           │ 2    │ 8      │
+    │ zero              │ 2    │ 10     │
+    │ entry_bytes       │ 4    │ 12     │
+    │ producer_id       │ 8    │ 16     │
+    │ since             │ 4    │ 24     │
+    │ zero              │ 4    │ 28     │
+    │ device            │ 8    │ 32     │
+    │ inode             │ 8    │ 40     │
+    │ boot_id           │ 40   │ 48     │
+    │ crc               │ 4    │ 88     │
+    └───────────────────┴──────┴────────┘
+
+    Lane entry, 24 bytes and the body; a block for each lane behind the header: two copies of 16,896 bytes
+    ┌───────────────────┬──────┬────────┐
+    │ field             │ size │ offset │
+    ├───────────────────┼──────┼────────┤
+    │ magic             │ 4    │ 0      │
+    │ epoch             │ 4    │ 4      │
+    │ generation        │ 8    │ 8      │
+    │ length            │ 4    │ 16     │
+    │ crc               │ 4    │ 20     │
+    └───────────────────┴──────┴────────┘
+
 The salt is 32 random bits of the slot's present life. A frame's checksum is the CRC-32 of its payload (of a skip frame:
 of its length), begun with salt plus sequence modulo 2^32, so frames of an earlier life cannot pass.
 
@@ -114,8 +143,8 @@ Operations
     roll        The full slot is sealed at both ends, then the next slot's header is stored, the copy at the end first,
                 then its first frame. Slots are allocated by posix_fallocate ahead of need.
     settle      The frame's settle word, in the page cache.
-    checkpoint  Captured on the loop; then fdatasync of the rings, write and fdatasync of the older copy (I4). It takes
-                nothing back of what the one before says of the rings and of P, whenever it was captured.
+    checkpoint  Captured on the loop; then fdatasync of the rings and the lanes, write and fdatasync of the older copy
+                (I4). It takes nothing back of what the one before says of the rings and of P, whenever it was captured.
     recycle     Oldest first, what a durable checkpoint covers (I1). The slot keeps its bytes until its next life.
     move        The oldest slot, once only stalled lanes wait for what it holds, and copying it gains space
                 (`compaction`): its unsettled frames are copied to the retry ring, the retry ring is flushed, and then a
@@ -134,6 +163,11 @@ Operations
                 covers them and knows an ordinal above theirs; nothing maps them; one thread changes file sizes.
     sync        One at a time. Publishers who wait (``fsync="always"``) are released only by one that began after their
                 store, and only if no flush has failed (`sync`).
+    enter       What delivery is about to send, in the block of its lane, in the place of the older of two copies
+                (`lanes`). The body is delivery's; of it `wal` knows whether it was stored whole, in this boot, and in
+                this very file.
+    claim       After a crash, the frames of a batch that was in flight: they are settled as a whole or not at all, so
+                those that are marked already wait again. Readers pass them; the slot stays until all are settled.
     read        The newest frames from memory (a bounded array beside the ring), all others by preadv. A place that
                 cannot be read is asked for again, for some seconds; then it counts as damaged.
 
@@ -156,7 +190,9 @@ Recovery, on opening
        with the new epoch (I5).
     9. Mark the copies of moves that were never made. Reserve a slot each for the retry and the dead ring.
    10. Flush the directory, wal_dir and its parents. The backlog is not read: frames are verified when they are read.
-   11. The first reader to reach the end of a slot that a crash left open seals it.
+   11. Read the lanes' blocks. What was stored in another boot or file does not count any more; the header says so from
+       now on. Delivery judges the rest, and claims what was in flight, before anybody reads or publishes.
+   12. The first reader to reach the end of a slot that a crash left open seals it.
 
 The lane suffix rule (`suffix`), where settle words are suspect: within a lane, everything behind the first frame that
 is not settled counts as unsettled; a lone stale record sent after newer ones would leave an old value in a compacted
@@ -214,8 +250,8 @@ Refused, and why
 Limitations of this version
     A checkpoint knows of one epoch how far it was flushed: of the newest one with a frame. The slots at the end of an
     earlier epoch are not missed when they are gone.
-    Nobody moves slots or reads the retry ring but the tests yet: the drain that delivers from there is to come, and so
-    are the entries of the dead ring. ``wal_max_bytes`` bounds
-    each ring, not their sum. A flush that failed in a process which died before it could leave word of it is only made
-    good by step 7, not by the suffix rule.
+    Nobody moves slots or reads the retry ring but the tests yet: the drain that delivers from there is to come. In the
+    dead ring settle words are taken as they stand: after a power cut a letter that was purged may be there again, until
+    the checkpoint that follows each purge is durable. ``wal_max_bytes`` bounds each ring, not their sum. A flush that
+    failed in a process which died before it could leave word of it is only made good by step 7, not by the suffix rule.
 """

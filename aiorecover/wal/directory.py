@@ -7,6 +7,7 @@ wal_dir/            0700
     ring            the slots of what was published
     retry           the slots of what was moved out of its way
     dead            the slots of what Kafka will never take
+    lanes           what delivery wrote down before it sent it
     damaged/        bytes in which no frame holds, see `kept`
 """
 
@@ -20,6 +21,7 @@ import msgspec
 from aiorecover.errors import WalError, WalFullError
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination, RingState
 from aiorecover.wal.kept import DAMAGED, keep
+from aiorecover.wal.lanes import Lanes
 from aiorecover.wal.losses import Losses, Stretch
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.ring import Ring
@@ -28,7 +30,8 @@ from aiorecover.wal.suffix import Suspicion
 
 LOCK = "lock"
 CHECKPOINT = "checkpoint"
-FILES = {LOCK, CHECKPOINT, RING, RETRY, DEAD, DAMAGED, "lanes"}
+LANES = "lanes"
+FILES = {LOCK, CHECKPOINT, RING, RETRY, DEAD, LANES, DAMAGED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,11 @@ class Files:
     ring: StorageFile
     retry: StorageFile
     dead: StorageFile
+    lanes: StorageFile
 
     def __iter__(self) -> Iterator[StorageFile]:
         """The lock first: it is closed last, in reverse."""
-        return iter((self.lock, self.checkpoint, self.ring, self.retry, self.dead))
+        return iter((self.lock, self.checkpoint, self.ring, self.retry, self.dead, self.lanes))
 
     def close(self) -> None:
         """Close all; the lock goes with its last descriptor (in a forked child it stays the parent's)."""
@@ -75,6 +79,7 @@ class Directory:
     ring: Ring
     retry: Ring
     dead: Ring
+    lanes: Lanes
     producer_id: str
     checkpoint: Checkpoint
     file_system: FileSystem
@@ -120,7 +125,7 @@ class Directory:
         )
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Flush the rings, then make ``checkpoint`` durable (the keeper's thread).
+        """Flush the rings and the lanes, then make ``checkpoint`` durable (the keeper's thread).
 
         The copies of a move are flushed with the retry ring before the checkpoint makes the move, in both of its own
         copies: the originals go, and with only one of them readable the moved records must still count.
@@ -133,6 +138,7 @@ class Directory:
         try:
             for ring in self.rings:
                 ring.sync()
+            self.lanes.sync()
             if self._makes_copies_count(checkpoint):
                 self.checkpoint_file.write_both(checkpoint)
             else:
@@ -153,8 +159,20 @@ class Directory:
             WalError: and from then on nothing is accepted or recycled (I7).
 
         """
+        self._sync(self.ring)
+
+    def sync_dead(self) -> None:
+        """Make the dead letters durable (the keeper's thread).
+
+        Raises:
+            WalError: and from then on nothing is accepted or recycled (I7).
+
+        """
+        self._sync(self.dead)
+
+    def _sync(self, ring: Ring) -> None:
         try:
-            self.ring.sync()
+            ring.sync()
         except WalError as error:
             self.poison(error)
             raise
@@ -168,7 +186,7 @@ class Directory:
     @property
     def wants_spare(self) -> bool:
         """A ring's next slot is not ready yet: let the keeper call `prepare_spares`."""
-        return any(ring.wants_spare for ring in self.rings)
+        return any(ring.wants_spare for ring in self.rings) or self.lanes.wants_room
 
     def prepare_spares(self) -> None:
         """Have the next slots ready (the keeper's thread).
@@ -180,6 +198,8 @@ class Directory:
             WalFullError: there is no room in the main ring.
 
         """
+        with suppress(WalFullError):  # whoever needs a block asks again
+            self.lanes.grow()
         for ring in (self.retry, self.dead):
             if ring.wants_spare:
                 with suppress(WalFullError):

@@ -13,8 +13,9 @@ from pathlib import Path
 from aiorecover.errors import WalCorruptError, WalDestinationError, WalFullError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination
-from aiorecover.wal.directory import CHECKPOINT, Directory, Files, Options
+from aiorecover.wal.directory import CHECKPOINT, LANES, Directory, Files, Options
 from aiorecover.wal.instance import lock_instance, make_wal_dir
+from aiorecover.wal.lanes import Lanes
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.moving import void_copies
 from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, classify, first_headers, plan, slot_bytes_of, surviving
@@ -56,7 +57,7 @@ def open_directory(options: Options) -> Directory:
 def _open_locked(path: Path, lock: StorageFile, options: Options) -> Directory:
     opened: list[StorageFile] = []
     try:
-        for name in (CHECKPOINT, RING, RETRY, DEAD):
+        for name in (CHECKPOINT, RING, RETRY, DEAD, LANES):
             opened.append(options.file_system.open(path / name))  # noqa: PERF401 - those before a failure are closed
         return recover(path, Files(lock, *opened), options)
     except BaseException:
@@ -108,6 +109,7 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
         ring=ring_of(files.ring, found.main, MARGIN),
         retry=ring_of(files.retry, found.retry),
         dead=ring_of(files.dead, found.dead),
+        lanes=Lanes(files.lanes, checkpoint.producer_id, checkpoint.epoch, boot_id),
         producer_id=text,
         checkpoint=checkpoint,
         file_system=options.file_system,
@@ -161,12 +163,19 @@ def _rewrite(found: Plan, files: Files, slot_bytes: int, boot_id: str) -> None:
 
 
 def _reserve(directory: Directory) -> None:
-    """A slot each for the retry and the dead ring, so that a full disk cannot keep the main one from being freed."""
+    """A slot each for the retry and the dead ring, and blocks for the first lanes.
+
+    So that a full disk cannot keep the main ring from being freed.
+    """
     for ring in (directory.retry, directory.dead):
         try:
             ring.prepare_spare()
         except WalFullError as error:
             log.warning("no room for a reserved slot: free disk space path=%s error=%s", directory.path, error)
+    try:
+        directory.lanes.grow()
+    except WalFullError as error:
+        log.warning("no room for what is in flight: free disk space path=%s error=%s", directory.path, error)
 
 
 def _destination(path: Path, stored: Destination, name: str | None) -> Destination:

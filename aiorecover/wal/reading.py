@@ -48,7 +48,8 @@ class Reader:
     """Stands at one place of the ring and goes forward.
 
     The ``primary`` reader counts what it finds in the slots of earlier epochs; each of them passes it once. Another
-    reader, started by `behind` or `inside`, reads a part again and counts nothing.
+    reader, started by `behind` or `inside`, reads a part again and counts nothing. Claimed frames of a slot are seen by
+    readers `inside` only: they are on their way to Kafka already.
 
     With ``suspects`` it also gives the settled frames whose words may be wrong (see `suffix`), in runs with ``words``.
     Whoever takes them owes an answer for each: `reopen` or `dismiss`.
@@ -336,7 +337,10 @@ class Reader:
         if not records:
             return None, holds
         words = [self._word(slot, mark) for mark in marks] if suspects else None
-        return Run(slot, sequences, places, records, words), holds
+        run: Run | None = Run(slot, sequences, places, records, words)
+        if slot.claimed and not self._stays and run is not None:
+            run = run.pick([number for number, place in enumerate(places) if place not in slot.claimed])
+        return run, holds
 
     def _word(self, slot: Slot, mark: int) -> Word:
         return Word.WAITING if mark > VOID else self._ring.suspect.word(slot.header.epoch, mark)

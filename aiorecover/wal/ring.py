@@ -6,7 +6,7 @@ keeper's thread.
 
 import errno
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -56,7 +56,7 @@ class Ring:
         self._slot_bytes = limits.slot_bytes
         self._margin = margin
         self._clock_ms = clock_ms
-        self._id_text = id_text
+        self.id_text = id_text
         self._floor = plan.floor
         self.next_ordinal = plan.next_ordinal
         self._sequence = 0
@@ -170,6 +170,7 @@ class Ring:
             created_ms=created_ms,
         )
         slot = Slot(index, header, self._prefix(self.epoch), self._mark)
+        slot.ring = self
         slot.complete = True
         slot.limit -= self._margin
         slot.attach(mapping)
@@ -332,6 +333,11 @@ class Ring:
         return self._floor
 
     @property
+    def holds_copies(self) -> bool:
+        """Its payloads begin with the record's place of origin: it is one of those that need no margin."""
+        return self._margin == 0
+
+    @property
     def file(self) -> RingFile:
         """The storage below."""
         return self._file
@@ -411,6 +417,17 @@ class Ring:
         slot.unsettled -= count
         self.release_if_done(slot)
 
+    def claim(self, slot: Slot, places: Sequence[int], settled: Sequence[int]) -> None:
+        """Frames of an earlier epoch go to Kafka as one batch once more, all or none: readers pass them.
+
+        ``settled``: those of ``places`` that are marked as done; they wait again, so that the slot stays until all are.
+        No reader has come to them yet.
+        """
+        self.map_for_settling(slot)
+        self.reopen(slot, settled)
+        slot.claimed.update(places)
+        slot.unsettled += len(places)
+
     def mark_void(self, slot: Slot, places: Sequence[int]) -> None:
         """Copies that no reader has counted yet never count."""
         self._store_words(slot, places, slot.void_word)
@@ -432,6 +449,11 @@ class Ring:
         if waits:
             slot.unsettled -= 1
         self.release_if_done(slot)
+
+    def slot_with(self, ordinal: int) -> Slot | None:
+        """The slot with this ordinal, while it holds something still needed."""
+        at = bisect_left(self.live, ordinal, key=_ordinal_of)
+        return self.live[at] if at < len(self.live) and self.live[at].header.ordinal == ordinal else None
 
     def after(self, slot: Slot) -> Slot | None:
         """The next slot in the order of ordinals."""
@@ -502,6 +524,7 @@ class Ring:
 
     def _old_slot(self, life: Any) -> Slot:
         slot = Slot(life.index, life.header, self._prefix(life.header.epoch), self._mark)
+        slot.ring = self
         slot.limit = 0 if life.seal is not None else slot.limit
         if life.seal is not None:
             slot.adopt_seal(life.seal)
@@ -520,7 +543,7 @@ class Ring:
         return self.suspect.generation % fmt.MARKS
 
     def _prefix(self, epoch: int) -> bytes:
-        return f"{self._id_text}/{epoch}/".encode()
+        return f"{self.id_text}/{epoch}/".encode()
 
 
 def _frame(length: int) -> tuple[Callable[..., None], int]:

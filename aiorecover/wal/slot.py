@@ -23,10 +23,12 @@ class Slot:
     ``count`` (frames with a record) and ``unsettled`` (known frames without settlement): up to ``last_sequence``; it is
     behind in the slot that is written, where what came since is counted on leaving it. ``complete``: every frame of the
     slot is counted there (always for slots written by this process; for older ones once the reader reached their end).
-    ``readers``: who stands in it.
+    ``readers``: who stands in it. ``claimed``: places of frames of a batch that a crash left in flight; they count
+    as ``unsettled``, and readers pass them.
     """
 
     __slots__ = (
+        "claimed",
         "complete",
         "copies",
         "count",
@@ -41,6 +43,7 @@ class Slot:
         "moved",
         "open_word",
         "readers",
+        "ring",
         "salt",
         "sealed",
         "tail",
@@ -67,6 +70,8 @@ class Slot:
         self.sealed = False
         self.complete = False
         self.readers = 0
+        self.claimed: set[int] = set()
+        self.ring: Any = None  # the ring that it is a slot of
         self.moved = False  # a durable checkpoint's P covers it: copies count in place of what is unsettled here
         self.copies: dict[int, tuple[Any, Slot, int]] = {}  # of a move: place → retry ring, slot and place there
 

@@ -9,6 +9,7 @@ import mmap
 import os
 import stat
 import sys
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -312,6 +313,14 @@ class FileSystem:
         with suppress(OSError):
             return BOOT_ID.read_text(encoding="ascii").strip()
         return ""
+
+    def since_boot_ms(self) -> int:
+        """Time since the machine's boot, its sleep included: what two processes of one boot can compare.
+
+        Nobody sets this clock, as they may the one on the wall.
+        """
+        clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+        return time.clock_gettime_ns(clock) // 1_000_000
 
     def free_bytes(self, path: Path) -> int:
         """What an ordinary user may still store on the file system of ``path``.

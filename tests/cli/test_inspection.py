@@ -10,7 +10,9 @@ from typer.testing import CliRunner, Result
 
 from aiorecover import record
 from aiorecover.cli.app import app
+from aiorecover.delivery import refusal
 from aiorecover.wal.directory import Directory, Options
+from aiorecover.wal.moved import pack_moved
 from aiorecover.wal.opening import open_directory
 
 SLOT = 16 * 1024
@@ -72,6 +74,20 @@ def test_a_payload_that_is_no_record_is_said_to_be_none(tmp_path: Path) -> None:
     directory.close()
     assert "undecodable" in as_json(tmp_path, "--records", 1)[0]["records"][0]
     assert "/1/1 undecodable: " in run(tmp_path, "--records", 1).stdout
+
+
+def test_a_dead_letter_is_shown_with_why_it_is_one(tmp_path: Path) -> None:
+    directory = stored(tmp_path, 0)
+    payload = record.encode(("orders", b"key", b"value", None, 1_700_000_000_000, None, None, None))
+    why = refusal.Refusal(error="InvalidTimestampError", message="too old", attempts=3, last_ms=5)
+    letter = refusal.letter_of(payload, why, owed=False)
+    directory.dead.append(pack_moved(1 << 40 | 7, 2, refusal.encode(letter)), None)
+    directory.close()
+    (shown,) = as_json(tmp_path, "--records", 5)[0]["records"]
+    assert (shown["ring"], shown["topic"], shown["partition"], shown["key"]) == ("dead", "orders", 2, "key")
+    assert shown["id"].endswith("/1/7")
+    assert (shown["error"], shown["attempts"], shown["refused_ms"]) == ("InvalidTimestampError: too old", 3, 5)
+    assert "error=InvalidTimestampError: too old" in run(tmp_path, "--records", 5).stdout
 
 
 def test_damage_is_named_and_the_exit_status_says_so(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@
         A <topic> <partition> <key> <digest> <record id>      publish returned
         D <topic> <record id>                                 receipt.delivered() returned
     stdout, one line at once for each thing that happens
-        starting | opened <epoch> | <step> | damage ... | stopped <statistics as JSON>
+        starting | opened <epoch> | <step> | resumed <batches> | damage ... | stopped <statistics as JSON>
 
 Lines of accepted records are written some at a time, by one system call. What stands in the pipe whole was
 accepted; a kill may tear the last line, and takes what was not written yet: those records were accepted and nobody
@@ -155,11 +155,12 @@ class Life:
         say("starting")
         async with self._producer as producer:
             say(f"opened {producer.epoch}")
-            looking = asyncio.create_task(self._look_for_damage())
+            looking = [asyncio.create_task(look) for look in (self._look_for_damage(), self._look_for_resumed())]
             for step, arguments in self._task.steps:
                 say(step)
                 await getattr(self, f"_{step}")(**arguments)
-            looking.cancel()
+            for task in looking:
+                task.cancel()
             say("stopping")
             left = await producer.stop()
             await asyncio.gather(*self._confirming)
@@ -241,6 +242,12 @@ class Life:
                 say(f"damage missing={statistics.missing} undeliverable={statistics.undeliverable}")
                 return
             await asyncio.sleep(_LOOK_EVERY_S)
+
+    async def _look_for_resumed(self) -> None:
+        """How much of the life before was in flight when it ended."""
+        while not (resumed := self._producer.statistics().batches_resumed):  # noqa: ASYNC110 - looked at from outside
+            await asyncio.sleep(_LOOK_EVERY_S)
+        say(f"resumed {resumed}")
 
 
 def say(line: str) -> None:

@@ -1,13 +1,12 @@
 """What the killed processes had said, held against what stands in Kafka.
 
 `Ledger` collects what the lives of one directory reported, `examine` reads the topics with a plain consumer and
-judges. To what `tests.support.oracle` finds (missing, altered, out of order within a lane) it adds what only a history
-of lives can tell: repeats that no kill explains, and ids that nobody can have been given.
+judges. To what `tests.support.oracle` finds (missing, altered, out of order within a lane) it adds that nothing is
+repeated, whatever was killed, and what only a history of lives can tell: ids that nobody can have been given.
 """
 
-from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tests.crash.child import Task, digest
@@ -42,11 +41,14 @@ class Ledger:
     """What must never happen, in words."""
     lives: int = 0
     kills: int = 0
+    resumed: int = 0
+    """Lives that sent again what the one before had in flight."""
 
     def take(self, child: Child) -> None:
         """Enter what a life that is over had said."""
         self.lives += 1
         self.kills += child.killed
+        self.resumed += any(line.startswith("resumed ") for line in child.words)
         self.complaints += [line for line in child.words if line.startswith("damage")]
         slack = child.task.group + _publishers(child.task)
         for line in child.words:
@@ -85,8 +87,8 @@ class Verdict:
     """Records whose `delivered()` had returned, and been told, before the kill."""
     missing: list[str]
     repeated: int
-    repeated_too_often: list[str]
-    """Appeared again after their delivery was confirmed, or more often than processes can have sent them."""
+    repeats: list[str]
+    """Which, and how often."""
     out_of_order: list[str]
     altered: list[str]
     untold: int
@@ -96,11 +98,12 @@ class Verdict:
     complaints: list[str]
     lives: int = 0
     kills: int = 0
+    resumed: int = 0
     left: int = 0
 
     @property
     def ok(self) -> bool:
-        """Nothing missing, altered, out of order, repeated without need, or left in the ring."""
+        """Nothing missing, altered, out of order, repeated, or left in the ring."""
         return not any(self._faults().values())
 
     def _faults(self) -> dict[str, Sequence[str]]:
@@ -108,7 +111,7 @@ class Verdict:
             "missing": self.missing,
             "out of order": self.out_of_order,
             "altered": self.altered,
-            "repeated too often": self.repeated_too_often,
+            "repeated": self.repeats,
             "phantoms": self.phantoms,
             "complaints": [*self.complaints, *([f"left in the ring: {self.left}"] if self.left else [])],
         }
@@ -117,7 +120,8 @@ class Verdict:
         counts = (
             f"accepted={self.accepted} delivered={self.delivered} missing={len(self.missing)} "
             f"repeated={self.repeated} out_of_order={len(self.out_of_order)} altered={len(self.altered)} "
-            f"confirmed={self.confirmed} untold={self.untold} lives={self.lives} kills={self.kills}"
+            f"confirmed={self.confirmed} untold={self.untold} lives={self.lives} kills={self.kills} "
+            f"resumed={self.resumed}"
         )
         found = [
             f"  {kind} ({len(examples)}): {'; '.join(examples[:_EXAMPLES])}"
@@ -133,7 +137,7 @@ class Verdict:
 def examine(cluster: Cluster, topics: Sequence[str], ledger: Ledger, *, left: int = 0) -> Verdict:
     """Read the topics and hold every record against what was said; the publishers are gone."""
     verdicts: list[oracle.Verdict] = []
-    too_often: list[str] = []
+    repeats: list[str] = []
     phantoms: list[str] = []
     for number, topic in enumerate(topics):
         consumed = [
@@ -143,16 +147,14 @@ def examine(cluster: Cluster, topics: Sequence[str], ledger: Ledger, *, left: in
         verdict = judge(ledger.accepted[number], consumed, whole_lanes=True)
         verdicts.append(verdict)
         phantoms += [name for name in verdict.foreign if not _may_be_untold(name, ledger)]
-        too_often += _too_often(
-            ledger.accepted[number], consumed, ledger.delivered[number], max(ledger.untold, default=0)
-        )
+        repeats += _repeats(consumed)
     return Verdict(
         accepted=sum(verdict.accepted for verdict in verdicts),
         delivered=sum(verdict.delivered for verdict in verdicts),
         confirmed=sum(len(names) for names in ledger.delivered.values()),
         missing=[name for verdict in verdicts for name in verdict.missing],
         repeated=sum(verdict.repeated for verdict in verdicts),
-        repeated_too_often=too_often,
+        repeats=repeats,
         out_of_order=[
             f"{late.record_id} behind {late.after} in {late.lane}"
             for verdict in verdicts
@@ -167,6 +169,7 @@ def examine(cluster: Cluster, topics: Sequence[str], ledger: Ledger, *, left: in
         complaints=ledger.complaints,
         lives=ledger.lives,
         kills=ledger.kills,
+        resumed=ledger.resumed,
         left=left,
     )
 
@@ -181,58 +184,14 @@ def _may_be_untold(name: str, ledger: Ledger) -> bool:
     return epoch in ledger.untold and last < sequence <= last + ledger.untold[epoch]
 
 
-def _too_often(
-    accepted: Sequence[Accepted], consumed: Sequence[Consumed], delivered: Sequence[str], last_epoch: int
-) -> list[str]:
-    """Repeats that no kill explains.
+def _repeats(consumed: Sequence[Consumed]) -> list[str]:
+    """Records that stand there more than once: no kill explains that.
 
-    A process sends a record once, or again as a batch that the broker recognises; so a record appears at most once
-    for each process that had it in flight: from the one that accepted it to the one in which it was settled. When a
-    delivery was confirmed, everything before it in its lane was settled too, and settle words survive a kill.
+    A process sends a batch again only as the very same batch, and so does the next one with what was in flight: the
+    broker recognises it.
     """
     appearances = Counter(record.record_id for record in consumed)
-    if appearances.total() == len(appearances):
-        return []
-    placed = {record.record_id: record.key is not None or record.partition is not None for record in accepted}
-    partition_of: dict[str, int] = {}
-    for record in consumed:
-        partition_of.setdefault(record.record_id or "", record.partition)
-    settled = _Settled((partition_of[name], name) for name in delivered if name in partition_of)
-    found = []
-    for name, times in appearances.items():
-        place = _position(name or "")
-        if times == 1 or name is None or place is None:
-            continue
-        alone = not placed.get(name, True)  # without key and partition it may have been in another lane
-        until = settled.in_epoch(partition_of[name], name, alone=alone)
-        allowed = 1 + (last_epoch if until is None else until) - place[0]
-        if times > allowed:
-            confirmed = "" if until is None else f", confirmed in epoch {until}"
-            found.append(f"{name} stands there {times} times{confirmed}")
-    return found
-
-
-class _Settled:
-    """In which epoch, at the latest, a record was settled, as far as confirmations tell."""
-
-    def __init__(self, confirmed: Iterable[tuple[int, str]]) -> None:
-        self._own: set[str] = set()
-        self._lanes: dict[int, list[Position]] = defaultdict(list)
-        for partition, name in confirmed:
-            self._own.add(name)
-            place = _position(name)
-            if place is not None:
-                self._lanes[partition].append(place)
-        for places in self._lanes.values():
-            places.sort()
-
-    def in_epoch(self, partition: int, name: str, *, alone: bool) -> int | None:
-        place = _position(name)
-        if place is None or alone:
-            return place[0] if place is not None and name in self._own else None
-        places = self._lanes[partition]
-        at = bisect_left(places, place)
-        return places[at][0] if at < len(places) else None
+    return [f"{name} stands there {times} times" for name, times in appearances.items() if times > 1]
 
 
 def _position(name: str) -> Position | None:

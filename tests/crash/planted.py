@@ -7,7 +7,10 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from aiorecover.delivery import resume
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.journal import Doubt
+from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import Identity, Lane
 from aiorecover.delivery.sender import Sender
 from aiorecover.wal import format as fmt
@@ -26,7 +29,7 @@ def settle_at_hand_over() -> None:
 
     async def settle_and_send(self: Sender, lane: Lane, batch: LaneBatch) -> Any:
         for slot, places in batch.frames:
-            self._ring.settle(slot, places)
+            slot.ring.settle(slot, places)
         batch.frames = []  # there is nothing left to settle after the acknowledgement
         return await send(self, lane, batch)
 
@@ -105,6 +108,31 @@ def stand_still_in_the_sequence() -> None:
     _put(Lane, "identify", identify)
 
 
+def write_down_after_the_send() -> None:
+    """Against I6b: what is in flight stands in the journal once it is acknowledged."""
+    enter, settle = Journal.enter, Sender._settle
+
+    async def later(self: Journal, lane: Lane, batch: LaneBatch) -> None:
+        pass
+
+    async def enter_and_settle(self: Sender, lane: Lane, batch: LaneBatch, metadata: Any) -> None:
+        await enter(self._journal, lane, batch)
+        await settle(self, lane, batch, metadata)
+
+    _put(Journal, "enter", later)
+    _put(Sender, "_settle", enter_and_settle)
+
+
+def trust_every_entry() -> None:
+    """Against the journal's doubts: whoever stored an entry, and whenever, its identity is used again."""
+    _put(resume, "doubt_of", lambda *_, **__: None)
+
+
+def forget_what_was_in_flight() -> None:
+    """Against exactly once: every opening begins with identities of its own."""
+    _put(resume, "doubt_of", lambda *_, **__: Doubt.ELSEWHERE)
+
+
 FAULTS: dict[str, Callable[[], None]] = {
     fault.__name__: fault
     for fault in (
@@ -115,6 +143,9 @@ FAULTS: dict[str, Callable[[], None]] = {
         open_without_a_new_epoch,
         send_the_newest_batch_first,
         stand_still_in_the_sequence,
+        write_down_after_the_send,
+        trust_every_entry,
+        forget_what_was_in_flight,
     )
 }
 

@@ -5,6 +5,7 @@ must be left in the ring has no broker to go to.
 """
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ class Scenario:
         self.cluster = cluster
         self.ledger = Ledger()
         self._directory = directory
+        self._wal = directory / "wal"
         self._topic = f"planted-{os.urandom(4).hex()}"
         self._lives = 0
         cluster.create_topic(self._topic, 1)
@@ -50,7 +52,7 @@ class Scenario:
             parent_pid=0,
             report_fd=-1,
             bootstrap_servers=servers or self.cluster.bootstrap_servers,
-            wal_dir=str(self._directory / "wal"),
+            wal_dir=str(self._wal),
             topics=[self._topic],
             partitions=1,
             life=self._lives,
@@ -61,6 +63,14 @@ class Scenario:
             fault=fault,
         )
         return Child(task, self._directory / "children.log")
+
+    def copy(self) -> Path:
+        """Copy the directory as it is now; where to."""
+        return Path(shutil.copytree(self._wal, self._wal.with_name("copied")))
+
+    def use(self, directory: Path) -> None:
+        """The next lives open this one."""
+        self._wal = directory
 
     def kill(self, child: Child) -> None:
         child.kill()
@@ -162,14 +172,60 @@ def batches_of_one_record_each(scenario: Scenario, fault: str | None) -> Verdict
     return scenario.verdict()
 
 
+def in_flight_when_the_publisher_dies(scenario: Scenario, fault: str | None) -> Verdict:
+    """Handed over to a broker that is paused: it finds the batch in its socket when it wakes up, and appends it.
+
+    One record is in flight, and others wait behind it, so that the next process would make other batches of them.
+    """
+    node = scenario.cluster.nodes[0]
+    child = scenario.life(
+        ("publish", {"count": 100}),
+        FLUSH,
+        ("wait", {}),
+        ("publish", {"count": 1}),
+        ("wait_in_flight", {}),
+        ("publish", {"count": 500}),
+        ("wait", {}),
+        fault=fault,
+        linger_ms=0,
+    )
+    child.wait_for("wait")
+    node.pause()
+    child.tell()
+    child.wait_for("wait", times=2)
+    scenario.kill(child)
+    node.resume()
+    scenario.cluster.wait_ready()
+    scenario.finish(scenario.life(FLUSH, fault=fault))
+    return scenario.verdict()
+
+
+def a_copied_directory(scenario: Scenario, fault: str | None) -> Verdict:
+    """The original and its copy both go on from the same entry, each with a record of its own.
+
+    The copy is opened twice more, so that it has an epoch, and ids, of its own.
+    """
+    scenario.finish(scenario.life(("publish", {"count": 1}), FLUSH))
+    copied = scenario.copy()
+    scenario.finish(scenario.life(("publish", {"count": 1}), FLUSH))
+    scenario.use(copied)
+    for _ in range(2):
+        scenario.finish(scenario.life(fault=fault))
+    scenario.finish(scenario.life(("publish", {"count": 1}), FLUSH, fault=fault))
+    return scenario.verdict()
+
+
 SCENARIOS: dict[str, tuple[Callable[[Scenario, str | None], Verdict], str]] = {
     "settle_at_hand_over": (in_flight_when_everything_dies, "missing"),
-    "forget_to_settle": (delivered_before_the_kill, "repeated_too_often"),
+    "forget_to_settle": (delivered_before_the_kill, "repeats"),
     "recycle_what_waits": (waiting_in_slots_that_are_left, "missing"),
     "trust_every_frame": (behind_the_end_of_a_slot_that_was_used_before, "phantoms"),
     "open_without_a_new_epoch": (an_opening_after_another, "altered"),
     "send_the_newest_batch_first": (many_batches_of_one_lane, "out_of_order"),
     "stand_still_in_the_sequence": (batches_of_one_record_each, "missing"),
+    "write_down_after_the_send": (in_flight_when_the_publisher_dies, "repeats"),
+    "trust_every_entry": (a_copied_directory, "missing"),
+    "forget_what_was_in_flight": (in_flight_when_the_publisher_dies, "repeats"),
 }
 
 

@@ -613,3 +613,43 @@ async def test_a_gap_is_refused_and_the_right_sequence_still_works_in_the_same_s
             await sent_as(producer, name, (pid, 0, 9), b"x")
         assert not producer._sender.sender_task.done(), "a gap ends the whole session: other lanes suffer for one"
         assert (await sent_as(producer, name, (pid, 0, 1), b"b")).offset == 1
+
+
+# --- repeats by aiokafka itself
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("refusals", [0, 1, 3])
+async def test_a_batch_is_built_once_for_each_request_so_repeats_can_be_counted(
+    mock: MockCluster, refusals: int
+) -> None:
+    mock.create_topic("t")
+    async with started(mock.bootstrap_servers) as producer:
+        batch = batch_of(b"v")
+        batch.identify(await fresh_producer_id(mock.bootstrap_servers), 0, 0)
+        batch.finish()
+        mock.track_requests()
+        mock.push_errors(ApiKey.PRODUCE, *[kafka.NotEnoughReplicasError.errno] * refusals)
+        batch.begin_attempt(1)
+        await sent(producer, batch, "t")
+        requests = [one for one in mock.requests() if one.api_key == ApiKey.PRODUCE]
+        assert len(requests) == refusals + 1, "aiokafka no longer repeats a batch by itself"
+        assert batch.requests == refusals + 1, "`_build` is no longer called once for each request"
+        assert batch.possibly is (refusals > 0), "a batch sent more than once is possibly persisted"
+
+
+@pytest.mark.asyncio
+async def test_what_aiokafka_repeated_before_the_refusal_leaves_the_batch_possibly_persisted(mock: MockCluster) -> None:
+    """The refusal is the last answer, and the only one that is shown."""
+    mock.create_topic("t")
+    async with started(mock.bootstrap_servers) as producer:
+        batch = batch_of(b"v")
+        batch.identify(await fresh_producer_id(mock.bootstrap_servers), 0, 0)
+        batch.finish()
+        mock.push_errors(
+            ApiKey.PRODUCE, kafka.NotEnoughReplicasAfterAppendError.errno, kafka.MessageSizeTooLargeError.errno
+        )
+        batch.begin_attempt(1)
+        with pytest.raises(kafka.MessageSizeTooLargeError):
+            await sent(producer, batch, "t")
+        assert batch.possibly

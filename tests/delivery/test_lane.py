@@ -168,9 +168,9 @@ def test_a_renewed_batch_is_the_same_but_for_its_identity() -> None:
     batch = lane.next()
     assert batch is not None
     lane.identify(batch, FRESH)
-    before = bytes(batch._build())  # type: ignore[no-untyped-call]
+    before = bytes(batch._build())
     lane.renew(batch, FRESH)
-    after = bytes(batch._build())  # type: ignore[no-untyped-call]
+    after = bytes(batch._build())
     assert before != after
     assert (before[:17], before[21:43], before[57:]) == (after[:17], after[21:43], after[57:])
 
@@ -208,3 +208,40 @@ def test_whoever_waits_for_a_halted_lane_is_told_where_and_why() -> None:
     assert error.persisted == "not"
     assert str(error).endswith("topic=orders partition=3 error=MessageSizeTooLargeError: 5000")
     assert "stay in the ring" in str(error)
+
+
+# --- what the last process had in flight
+
+
+def test_a_lane_sends_nothing_before_what_was_in_flight_is_built_again() -> None:
+    lane = lane_with(2)
+    lane.resume(Identity(9, 3), 50, 120, 4)
+    lane.hold(3)
+    assert lane.next() is None
+    assert lane.added == 5
+    resumed = batch_of(3)
+    resumed.identify(9, 3, 47)
+    lane.release(resumed)
+    assert lane.next() is resumed
+    lane.acknowledged(118)
+    assert (lane.settled, lane.offset) == (3, 120)
+    following = lane.next()
+    assert following is not None
+    lane.identify(following, FRESH)
+    assert following.identity == (9, 3, 50)
+
+
+def test_the_offset_of_an_acknowledgement_that_does_not_tell_is_not_taken_over() -> None:
+    lane = lane_with(1)
+    lane.offset = 7
+    lane.next()
+    lane.acknowledged(-1)
+    assert lane.offset == 7
+
+
+def test_a_lane_that_begins_anew_takes_the_next_epoch_for_its_next_batch() -> None:
+    lane = lane_with()
+    lane.resume(Identity(9, 3), 50, 120, 4)
+    lane.begin_anew()
+    assert bases(lane, [2, 2]) == [0, 2]
+    assert lane.identity == Identity(9, 4)

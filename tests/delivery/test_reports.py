@@ -12,7 +12,8 @@ from aiokafka.structs import RecordMetadata, TopicPartition
 from aiorecover import record as rec
 from aiorecover.delivery import reports as module
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.reports import Reports, frames_of
+from aiorecover.delivery.frames import frames_of, position_at
+from aiorecover.delivery.reports import Reports
 from aiorecover.errors import ClosedError, PermanentDeliveryError
 from aiorecover.receipt import DeliveryReport
 from aiorecover.wal import format as fmt
@@ -376,7 +377,7 @@ async def test_the_sequence_is_read_where_the_format_puts_it(tmp_path: Path) -> 
     directory = open_at(tmp_path / "wal")
     try:
         stored = store(directory, *range(3))
-        assert [module._sequence(one.slot, one.place) for one in stored] == [1, 2, 3]
+        assert [position_at(one.slot, one.place) for one in stored] == [1 << 40 | number for number in (1, 2, 3)]
         assert fmt.SETTLE_WORD - fmt.SEQUENCE_WORD == 2
     finally:
         directory.close()

@@ -347,3 +347,23 @@ def test_a_partitioner_that_fails_between_two_batches_harms_no_batch() -> None:
     assert lane is not None
     router.rotate(lane)
     assert partition_of(router, "t") == 0
+
+
+# --- lanes that the last process had
+
+
+def test_a_lane_that_goes_on_is_there_before_its_topic_is_known() -> None:
+    metadata = Metadata()
+    router = metadata.router()
+    lane = router.resumed("t", 3)
+    assert partition_of(router, "t", partition=3) is None
+    assert router.lanes() == [lane]
+    metadata.known["t"] = frozenset(range(4))
+    assert router.lane(router.topic("t"), None, 3) is lane
+
+
+def test_records_for_a_partition_that_is_no_more_wait_though_its_lane_goes_on() -> None:
+    router = Metadata(t=2).router()
+    router.resumed("t", 3)
+    assert partition_of(router, "t", partition=3) is None
+    assert partition_of(router, "t", partition=1) == 1

@@ -36,6 +36,7 @@ class After:
             answered=lambda: True,
             deliver=lambda _: None,
             refuse=lambda *_: None,
+            undecodable=lambda *_: False,
             on_idle=lambda: None,
         )
 

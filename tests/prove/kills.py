@@ -170,7 +170,7 @@ def _summary(verdicts: Sequence[Verdict], seed: int, seconds: float) -> str:
         return sum(getattr(verdict, name) for verdict in verdicts)
 
     return (
-        f"proved: seed={seed} lives={total('lives')} kills={total('kills')} accepted={total('accepted')} "
-        f"delivered={total('delivered')} missing=0 out_of_order=0 altered=0 repeated={total('repeated')} "
+        f"proved: seed={seed} lives={total('lives')} kills={total('kills')} resumed={total('resumed')} "
+        f"accepted={total('accepted')} delivered={total('delivered')} missing=0 out_of_order=0 altered=0 repeated=0 "
         f"confirmed={total('confirmed')} untold={total('untold')} seconds={seconds:.0f}"
     )

@@ -60,6 +60,7 @@ class Disk:
         checkpoint: FaultyFile | None = None,
         retry: FaultyFile | None = None,
         dead: FaultyFile | None = None,
+        lanes: FaultyFile | None = None,
         *,
         max_slots: int = MAX_SLOTS,
         slot_bytes: int = SLOT,
@@ -69,6 +70,7 @@ class Disk:
         self.checkpoint = checkpoint or FaultyFile("checkpoint")
         self.retry = retry or FaultyFile("retry")
         self.dead = dead or FaultyFile("dead")
+        self.lanes = lanes or FaultyFile("lanes")
         self.max_slots = max_slots
         self.slot_bytes = slot_bytes
         self.boots = boots
@@ -79,7 +81,7 @@ class Disk:
         options = Options(
             Path("/"), size, self.max_slots * size, min_free_bytes=0, name=name, file_system=Machine(self.boots)
         )
-        files = Files(FaultyFile("lock"), self.checkpoint, self.ring, self.retry, self.dead)
+        files = Files(FaultyFile("lock"), self.checkpoint, self.ring, self.retry, self.dead, self.lanes)
         return opening.recover(Path("/"), files, options)
 
     def after_death(self) -> "Disk":
@@ -93,7 +95,7 @@ class Disk:
 
     @property
     def _files(self) -> list[FaultyFile]:
-        return [self.ring, self.checkpoint, self.retry, self.dead]
+        return [self.ring, self.checkpoint, self.retry, self.dead, self.lanes]
 
     def _with(self, files: list[FaultyFile], boots: int) -> "Disk":
         return Disk(*files, max_slots=self.max_slots, slot_bytes=self.slot_bytes, boots=boots)

@@ -91,6 +91,9 @@ class BytesFile(StorageFile):
     def sync(self) -> None:
         pass
 
+    def identity(self) -> tuple[int, int]:
+        return 0, 0
+
 
 # -- two directories -----------------------------------------------------------------------------------------------
 
@@ -270,6 +273,7 @@ def why_wrong(target: Target, number: int) -> str | None:
     specimen = target.make()
     images = specimen.images | {target.file: target.changed(number)}
     files = {name: BytesFile(name, images[name]) for name in ("checkpoint", "ring", "retry", "dead")}
+    files["lanes"] = BytesFile("lanes", b"")
     options = Options(Path("/"), SLOT, MAX_SLOTS * SLOT, min_free_bytes=0, file_system=Machine())
     try:
         directory = opening.recover(Path("/"), Files(BytesFile("lock", b""), **files), options)

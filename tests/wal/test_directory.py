@@ -105,7 +105,7 @@ def test_files_are_nobody_else_s_business(wal: Path) -> None:
             modes = {path.name: path.stat().st_mode & 0o777 for path in [wal, *wal.rglob("*")]}
     finally:
         os.umask(before)
-    files = dict.fromkeys(["lock", "checkpoint", "ring", "retry", "dead"], 0o600)
+    files = dict.fromkeys(["lock", "checkpoint", "ring", "retry", "dead", "lanes"], 0o600)
     assert modes == {"wal": 0o700, "0": 0o700} | files
 
 
@@ -224,7 +224,7 @@ def test_an_abandoned_directory_has_no_file_open_and_accepts_nothing(wal: Path) 
     made.abandon()
     with pytest.raises(WalError, match="closed"):
         append(made, b"x")
-    assert [file.closed for file in made.files] == [True] * 5
+    assert [file.closed for file in made.files] == [True] * 6
     with opened(wal) as following:
         assert records(following) == [((1, 1), b"taken")]
 

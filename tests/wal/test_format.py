@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from aiorecover import wal
 from aiorecover.errors import WalFormatError
-from aiorecover.wal import checkpoint
+from aiorecover.wal import checkpoint, lanes
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Checkpoint, Destination, RingState
 from aiorecover.wal.moved import MOVED, pack_moved
@@ -51,6 +51,24 @@ GOLDEN_CHECKPOINT = bytes.fromhex(
     "a773757370656374 83 a575705f746f 00 aa67656e65726174696f6e 00 a573696e6365 00"
     "ab64657374696e6174696f6e 82 aa636c75737465725f6964 a163 a46e616d65 a16e"
 )
+
+
+LANES_HEADER = lanes.Header(0x1122334455667788, 0x00ABCDEF, 0x0102, 0x030405, "b")
+GOLDEN_LANES_HEADER = (
+    bytes.fromhex(
+        "8941494f4c414e0a 0100 0000 00420000 8877665544332211 efcdab00 00000000 0201000000000000 0504030000000000"
+    )
+    + b"b".ljust(40, b"\0")
+    + bytes.fromhex("c5c5985b")
+)
+GOLDEN_LANE_ENTRY = bytes.fromhex("4c414e45 04030201 0807060504030201 04000000 97126b4d") + b"body"
+
+
+def test_the_bytes_of_the_lanes_never_change() -> None:
+    packed = lanes.pack_header(LANES_HEADER)
+    assert packed == GOLDEN_LANES_HEADER.ljust(lanes.SECTOR, b"\0")
+    assert lanes.unpack_header(packed) == LANES_HEADER
+    assert lanes.pack_entry(b"body", 0x01020304, 0x0102030405060708) == GOLDEN_LANE_ENTRY
 
 
 def test_the_bytes_of_a_slot_header_never_change() -> None:
@@ -115,6 +133,8 @@ LAYOUTS = [
     ("Frame", fmt.FRAME),
     ("Checkpoint copy", checkpoint.ENVELOPE),
     ("Moved record", MOVED),
+    ("Lanes header", lanes.HEADER),
+    ("Lane entry", lanes.ENTRY),
 ]
 
 
@@ -167,6 +187,23 @@ def test_the_box_of_a_moved_record_names_what_stands_there() -> None:
     expected = {"position": 0x0102030405060708, "partition": 9, "zero": 0}
     for name, size, offset in box("Moved record"):
         assert packed[offset : offset + size] == expected[name].to_bytes(size, "little"), name
+
+
+def test_the_boxes_of_the_lanes_name_what_stands_there() -> None:
+    packed = lanes.pack_header(LANES_HEADER)
+    for name, size, offset in box("Lanes header"):
+        stored = packed[offset : offset + size]
+        known = {"magic": lanes.MAGIC, "version": b"\1\0", "zero": bytes(size), "boot_id": b"b".ljust(size, b"\0")}
+        known |= {"entry_bytes": lanes.ENTRY_BYTES.to_bytes(size, "little"), "crc": stored}
+        assert stored == (known[name] if name in known else getattr(LANES_HEADER, name).to_bytes(size, "little")), name
+    packed = lanes.pack_entry(b"body", 0x01020304, 0x0102030405060708)
+    for name, size, offset in box("Lane entry"):
+        stored = packed[offset : offset + size]
+        known = {"magic": lanes.ENTRY_MAGIC, "crc": stored}
+        numbers = {"epoch": 0x01020304, "generation": 0x0102030405060708, "length": 4}
+        assert stored == (known[name] if name in known else numbers[name].to_bytes(size, "little")), name
+    assert f"{lanes.ENTRY_BYTES:,} bytes" in str(wal.__doc__)
+    assert f"padded to {lanes.SECTOR}, at the start of the file `lanes`" in str(wal.__doc__)
 
 
 def test_the_frame_box_names_what_stands_there() -> None:

@@ -1,0 +1,214 @@
+"""`producer.dead_letters`: what Kafka refused for good, to be looked at, published again, exported, purged."""
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, Literal
+
+import aiofiles
+import aiofiles.os
+import msgspec
+
+from aiorecover import record as rec
+from aiorecover.delivery.dead_letters import Found
+from aiorecover.errors import RecordTooLargeError, RecoverError
+from aiorecover.opened import Opened
+from aiorecover.wal import format as fmt
+
+REQUEUED_HEADER = "aiorecover-requeued"  # the id of the record that was refused, of each of its lives one
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A record that Kafka will never take, and why.
+
+    ``record_id`` is the record's own, as `Receipt.record_id`. ``error`` is the class of what Kafka answered and
+    ``message`` its text; ``persisted`` is what is known of Kafka's log ("not", or "possibly" where an earlier attempt
+    had no answer).
+    ``attempts`` counts the batches in which it was sent; ``first_ms`` and ``last_ms``: when, ms since 1970.
+    ``partition`` is the one that refused it. A frame that cannot be decoded has no topic: its bytes are in ``payload``.
+    """
+
+    record_id: str
+    topic: str | None
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int | None
+    headers: list[tuple[str, bytes | None]] | None
+    context: Any
+    source: Any
+    error: str
+    message: str
+    persisted: Literal["not", "possibly", "persisted"]
+    attempts: int
+    first_ms: int
+    last_ms: int
+    payload: bytes | None = None
+
+
+class DeadLetters:
+    """The dead ring of a running producer. Each method is about what is there when it is called, oldest first."""
+
+    def __init__(self, opened: Callable[[], Opened]) -> None:
+        """``opened`` gives what is open, or raises `ClosedError`."""
+        self._opened = opened
+
+    async def list(self) -> AsyncIterator[DeadLetter]:
+        """Iterate: ``async for letter in producer.dead_letters.list()``. Few at a time are in memory.
+
+        Raises:
+            ClosedError: the producer is not running.
+
+        """
+        opened = self._opened()
+        async with aclosing(opened.dead.letters()) as letters:
+            async for found in letters:
+                yield _shown(found, opened.directory.producer_id)
+
+    async def requeue(self, record_id: str | None = None) -> int:
+        """Publish one again, or all; how many. For after the topic was mended: who is refused again comes back.
+
+        Each gets a new id, and its old one in the header ``aiorecover-requeued``; it comes behind what was published
+        meanwhile. Its letter goes only after it is durable in the ring, so a crash in between publishes it twice. What
+        cannot be decoded is left.
+
+        Args:
+            record_id: as in the letter; None: all.
+
+        Raises:
+            WalFullError: the ring is full; what was not requeued is still here.
+            RecoverError: this is no id of this producer's records.
+            ClosedError: the producer is not running.
+
+        """
+        opened = self._opened()
+        wanted = _position(record_id, opened.directory.producer_id)
+        count = 0
+        async with aclosing(opened.dead.letters()) as letters:
+            async for found in letters:
+                if wanted in (None, found.position) and await _published_again(opened, found):
+                    count += opened.dead.remove(found)
+        await opened.make_room_for_dead_letters()
+        return count
+
+    async def purge(self, record_id: str | None = None) -> int:
+        """Forget one, or all; how many. What halted for want of room in the dead ring goes on.
+
+        Args:
+            record_id: as in the letter; None: all.
+
+        Raises:
+            RecoverError: this is no id of this producer's records.
+            ClosedError: the producer is not running.
+
+        """
+        opened = self._opened()
+        wanted = _position(record_id, opened.directory.producer_id)
+        count = 0
+        async with aclosing(opened.dead.letters()) as letters:
+            async for found in letters:
+                if wanted in (None, found.position):
+                    count += opened.dead.remove(found)
+        await opened.make_room_for_dead_letters()
+        return count
+
+    async def export(self, path: str | os.PathLike[str]) -> int:
+        """Write all as JSON lines, bytes as base64; how many. The file is complete or not there; they stay here, too.
+
+        Raises:
+            OSError: the file cannot be written.
+            ClosedError: the producer is not running.
+
+        """
+        target = Path(path)
+        partial = target.with_name(f"{target.name}.partial")
+        count = 0
+        async with aiofiles.open(partial, "wb") as file:
+            async for letter in self.list():
+                await file.write(_line(letter))
+                count += 1
+        await aiofiles.os.replace(partial, target)
+        return count
+
+
+def _shown(found: Found, producer_id: str) -> DeadLetter:
+    record_id = rec.record_id(producer_id, found.epoch, found.sequence)
+    letter = found.letter
+    if letter is None:
+        return _undecodable(record_id, found, found.payload)
+    try:
+        topic, key, value, _, timestamp_ms, headers, context, source = rec.decode(letter.record)
+    except (ValueError, RecursionError):
+        return _undecodable(record_id, found, letter.record)
+    return DeadLetter(
+        record_id=record_id,
+        topic=topic,
+        partition=found.partition,
+        key=key,
+        value=value,
+        timestamp_ms=timestamp_ms,
+        headers=headers,
+        context=context,
+        source=source,
+        **msgspec.structs.asdict(letter.refusal),
+    )
+
+
+def _undecodable(record_id: str, found: Found, payload: bytes) -> DeadLetter:
+    about: dict[str, Any] = {
+        "error": "Undecodable",
+        "message": "the dead letter itself cannot be read",
+        "persisted": "not",
+        "attempts": 0,
+        "first_ms": 0,
+        "last_ms": 0,
+    }
+    if found.letter is not None:
+        about = msgspec.structs.asdict(found.letter.refusal)
+    return DeadLetter(
+        record_id=record_id,
+        topic=None,
+        partition=found.partition,
+        key=None,
+        value=None,
+        timestamp_ms=None,
+        headers=None,
+        context=None,
+        source=None,
+        payload=payload,
+        **about,
+    )
+
+
+async def _published_again(opened: Opened, found: Found) -> bool:
+    try:
+        record = rec.decode(found.letter.record if found.letter is not None else b"")
+    except (ValueError, RecursionError):
+        return False
+    topic, key, value, partition, timestamp_ms, headers, context, source = record
+    record_id = rec.record_id(opened.directory.producer_id, found.epoch, found.sequence)
+    told = [*(headers or ()), (REQUEUED_HEADER, record_id.encode())]
+    try:
+        await opened.store((topic, key, value, partition, timestamp_ms, told, context, source))
+    except RecordTooLargeError:  # it filled a slot to the last bytes: without the header it fits again
+        await opened.store(record)
+    return True
+
+
+def _position(record_id: str | None, producer_id: str) -> int | None:
+    if record_id is None:
+        return None
+    owner, epoch, sequence = ([*str(record_id).split("/"), "", ""])[:3]
+    numbers = epoch.isascii() and epoch.isdigit() and sequence.isascii() and sequence.isdigit()
+    if owner != producer_id or not numbers or str(record_id).count("/") != 2:  # noqa: PLR2004 - producer/epoch/sequence
+        message = "this is no record of this producer: take the id from dead_letters.list()"
+        raise RecoverError(f"{message} producer_id={producer_id} record_id={record_id!r:.100}")
+    return fmt.position(int(epoch), int(sequence))
+
+
+def _line(letter: DeadLetter) -> bytes:
+    try:
+        return msgspec.json.encode(letter) + b"\n"
+    except (TypeError, ValueError):  # JSON does not know every key that MessagePack does
+        return msgspec.json.encode(msgspec.structs.replace(letter, context=repr(letter.context))) + b"\n"

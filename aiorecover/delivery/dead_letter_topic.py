@@ -1,0 +1,122 @@
+"""Publishes dead letters to the topic that ``dead_letter_topic`` names, at least once.
+
+Through the ring, as every other record: so the copy survives a crash, follows the topic's metadata, and is repeated
+until Kafka has it. A letter says whether it is still owed. Once its copy is durable in the ring, the letter is replaced
+by one that owes nothing; a crash in between publishes it once more. It is not done where the record is refused, because
+that record may be what keeps a full ring full: it is settled first. With this option letters stand in the dead ring in
+the order of their publication here. A copy that is refused itself becomes a dead letter
+and is not copied again.
+
+Headers: those of the record, then, where Kafka Connect has a name for it, Connect's.
+
+    __connect.errors.topic, __connect.errors.partition     where it was to go
+    __connect.errors.exception.class.name                  the error's class
+    __connect.errors.exception.message                     its text
+    aiorecover-dlq-id                                      the record's id
+    aiorecover-dlq-timestamp                               its timestamp, ms since 1970; the copy's own is the present
+    aiorecover-dlq-attempts                                how often it was sent
+    aiorecover-dlq-time                                    when it was refused, ms since 1970
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+
+import msgspec
+
+from aiorecover import record as rec
+from aiorecover.delivery.dead_letters import DeadLetters, Found
+from aiorecover.errors import RecordTooLargeError, WalFullError
+
+log = logging.getLogger("aiorecover.delivery")
+
+ROOM_PAUSE = 0.5  # seconds until a full ring is asked again
+CONNECT = "__connect.errors."
+OWN = "aiorecover-dlq-"
+
+
+class DeadLetterTopic:
+    """The loop that publishes what is owed."""
+
+    def __init__(
+        self, dead: DeadLetters, topic: str, producer_id: str, store: Callable[[rec.Record], Awaitable[None]]
+    ) -> None:
+        """``store`` accepts a record; it is durable when that returns."""
+        self._dead = dead
+        self._topic = topic
+        self._producer_id = producer_id
+        self._store = store
+
+    async def run(self) -> None:
+        """For ever: first what an earlier process owed, then what comes."""
+        await self._look_at_all()
+        while True:
+            found = await self._dead.next_owed()
+            if found is None:
+                await self._look_at_all()
+            else:
+                await self._publish(found)
+
+    async def _look_at_all(self) -> None:
+        async with aclosing(self._dead.letters()) as letters:
+            async for found in letters:
+                if found.letter is not None and found.letter.owed:
+                    await self._publish(found)
+
+    async def _publish(self, found: Found) -> None:
+        if found.letter is None:
+            return
+        copy = copy_of(found, self._topic, self._producer_id, time.time_ns() // 1_000_000)
+        while True:
+            try:
+                await self._store(copy)
+                break
+            except WalFullError:
+                await asyncio.sleep(ROOM_PAUSE)
+            except RecordTooLargeError as error:
+                log.error(  # noqa: TRY400 - it is told in one line
+                    "a dead letter does not fit the ring with its headers: it stays in the dead ring alone error=%s",
+                    error,
+                )
+                break
+        await self._replace(found)
+
+    async def _replace(self, found: Found) -> None:
+        """Have the letter say that it is not owed any more."""
+        if found.letter is None:
+            return
+        paid = msgspec.structs.replace(found.letter, owed=False)
+        while self._dead.waits(found):
+            try:
+                await self._dead.replace(found, paid)
+            except WalFullError:
+                await self._dead.room()
+            else:
+                return
+
+
+def copy_of(found: Found, topic: str, producer_id: str, now_ms: int) -> rec.Record:
+    """The record for the dead-letter topic, without the publisher's context.
+
+    Raises:
+        ValueError: the letter holds no record that can be decoded; such letters are never owed.
+
+    """
+    letter = found.letter
+    if letter is None:
+        raise ValueError("a frame without a letter is owed to nobody")
+    original, key, value, _, timestamp_ms, headers, _, source = rec.decode(letter.record)
+    record_id = rec.record_id(producer_id, found.epoch, found.sequence)
+    told: list[rec.Header] = [
+        (f"{CONNECT}topic", original.encode()),
+        (f"{CONNECT}partition", b"" if found.partition is None else b"%d" % found.partition),
+        (f"{CONNECT}exception.class.name", letter.error.encode()),
+        (f"{CONNECT}exception.message", letter.message.encode()),
+        (f"{OWN}id", record_id.encode()),
+        (f"{OWN}timestamp", b"%d" % timestamp_ms),
+        (f"{OWN}attempts", b"%d" % letter.attempts),
+        (f"{OWN}time", b"%d" % letter.last_ms),
+    ]
+    return topic, key, value, None, now_ms, [*(headers or ()), *told], None, source

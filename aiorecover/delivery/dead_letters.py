@@ -1,0 +1,238 @@
+"""The dead ring: records that Kafka will never take, each with why (`refusal`), until somebody purges them.
+
+A letter is durable before its record is settled (I3). A crash in between leaves the record unsettled: it is refused
+once more, and then found here by its position, so that it stands in the dead ring once.
+"""
+
+import asyncio
+from array import array
+from bisect import bisect_left
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, NamedTuple
+
+from aiorecover.delivery import refusal
+from aiorecover.delivery.frames import bytes_at
+from aiorecover.delivery.refusal import Letter
+from aiorecover.errors import WalIOError
+from aiorecover.wal import format as fmt
+from aiorecover.wal.moved import MOVED_BYTES, NO_PARTITION, pack_moved, unpack_moved
+from aiorecover.wal.reading import Reader
+from aiorecover.wal.ring import Ring
+from aiorecover.wal.slot import Slot
+from aiorecover.wal.sync import GroupCommit
+
+STEP = 64  # letters between two turns of the loop: they may be large, and nobody is in a hurry
+READ_PAUSE = 1.0  # seconds until a place that cannot be read is asked for again; the reader gives up by itself
+OWED_MOST = 4096  # letters whose places are noted for the dead-letter topic; beyond it the whole ring is read again
+ROOM_LOOK = 1.0  # seconds between two looks for room: another process may have freed the disk
+
+
+class Found(NamedTuple):
+    """A letter and where it stands; ``letter`` is None for a frame that holds none: its bytes are in ``payload``.
+
+    ``position`` and ``partition``: of the record.
+    """
+
+    slot: Slot
+    place: int
+    position: int
+    partition: int | None
+    letter: Letter | None
+    payload: bytes
+
+    @property
+    def epoch(self) -> int:
+        """Of the record's id."""
+        return self.position >> fmt.SEQUENCE_BITS
+
+    @property
+    def sequence(self) -> int:
+        """Of the record's id."""
+        return self.position & fmt.SEQUENCE_MASK
+
+
+class DeadLetters:
+    """Puts letters into the dead ring, finds them, and takes them out."""
+
+    def __init__(self, ring: Ring, sync: Callable[[], Awaitable[None]]) -> None:
+        """``sync``: an fdatasync of the dead ring that begins when it is called."""
+        self._ring = ring
+        self._commit = GroupCommit(sync)
+        self._stock: array[int] | None = None  # original positions found here by `take_stock`, in order
+        self._taking_stock = asyncio.Lock()
+        self._room = asyncio.Event()
+        self._hidden: tuple[Slot, int] | None = None  # a letter that will be in the place of another one
+        self._owed: deque[tuple[Slot, int]] = deque()  # where letters stand that came since the last look at all
+        self._owes = asyncio.Event()
+        self._owed_unknown = False  # there were more than were noted
+
+    async def put(self, position: int, partition: int | None, letter: Letter) -> None:
+        """Store one, unless a process that died has done so; it counts once `durable` returns.
+
+        Raises:
+            WalFullError: the dead ring has no room: wait for `room`.
+
+        """
+        if position >> fmt.SEQUENCE_BITS < self._ring.epoch and await self._holds(position):
+            return
+        slot, place = self._append(position, partition, letter)
+        self._note_owed(slot, place, letter)
+
+    async def durable(self) -> None:
+        """Wait until every letter that was put in survives a power cut.
+
+        Raises:
+            WalIOError: the disk failed; nothing more is accepted (I7).
+
+        """
+        await self._commit.durable()
+
+    async def replace(self, found: Found, letter: Letter) -> None:
+        """Put ``letter`` in the place of one that was found; a crash in between leaves both.
+
+        Raises:
+            WalFullError: the dead ring has no room: wait for `room`.
+            WalIOError: it is not durable; nothing more is accepted (I7).
+
+        """
+        self._hidden = self._append(found.position, found.partition, letter)  # one of the two is seen at any moment
+        await self._commit.durable()
+        self.remove(found)
+        self._hidden = None
+
+    def _append(self, position: int, partition: int | None, letter: Letter) -> tuple[Slot, int]:
+        where = NO_PARTITION if partition is None else partition
+        place, sequence = self._ring.append(pack_moved(position, where, refusal.encode(letter)), None)
+        return self._ring.slot_of(sequence), place
+
+    async def room(self) -> None:
+        """Wait until somebody has purged, or may have freed the disk."""
+        self._room.clear()
+        try:
+            async with asyncio.timeout(ROOM_LOOK):
+                await self._room.wait()
+        except TimeoutError:
+            return
+
+    def made_room(self) -> None:
+        """Slots were freed: who waits for room looks again."""
+        self._room.set()
+
+    async def close(self) -> None:
+        """Wait for the running flush."""
+        await self._commit.close()
+
+    # -- for the dead-letter topic -----------------------------------------------------------------------------------
+
+    async def next_owed(self) -> Found | None:
+        """Wait for the next letter that is owed to the topic; None: look at all, more came than could be noted."""
+        while True:
+            await self._owes.wait()
+            if not self._owed:
+                self._owes.clear()
+                if self._owed_unknown:
+                    self._owed_unknown = False
+                    return None
+                continue
+            slot, place = self._owed.popleft()
+            payload = bytes_at(slot, place)
+            if payload is not None:
+                found = Found(slot, place, *_found(memoryview(payload)))
+                if self.waits(found):
+                    return found
+
+    def _note_owed(self, slot: Slot, place: int, letter: Letter) -> None:
+        if not letter.owed:
+            return
+        if len(self._owed) < OWED_MOST:
+            self._owed.append((slot, place))
+        else:
+            self._owed_unknown = True
+        self._owes.set()
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    async def letters(self) -> AsyncGenerator[Found, None]:
+        """Every letter that waits now, oldest first; few at a time are in memory."""
+        await self.take_stock()
+        last = self._ring.last_position
+        reader = Reader(self._ring, _found, primary=False)
+        try:
+            while (run := await _look(reader)) is not None:
+                for place, number, found in zip(run.places, run.sequences, run.records, strict=True):
+                    if fmt.position(run.slot.header.epoch, number) > last:
+                        return
+                    if (run.slot, place) != self._hidden:
+                        yield Found(run.slot, place, *found)
+        finally:
+            reader.close()
+
+    def remove(self, found: Found) -> bool:
+        """Settle a letter; False when that was done already."""
+        if not self.waits(found):
+            return False
+        self._ring.settle(found.slot, [found.place])
+        return True
+
+    @staticmethod
+    def waits(found: Found) -> bool:
+        """Nobody has removed it meanwhile."""
+        words = found.slot.words
+        return words is not None and words[found.place] == found.slot.open_word
+
+    def leave(self) -> None:
+        """Have the slot that is written recycled too, if nothing in it waits."""
+        self._ring.leave()
+
+    async def take_stock(self) -> None:
+        """Read once what earlier epochs left: their frames are counted, and their positions known.
+
+        8 bytes of memory a letter.
+        """
+        async with self._taking_stock:
+            if self._stock is not None:
+                return
+            positions: array[int] = array("q")
+            reader = Reader(self._ring, _position)
+            try:
+                while (run := await _look(reader)) is not None:
+                    positions.extend(position for position in run.records if isinstance(position, int))
+            finally:
+                reader.close()
+            self._stock = array("q", sorted(positions))
+
+    async def _holds(self, position: int) -> bool:
+        await self.take_stock()
+        stock = self._stock or ()
+        at = bisect_left(stock, position)
+        return at < len(stock) and stock[at] == position
+
+
+async def _look(reader: Reader) -> Any:
+    """The next letters, in small steps; None when there are no more at the moment."""
+    while True:
+        await asyncio.sleep(0)
+        try:
+            run = reader.look(STEP)
+        except WalIOError:
+            await asyncio.sleep(READ_PAUSE)
+            continue
+        if run is not None or not reader.moved:
+            return run
+
+
+def _position(payload: memoryview) -> int:
+    return unpack_moved(payload).position
+
+
+def _found(payload: memoryview) -> tuple[int, int | None, Letter | None, bytes]:
+    """Never fails: what is no letter must be seen, and can be purged."""
+    if len(payload) < MOVED_BYTES:
+        return 0, None, None, bytes(payload)
+    moved = unpack_moved(payload)
+    partition = moved.partition if moved.partition >= 0 else None
+    try:
+        return moved.position, partition, refusal.decode(moved.payload), b""
+    except ValueError:
+        return moved.position, partition, None, bytes(moved.payload)

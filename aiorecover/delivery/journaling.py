@@ -1,0 +1,112 @@
+"""Writes down what is about to be sent (I6b); what an entry says is in `journal`, where it stands in `wal.lanes`."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import groupby
+
+from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.journal import MAIN, RETRY, Entry, Group, encode
+from aiorecover.delivery.lane import Identity, Lane
+from aiorecover.errors import WalError, WalFullError
+from aiorecover.wal.lanes import Lanes
+from aiorecover.wal.slot import Slot
+
+log = logging.getLogger("aiorecover.delivery")
+
+ROOM_PAUSE = 0.5  # seconds until a lane that found no room for its entry tries again: delivery must resume within 1 s
+
+
+class Journal:
+    """The lanes' entries of one producer."""
+
+    def __init__(self, lanes: Lanes, grow: Callable[[], Awaitable[None]], clock_ms: Callable[[], int]) -> None:
+        """``grow`` has blocks allocated, off the loop; ``clock_ms``: time since the machine's boot."""
+        self._lanes = lanes
+        self._grow = grow
+        self._clock_ms = clock_ms
+        self._troubled = False
+
+    async def enter(self, lane: Lane, batch: LaneBatch) -> None:
+        """Have ``batch`` stand in the lane's block under its present identity; it stands there when this returns.
+
+        Without room, or while the disk fails, this waits: a batch that is not written down is never sent.
+        """
+        while batch.entered != batch.identity:
+            try:
+                if lane.block is None:
+                    lane.block = await self._block()
+                for groups in _places(batch):
+                    self._lanes.store(lane.block, encode(_entry(lane, batch, groups, self._clock_ms())))
+                batch.entered = batch.identity
+                self._troubled = False
+            except WalError as error:
+                self._tell_once(lane, error)
+                await asyncio.sleep(ROOM_PAUSE)
+
+    def repoint(self, lane: Lane) -> None:
+        """Copies of some of the frames that are in flight were stored in the retry ring, or taken back.
+
+        Called before the checkpoint that makes the move, and when it was given up. What was written down before stays,
+        in the other copy of the entry.
+
+        Raises:
+            WalError: it could not be stored: the move must not be made.
+
+        """
+        batch = lane.in_flight
+        if batch is None or batch.entered is None or lane.block is None:
+            return
+        self._lanes.store(lane.block, encode(_entry(lane, batch, _places(batch)[-1], self._clock_ms())))
+
+    async def _block(self) -> int:
+        while (block := self._lanes.take()) is None:
+            await self._grow()
+        return block
+
+    def _tell_once(self, lane: Lane, error: WalError) -> None:
+        """One line until it is over, not two a second for each lane."""
+        if not self._troubled:
+            self._troubled = True
+            what = "free disk space" if isinstance(error, WalFullError) else "check the disk"
+            message = "a batch waits because it cannot be written down: %s topic=%s partition=%d error=%s"
+            log.warning(message, what, lane.topic, lane.partition, error)
+
+
+def _places(batch: LaneBatch) -> list[tuple[Group, ...]]:
+    """Where the batch's frames are; while some of them are being moved, first where they were, then the copies."""
+    if any(slot.copies and not slot.moved for slot, _ in batch.frames):
+        return [_groups(batch, made=False), _groups(batch, made=True)]
+    return [_groups(batch, made=False)]
+
+
+def _groups(batch: LaneBatch, *, made: bool) -> tuple[Group, ...]:
+    """``made``: as if the moves that are under way were made."""
+    found: list[Group] = []
+    for slot, places in batch.frames:
+        if slot.copies and (made or slot.moved):
+            found += _copies(slot, places)
+        else:
+            found.append(_group(slot, places))
+    return tuple(found)
+
+
+def _copies(slot: Slot, places: Sequence[int]) -> Iterator[Group]:
+    """Where the frames were copied to; all of them were, for a batch is settled as a whole."""
+    copies = [slot.copies[place] for place in places]
+    for home, run in groupby(copies, lambda copy: copy[1]):
+        yield _group(home, [place for _, _, place in run])
+
+
+def _group(slot: Slot, places: Sequence[int]) -> Group:
+    copied = slot.ring is not None and slot.ring.holds_copies
+    return Group(RETRY if copied else MAIN, slot.header.ordinal, places)
+
+
+def _entry(lane: Lane, batch: LaneBatch, groups: tuple[Group, ...], at_ms: int) -> Entry:
+    if batch.identity is None:
+        message = "a batch without an identity cannot be written down"
+        raise ValueError(message)
+    producer_id, epoch, base_sequence = batch.identity
+    identity = Identity(producer_id, epoch)
+    return Entry(lane.topic, lane.partition, identity, base_sequence, batch.count, lane.offset, at_ms, groups)

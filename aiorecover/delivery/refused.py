@@ -1,0 +1,235 @@
+"""What becomes of a batch that Kafka refuses for good: it is cut until the record at fault stands alone (`halving`).
+
+That record becomes a dead letter: copied to the dead ring with its error, durable there, announced, and only then
+settled (I3). Its lane goes on only after that, so order is kept. A full dead ring halts the lane until there is room;
+under ``on_permanent_error="halt"`` the lane is halted until the next start.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from aiorecover.delivery import halving
+from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.dead_letters import DeadLetters
+from aiorecover.delivery.frames import frames_of, id_at, payload_at, position_at, record_at
+from aiorecover.delivery.lane import Lane
+from aiorecover.delivery.outcomes import outcome_of
+from aiorecover.delivery.refusal import Refusal, letter_of
+from aiorecover.delivery.reports import Reports
+from aiorecover.errors import WalError, WalFullError
+from aiorecover.record import RECORD_ID_HEADER
+from aiorecover.wal.run import Entry
+from aiorecover.wal.slot import Slot
+
+log = logging.getLogger("aiorecover.delivery")
+
+STEP = 512  # records built into a part between two turns of the loop: under 2 ms of work
+PART_BYTES = 1 << 30  # no limit: all of a part's records stood in one batch before
+UNDECODABLE_MOST = 1024  # that wait for the dead ring; those above it stay in the ring until the next start
+
+
+class Refused:
+    """Cuts refused batches, and brings the records at fault to the dead ring."""
+
+    def __init__(
+        self,
+        dead: DeadLetters,
+        reports: Reports,
+        *,
+        codec: int,
+        topic: str | None,
+        on_cut: Callable[[LaneBatch, Sequence[LaneBatch]], None],
+        on_buried: Callable[[Lane, LaneBatch], None],
+        on_full: Callable[[Lane], None],
+        on_room: Callable[[Lane], None],
+    ) -> None:
+        """``topic``: where dead letters are published to; None: nowhere.
+
+        ``on_full``: a lane is halted until there is room in the dead ring; ``on_room``: it goes on.
+        """
+        self._dead = dead
+        self._reports = reports
+        self._codec = codec
+        self._topic = topic
+        self._on_cut = on_cut
+        self._on_buried = on_buried
+        self._on_full = on_full
+        self._on_room = on_room
+        self._undecodable: deque[tuple[Slot, int, Refusal]] = deque()
+        self._burying: asyncio.Task[None] | None = None
+        self.dead_lettered = 0
+
+    async def cut(self, lane: Lane, batch: LaneBatch, *, too_large: bool) -> None:
+        """Put the parts of a batch of several records in its place."""
+        sizes = [_bytes_of(slot, place) for slot, place in frames_of(batch)]
+        lengths = halving.cut(sizes, too_large=too_large)
+        parts = await self._parts(batch, lengths)
+        if not too_large:
+            parts[0].rest = parts[1]
+        lane.replace(parts)
+        self._on_cut(batch, parts)
+
+    async def bury(self, lane: Lane, batch: LaneBatch, error: BaseException) -> None:
+        """The one record of ``batch`` is a dead letter when this returns; the lane may go on."""
+        slot, place = next(frames_of(batch))
+        refusal = Refusal(
+            error=type(error).__name__,
+            message=f"{outcome_of(error).reason}: {error}",
+            persisted="possibly" if batch.possibly or batch.doubtful else "not",
+            attempts=batch.earlier + batch.attempts,
+            first_ms=batch.first_ms,
+            last_ms=_now_ms(),
+        )
+        waits = False
+        while True:
+            try:
+                await self._put(slot, place, lane.partition, refusal, owed=self._topic not in (None, lane.topic))
+                break
+            except WalFullError as full:
+                if not waits:
+                    waits = True
+                    self._halt(lane, full)
+            await self._dead.room()
+        if waits:
+            self._go_on(lane)
+        await self._dead.durable()
+        await self._settle(slot, place, lane.topic, lane.partition, refusal)
+        lane.acknowledged()
+        self._on_buried(lane, batch)
+
+    def take_undecodable(self, entry: Entry, reason: str) -> bool:
+        """A frame that holds and is no record: a dead letter, in its turn; False when too many wait already."""
+        if len(self._undecodable) >= UNDECODABLE_MOST:
+            return False
+        slot, place, _, _ = entry
+        now = _now_ms()
+        refusal = Refusal(error="Undecodable", message=reason, first_ms=now, last_ms=now)
+        self._undecodable.append((slot, place, refusal))
+        if self._burying is None or self._burying.done():
+            self._burying = asyncio.create_task(self._bury_undecodable(), name="aiorecover-undecodable")
+        return True
+
+    @property
+    def waiting(self) -> int:
+        """Undecodable records that are being made dead letters; 0 where the disk failed: they stay in the ring."""
+        running = self._burying is not None and not self._burying.done()
+        return len(self._undecodable) if running else 0
+
+    async def close(self) -> None:
+        """End; what was not settled is found again by the next start."""
+        if self._burying is not None:
+            self._burying.cancel()
+            await asyncio.gather(self._burying, return_exceptions=True)
+        await self._dead.close()
+
+    async def _bury_undecodable(self) -> None:
+        while self._undecodable:
+            slot, place, refusal = self._undecodable[0]
+            try:
+                await self._put(slot, place, None, refusal, owed=False)
+                await self._dead.durable()
+            except WalFullError:
+                await self._dead.room()
+                continue
+            except WalError as error:
+                left = len(self._undecodable)
+                log.error("undecodable records stay in the ring records=%d error=%s", left, error)  # noqa: TRY400 - one line
+                return
+            await self._settle(slot, place, "", None, refusal)
+            self._undecodable.popleft()
+
+    # -- one record --------------------------------------------------------------------------------------------------
+
+    async def _put(self, slot: Slot, place: int, partition: int | None, refusal: Refusal, *, owed: bool) -> None:
+        payload = payload_at(slot, place)
+        if payload is None:
+            raise _unmapped(slot)
+        await self._dead.put(position_at(slot, place), partition, letter_of(payload, refusal, owed=owed))
+
+    async def _settle(self, slot: Slot, place: int, topic: str, partition: int | None, refusal: Refusal) -> None:
+        """I3: the copy is durable; after everybody who wants to know first was told."""
+        position = position_at(slot, place)
+        report = self._reports.dead_report(slot, place, topic, partition, refusal)
+        await self._reports.announce_dead(report)
+        slot.ring.settle(slot, [place])
+        self.dead_lettered += 1
+        log.error(
+            "a record became a dead letter: look at producer.dead_letters "
+            "record_id=%s topic=%s partition=%s attempts=%d error=%s",
+            report.record_id,
+            topic,
+            partition,
+            refusal.attempts,
+            refusal,
+        )
+        self._reports.bury(position, report, refusal)
+
+    def _halt(self, lane: Lane, error: WalFullError) -> None:
+        lane.resumes = True
+        lane.halted = f"no room for a dead letter: {error}"
+        log.error(
+            "the dead ring is full: the lane is halted until there is room, purge producer.dead_letters "
+            "topic=%s partition=%d error=%s",
+            lane.topic,
+            lane.partition,
+            error,
+        )
+        self._on_full(lane)
+
+    def _go_on(self, lane: Lane) -> None:
+        lane.halted = None
+        lane.resumes = False
+        log.warning(
+            "there is room for dead letters: the lane goes on topic=%s partition=%d", lane.topic, lane.partition
+        )
+        self._on_room(lane)
+
+    # -- parts -------------------------------------------------------------------------------------------------------
+
+    async def _parts(self, batch: LaneBatch, lengths: Sequence[int]) -> list[LaneBatch]:
+        """The records of ``batch`` in new batches of so many records each, built from their frames."""
+        frames = frames_of(batch)
+        parts = []
+        for length in lengths:
+            part = LaneBatch(PART_BYTES, self._codec)
+            part.earlier = batch.earlier + batch.attempts
+            part.first_ms = batch.first_ms
+            part.doubtful = batch.doubtful or batch.possibly
+            for number in range(length):
+                _add(part, *next(frames))
+                if number % STEP == STEP - 1:
+                    await asyncio.sleep(0)
+            part.finish()
+            parts.append(part)
+        return parts
+
+
+def _add(part: LaneBatch, slot: Slot, place: int) -> None:
+    record = record_at(slot, place)
+    if record is None:
+        raise _unmapped(slot)
+    _, key, value, _, timestamp_ms, headers, _, _ = record
+    identity = id_at(slot, place).encode()
+    part.add(part.count, timestamp_ms, key, value, [*(headers or ()), (RECORD_ID_HEADER, identity)])
+    part.count += 1
+    if slot is not part.slot:
+        part.start_group(slot)
+    part.places.append(place)
+
+
+def _bytes_of(slot: Slot, place: int) -> int:
+    payload = payload_at(slot, place)
+    if payload is None:
+        raise _unmapped(slot)
+    return len(payload)
+
+
+def _unmapped(slot: Slot) -> ValueError:
+    return ValueError(f"a refused batch stands in an earlier life of a slot ordinal={slot.header.ordinal}")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,206 @@
+"""What the last process had in flight: found at opening, claimed, and built again as the very same batches.
+
+`take_up` runs once, in the keeper's thread, before anybody reads or publishes. It only looks at the frames and claims
+them; a batch is built by `rebuild` when its turn comes, so that memory stays bounded.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.journal import MAIN, RETRY, Doubt, Entry, decode, doubt_of, lanes_twice
+from aiorecover.errors import WalCorruptError, WalIOError
+from aiorecover.record import RECORD_ID_HEADER, record_id
+from aiorecover.record import decode as decode_record
+from aiorecover.wal.directory import Directory
+from aiorecover.wal.lanes import BlockFound
+from aiorecover.wal.lookup import Lookup
+from aiorecover.wal.moved import unpack_moved
+from aiorecover.wal.ring import Ring
+from aiorecover.wal.slot import Slot
+
+log = logging.getLogger("aiorecover.delivery")
+
+ENDLESS = 1 << 30  # bytes: the batch was small enough once, whatever max_batch_size says today
+
+Frames = list[tuple[Ring, Slot, list[int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A lane whose identity goes on. ``frames``: of the batch that is in flight; empty when the entry is spent."""
+
+    block: int
+    entry: Entry
+    frames: Frames
+
+
+@dataclass(slots=True)
+class Taken:
+    """What an opening has taken up; ``doubts``: how many entries were not trusted, and why."""
+
+    lanes: list[Resumed] = field(default_factory=list)
+    doubts: Counter[Doubt] = field(default_factory=Counter)
+
+    @property
+    def claimed(self) -> int:
+        """Records of the main ring that are in flight."""
+        return sum(resumed.entry.count for resumed in self.lanes if resumed.frames)
+
+
+def take_up(directory: Directory, now_ms: int) -> Taken:
+    """Go through the entries of an opened directory: claim the frames that are in flight, forget what is in doubt.
+
+    An entry in doubt is forgotten for good: its records are delivered under another identity from now on, and a later
+    opening must not take it for one that can be trusted. (Those of another boot count as little then as now.)
+
+    Raises:
+        WalIOError: the file cannot be written.
+
+    """
+    taken = Taken()
+    lanes = directory.lanes
+    found = [(block, _decoded(block)) for block in lanes.found]
+    twice = lanes_twice(entries[0] for block, entries in found if entries and block.known)
+    for block, entries in found:
+        entry = entries[0] if entries else None
+        doubt = doubt_of(
+            entry,
+            known=block.known,
+            damaged=block.damaged,
+            twice=entry is not None and entry.lane in twice,
+            now_ms=now_ms,
+        )
+        frames: Frames | Doubt = [] if doubt is not None else _in_flight(directory, entries)
+        if isinstance(frames, Doubt):
+            doubt = frames
+        if doubt is None and entry is not None and not isinstance(frames, Doubt):
+            lanes.keep(block.block)
+            taken.lanes.append(Resumed(block.block, entry, frames))
+            continue
+        taken.doubts[doubt or Doubt.DAMAGED] += 1
+        if doubt is not Doubt.ELSEWHERE:
+            lanes.clear(block.block)
+    _tell(taken)
+    return taken
+
+
+def rebuild(resumed: Resumed, codec: int) -> LaneBatch:
+    """The batch as it was sent: the same records in the same order, under the same identity.
+
+    Raises:
+        WalIOError: a frame cannot be read.
+        WalCorruptError: a frame does not hold any more.
+
+    """
+    entry, batch = resumed.entry, LaneBatch(ENDLESS, codec)
+    for ring, slot, places in resumed.frames:
+        lookup = Lookup(ring)
+        batch.start_group(slot)
+        for place in places:
+            frame = lookup.frame(slot, place)
+            if frame is None:
+                message = "a record that was in flight does not hold any more"
+                raise WalCorruptError(f"{message} slot={slot.header.ordinal} place={place}")
+            payload, number = frame.payload, b"%b%d" % (slot.id_prefix, frame.sequence)
+            if ring.holds_copies:
+                copy = unpack_moved(payload)
+                payload, number = copy.payload, record_id(ring.id_text, copy.epoch, copy.sequence).encode()
+            _, key, value, _, timestamp_ms, headers, _, _ = decode_record(payload)
+            batch.add(batch.count, timestamp_ms, key, value, [*(headers or ()), (RECORD_ID_HEADER, number)])
+            batch.count += 1
+            batch.places.append(place)
+    identity = entry.identity
+    batch.identify(identity.producer_id, identity.epoch, entry.base_sequence)
+    batch.entered = batch.identity
+    batch.possibly = True  # nobody knows what became of the last process's attempts
+    batch.finish()
+    return batch
+
+
+def _decoded(block: BlockFound) -> list[Entry]:
+    """What the block says: the newest entry, and the one before if it says the same batch to be elsewhere."""
+    try:
+        entries = [decode(body) for body in block.bodies]
+    except ValueError as error:
+        log.warning("%s block=%d", error, block.block)
+        return []
+    return entries[:1] + [entry for entry in entries[1:] if entries[0].moved_from(entry)]
+
+
+def _in_flight(directory: Directory, entries: Sequence[Entry]) -> Frames | Doubt:
+    """The claimed frames of a trusted entry; none when it is spent."""
+    places = [_standing(directory, entry) for entry in entries]
+    if not any(places):  # recycled, so all is settled
+        return []
+    for entry, frames in zip(entries, places, strict=True):
+        outcome = _claimed(entry, frames) if frames else None
+        if outcome is not None:
+            return outcome
+    return Doubt.GONE
+
+
+def _claimed(entry: Entry, frames: Frames) -> Frames | Doubt | None:
+    """As `_in_flight`, of one of the places where the batch may be; None: it is not there, or does not count there."""
+    if any(ring.is_suspect(slot) for ring, slot, _ in frames):
+        return Doubt.SUSPECT
+    try:
+        found = _looked_up(frames)
+    except WalIOError as error:
+        log.warning("a batch that was in flight cannot be read error=%s", error)
+        return Doubt.GONE
+    if found is None:
+        return Doubt.GONE
+    if found.last_settled:  # settled in order: so are all the others, whether their slots are still there or not
+        return []
+    if found.void or len(frames) < len(entry.groups):
+        return None
+    for (ring, slot, places), done in zip(frames, found.settled, strict=True):
+        ring.claim(slot, places, done)
+    return frames
+
+
+def _standing(directory: Directory, entry: Entry) -> Frames:
+    """The groups whose slots are still there."""
+    rings = {MAIN: directory.ring, RETRY: directory.retry}
+    slots = [(rings[group.ring], rings[group.ring].slot_with(group.ordinal), group) for group in entry.groups]
+    return [(ring, slot, list(group.places)) for ring, slot, group in slots if slot is not None]
+
+
+@dataclass(slots=True)
+class _LookedUp:
+    """What the settle words of a batch say. ``settled``: of each group, the places that are marked as done."""
+
+    settled: list[list[int]]
+    last_settled: bool = False
+    void: bool = False
+
+
+def _looked_up(frames: Frames) -> _LookedUp | None:
+    """None where a frame does not hold. Only the last one is looked at where that tells all."""
+    ring, slot, places = frames[-1]
+    last = Lookup(ring).frame(slot, places[-1])
+    if last is not None and (last.settled or last.void):
+        return _LookedUp([], last_settled=last.settled and not last.void, void=last.void)
+    settled: list[list[int]] = []
+    for ring, slot, places in frames:
+        lookup, done = Lookup(ring), []
+        for place in places:
+            frame = lookup.frame(slot, place)
+            if frame is None:
+                return None
+            if frame.settled:
+                done.append(place)
+        settled.append(done)
+    return _LookedUp(settled)
+
+
+def _tell(taken: Taken) -> None:
+    if taken.claimed:
+        lanes = sum(1 for resumed in taken.lanes if resumed.frames)
+        log.info("what was in flight is sent again as it was lanes=%d records=%d", lanes, taken.claimed)
+    for doubt, count in taken.doubts.items():
+        message = "lanes begin with a fresh kafka identity, what was in flight may appear twice: %s lanes=%d"
+        log.warning(message, doubt, count)

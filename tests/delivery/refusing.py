@@ -1,0 +1,91 @@
+"""A stand-in for the session that refuses what a test says, and keeps the log of what it took."""
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from aiokafka.errors import OutOfOrderSequenceNumber
+from aiokafka.structs import RecordMetadata, TopicPartition
+
+from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.frames import frames_of, record_at
+from aiorecover.delivery.lane import Identity
+from aiorecover.delivery.session import Session
+from aiorecover.record import VALUE
+
+
+class Sent(NamedTuple):
+    """One record as it was sent."""
+
+    topic: str
+    value: bytes
+
+
+Verdict = Callable[[list[Sent]], BaseException | None]
+
+
+class Broker:
+    """What the stand-in knows, refuses and took. It checks sequences as Kafka does."""
+
+    def __init__(self, **topics: int) -> None:
+        self.topics = topics or {"t": 1}
+        self.refuses: Verdict = lambda _: None
+        self.answers = asyncio.Event()  # cleared: takes nothing and answers nothing
+        self.answers.set()
+        self.sends: list[tuple[str, int, tuple[int, int, int], int]] = []  # topic, partition, identity, records
+        self.log: dict[tuple[str, int], list[bytes]] = {}
+        self._next: dict[tuple[str, int], tuple[int, int, int]] = {}
+
+    def take(self, batch: LaneBatch, topic: str, partition: int) -> RecordMetadata:
+        """As a broker would: identity first, then the records."""
+        assert batch.identity is not None
+        place, identity = (topic, partition), batch.identity
+        self.sends.append((topic, partition, identity, batch.count))
+        producer, epoch, base = identity
+        known = self._next.get(place)
+        expected = 0 if known is None or known[:2] != (producer, epoch) else known[2]
+        if base != expected:
+            raise OutOfOrderSequenceNumber
+        records = [record_at(slot, at) for slot, at in frames_of(batch)]
+        refusal = self.refuses([Sent(topic, record[VALUE]) for record in records])
+        if refusal is not None:
+            raise refusal
+        self._next[place] = (producer, epoch, base + batch.count)
+        log = self.log.setdefault(place, [])
+        log += [record[VALUE] for record in records]
+        return RecordMetadata(topic, partition, TopicPartition(topic, partition), len(log) - batch.count, 0, 0, 0)
+
+    def values(self, topic: str, partition: int = 0) -> list[bytes]:
+        """What stands in a partition's log."""
+        return self.log.get((topic, partition), [])
+
+    def session(self) -> type[Session]:
+        """The class to put in the place of `Session`."""
+        broker = self
+
+        class StandIn(Session):
+            def start(self) -> None:
+                self.state = "connected"
+                self.rebuilds += 1
+                asyncio.get_running_loop().call_soon(self._on_metadata)
+
+            async def close(self) -> None:
+                self._closing = True
+
+            async def identity(self) -> Identity:
+                return Identity(1, 0)
+
+            async def send(self, batch: LaneBatch, topic: str, partition: int) -> RecordMetadata:
+                await asyncio.sleep(0)
+                await broker.answers.wait()
+                return broker.take(batch, topic, partition)
+
+            def partitions(self, topic: str) -> frozenset[int]:
+                return frozenset(range(broker.topics.get(topic, 0)))
+
+            available = partitions
+
+            async def discover(self) -> None:
+                self._on_metadata()
+
+        return StandIn

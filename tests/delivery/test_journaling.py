@@ -1,0 +1,165 @@
+"""Nothing is sent that is not written down, whatever the disk does."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import pytest
+
+from aiorecover.delivery import delivery as delivery_module
+from aiorecover.delivery import journaling
+from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.journal import Entry, decode
+from aiorecover.delivery.journaling import Journal
+from aiorecover.delivery.lane import Identity, Lane
+from aiorecover.testing import MemoryDisk
+from aiorecover.wal import format as fmt
+from aiorecover.wal.lanes import BLOCK_BYTES, FIRST_BLOCKS, Lanes
+from aiorecover.wal.slot import Slot
+from tests.delivery.remembering import Broker
+from tests.delivery.test_exactly_once import producer_of
+from tests.wal.memory import FaultyFile, broken, no_room
+
+pytestmark = pytest.mark.asyncio
+
+
+class Scene:
+    """A journal over a file in memory, with a clock that stands still."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(journaling, "ROOM_PAUSE", 0.001)
+        self.file = FaultyFile("lanes")
+        self.lanes = Lanes(self.file, 1, 1, "boot")
+        self.growths = 0
+        self.journal = Journal(self.lanes, self.grow, lambda: 123)
+
+    async def grow(self) -> None:
+        self.growths += 1
+        await asyncio.sleep(0)
+        self.lanes.grow()
+
+    def entries(self) -> Sequence[Entry]:
+        return [decode(block.bodies[0]) for block in Lanes(self.file, 1, 1, "boot").found]
+
+
+@pytest.fixture
+def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
+    return Scene(monkeypatch)
+
+
+def batch_of(lane: Lane, *places: int) -> LaneBatch:
+    batch = LaneBatch(1000, 0)
+    header = fmt.SlotHeader(1 << 14, 0, 9, 1, 1 << 16, 1, 0)
+    batch.start_group(Slot(0, header, b"")).extend(places)
+    batch.count = len(places)
+    lane.identify(batch, Identity(7, 1))
+    return batch
+
+
+async def test_a_batch_is_written_down_with_its_identity_and_its_frames(scene: Scene) -> None:
+    lane = Lane("t", 3)
+    lane.sequence, lane.identity, lane.offset = 40, Identity(7, 1), 99
+    batch = batch_of(lane, 36, 50)
+    await scene.journal.enter(lane, batch)
+    (entry,) = scene.entries()
+    assert (entry.lane, entry.identity, entry.base_sequence, entry.count) == (("t", 3), Identity(7, 1), 40, 2)
+    assert (entry.offset, entry.at_ms) == (99, 123)
+    assert [(group.ordinal, list(group.places)) for group in entry.groups] == [(9, [36, 50])]
+
+
+async def test_a_batch_that_stands_there_is_not_written_again(scene: Scene) -> None:
+    lane = Lane("t", 3)
+    batch = batch_of(lane, 36)
+    await scene.journal.enter(lane, batch)
+    scene.file.before["write"] = broken
+    await scene.journal.enter(lane, batch)
+
+
+async def test_under_another_identity_a_batch_is_written_down_anew(scene: Scene) -> None:
+    lane = Lane("t", 3)
+    batch = batch_of(lane, 36)
+    await scene.journal.enter(lane, batch)
+    lane.renew(batch, Identity(8, 0))
+    await scene.journal.enter(lane, batch)
+    assert [entry.identity for entry in scene.entries()] == [Identity(7, 2)]
+
+
+async def test_a_lane_keeps_its_block(scene: Scene) -> None:
+    lanes = [Lane("t", number) for number in range(2)]
+    for _ in range(3):
+        for lane in lanes:
+            await scene.journal.enter(lane, batch_of(lane, 36))
+    assert [lane.block for lane in lanes] == [0, 1]
+    assert [entry.base_sequence for entry in scene.entries()] == [2, 2]
+
+
+async def test_many_lanes_that_need_a_block_at_once_each_get_their_own(scene: Scene) -> None:
+    lanes = [Lane("t", number) for number in range(100)]
+    await asyncio.gather(*[scene.journal.enter(lane, batch_of(lane, 36)) for lane in lanes])
+    assert sorted(lane.block or 0 for lane in lanes) == list(range(100))
+    assert [entry.partition for entry in sorted(scene.entries(), key=lambda entry: entry.partition)] == list(range(100))
+
+
+@pytest.mark.parametrize(("call", "error"), [("allocate", no_room), ("write", broken), ("write", no_room)])
+async def test_a_batch_waits_until_it_can_be_written_down_and_one_line_says_so(
+    scene: Scene, caplog: pytest.LogCaptureFixture, call: str, error: Callable[[], None]
+) -> None:
+    scene.file.before[call] = error
+    lane = Lane("t", 3)
+    batch = batch_of(lane, 36)
+    with caplog.at_level(logging.WARNING):
+        entering = asyncio.ensure_future(scene.journal.enter(lane, batch))
+        await asyncio.sleep(0.05)
+        assert not entering.done()
+        assert batch.entered is None
+        assert [record.message.startswith("a batch waits") for record in caplog.records] == [True]
+    scene.file.before.clear()
+    await entering
+    assert [entry.partition for entry in scene.entries()] == [3]
+
+
+async def test_a_lane_that_has_a_block_needs_no_room_on_a_full_disk(scene: Scene) -> None:
+    lane = Lane("t", 3)
+    await scene.journal.enter(lane, batch_of(lane, 36))
+    size = scene.file.size()
+    assert size >= FIRST_BLOCKS * BLOCK_BYTES
+    for _ in range(3):
+        await scene.journal.enter(lane, batch_of(lane, *range(36, 4000)))
+    assert scene.file.size() == size
+
+
+async def test_a_lane_without_room_for_its_entry_is_not_sent_and_holds_up_no_other_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kafka = Broker(FIRST_BLOCKS + 1)
+    monkeypatch.setattr(delivery_module, "Session", kafka.session())
+    monkeypatch.setattr(journaling, "ROOM_PAUSE", 0.001)
+    async with producer_of(MemoryDisk(), stop_timeout_ms=500) as producer:
+        with monkeypatch.context() as full:
+            full.setattr(Lanes, "grow", _no_room)
+            for partition in range(FIRST_BLOCKS + 1):
+                await producer.publish("t", b"x", partition=partition)
+            await _until(lambda: sum(map(len, kafka.logs.values())) == FIRST_BLOCKS)
+            (waiting,) = [number for number, log in kafka.logs.items() if not log]
+            other = next(number for number in kafka.logs if number != waiting)
+            for count in range(2, 6):
+                await producer.publish("t", b"x", partition=other)
+                await _until(partial(_holds, kafka, other, count))
+            assert kafka.logs[waiting] == []
+        await producer.flush(timeout_ms=10_000)
+        assert kafka.logs[waiting] == [b"x"]
+
+
+def _holds(kafka: Broker, partition: int, count: int) -> bool:
+    return len(kafka.logs[partition]) == count
+
+
+def _no_room(_: Lanes) -> None:
+    no_room()
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - looked at from outside
+            await asyncio.sleep(0.001)

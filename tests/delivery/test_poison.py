@@ -1,0 +1,159 @@
+"""Records that a real broker refuses for good, of each kind: found, kept, and the others delivered in order."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiorecover import DeadLetter, PermanentDeliveryError, RecoverableProducer
+from aiorecover.delivery.refused import Refused
+from tests.support.broker import Cluster, TopicFactory
+from tests.support.oracle import read_topic
+
+pytestmark = pytest.mark.asyncio
+
+REPOSITORY = Path(__file__).parents[2]
+
+Publish = Callable[[RecoverableProducer, str, int, bool], Any]
+
+
+def too_large(producer: RecoverableProducer, topic: str, number: int, poison: bool) -> Any:
+    return producer.publish_nowait(topic, b"%d " % number + (b"x" * 60_000 if poison else b""), key=b"k")
+
+
+def years_ago(producer: RecoverableProducer, topic: str, number: int, poison: bool) -> Any:
+    return producer.publish_nowait(topic, b"%d " % number, key=b"k", timestamp_ms=1 if poison else None)
+
+
+def without_key(producer: RecoverableProducer, topic: str, number: int, poison: bool) -> Any:
+    return producer.publish_nowait(topic, b"%d " % number, key=None if poison else b"%d" % number)
+
+
+KINDS = [
+    pytest.param(too_large, {"max.message.bytes": "50000"}, "MessageSizeTooLargeError", id="too large"),
+    pytest.param(years_ago, {"message.timestamp.before.max.ms": "3600000"}, "InvalidTimestampError", id="timestamp"),
+    pytest.param(without_key, {"cleanup.policy": "compact"}, "InvalidRecordError", id="no key"),
+]
+
+
+async def letters_of(producer: RecoverableProducer) -> list[DeadLetter]:
+    return [letter async for letter in producer.dead_letters.list()]
+
+
+async def numbers(kafka: Cluster, topic: str) -> list[int]:
+    return [int((record.value or b"").split()[0]) for record in await read_topic(kafka.bootstrap_servers, topic)]
+
+
+@pytest.mark.parametrize(("publish", "config", "error"), KINDS)
+async def test_one_poison_record_in_ten_thousand_becomes_a_dead_letter_and_the_others_arrive_in_order(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path, publish: Publish, config: dict[str, str], error: str
+) -> None:
+    name = topic(kafka, partitions=1, config=config)
+    async with RecoverableProducer(tmp_path, bootstrap_servers=kafka.bootstrap_servers) as producer:
+        receipts = []
+        for number in range(10_000):
+            receipts.append(publish(producer, name, number, number == 3333))
+            if number % 200 == 199:
+                await asyncio.sleep(0)
+        await producer.flush(timeout_ms=40_000)
+        with pytest.raises(PermanentDeliveryError, match=error):
+            await receipts[3333].delivered(timeout_ms=1000)
+        statistics = producer.statistics()
+        (letter,) = await letters_of(producer)
+    assert (letter.record_id, letter.error, letter.persisted) == (receipts[3333].record_id, error, "not")
+    assert await numbers(kafka, name) == [number for number in range(10_000) if number != 3333]
+    assert (statistics.delivered, statistics.dead_lettered, statistics.pending) == (9_999, 1, 0)
+    assert statistics.rebuilds == 0, "all of it happens in one session"
+
+
+@pytest.mark.parametrize(("publish", "config", "error"), KINDS)
+async def test_only_poison_becomes_dead_letters_and_the_lane_lives_on(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path, publish: Publish, config: dict[str, str], error: str
+) -> None:
+    name = topic(kafka, partitions=1, config=config)
+    async with RecoverableProducer(tmp_path, bootstrap_servers=kafka.bootstrap_servers) as producer:
+        for number in range(50):
+            publish(producer, name, number, True)
+        await producer.flush(timeout_ms=40_000)
+        letters = await letters_of(producer)
+        publish(producer, name, 50, False)
+        await producer.flush(timeout_ms=40_000)
+    assert [int((letter.value or b"").split()[0]) for letter in letters] == list(range(50))
+    assert {letter.error for letter in letters} == {error}
+    assert await numbers(kafka, name) == [50]
+
+
+async def test_a_topic_s_limit_below_the_batch_size_makes_smaller_batches(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = topic(kafka, partitions=1, config={"max.message.bytes": "10000"})
+    async with RecoverableProducer(tmp_path, bootstrap_servers=kafka.bootstrap_servers) as producer:
+        for number in range(2000):
+            producer.publish_nowait(name, b"%d " % number + b"x" * 100)
+        await producer.flush(timeout_ms=40_000)
+        assert await letters_of(producer) == []
+    assert await numbers(kafka, name) == list(range(2000))
+
+
+async def test_a_dead_letter_arrives_in_its_topic_with_the_usual_headers(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name, dead = topic(kafka, partitions=1, config={"cleanup.policy": "compact"}), topic(kafka, partitions=1)
+    async with RecoverableProducer(
+        tmp_path, bootstrap_servers=kafka.bootstrap_servers, dead_letter_topic=dead
+    ) as producer:
+        receipt = await producer.publish(name, b"no key")
+        with pytest.raises(PermanentDeliveryError):
+            await receipt.delivered(timeout_ms=20_000)
+        async with asyncio.timeout(20):
+            while not (found := await read_topic(kafka.bootstrap_servers, dead)):  # noqa: ASYNC110 - Kafka tells nobody
+                await asyncio.sleep(0.1)
+    (copy,) = found
+    headers = dict(copy.headers)
+    assert (copy.value, headers["__connect.errors.topic"]) == (b"no key", name.encode())
+    assert headers["aiorecover-dlq-id"] == receipt.record_id.encode()
+    assert headers["__connect.errors.exception.class.name"] == b"InvalidRecordError"
+
+
+CHILD = """
+import asyncio, os, signal, sys
+from aiorecover import RecoverableProducer
+from aiorecover.delivery.refused import Refused
+
+async def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def main(wal, servers, topic):
+    Refused._settle = die  # the letter is durable, its record not settled
+    producer = RecoverableProducer(wal, bootstrap_servers=servers)
+    await producer.start()
+    for number in range(100):
+        producer.publish_nowait(topic, b"%d " % number + (b"x" * 60_000 if number == 50 else b""), key=b"k")
+    await producer.flush(timeout_ms=40_000)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_killed_between_the_letter_and_settling_there_is_one_letter_and_nothing_is_lost(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    assert hasattr(Refused, "_settle")
+    name = topic(kafka, partitions=1, config={"max.message.bytes": "50000"})
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", CHILD, str(tmp_path), kafka.bootstrap_servers, name, cwd=REPOSITORY
+    )
+    async with asyncio.timeout(60):
+        assert await child.wait() == -signal.SIGKILL
+    async with RecoverableProducer(tmp_path, bootstrap_servers=kafka.bootstrap_servers) as producer:
+        await producer.flush(timeout_ms=40_000)
+        (letter,) = await letters_of(producer)
+        statistics = producer.statistics()
+    assert (letter.value or b"").startswith(b"50 ")
+    assert statistics.dead_lettered == 1
+    found = await numbers(kafka, name)
+    assert list(dict.fromkeys(found)) == [number for number in range(100) if number != 50]

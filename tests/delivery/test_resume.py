@@ -1,0 +1,450 @@
+"""What an opening makes of the entries: which lanes go on, what is claimed, and the batch that is built again."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from aiokafka.record.memory_records import MemoryRecords
+
+from aiorecover import record as rec
+from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.journal import IDENTITY_LIFE_MS, MAIN, Doubt, Entry, Group, encode
+from aiorecover.delivery.journaling import Journal
+from aiorecover.delivery.lane import Identity, Lane
+from aiorecover.delivery.resume import Taken, rebuild, take_up
+from aiorecover.errors import WalCorruptError
+from aiorecover.wal import format as fmt
+from aiorecover.wal.moving import Move
+from aiorecover.wal.reading import Reader
+from aiorecover.wal.run import Entry as Stored
+from tests.wal.memory import FaultyFile, broken
+from tests.wal.rig import Opened, read
+
+NOW = 5_000
+IDENTITY = Identity(77, 2)
+
+
+@dataclass
+class Scene:
+    """A directory with records of one lane, some of which a batch was made of."""
+
+    opened: Opened
+    entries: list[Stored]
+    entry: Entry
+
+    @property
+    def file_offsets(self) -> list[int]:
+        """Of the batch's frames."""
+        return [slot.file_offset + (place - fmt.SETTLE_WORD) * fmt.WORD for slot, place, _, _ in self.entries]
+
+    def dies(self) -> Opened:
+        return self.opened.dies()
+
+
+def payload(number: int, size: int = 100) -> bytes:
+    headers = [("h", b"v")] if number % 2 else None
+    return rec.encode(("t", b"k%d" % number, b"v" * size, None, 1000 + number, headers, None, None))
+
+
+def groups(entries: Sequence[Stored]) -> tuple[Group, ...]:
+    by_slot: dict[int, list[int]] = {}
+    for slot, place, _, _ in entries:
+        by_slot.setdefault(slot.header.ordinal, []).append(place)
+    return tuple(Group(MAIN, ordinal, places) for ordinal, places in by_slot.items())
+
+
+def scene(count: int = 20, *, batch: slice = slice(5, 15), size: int = 100, behind: bool = True) -> Scene:
+    """``count`` records, of which those of ``batch`` are in flight and those before them are settled."""
+    opened = Opened()
+    opened.append(*(payload(number, size) for number in range(count)))
+    entries = opened.read()
+    opened.settle(entries[: batch.start])
+    if not behind:
+        opened.settle(entries[batch.stop :])
+    chosen = entries[batch]
+    entry = Entry("t", 3, IDENTITY, 40, len(chosen), 39, NOW, groups(chosen))
+    written(opened, entry)
+    return Scene(opened, chosen, entry)
+
+
+def written(opened: Opened, *entries: Entry) -> None:
+    for entry in entries:
+        block = opened.directory.lanes.take()
+        assert block is not None
+        opened.directory.lanes.store(block, encode(entry))
+
+
+def waiting(opened: Opened) -> list[int]:
+    """Sequences that a reader gives."""
+    return [sequence for _, _, sequence, _ in opened.read()]
+
+
+def taken(opened: Opened, now_ms: int = NOW) -> Taken:
+    return take_up(opened.directory, now_ms)
+
+
+# -- spent and unspent -----------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_was_in_flight_is_claimed_and_readers_pass_it() -> None:
+    following = scene().dies()
+    (resumed,) = taken(following).lanes
+    assert (resumed.entry.lane, resumed.entry.identity, resumed.entry.base_sequence) == (("t", 3), IDENTITY, 40)
+    assert waiting(following) == list(range(16, 21))
+    assert following.ring.pending() == 15
+
+
+@pytest.mark.parametrize("settled", [1, 5, 9])
+def test_a_batch_whose_settling_was_interrupted_is_claimed_as_a_whole(settled: int) -> None:
+    before = scene()
+    before.opened.settle(before.entries[:settled])
+    following = before.dies()
+    assert len(taken(following).lanes[0].frames) == 1
+    assert following.ring.pending() == 10
+    assert waiting(following) == list(range(16, 21))
+    assert following.ring.pending() == 15
+    last = following.dies()  # nothing was acknowledged: the next opening finds the same
+    assert taken(last).claimed == 10
+    assert waiting(last) == list(range(16, 21))
+
+
+def test_a_batch_that_is_settled_is_spent_and_gives_the_next_sequence() -> None:
+    before = scene()
+    before.opened.settle(before.entries)
+    following = before.dies()
+    (resumed,) = taken(following).lanes
+    assert resumed.frames == []
+    assert resumed.entry.next_sequence == 50
+    assert waiting(following) == list(range(16, 21))
+
+
+def test_a_batch_whose_slots_were_recycled_is_spent() -> None:
+    before = scene(behind=False)
+    before.opened.settle(before.entries)
+    before.opened.fill_slot()
+    before.opened.fill_slot()
+    assert before.opened.checkpoint() == 0  # the reader stands in it
+    before.opened.settle(before.opened.read())
+    assert before.opened.checkpoint() > 0
+    following = before.dies()
+    (resumed,) = taken(following).lanes
+    assert resumed.frames == []
+
+
+def test_a_batch_of_which_the_first_slot_was_recycled_is_spent() -> None:
+    before = scene(90, batch=slice(0, 90), size=400)
+    before.opened.settle(before.entries)
+    assert before.opened.checkpoint() > 0
+    ordinals = [slot.header.ordinal for slot in before.opened.ring.live]
+    assert {group.ordinal for group in before.entry.groups} & set(ordinals)
+    following = before.dies()
+    (resumed,) = taken(following).lanes
+    assert (resumed.frames, resumed.entry.next_sequence) == ([], 130)
+
+
+def test_the_slot_of_a_claimed_batch_stays_until_all_of_it_is_settled() -> None:
+    before = scene(behind=False)
+    before.opened.settle(before.entries[:9])  # all but one word
+    before.opened.fill_slot()
+    before.opened.settle(before.opened.read())
+    following = before.dies()
+    (resumed,) = taken(following).lanes
+    oldest = following.ring.live[0]
+    following.settle(following.read())
+    assert following.checkpoint() == 0
+    for ring, slot, places in resumed.frames:
+        ring.settle(slot, places[:9])
+    assert following.checkpoint() == 0
+    for ring, slot, places in resumed.frames:
+        ring.settle(slot, places[9:])
+    following.append(b"newest")
+    following.read()
+    assert following.checkpoint() >= 1
+    assert oldest not in following.ring.live
+    assert following.ring.failure is None
+
+
+def test_a_batch_of_several_slots_is_claimed_in_all_of_them() -> None:
+    before = scene(90, batch=slice(0, 90), size=400)
+    assert len(before.entry.groups) > 2
+    following = before.dies()
+    (resumed,) = taken(following).lanes
+    assert [slot.header.ordinal for _, slot, _ in resumed.frames] == [group.ordinal for group in before.entry.groups]
+    assert waiting(following) == []
+    assert following.ring.pending() == 90
+
+
+def test_a_reader_that_copies_a_slot_for_a_move_sees_what_is_claimed() -> None:
+    following = scene().dies()
+    taken(following)
+    reader = Reader.inside(following.ring, following.ring.live[0], bytes)
+    assert [sequence for _, _, sequence, _ in read(reader)] == list(range(6, 21))
+
+
+# -- doubts ----------------------------------------------------------------------------------------------------------
+
+
+def everything_comes(following: Opened, doubt: Doubt, *, now_ms: int = NOW, left: bool = False) -> None:
+    """The lane is not resumed, its records are read as any others; and so it stays, unless the entry is ``left``."""
+    found = taken(following, now_ms)
+    assert found.lanes == []
+    assert found.doubts == {doubt: 1}
+    assert waiting(following) == list(range(6, 21))
+    again = following.dies()
+    assert taken(again).doubts == ({doubt: 1} if left else {})
+    assert taken(again).lanes == []
+
+
+def test_after_a_power_cut_no_entry_is_trusted() -> None:
+    before = scene()
+    before.opened.checkpoint()
+    following = before.opened.loses_power(1)
+    found = taken(following)
+    assert (found.lanes, found.doubts) == ([], {Doubt.ELSEWHERE: 1})
+    assert [entry[2] for entry in following.read()][-15:] == list(range(6, 21))
+
+
+def test_entries_of_a_copied_directory_are_not_trusted_and_stay_so() -> None:
+    before = scene()
+    disk = before.opened.disk.after_death()
+    disk.lanes = FaultyFile("lanes", disk.lanes.live())
+    everything_comes(Opened(disk), Doubt.ELSEWHERE, left=True)
+
+
+def test_an_entry_of_which_a_copy_is_damaged_is_forgotten() -> None:
+    before = scene()
+    disk = before.opened.disk
+    disk.lanes.damage(disk.lanes.size() - 1, b"")
+    disk.lanes.damage(512 + 100, b"\1")
+    everything_comes(before.dies(), Doubt.DAMAGED)
+
+
+@pytest.mark.parametrize("age_ms", [IDENTITY_LIFE_MS + 1, -1])
+def test_an_entry_too_old_or_of_the_future_is_forgotten(age_ms: int) -> None:
+    everything_comes(scene().dies(), Doubt.OLD, now_ms=NOW + age_ms)
+
+
+def test_two_entries_of_a_lane_are_both_forgotten() -> None:
+    before = scene()
+    written(before.opened, before.entry)
+    following = before.dies()
+    assert taken(following).doubts == {Doubt.TWICE: 2}
+    assert waiting(following) == list(range(6, 21))
+
+
+def test_after_a_failed_flush_no_entry_is_trusted() -> None:
+    before = scene()
+    before.opened.disk.ring.before["sync"] = broken
+    with pytest.raises(Exception, match="cannot use the file"):
+        before.opened.checkpoint()
+    before.opened.disk.ring.before.clear()
+    following = before.dies()
+    assert taken(following).doubts == {Doubt.SUSPECT: 1}
+    assert [entry[2] for entry in following.read()] == list(range(6, 21))
+
+
+@pytest.mark.parametrize("which", [0, 4, 9])
+def test_a_batch_with_a_damaged_frame_is_given_up_and_what_is_missing_is_named(which: int) -> None:
+    before = scene()
+    before.opened.disk.ring.damage(before.file_offsets[which] + fmt.FRAME_BYTES + 5, b"rot")
+    following = before.dies()
+    assert taken(following).doubts == {Doubt.GONE: 1}
+    assert waiting(following) == [number for number in range(6, 21) if number != 6 + which]
+    assert [(damage.first, damage.last) for damage in following.ring.damage] == [(6 + which, 6 + which)]
+
+
+def test_an_entry_whose_places_are_those_of_no_frame_is_given_up() -> None:
+    before = scene()
+    (group,) = before.entry.groups
+    for wrong in (group.places[0] + 1, 0, 1 << 27):
+        places = [wrong, *group.places[1:]]
+        directory = before.dies()
+        directory.directory.lanes.clear(0)
+        written(directory, replace(before.entry, groups=(Group(MAIN, group.ordinal, places),)))
+        assert taken(directory.dies()).doubts == {Doubt.GONE: 1}
+
+
+def test_a_batch_of_which_only_a_part_is_in_the_ring_is_given_up() -> None:
+    before = scene()
+    (group,) = before.entry.groups
+    halves = (Group(MAIN, 999, group.places[:5]), Group(MAIN, group.ordinal, group.places[5:]))
+    before.opened.directory.lanes.store(0, encode(replace(before.entry, groups=halves)))
+    everything_comes(before.dies(), Doubt.GONE)
+
+
+def test_nonsense_with_a_right_checksum_is_forgotten() -> None:
+    before = scene()
+    before.opened.directory.lanes.store(0, b"nonsense")
+    everything_comes(before.dies(), Doubt.DAMAGED)
+
+
+# -- the batch -------------------------------------------------------------------------------------------------------
+
+
+def records_of(batch: LaneBatch) -> list[tuple[object, ...]]:
+    found: Any = MemoryRecords(bytes(batch._build())).next_batch()
+    assert (found.producer_id, found.producer_epoch, found.base_sequence) == (77, 2, 40)
+    return [(one.timestamp, one.key, one.value, list(one.headers)) for one in found]
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+@pytest.mark.parametrize("size", [100, 9000])
+def test_a_claimed_batch_is_built_again_as_it_was(codec: int, size: int) -> None:
+    before = scene(size=size)
+    following = before.dies()
+    (resumed,) = taken(following).lanes
+    batch = rebuild(resumed, codec)
+    prefix = f"{following.directory.producer_id}/1/".encode()
+    assert records_of(batch) == [
+        (
+            1000 + number,
+            b"k%d" % number,
+            b"v" * size,
+            [*([("h", b"v")] if number % 2 else []), (rec.RECORD_ID_HEADER, b"%b%d" % (prefix, number + 1))],
+        )
+        for number in range(5, 15)
+    ]
+    assert batch.count == 10
+    assert batch.identity == batch.entered == (77, 2, 40)
+    assert [(slot.header.ordinal, places) for slot, places in batch.frames] == [
+        (group.ordinal, list(group.places)) for group in before.entry.groups
+    ]
+
+
+def test_a_frame_that_does_not_hold_any_more_when_its_turn_comes_is_an_error() -> None:
+    before = scene()
+    following = before.dies()
+    (resumed,) = taken(following).lanes
+    following.disk.ring.damage(before.file_offsets[3] + fmt.FRAME_BYTES, b"rot")
+    with pytest.raises(WalCorruptError, match="does not hold any more"):
+        rebuild(resumed, 0)
+
+
+def test_a_lane_goes_on_in_its_block() -> None:
+    before = scene()
+    following = before.dies()
+    found = taken(following)
+    assert [resumed.block for resumed in found.lanes] == [0]
+    assert following.directory.lanes.take() != 0
+
+
+# -- moved meanwhile -------------------------------------------------------------------------------------------------
+
+
+class Moving:
+    """The slot of a batch in flight is moved to the retry ring, up to a step of the test's choice."""
+
+    def __init__(self) -> None:
+        self.opened = Opened()
+        self.opened.append(*(payload(number, 300) for number in range(20)))
+        self.opened.fill_slot()
+        self.opened.fill_slot()
+        entries = self.opened.read()
+        self.entries = entries[5:15]
+        self.opened.settle(entries[:5])
+        self.lane = Lane("t", 3)
+        self.lane.resume(IDENTITY, 40, 39, 0)
+        batch = LaneBatch(1 << 20, 0)
+        for slot, place, _, _ in self.entries:
+            (batch.places if slot is batch.slot else batch.start_group(slot)).append(place)
+        batch.count = len(self.entries)
+        self.lane.ready.append(batch)
+        self.batch = self.lane.next()
+        assert self.batch is batch
+        self.lane.identify(batch, IDENTITY)
+        directory = self.opened.directory
+        assert directory.lanes.take() == 0
+        self.journal = Journal(directory.lanes, self._never, lambda: NOW)
+
+    async def _never(self) -> None:
+        raise AssertionError
+
+    def enter(self) -> None:
+        assert self.batch is not None
+        asyncio.run(self.journal.enter(self.lane, self.batch))
+
+    def copy(self) -> None:
+        directory = self.opened.directory
+        self.move = Move(self.opened.ring, directory.retry, self.opened.ring.live[0])
+        directory.copies_from = self.move.copies_from
+        while not self.move.step():
+            pass
+
+    def repoint(self) -> None:
+        self.journal.repoint(self.lane)
+
+    def make(self) -> None:
+        directory = self.opened.directory
+        captured = directory.next_checkpoint(moved=self.move.slot.last_position)
+        directory.write_checkpoint(captured)
+        directory.copies_from = None
+        self.move.finish()
+        self.opened.reader.close()
+        directory.recycle(captured)
+
+    def abandon(self) -> None:
+        self.move.abandon()
+        self.opened.directory.copies_from = None
+
+    def settle(self) -> None:
+        assert self.batch is not None
+        for slot, places in self.batch.frames:
+            slot.ring.settle(slot, places)
+
+
+ORDERS = {
+    "copied": (["enter", "copy"], "ring"),
+    "pointed to the copies": (["enter", "copy", "repoint"], "ring"),
+    "made": (["enter", "copy", "repoint", "make"], "retry"),
+    "given up": (["enter", "copy", "repoint", "abandon", "repoint"], "ring"),
+    "given up, and not pointed back": (["enter", "copy", "repoint", "abandon"], "ring"),
+    "sent while it is copied": (["copy", "enter"], "ring"),
+    "sent while it is copied, and made": (["copy", "enter", "make"], "retry"),
+    "sent when it was made": (["copy", "make", "enter"], "retry"),
+}
+
+
+@pytest.mark.parametrize("steps", ORDERS)
+def test_a_batch_that_is_moved_is_found_where_it_counts(steps: str) -> None:
+    names, where = ORDERS[steps]
+    moving = Moving()
+    for name in names:
+        getattr(moving, name)()
+    following = moving.opened.dies()
+    (resumed,) = taken(following).lanes
+    assert [ring is getattr(following.directory, where) for ring, _, _ in resumed.frames] == [True]
+    prefix = f"{following.directory.producer_id}/1/".encode()
+    found = records_of(rebuild(resumed, 0))
+    assert [one[1] for one in found] == [b"k%d" % number for number in range(5, 15)]
+    assert [one[3][-1][1] for one in found] == [b"%b%d" % (prefix, number + 1) for number in range(5, 15)]  # type: ignore[index]
+    waiting_there = read(Reader(following.directory.retry, bytes)) + following.read()
+    assert len(waiting_there) == len(moving.opened.accepted) - 15
+    for ring, slot, places in resumed.frames:
+        ring.settle(slot, places)
+    (spent,) = taken(following.dies()).lanes
+    assert (spent.frames, spent.entry.next_sequence) == ([], 50)
+
+
+@pytest.mark.parametrize("steps", ORDERS)
+def test_a_batch_that_is_moved_and_settled_is_spent(steps: str) -> None:
+    names, _ = ORDERS[steps]
+    moving = Moving()
+    for name in names:
+        getattr(moving, name)()
+    moving.settle()
+    (spent,) = taken(moving.opened.dies()).lanes
+    assert (spent.frames, spent.entry.next_sequence) == ([], 50)
+
+
+def test_a_move_that_does_not_point_to_its_copies_would_repeat_the_batch() -> None:
+    """Why `Journal.repoint` is called: without it the originals are gone, and the copies seem to be others' records."""
+    moving = Moving()
+    moving.enter()
+    moving.copy()
+    moving.make()
+    following = moving.opened.dies()
+    (resumed,) = taken(following).lanes
+    assert resumed.frames == []
+    assert len(read(Reader(following.directory.retry, bytes))) > len(moving.entries)

@@ -1,0 +1,253 @@
+"""`producer.dead_letters` and the dead-letter topic, with a stand-in for Kafka."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka.errors import InvalidTimestampError
+
+from aiorecover import ClosedError, ConfigError, DeadLetter, RecoverableProducer, RecoverError, WalFullError
+from aiorecover import record as rec
+from aiorecover.config import Config
+from aiorecover.dead_letters import REQUEUED_HEADER
+from aiorecover.delivery import delivery as delivery_module
+from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.frames import frames_of, record_at
+from aiorecover.testing import MemoryDisk
+from tests.delivery.refusing import Broker, Sent
+
+pytestmark = pytest.mark.asyncio
+
+
+class Recording(Broker):
+    """Keeps whole records, too."""
+
+    def __init__(self, **topics: int) -> None:
+        super().__init__(**topics)
+        self.records: dict[str, list[rec.Record]] = {}
+
+    def take(self, batch: LaneBatch, topic: str, partition: int) -> Any:
+        metadata = super().take(batch, topic, partition)
+        self.records.setdefault(topic, []).extend(record_at(*frame) for frame in frames_of(batch))
+        return metadata
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Recording:
+    made = Recording(t=1, dead=1)
+    made.refuses = refusing
+    monkeypatch.setattr(delivery_module, "Session", made.session())
+    return made
+
+
+def refusing(records: list[Sent]) -> BaseException | None:
+    poison = any(record.topic == "t" and record.value.startswith(b"poison") for record in records)
+    return InvalidTimestampError("too old") if poison else None
+
+
+def refusing_everywhere(records: list[Sent]) -> BaseException | None:
+    return refusing([Sent("t", record.value) for record in records])
+
+
+def producer_on(disk: MemoryDisk, **options: Any) -> RecoverableProducer:
+    given = {"wal_min_free_bytes": 0, "slot_bytes": 256 * 1024, "retry_backoff_ms": 1, **options}
+    return RecoverableProducer(disk, bootstrap_servers="nowhere:1", **given)
+
+
+async def letters_of(producer: RecoverableProducer) -> list[DeadLetter]:
+    return [letter async for letter in producer.dead_letters.list()]
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not true():  # noqa: ASYNC110 - looked at from outside
+            await asyncio.sleep(0.005)
+
+
+async def bury(producer: RecoverableProducer, *values: bytes, **fields: Any) -> None:
+    for value in values:
+        await producer.publish("t", value, key=b"k", **fields)
+    await producer.flush(timeout_ms=20_000)
+
+
+async def test_requeued_records_arrive_once_the_topic_takes_them_with_their_old_ids(broker: Recording) -> None:
+    async with producer_on(MemoryDisk()) as producer:
+        await bury(producer, b"poison1", b"poison2", headers=[("h", b"1")], context={"a": 1}, timestamp_ms=7)
+        old = [letter.record_id for letter in await letters_of(producer)]
+        broker.refuses = lambda _: None
+        assert await producer.dead_letters.requeue() == 2
+        assert await letters_of(producer) == []
+        await producer.flush(timeout_ms=20_000)
+        now = producer.statistics()
+        assert (now.accepted, now.delivered, now.dead_lettered, now.pending) == (4, 2, 2, 0)
+    assert broker.values("t") == [b"poison1", b"poison2"]
+    for record, record_id in zip(broker.records["t"], old, strict=True):
+        assert record[rec.HEADERS] == [("h", b"1"), (REQUEUED_HEADER, record_id.encode())]
+        assert (record[rec.KEY], record[rec.TIMESTAMP], record[rec.CONTEXT]) == (b"k", 7, {"a": 1})
+
+
+async def test_requeueing_what_is_refused_again_ends_and_keeps_it(broker: Recording) -> None:
+    async with producer_on(MemoryDisk()) as producer:
+        await bury(producer, b"poison1", b"poison2")
+        assert await producer.dead_letters.requeue() == 2
+        await producer.flush(timeout_ms=20_000)
+        assert [letter.value for letter in await letters_of(producer)] == [b"poison1", b"poison2"]
+
+
+async def test_one_is_requeued_by_its_id_and_the_others_stay(broker: Recording) -> None:
+    async with producer_on(MemoryDisk()) as producer:
+        await bury(producer, b"poison1", b"poison2", b"poison3")
+        letters = await letters_of(producer)
+        broker.refuses = lambda _: None
+        assert await producer.dead_letters.requeue(letters[1].record_id) == 1
+        await producer.flush(timeout_ms=20_000)
+        assert [letter.value for letter in await letters_of(producer)] == [b"poison1", b"poison3"]
+    assert broker.values("t") == [b"poison2"]
+
+
+async def test_a_full_ring_refuses_to_requeue_and_the_letters_stay(broker: Recording) -> None:
+    slot = 16 * 1024
+    async with producer_on(MemoryDisk(), slot_bytes=slot, wal_max_bytes=4 * slot) as producer:
+        await bury(producer, b"poison" + b"x" * 9000)
+        broker.topics.pop("dead")
+        while producer.statistics().accepted < 5:  # they wait: nobody knows the topic
+            with suppress(WalFullError):
+                await producer.publish("dead", b"x" * 9000)
+        with pytest.raises(WalFullError):
+            await producer.dead_letters.requeue()
+        assert len(await letters_of(producer)) == 1
+
+
+@pytest.mark.parametrize("record_id", ["", "x", "a/b/c", "somebody/1/1", "{mine}/1", "{mine}/1/x", "{mine}/1/1/1", 7])
+async def test_what_is_no_id_of_ours_is_refused_by_name(broker: Recording, record_id: Any) -> None:
+    async with producer_on(MemoryDisk()) as producer:
+        given = record_id.format(mine=producer.producer_id) if isinstance(record_id, str) else record_id
+        for call in (producer.dead_letters.purge, producer.dead_letters.requeue):
+            with pytest.raises(RecoverError, match="take the id from"):
+                await call(given)
+
+
+async def test_exported_lines_say_everything(broker: Recording, tmp_path: Path) -> None:
+    target = tmp_path / "dead.jsonl"
+    async with producer_on(MemoryDisk()) as producer:
+        await bury(producer, b"poison\xff", context={"a": 1})
+        await bury(producer, b"poison2", context={b"bytes": 1})
+        assert await producer.dead_letters.export(target) == 2
+        assert len(await letters_of(producer)) == 2
+    lines = [json.loads(line) for line in target.read_text().splitlines()]
+    assert base64.b64decode(lines[0]["value"]) == b"poison\xff"
+    assert (lines[0]["topic"], lines[0]["partition"], lines[0]["context"]) == ("t", 0, {"a": 1})
+    assert (lines[0]["error"], lines[0]["attempts"]) == ("InvalidTimestampError", 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["dead.jsonl"]
+
+
+async def test_an_export_that_fails_leaves_what_was_there(broker: Recording, tmp_path: Path) -> None:
+    target = tmp_path / "dead.jsonl"
+    target.write_text("before")
+    async with producer_on(MemoryDisk()) as producer:
+        await bury(producer, b"poison")
+        with pytest.raises(FileNotFoundError):
+            await producer.dead_letters.export(tmp_path / "nowhere" / "x")
+    assert target.read_text() == "before"
+
+
+async def test_a_long_list_is_walked_while_others_come_and_go(broker: Recording) -> None:
+    async with producer_on(MemoryDisk()) as producer:
+        await bury(producer, *[b"poison%d" % number for number in range(300)])
+        seen = []
+        async for letter in producer.dead_letters.list():
+            seen.append(letter.value)
+            if len(seen) == 10:
+                await bury(producer, b"poison-late")
+                await producer.dead_letters.purge(letter.record_id)
+        assert seen == [b"poison%d" % number for number in range(300)]
+
+
+async def test_a_producer_that_does_not_run_has_no_dead_letters(broker: Recording) -> None:
+    producer = producer_on(MemoryDisk())
+    with pytest.raises(ClosedError):
+        await producer.dead_letters.purge()
+    async with producer:
+        pass
+    with pytest.raises(ClosedError):
+        await letters_of(producer)
+
+
+async def test_a_dead_letter_goes_to_its_topic_with_what_it_was(broker: Recording) -> None:
+    async with producer_on(MemoryDisk(), dead_letter_topic="dead") as producer:
+        await bury(producer, b"poison", headers=[("h", b"1")], timestamp_ms=7, context={"a": 1})
+        (letter,) = await letters_of(producer)
+        await until(lambda: broker.values("dead") == [b"poison"])
+        await producer.flush(timeout_ms=20_000)
+    ((topic, key, value, _, timestamp_ms, headers, context, _),) = broker.records["dead"]
+    assert (topic, key, value, context) == ("dead", b"k", b"poison", None)
+    assert timestamp_ms > 1_700_000_000_000, "the old timestamp may be what was refused"
+    told = dict(headers or ())
+    assert told["h"] == b"1"
+    assert told["__connect.errors.topic"] == b"t"
+    assert told["__connect.errors.partition"] == b"0"
+    assert told["__connect.errors.exception.class.name"] == b"InvalidTimestampError"
+    assert b"too old" in (told["__connect.errors.exception.message"] or b"")
+    assert told["aiorecover-dlq-id"] == letter.record_id.encode()
+    assert told["aiorecover-dlq-timestamp"] == b"7"
+    assert told["aiorecover-dlq-attempts"] == b"1"
+    assert abs(int(told["aiorecover-dlq-time"] or b"0") - timestamp_ms) < 60_000
+
+
+async def test_a_copy_that_is_refused_is_a_dead_letter_and_no_copy_is_made_of_it(broker: Recording) -> None:
+    async with producer_on(MemoryDisk(), dead_letter_topic="t") as producer:
+        await bury(producer, b"poison")
+        await asyncio.sleep(0.2)
+        await producer.flush(timeout_ms=20_000)
+        assert producer.statistics().dead_lettered == 1
+    broker.topics["u"] = 1
+    broker.refuses = refusing_everywhere
+    async with producer_on(MemoryDisk(), dead_letter_topic="u") as producer:
+        await bury(producer, b"poison")
+        await until(lambda: producer.statistics().dead_lettered == 2)
+        await asyncio.sleep(0.2)
+        await producer.flush(timeout_ms=20_000)
+        assert {letter.topic for letter in await letters_of(producer)} == {"t", "u"}
+
+
+async def test_what_is_owed_to_the_topic_is_published_by_the_next_life(broker: Recording) -> None:
+    disk = MemoryDisk()
+    images: list[MemoryDisk] = []
+    async with producer_on(
+        disk, dead_letter_topic="dead", on_delivery=lambda _: images.append(disk.after_process_death())
+    ) as producer:
+        await bury(producer, b"poison")
+    broker.records.clear()
+    async with producer_on(images[0], dead_letter_topic="dead") as producer:
+        await until(lambda: "dead" in broker.records)
+        await asyncio.sleep(0.2)
+        await producer.flush(timeout_ms=20_000)
+        assert len(await letters_of(producer)) == 1
+        last = images[0]
+    broker.records.clear()
+    async with producer_on(last, dead_letter_topic="dead") as producer:
+        await asyncio.sleep(0.2)
+        await producer.flush(timeout_ms=20_000)
+        assert len(await letters_of(producer)) == 1
+    assert broker.records.get("dead") is None, "it was published already"
+
+
+async def test_more_than_can_be_noted_are_published_all(broker: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiorecover.delivery.dead_letters.OWED_MOST", 2)
+    values = [b"poison%d" % number for number in range(50)]
+    async with producer_on(MemoryDisk(), dead_letter_topic="u") as producer:
+        await bury(producer, *values)
+        broker.topics["u"] = 1
+        await until(lambda: len(broker.records.get("u", ())) == 50)
+        assert sorted(letter.value or b"" for letter in await letters_of(producer)) == sorted(values)
+    assert sorted(broker.values("u")) == sorted(values)
+
+
+async def test_a_topic_that_kafka_would_refuse_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="dead_letter_topic must be a topic's name"):
+        Config.from_options("wal", "localhost:1", {"dead_letter_topic": "no/slash"})

@@ -1,0 +1,306 @@
+"""The file of the lanes: what counts of it, whatever became of its bytes; and room for a thousand lanes."""
+
+import pytest
+
+from aiorecover.errors import WalFormatError, WalFullError, WalIOError
+from aiorecover.wal import lanes as module
+from aiorecover.wal.checksum import crc32
+from aiorecover.wal.lanes import (
+    BLOCK_BYTES,
+    BODY_MOST,
+    ENTRY_BYTES,
+    FIRST_BLOCKS,
+    SECTOR,
+    BlockFound,
+    Header,
+    Lanes,
+    pack_entry,
+    pack_header,
+    unpack_entry,
+    unpack_header,
+)
+from tests.wal.memory import FaultyFile, broken, no_room
+from tests.wal.rig import Disk, Opened
+
+PRODUCER = 7
+
+
+def opened(file: FaultyFile, *, epoch: int = 1, boot: str = "boot", producer: int = PRODUCER) -> Lanes:
+    return Lanes(file, producer, epoch, boot)
+
+
+def stored(*bodies: bytes) -> FaultyFile:
+    """A file with one block, and these bodies stored in it one after the other."""
+    file = FaultyFile("lanes")
+    lanes = opened(file)
+    lanes.grow()
+    block = lanes.take()
+    assert block == 0
+    for body in bodies:
+        lanes.store(block, body)
+    return file
+
+
+def found(file: FaultyFile, **more: object) -> list[BlockFound]:
+    return opened(file, **more).found  # type: ignore[arg-type]
+
+
+# -- an entry --------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_file_holds_nothing() -> None:
+    assert found(FaultyFile("lanes")) == []
+
+
+def test_the_newer_of_two_entries_comes_first() -> None:
+    for count in range(1, 6):
+        bodies = [b"body %d" % number for number in range(count)]
+        assert found(stored(*bodies)) == [BlockFound(0, tuple(bodies[: -3 if count > 2 else None : -1]), False, True)]
+
+
+def test_the_longest_body_fits_its_place() -> None:
+    assert found(stored(b"a", b"x" * BODY_MOST))[0].bodies == (b"x" * BODY_MOST, b"a")
+    assert len(pack_entry(b"x" * BODY_MOST, 1, 1)) == ENTRY_BYTES
+
+
+def test_a_store_that_was_cut_off_anywhere_leaves_the_entry_before_and_a_doubt() -> None:
+    """At every byte of the new copy; after the last one, and before the first, there is no doubt."""
+    old, new = b"old" * 10, b"newer" * 9
+    whole = stored(b"older", old).live()
+    packed = pack_entry(new, 1, 3)
+    place = SECTOR + ENTRY_BYTES  # of the odd generations
+    for cut in range(len(packed) + 1):
+        image = bytearray(whole)
+        image[place : place + cut] = packed[:cut]
+        block = found(FaultyFile("lanes", bytes(image)))[0]
+        if cut == len(packed):
+            assert block == BlockFound(0, (new, old), False, True)
+        elif bytes(image) == whole:
+            assert block == BlockFound(0, (old, b"older"), False, True)
+        else:
+            assert block == BlockFound(0, (old,), True, True), cut
+
+
+def test_every_flipped_bit_of_an_entry_is_a_doubt() -> None:
+    file = stored(b"one", b"two")
+    image = file.live()
+    for copy in (0, 1):
+        start = SECTOR + copy * ENTRY_BYTES
+        for bit in range(8 * start, 8 * (start + module.ENTRY.size + 3)):
+            changed = bytearray(image)
+            changed[bit // 8] ^= 1 << bit % 8
+            block = found(FaultyFile("lanes", bytes(changed)))[0]
+            assert block.damaged, bit
+            assert len(block.bodies) == 1
+
+
+def test_a_flipped_bit_in_a_copy_that_was_never_stored_is_a_doubt() -> None:
+    file = stored(b"one")
+    file.damage(SECTOR + 100, b"\1")
+    assert found(file) == [BlockFound(0, (b"one",), True, True)]
+
+
+def test_copies_that_stand_in_each_other_s_place_are_a_doubt() -> None:
+    image = bytearray(stored(b"one", b"two").live())
+    even, odd = (slice(SECTOR + copy * ENTRY_BYTES, SECTOR + (copy + 1) * ENTRY_BYTES) for copy in (0, 1))
+    image[even], image[odd] = image[odd], image[even]
+    assert found(FaultyFile("lanes", bytes(image)))[0].damaged
+
+
+def test_a_cleared_block_holds_nothing_and_can_be_stored_into_again() -> None:
+    file = stored(b"one", b"two", b"three")
+    lanes = opened(file)
+    lanes.clear(0)
+    assert found(file) == []
+    lanes.keep(0)
+    lanes.store(0, b"four")
+    assert found(file)[0].bodies == (b"four",)
+
+
+def test_a_store_that_failed_can_be_tried_again() -> None:
+    file = stored(b"one")
+    lanes = opened(file)
+    file.before["write"] = broken
+    with pytest.raises(WalIOError):
+        lanes.store(0, b"two")
+    del file.before["write"]
+    lanes.store(0, b"two")
+    assert found(file)[0].bodies == (b"two", b"one")
+
+
+def test_pieces_of_an_entry_are_damaged() -> None:
+    assert unpack_entry(b"\1").state == "damaged"
+    assert unpack_entry(bytes(ENTRY_BYTES)).state == "blank"
+
+
+# -- whose file it is ------------------------------------------------------------------------------------------------
+
+
+def test_entries_are_known_in_later_epochs_of_the_same_boot_and_file() -> None:
+    file = stored(b"one")
+    for epoch in range(2, 5):
+        assert [block.known for block in found(file, epoch=epoch)] == [True]
+
+
+@pytest.mark.parametrize("change", [{"boot": "another"}, {"producer": 8}, {"boot": ""}])
+def test_entries_of_another_boot_or_producer_are_not_known_then_and_never_again(change: dict[str, object]) -> None:
+    file = stored(b"one")
+    assert [block.known for block in found(file, epoch=2, **change)] == [False]
+    assert [block.known for block in found(file, epoch=3, **change)] == [False]
+    assert [block.known for block in found(file, epoch=4)] == [False]
+
+
+def test_a_copied_file_knows_nothing_and_the_original_everything() -> None:
+    file = stored(b"one")
+    copied = FaultyFile("lanes", file.live())
+    assert [block.known for block in found(copied, epoch=2)] == [False]
+    assert [block.known for block in found(file, epoch=2)] == [True]
+
+
+def test_without_a_boot_id_nothing_is_ever_known() -> None:
+    file = FaultyFile("lanes")
+    lanes = opened(file, boot="")
+    lanes.grow()
+    assert lanes.take() == 0
+    lanes.store(0, b"one")
+    assert [block.known for block in found(file, epoch=2, boot="")] == [False]
+
+
+def test_what_is_stored_after_a_reboot_is_known_and_what_was_before_is_not() -> None:
+    file = stored(b"one")
+    lanes = opened(file, epoch=2, boot="another")
+    lanes.take()
+    second = lanes.take()
+    assert second == 1
+    lanes.store(second, b"two")
+    assert [block.known for block in found(file, epoch=3, boot="another")] == [False, True]
+
+
+def test_a_header_of_which_any_bit_is_flipped_makes_every_entry_unknown() -> None:
+    image = stored(b"one").live()
+    for bit in range(8 * module.HEADER.size):
+        changed = bytearray(image)
+        changed[bit // 8] ^= 1 << bit % 8
+        assert [block.known for block in found(FaultyFile("lanes", bytes(changed)), epoch=2)] == [False], bit
+
+
+def test_a_newer_version_s_file_is_refused() -> None:
+    file = stored(b"one")
+    header = bytearray(pack_header(Header(PRODUCER, 1, 1, 1, "boot")))
+    header[8] = 2
+    end = module.HEADER.size
+    header[end - 4 : end] = crc32(bytes(header[: end - 4])).to_bytes(4, "little")
+    file.damage(0, bytes(header))
+    with pytest.raises(WalFormatError, match="newer aiorecover"):
+        opened(file)
+
+
+def test_a_header_comes_back_as_it_was() -> None:
+    header = Header(PRODUCER, 3, 4, 5, "b" * 36)
+    assert unpack_header(pack_header(header)) == header
+    assert len(pack_header(header)) == SECTOR
+    assert unpack_header(b"") is None
+
+
+# -- room ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_thousand_lanes_have_a_block_each_and_are_found_again() -> None:
+    file = FaultyFile("lanes")
+    lanes = opened(file)
+    growths, taken = 0, []
+    for number in range(1000):
+        while (block := lanes.take()) is None:
+            lanes.grow()
+            growths += 1
+        lanes.store(block, b"%d" % number)
+        taken.append(block)
+    assert taken == list(range(1000))
+    assert growths < 10
+    assert file.size() < 80_000_000
+    assert [block.bodies for block in found(file)] == [(b"%d" % number,) for number in range(1000)]
+
+
+def test_blocks_are_wanted_before_the_last_one_is_taken() -> None:
+    lanes = opened(FaultyFile("lanes"))
+    lanes.grow()
+    for _ in range(FIRST_BLOCKS - 1):
+        lanes.grow()  # not yet
+        assert lanes.blocks == FIRST_BLOCKS
+        lanes.take()
+    assert lanes.free == 1
+    lanes.grow()
+    assert lanes.blocks == 2 * FIRST_BLOCKS
+
+
+def test_a_file_does_not_grow_by_more_than_its_limit_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_AT_ONCE", 2 * FIRST_BLOCKS)
+    lanes = opened(FaultyFile("lanes"))
+    sizes = []
+    for _ in range(4):
+        lanes.grow()
+        sizes.append(lanes.blocks)
+        while lanes.take() is not None:
+            pass
+    assert sizes == [FIRST_BLOCKS * times for times in (1, 2, 4, 6)]
+
+
+def test_a_growth_that_finds_no_room_changes_nothing_and_can_be_tried_again() -> None:
+    file = FaultyFile("lanes")
+    lanes = opened(file)
+    file.before["allocate"] = no_room
+    with pytest.raises(WalFullError):
+        lanes.grow()
+    assert (lanes.blocks, lanes.take()) == (0, None)
+    del file.before["allocate"]
+    lanes.grow()
+    assert lanes.take() == 0
+
+
+def test_a_growth_that_was_cut_off_leaves_whole_blocks_only() -> None:
+    file = stored(b"one")
+    file.cut(SECTOR + BLOCK_BYTES + 100)
+    lanes = opened(file)
+    assert (lanes.blocks, [block.bodies for block in lanes.found]) == (1, [(b"one",)])
+    lanes.keep(0)
+    lanes.grow()
+    block = lanes.take()
+    assert block == 1
+    lanes.store(block, b"two")
+    assert [block.bodies for block in found(file)] == [(b"one",), (b"two",)]
+
+
+# -- in a directory --------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_makes_the_entries_durable() -> None:
+    disk = Opened()
+    lanes = disk.directory.lanes
+    block = lanes.take()
+    assert block is not None
+    lanes.store(block, b"one")
+    assert disk.disk.lanes.unsynced()
+    disk.checkpoint()
+    assert not disk.disk.lanes.unsynced()
+    for seed in range(5):
+        after = disk.loses_power(seed).directory.lanes.found
+        assert [(block.bodies, block.known) for block in after] == [((b"one",), False)]
+
+
+def test_a_flush_of_the_lanes_that_fails_poisons_the_directory() -> None:
+    disk = Opened()
+    disk.directory.lanes.store(0, b"one")
+    disk.disk.lanes.before["sync"] = broken
+    with pytest.raises(WalIOError):
+        disk.checkpoint()
+    assert disk.ring.failure is not None
+
+
+def test_an_opening_without_room_for_the_first_blocks_goes_on() -> None:
+    disk = Disk()
+    disk.lanes.before["allocate"] = no_room
+    lanes = disk.open().lanes
+    assert lanes.take() is None
+    disk.lanes.before.clear()
+    lanes.grow()
+    assert lanes.take() == 0
