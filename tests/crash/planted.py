@@ -19,6 +19,7 @@ from aiorecover.wal.recovery import Plan, plan
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
+from aiorecover.wal.storage import FileSystem
 
 __all__ = ["FAULTS", "plant"]
 
@@ -154,6 +155,11 @@ def _put(owner: Any, name: str, broken: Any) -> None:
     """Replace what is there: a fault that finds no place any more must be told, not planted into nothing."""
     assert hasattr(owner, name), f"nothing to break, the library has changed: {owner=} {name=}"
     setattr(owner, name, broken)
+
+
+def boot(boot_id: str) -> None:
+    """Make the library believe that the machine was started anew: no fault, but a condition."""
+    _put(FileSystem, "boot_id", lambda _: boot_id)
 
 
 def plant(fault: str) -> None:
