@@ -48,6 +48,7 @@ class Scenario:
         boot_id: str | None = None,
         servers: str = "",
         wal_dir: Path | None = None,
+        prefix: Sequence[str] | None = None,
         **options: Any,
     ) -> Child:
         """Begin another life; ``options`` are the producer's."""
@@ -68,7 +69,7 @@ class Scenario:
             crash=crash,
             boot_id=boot_id,
         )
-        return Child(task, self._log, self._prefix)
+        return Child(task, self._log, self._prefix if prefix is None else prefix)
 
     def copy(self) -> Path:
         """Copy the directory as it is now; where to."""

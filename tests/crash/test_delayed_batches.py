@@ -1,0 +1,111 @@
+"""A batch that a dead process had sent arrives late, or its answer never came: order is kept, and nothing stands twice.
+
+The network, and the kernel of a dead process, deliver bytes after its successor has started and sent. A new Kafka
+producer id would let the broker append them behind the successor's.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash.lives import Child
+from tests.crash.scenario import FLUSH, Scenario
+from tests.support.broker import KafkaCluster
+from tests.support.detour import Detour
+
+pytestmark = pytest.mark.timeout(240)
+
+LANES = 6
+SUCCESSOR = [("publish", {"count": 1_500, "rate": 3_000}), FLUSH]  # more than the five batches that a broker remembers
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[KafkaCluster]:
+    """Three brokers that can be reached by a detour."""
+    with KafkaCluster(3, detour_host="127.0.0.1") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def detour(cluster: KafkaCluster) -> Iterator[Detour]:
+    with Detour(cluster.detour_routes) as detour:
+        yield detour
+
+
+@pytest.fixture
+def scenario(cluster: KafkaCluster, tmp_path: Path) -> Scenario:
+    return Scenario(cluster, tmp_path, lanes=LANES, servers=cluster.detour_servers)
+
+
+def ready(scenario: Scenario) -> Child:
+    """A life that has delivered something in each lane, and waits to be told to publish more."""
+    steps = [("publish", {"count": 60}), FLUSH, ("wait", {}), ("publish", {"count": 600}), ("wait_in_flight", {})]
+    child = scenario.life(*steps, ("wait", {}))
+    child.wait_for("wait")
+    return child
+
+
+def publish_and_die(scenario: Scenario, child: Child) -> None:
+    """With batches in flight."""
+    child.tell()
+    child.wait_for("wait", times=2)
+    scenario.kill(child)
+
+
+def test_a_batch_that_arrives_after_its_successors_is_not_appended(scenario: Scenario, detour: Detour) -> None:
+    child = ready(scenario)
+    detour.hold()
+    publish_and_die(scenario, child)
+    scenario.finish(scenario.life(*SUCCESSOR))
+    assert detour.release() > 10_000  # the batches of six lanes: else nothing was late
+    verdict = scenario.verdict(once=True)
+    assert verdict.ok, str(verdict)
+
+
+def test_a_batch_that_arrives_in_the_middle_of_its_successors_is_not_appended(
+    scenario: Scenario, detour: Detour
+) -> None:
+    child = ready(scenario)
+    detour.hold()
+    publish_and_die(scenario, child)
+    successor = scenario.life(*SUCCESSOR)
+    successor.wait_for("publish")
+    assert detour.release() > 10_000
+    scenario.finish(successor)
+    verdict = scenario.verdict(once=True)
+    assert verdict.ok, str(verdict)
+
+
+def test_a_batch_that_arrives_after_the_death_and_before_the_successor_stands_there_once(
+    scenario: Scenario, detour: Detour
+) -> None:
+    child = ready(scenario)
+    detour.hold()
+    publish_and_die(scenario, child)
+    assert detour.release() > 10_000
+    scenario.finish(scenario.life(*SUCCESSOR))
+    verdict = scenario.verdict(once=True)
+    assert verdict.ok, str(verdict)
+
+
+def test_a_batch_whose_answer_is_lost_stands_there_once(scenario: Scenario, detour: Detour) -> None:
+    child = ready(scenario)
+    detour.deafen()
+    publish_and_die(scenario, child)
+    scenario.finish(scenario.life(*SUCCESSOR))
+    verdict = scenario.verdict(once=True)
+    assert verdict.ok, str(verdict)
+
+
+def test_what_two_dead_processes_had_sent_arrives_after_the_third(scenario: Scenario, detour: Detour) -> None:
+    for _ in range(2):
+        child = scenario.life(("publish", {"count": 600}), ("wait_in_flight", {}), ("wait", {}))
+        child.wait_for("wait_in_flight")
+        detour.hold()
+        child.wait_for("wait")
+        scenario.kill(child)
+    scenario.finish(scenario.life(*SUCCESSOR))
+    detour.release()
+    verdict = scenario.verdict(once=True)
+    assert verdict.ok, str(verdict)
