@@ -4,7 +4,6 @@ The network, and the kernel of a dead process, deliver bytes after its successor
 producer id would let the broker append them behind the successor's.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,22 +19,9 @@ LANES = 6
 SUCCESSOR = [("publish", {"count": 1_500, "rate": 3_000}), FLUSH]  # more than the five batches that a broker remembers
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[KafkaCluster]:
-    """Three brokers that can be reached by a detour."""
-    with KafkaCluster(3, detour_host="127.0.0.1") as cluster:
-        yield cluster
-
-
 @pytest.fixture
-def detour(cluster: KafkaCluster) -> Iterator[Detour]:
-    with Detour(cluster.detour_routes) as detour:
-        yield detour
-
-
-@pytest.fixture
-def scenario(cluster: KafkaCluster, tmp_path: Path) -> Scenario:
-    return Scenario(cluster, tmp_path, lanes=LANES, servers=cluster.detour_servers)
+def scenario(detoured: KafkaCluster, tmp_path: Path) -> Scenario:
+    return Scenario(detoured, tmp_path, lanes=LANES, servers=detoured.detour_servers)
 
 
 def ready(scenario: Scenario) -> Child:
