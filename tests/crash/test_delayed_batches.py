@@ -16,6 +16,7 @@ from tests.support.detour import Detour
 pytestmark = pytest.mark.timeout(240)
 
 LANES = 6
+BATCHES_BYTES = 10_000  # what is in flight in six lanes is more
 SUCCESSOR = [("publish", {"count": 1_500, "rate": 3_000}), FLUSH]  # more than the five batches that a broker remembers
 
 
@@ -32,19 +33,24 @@ def ready(scenario: Scenario) -> Child:
     return child
 
 
-def publish_and_die(scenario: Scenario, child: Child) -> None:
-    """With batches in flight."""
+def publish_and_die(scenario: Scenario, child: Child, detour: Detour, *, held: bool = True) -> None:
+    """With batches in flight that the detour has, or has carried on."""
+    carried = detour.count()
     child.tell()
     child.wait_for("wait", times=2)
+    if held:
+        detour.wait_held(BATCHES_BYTES)
+    else:
+        detour.wait_carried(carried + BATCHES_BYTES)
     scenario.kill(child)
 
 
 def test_a_batch_that_arrives_after_its_successors_is_not_appended(scenario: Scenario, detour: Detour) -> None:
     child = ready(scenario)
     detour.hold()
-    publish_and_die(scenario, child)
+    publish_and_die(scenario, child, detour)
     scenario.finish(scenario.life(*SUCCESSOR))
-    assert detour.release() > 10_000  # the batches of six lanes: else nothing was late
+    assert detour.release() >= BATCHES_BYTES
     verdict = scenario.verdict(once=True)
     assert verdict.ok, str(verdict)
 
@@ -54,10 +60,10 @@ def test_a_batch_that_arrives_in_the_middle_of_its_successors_is_not_appended(
 ) -> None:
     child = ready(scenario)
     detour.hold()
-    publish_and_die(scenario, child)
+    publish_and_die(scenario, child, detour)
     successor = scenario.life(*SUCCESSOR)
     successor.wait_for("publish")
-    assert detour.release() > 10_000
+    assert detour.release() >= BATCHES_BYTES
     scenario.finish(successor)
     verdict = scenario.verdict(once=True)
     assert verdict.ok, str(verdict)
@@ -68,8 +74,8 @@ def test_a_batch_that_arrives_after_the_death_and_before_the_successor_stands_th
 ) -> None:
     child = ready(scenario)
     detour.hold()
-    publish_and_die(scenario, child)
-    assert detour.release() > 10_000
+    publish_and_die(scenario, child, detour)
+    assert detour.release() >= BATCHES_BYTES
     scenario.finish(scenario.life(*SUCCESSOR))
     verdict = scenario.verdict(once=True)
     assert verdict.ok, str(verdict)
@@ -78,20 +84,21 @@ def test_a_batch_that_arrives_after_the_death_and_before_the_successor_stands_th
 def test_a_batch_whose_answer_is_lost_stands_there_once(scenario: Scenario, detour: Detour) -> None:
     child = ready(scenario)
     detour.deafen()
-    publish_and_die(scenario, child)
+    publish_and_die(scenario, child, detour, held=False)
     scenario.finish(scenario.life(*SUCCESSOR))
     verdict = scenario.verdict(once=True)
     assert verdict.ok, str(verdict)
 
 
 def test_what_two_dead_processes_had_sent_arrives_after_the_third(scenario: Scenario, detour: Detour) -> None:
-    for _ in range(2):
-        child = scenario.life(("publish", {"count": 600}), ("wait_in_flight", {}), ("wait", {}))
-        child.wait_for("wait_in_flight")
+    for held in (0, BATCHES_BYTES):
+        child = ready(scenario)
         detour.hold()
-        child.wait_for("wait")
+        child.tell()
+        child.wait_for("wait", times=2)
+        detour.wait_held(held + BATCHES_BYTES)
         scenario.kill(child)
     scenario.finish(scenario.life(*SUCCESSOR))
-    detour.release()
+    assert detour.release() >= 2 * BATCHES_BYTES
     verdict = scenario.verdict(once=True)
     assert verdict.ok, str(verdict)

@@ -25,6 +25,7 @@ from tests.support.suffixes import torn_suffixes
 pytestmark = pytest.mark.timeout(240)
 
 LANES = 6
+BATCHES_BYTES = 10_000  # what is in flight in six lanes is more
 MORE: list[Step] = [("publish", {"count": 600, "rate": 3_000}), FLUSH]
 EXPIRES_MS = 1_500
 LANES_FILE = Path("0", "lanes")
@@ -41,8 +42,10 @@ def die_in_flight(scenario: Scenario, detour: Detour) -> None:
     child = scenario.life(*steps, ("wait_in_flight", {}), ("wait", {}))
     child.wait_for("wait")
     detour.deafen()
+    carried = detour.count()
     child.tell()
     child.wait_for("wait", times=2)
+    detour.wait_carried(carried + BATCHES_BYTES)
     scenario.kill(child)
 
 

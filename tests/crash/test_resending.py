@@ -18,6 +18,7 @@ from tests.support.node import Node
 pytestmark = pytest.mark.timeout(240)
 
 LANES = 6
+BATCHES_BYTES = 10_000  # what is in flight in six lanes is more
 DELAYS_S = (0.0, 0.1)  # from the opening of a successor to the faults: connecting takes about so long
 
 
@@ -52,8 +53,10 @@ def test_brokers_that_die_while_batches_are_sent_again(
     child = scenario.life(*steps, ("wait", {}))
     child.wait_for("wait")
     detour.deafen()
+    carried = detour.count()
     child.tell()
     child.wait_for("wait", times=2)
+    detour.wait_carried(carried + BATCHES_BYTES)
     scenario.kill(child)
     for delay_s in DELAYS_S:
         child = scenario.life(("publish", {"count": 600, "rate": 1_000}), ("wait", {}))

@@ -8,7 +8,7 @@
 
 It stands for the network and the kernel of a dead client's machine: bytes that a client has handed over arrive late,
 and arrive although it is gone. `python -m tests.support.detour host:port=host:port …` answers each line of its stdin
-(`hold`, `deafen`, `release`, `count`) with a line of JSON, and ends with its stdin.
+(`hold`, `deafen`, `release`, `count`, `held`) with a line of JSON, and ends with its stdin.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +29,7 @@ Route = tuple[str, str]
 
 _REPOSITORY: Final = Path(__file__).parents[2]
 _BLOCK_BYTES: Final = 1 << 18
+_ARRIVED_WITHIN_S: Final = 60.0  # a kernel that retransmits waits twice as long after each attempt
 _DELIVERED_WITHIN_S: Final = 15.0  # a broker closes the connection of a dead client at once, when it is well
 
 
@@ -64,6 +66,14 @@ class Detour:
         """The answers to the present connections are lost; what they send passes."""
         self._ask("deafen")
 
+    def wait_held(self, size: int) -> None:
+        """Wait until so many bytes are held."""
+        self._wait("held", size)
+
+    def wait_carried(self, size: int) -> None:
+        """Wait until so many bytes were carried to the brokers, altogether."""
+        self._wait("count", size)
+
     def release(self) -> int:
         """Deliver what was held; returns when the brokers have closed the connections of clients that are gone.
 
@@ -74,6 +84,12 @@ class Detour:
     def count(self) -> int:
         """So many bytes were carried to the brokers so far."""
         return int(self._ask("count"))
+
+    def _wait(self, what: str, size: int) -> None:
+        give_up_at = time.monotonic() + _ARRIVED_WITHIN_S
+        while (found := int(self._ask(what))) < size:
+            assert time.monotonic() < give_up_at, f"too few bytes came here: {what}={found} expected={size}"
+            time.sleep(0.02)
 
     def _ask(self, what: str) -> Any:
         assert self._process is not None
@@ -101,6 +117,7 @@ class _Connection:
         self.gate.set()
         self.deaf = False
         self.sent = 0
+        self.held = 0
         self.ended = asyncio.Event()  # the broker has closed it
         self.orphaned = False  # the client has
         self._waiting: asyncio.Queue[bytes] = asyncio.Queue()
@@ -116,6 +133,7 @@ class _Connection:
         with contextlib.suppress(OSError):
             while block := await client.read(_BLOCK_BYTES):
                 self._waiting.put_nowait(block)
+                self.held += len(block)
         self.orphaned = True
         self._waiting.put_nowait(b"")
 
@@ -126,6 +144,7 @@ class _Connection:
                 broker.write(block)
                 await broker.drain()
                 self.sent += len(block)
+                self.held -= len(block)
             await self.gate.wait()
             broker.write_eof()
 
@@ -177,6 +196,8 @@ class _Carrier:
     async def answer(self, what: str) -> int:
         if what == "release":
             return await self._release()
+        if what == "held":
+            return sum(connection.held for connection in self._connections)
         for connection in self._connections:
             if what == "hold":
                 connection.gate.clear()
