@@ -17,6 +17,7 @@ from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.sender import Sender
 from aiorecover.delivery.session import Session
 from aiorecover.wal.checkpoint import CheckpointFile
+from aiorecover.wal.lanes import Lanes
 from aiorecover.wal.ring import Ring
 
 __all__ = ["POINTS", "arm"]
@@ -95,6 +96,27 @@ def when_written_to_the_broker(fuse: Fuse) -> None:
     AIOKafkaConnection.send = dying  # type: ignore[method-assign]
 
 
+def in_the_middle_of_the_journal(fuse: Fuse) -> None:
+    """Half of an entry stands in its place."""
+    store = Lanes.store
+
+    def dying(self: Lanes, block: int, body: bytes) -> None:
+        write = self._file.write
+
+        def half(data: bytes, offset: int) -> None:
+            write(data[: len(data) // 2], offset)
+            fuse.burn()
+            write(data, offset)
+
+        self._file.write = half  # type: ignore[method-assign]
+        try:
+            store(self, block, body)
+        finally:
+            self._file.write = write  # type: ignore[method-assign]
+
+    Lanes.store = dying  # type: ignore[method-assign]
+
+
 def in_the_middle_of_settling(fuse: Fuse) -> None:
     """Half of a batch's settle words stand in the ring."""
     settle = Ring.settle
@@ -125,6 +147,9 @@ def before_the_checkpoint_is_flushed(fuse: Fuse) -> None:
 
 POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
     "before the identity": before(Lane, "identify"),
+    "before the journal": before(Lanes, "store"),
+    "in the middle of the journal": in_the_middle_of_the_journal,
+    "after the journal": after(Lanes, "store"),
     "before the send": before(Session, "send"),
     "after the send": when_written_to_the_broker,
     "before the answer is read": before(SendProduceReqHandler, "handle_response"),
