@@ -134,9 +134,7 @@ class Verdict:
 # -- the judgement -----------------------------------------------------------------------------------------------------
 
 
-def examine(
-    cluster: Cluster, topics: Sequence[str], ledger: Ledger, *, left: int = 0, once: bool = True
-) -> Verdict:
+def examine(cluster: Cluster, topics: Sequence[str], ledger: Ledger, *, left: int = 0, once: bool = True) -> Verdict:
     """Read the topics and hold every record against what was said; the publishers are gone.
 
     Without ``once`` a record may stand there twice: where the lanes' identities could not be trusted.

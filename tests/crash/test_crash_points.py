@@ -24,7 +24,7 @@ def test_killed_at_a_point_everything_arrives_once_and_in_order(kafka: Cluster, 
         child = scenario.life(("publish", {"rate": 5_000}), crash=(point, times))
         assert child.wait_dead(_DIES_WITHIN_S), f"never reached: {point} {times} times"
         scenario.ledger.take(child)
-    verdict = scenario.verdict(once=True)
+    verdict = scenario.verdict()
     print(verdict)
     assert verdict.ok, str(verdict)
     assert verdict.kills == len(TIMES)

@@ -51,7 +51,7 @@ def test_a_batch_that_arrives_after_its_successors_is_not_appended(scenario: Sce
     publish_and_die(scenario, child, detour)
     scenario.finish(scenario.life(*SUCCESSOR))
     assert detour.release() >= BATCHES_BYTES
-    verdict = scenario.verdict(once=True)
+    verdict = scenario.verdict()
     assert verdict.ok, str(verdict)
 
 
@@ -65,7 +65,7 @@ def test_a_batch_that_arrives_in_the_middle_of_its_successors_is_not_appended(
     successor.wait_for("publish")
     assert detour.release() >= BATCHES_BYTES
     scenario.finish(successor)
-    verdict = scenario.verdict(once=True)
+    verdict = scenario.verdict()
     assert verdict.ok, str(verdict)
 
 
@@ -77,7 +77,7 @@ def test_a_batch_that_arrives_after_the_death_and_before_the_successor_stands_th
     publish_and_die(scenario, child, detour)
     assert detour.release() >= BATCHES_BYTES
     scenario.finish(scenario.life(*SUCCESSOR))
-    verdict = scenario.verdict(once=True)
+    verdict = scenario.verdict()
     assert verdict.ok, str(verdict)
 
 
@@ -86,7 +86,7 @@ def test_a_batch_whose_answer_is_lost_stands_there_once(scenario: Scenario, deto
     detour.deafen()
     publish_and_die(scenario, child, detour, held=False)
     scenario.finish(scenario.life(*SUCCESSOR))
-    verdict = scenario.verdict(once=True)
+    verdict = scenario.verdict()
     assert verdict.ok, str(verdict)
 
 
@@ -100,5 +100,5 @@ def test_what_two_dead_processes_had_sent_arrives_after_the_third(scenario: Scen
         scenario.kill(child)
     scenario.finish(scenario.life(*SUCCESSOR))
     assert detour.release() >= 2 * BATCHES_BYTES
-    verdict = scenario.verdict(once=True)
+    verdict = scenario.verdict()
     assert verdict.ok, str(verdict)

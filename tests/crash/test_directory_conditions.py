@@ -62,7 +62,7 @@ def assert_only_whole_suffixes(scenario: Scenario, verdict: Verdict) -> None:
 def test_another_boot(scenario: Scenario, detour: Detour) -> None:
     die_in_flight(scenario, detour)
     scenario.finish(scenario.life(*MORE, boot_id="another"))
-    assert_only_whole_suffixes(scenario, scenario.verdict(boot_id="another"))
+    assert_only_whole_suffixes(scenario, scenario.verdict(boot_id="another", once=False))
 
 
 @pytest.mark.parametrize("damage", ["flipped", "zeroed", "cut", "removed", "garbage"])
@@ -85,7 +85,7 @@ def test_damaged_lanes(scenario: Scenario, detour: Detour, damage: str) -> None:
     else:
         path.write_bytes(data)  # the same inode: nothing but the bytes tells
     scenario.finish(scenario.life(*MORE))
-    assert_only_whole_suffixes(scenario, scenario.verdict())
+    assert_only_whole_suffixes(scenario, scenario.verdict(once=False))
 
 
 @pytest.mark.parametrize("inode", ["another", "the same"])
@@ -181,7 +181,7 @@ def test_an_identity_that_the_broker_forgot_between_two_lives(forgotten: tuple[S
     die_in_flight(scenario, detour)
     forget()
     scenario.finish(scenario.life(*MORE))
-    assert_only_whole_suffixes(scenario, scenario.verdict())
+    assert_only_whole_suffixes(scenario, scenario.verdict(once=False))
 
 
 def test_an_identity_that_the_broker_forgot_while_its_lane_had_nothing_to_send(
@@ -196,6 +196,6 @@ def test_an_identity_that_the_broker_forgot_while_its_lane_had_nothing_to_send(
     scenario.finish(child)
     forget()
     scenario.finish(scenario.life(*MORE))
-    verdict = scenario.verdict(once=True)
+    verdict = scenario.verdict()
     print(verdict)
     assert verdict.ok, str(verdict)

@@ -73,7 +73,7 @@ def test_what_the_kernel_delivers_for_a_dead_process_is_not_appended_behind_its_
     namespace.mend()
     detour.wait_carried(before + BATCHES_BYTES)  # else nothing was delayed
     detour.release()
-    verdict = scenario.verdict(once=True, servers=outside, prefix=())
+    verdict = scenario.verdict(servers=outside, prefix=())
     assert verdict.ok, str(verdict)
 
 
@@ -86,5 +86,5 @@ def test_a_restart_while_packets_are_dropped_and_the_network_coming_back_under_i
     time.sleep(1)
     namespace.mend()
     scenario.finish(successor)
-    verdict = scenario.verdict(once=True)
+    verdict = scenario.verdict()
     assert verdict.ok, str(verdict)

@@ -64,6 +64,6 @@ def test_brokers_that_die_while_batches_are_sent_again(
         time.sleep(delay_s)
         fault(detoured, scenario.topic)
         scenario.kill(child)
-    verdict = scenario.verdict(once=True)
+    verdict = scenario.verdict()
     print(verdict)
     assert verdict.ok, str(verdict)

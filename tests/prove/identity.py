@@ -2,7 +2,8 @@
 
 Three real brokers, replication 3, two in sync. A publisher of twelve lanes dies again and again: at random moments and
 at chosen points of the library (`tests.crash.crash_points`). Meanwhile the brokers are frozen, killed, killed all at
-once and rolled, with batches in flight and in the middle of being sent again. At last everything is read back with a
+once and rolled, with batches in flight and in the middle of being sent again; and the network holds back what is on its
+way, so that the bytes of a dead process arrive when its successor has sent. At last everything is read back with a
 plain consumer and judged by record id: missing 0, repeated 0, out of order 0.
 
 A run consists of rounds of 25 cycles, each with a directory, topics and a seed of its own: round r has the seed
@@ -19,21 +20,23 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from tests.crash.broker_faults import HARD, BrokerFaults
+from tests.crash.broker_faults import HARD, BrokerFaults, LateNetwork
 from tests.crash.cycles import run_cycles
 from tests.crash.judgement import Verdict
 from tests.crash.lives import ChildFailedError
-from tests.support.broker import BrokerUnavailableError, Cluster, choose_cluster
+from tests.support.broker import BrokerUnavailableError, KafkaCluster
+from tests.support.detour import Detour
 from tests.support.jars import JarsError
 
 __all__ = ["main", "prove"]
 
 ROUND = 25  # cycles: half a million records, which the judgement holds in memory
 _BROKERS = 3
-_LIFE_S = 4.0  # long enough for a life to begin under one fault and to die under another
+_LIFE_S = 2.5  # long enough for a life to begin under one fault and to die under another
 _PEACE_S = 1.5
 
 
@@ -45,18 +48,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     seed: int = secrets.randbelow(1_000_000) if options.seed is None else options.seed
     try:
-        with choose_cluster(_BROKERS) as cluster:
+        with KafkaCluster(_BROKERS, detour_host="127.0.0.1") as cluster:
             print(f"broker: {cluster.description}", flush=True)
-            if not cluster.can_kill:
-                print("this needs brokers that can be killed: unset the cluster, install java", file=sys.stderr)
-                return 2
             return prove(cluster, seed, options.count)
     except (BrokerUnavailableError, JarsError) as error:
         print(f"broker: {error}", file=sys.stderr)
         return 2
 
 
-def prove(cluster: Cluster, seed: int, cycles: int) -> int:
+def prove(cluster: KafkaCluster, seed: int, cycles: int) -> int:
     """Go through the rounds; the exit status."""
     began = time.monotonic()
     verdicts: list[Verdict] = []
@@ -73,28 +73,30 @@ def prove(cluster: Cluster, seed: int, cycles: int) -> int:
     return 0
 
 
-def _round(cluster: Cluster, seed: int, count: int, faults: Counter[str]) -> Verdict | None:
+def _round(cluster: KafkaCluster, seed: int, count: int, faults: Counter[str]) -> Verdict | None:
     """One directory, its kills and its judgement; None when a process did not do what it was told."""
     directory = Path(tempfile.mkdtemp(prefix=f"aiorecover-identity-{seed}-"))
-    broken = BrokerFaults(cluster, seed, HARD, longest_peace_s=_PEACE_S)
-    try:
-        verdict = run_cycles(
-            cluster,
-            count,
-            seed,
-            directory,
-            name="identity",
-            meanwhile=broken,
-            longest_life_s=_LIFE_S,
-            crash_points=True,
-            once=True,
-            report=lambda line: print(f"  {line}", flush=True),
-        )
-    except ChildFailedError as error:
-        print(f"NOT OK: {error}\nkept: {directory}", flush=True)
-        return None
-    faults += broken.done
-    print(f"{verdict} brokers: {broken}", flush=True)
+    with Detour(cluster.detour_routes) as detour:
+        broken = BrokerFaults(cluster, seed, HARD, longest_peace_s=_PEACE_S)
+        late = LateNetwork(detour, seed, longest_peace_s=_PEACE_S)
+        try:
+            verdict = run_cycles(
+                cluster,
+                count,
+                seed,
+                directory,
+                name="identity",
+                servers=cluster.detour_servers,
+                meanwhile=_both(broken, late),
+                longest_life_s=_LIFE_S,
+                crash_points=True,
+                report=lambda line: print(f"  {line}", flush=True),
+            )
+        except ChildFailedError as error:
+            print(f"NOT OK: {error}\nkept: {directory}", flush=True)
+            return None
+    faults += broken.done + late.done
+    print(f"{verdict} brokers: {broken} network: {late}", flush=True)
     if verdict.ok:
         shutil.rmtree(directory)
     else:
@@ -102,13 +104,19 @@ def _round(cluster: Cluster, seed: int, count: int, faults: Counter[str]) -> Ver
     return verdict
 
 
+@contextmanager
+def _both(broken: BrokerFaults, late: LateNetwork) -> Iterator[None]:
+    with broken, late:
+        yield
+
+
 def _summary(verdicts: Sequence[Verdict], faults: Counter[str], seed: int, seconds: float) -> str:
     def total(name: str) -> int:
         return sum(getattr(verdict, name) for verdict in verdicts)
 
-    done = " ".join(f"{kind.replace(' ', '_')}={faults[kind]}" for kind in HARD)
+    done = " ".join(f"{kind.replace(' ', '_')}={times}" for kind, times in sorted(faults.items()))
     return (
-        f"proved: seed={seed} lives={total('lives')} kills={total('kills')} accepted={total('accepted')} "
-        f"delivered={total('delivered')} missing=0 repeated={total('repeated')} out_of_order=0 altered=0 "
-        f"untold={total('untold')} brokers: {done} seconds={seconds:.0f}"
+        f"proved: seed={seed} lives={total('lives')} kills={total('kills')} resumed={total('resumed')} "
+        f"accepted={total('accepted')} delivered={total('delivered')} missing=0 repeated={total('repeated')} "
+        f"out_of_order=0 altered=0 untold={total('untold')} faults: {done} seconds={seconds:.0f}"
     )
