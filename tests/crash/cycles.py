@@ -49,8 +49,8 @@ def run_cycles(
 
     What the seed decides is repeated with it (load, options, moments); what the machine decides is not. `directory`
     takes the write-ahead log and the children's log; `servers` are what the lives connect to, the cluster's own by
-    default. `meanwhile` is entered for the cycles and left before the rest is delivered: brokers that fail on their
-    own. A life that publishes is killed within `longest_life_s`. With `crash_points` some lives kill themselves at one of
+    default. `meanwhile` is entered for the cycles and left before the rest is delivered: what fails in these. A life
+    that publishes is killed within `longest_life_s`. With `crash_points` some lives kill themselves at one of
     `tests.crash.crash_points`.
     """
     rng = random.Random(seed)
