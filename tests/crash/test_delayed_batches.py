@@ -16,7 +16,7 @@ from tests.support.detour import Detour
 pytestmark = pytest.mark.timeout(240)
 
 LANES = 6
-BATCHES_BYTES = 10_000  # what is in flight in six lanes is more
+BATCHES_BYTES = 3_000  # what is in flight in six lanes is more
 SUCCESSOR = [("publish", {"count": 1_500, "rate": 3_000}), FLUSH]  # more than the five batches that a broker remembers
 
 

@@ -25,7 +25,7 @@ from tests.support.suffixes import torn_suffixes
 pytestmark = pytest.mark.timeout(240)
 
 LANES = 6
-BATCHES_BYTES = 10_000  # what is in flight in six lanes is more
+BATCHES_BYTES = 3_000  # what is in flight in six lanes is more
 MORE: list[Step] = [("publish", {"count": 600, "rate": 3_000}), FLUSH]
 EXPIRES_MS = 1_500
 LANES_FILE = Path("0", "lanes")

@@ -18,7 +18,7 @@ from tests.support.namespace import Namespace, why_impossible
 pytestmark = pytest.mark.timeout(240)
 
 LANES = 6
-BATCHES_BYTES = 10_000  # what is in flight in six lanes is more
+BATCHES_BYTES = 3_000  # what is in flight in six lanes is more
 SUCCESSOR = [("publish", {"count": 1_500, "rate": 3_000}), FLUSH]
 _HANDED_OVER_S = 0.5  # from the beginning of a flight until the kernel has it
 

@@ -18,7 +18,7 @@ from tests.support.node import Node
 pytestmark = pytest.mark.timeout(240)
 
 LANES = 6
-BATCHES_BYTES = 10_000  # what is in flight in six lanes is more
+BATCHES_BYTES = 3_000  # what is in flight in six lanes is more
 DELAYS_S = (0.0, 0.1)  # from the opening of a successor to the faults: connecting takes about so long
 
 
