@@ -15,7 +15,7 @@ has to be read.)
     group   ordinal u64 · ring u16 (0 main, 1 retry) · zero u16 · frames u32 · a place u32 for each
 
 An opening asks two things of each entry. Whether it is to be trusted (`doubt_of`): only then its identity may be used
-again. And whether it is spent: all its records are settled, and it only says which sequence comes next. The lane of an
+again. And whether it is spent: all its records are settled, and there is nothing to send again. The lane of an
 entry in doubt begins with a fresh identity, and its records are delivered as any others: those that were in flight may
 appear twice.
 """
@@ -26,7 +26,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from aiorecover.delivery.lane import SEQUENCE_MODULUS, Identity
+from aiorecover.delivery.lane import Identity
 
 MAIN, RETRY = 0, 1
 
@@ -75,11 +75,6 @@ class Entry:
     def lane(self) -> tuple[str, int]:
         """Topic and partition."""
         return self.topic, self.partition
-
-    @property
-    def next_sequence(self) -> int:
-        """What the next batch of the lane begins with."""
-        return (self.base_sequence + self.count) % SEQUENCE_MODULUS
 
 
 def encode(entry: Entry) -> bytes:

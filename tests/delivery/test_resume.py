@@ -107,13 +107,12 @@ def test_a_batch_whose_settling_was_interrupted_is_claimed_as_a_whole(settled: i
     assert waiting(last) == list(range(16, 21))
 
 
-def test_a_batch_that_is_settled_is_spent_and_gives_the_next_sequence() -> None:
+def test_a_batch_that_is_settled_is_spent() -> None:
     before = scene()
     before.opened.settle(before.entries)
     following = before.dies()
     (resumed,) = taken(following).lanes
     assert resumed.frames == []
-    assert resumed.entry.next_sequence == 50
     assert waiting(following) == list(range(16, 21))
 
 
