@@ -9,6 +9,7 @@ from typing import Any
 
 from aiorecover.delivery import resume
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.delivery import Delivery
 from aiorecover.delivery.journal import Doubt
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import Identity, Lane
@@ -124,9 +125,19 @@ def write_down_after_the_send() -> None:
     _put(Sender, "_settle", enter_and_settle)
 
 
-def trust_every_entry() -> None:
-    """Against the journal's doubts: whoever stored an entry, and whenever, its identity is used again."""
+def go_on_from_every_entry() -> None:
+    """Against the journal's doubts: whoever stored an entry, and whenever, the lane goes on from its sequence."""
+    start = Delivery.start
+
+    def go_on(self: Delivery) -> None:
+        start(self)
+        for resumed in self._taken.lanes:
+            entry = resumed.entry
+            lane = self.router.resumed(*entry.lane)
+            lane.identity, lane.sequence = entry.identity, entry.base_sequence + entry.count
+
     _put(resume, "doubt_of", lambda *_, **__: None)
+    _put(Delivery, "start", go_on)
 
 
 def forget_what_was_in_flight() -> None:
@@ -145,7 +156,7 @@ FAULTS: dict[str, Callable[[], None]] = {
         send_the_newest_batch_first,
         stand_still_in_the_sequence,
         write_down_after_the_send,
-        trust_every_entry,
+        go_on_from_every_entry,
         forget_what_was_in_flight,
     )
 }

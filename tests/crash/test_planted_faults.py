@@ -147,7 +147,7 @@ def a_copied_directory(scenario: Scenario, fault: str | None) -> Verdict:
     """
     scenario.finish(scenario.life(("publish", {"count": 1}), FLUSH))
     copied = scenario.copy()
-    scenario.finish(scenario.life(("publish", {"count": 1}), FLUSH))
+    scenario.finish(scenario.life(("publish", {"count": 1}), FLUSH, fault=fault))
     scenario.use(copied)
     for _ in range(2):
         scenario.finish(scenario.life(fault=fault))
@@ -164,7 +164,7 @@ SCENARIOS: dict[str, tuple[Callable[[Scenario, str | None], Verdict], str]] = {
     "send_the_newest_batch_first": (many_batches_of_one_lane, "out_of_order"),
     "stand_still_in_the_sequence": (batches_of_one_record_each, "missing"),
     "write_down_after_the_send": (in_flight_when_the_publisher_dies, "repeats"),
-    "trust_every_entry": (a_copied_directory, "missing"),
+    "go_on_from_every_entry": (a_copied_directory, "missing"),
     "forget_what_was_in_flight": (in_flight_when_the_publisher_dies, "repeats"),
 }
 
