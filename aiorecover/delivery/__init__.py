@@ -21,11 +21,13 @@ Journal
     holds at most 4,096 words of these. An entry is overwritten only when its batch is settled, was refused with nothing
     possibly persisted, or its lane took a fresh identity; a batch that cannot be written down is not sent.
 
-    The next process goes through the entries before anything is read (`resume`). One that can be trusted goes on: if
-    all its records are settled it is spent, and gives the lane's next sequence; if not, its frames are claimed and sent
-    again as the very same batch, before all else of the lane, whatever partitions, batch size or compression there are
-    today. The broker answers a repeat if it had come through, and no late batch of the dead process can be appended
-    behind it: exactly once across the death of the process, without transactions.
+    The next process goes through the entries before anything is read (`resume`). If all records of one are settled it
+    is spent. If not, and it can be trusted, its frames are claimed and sent again as the very same batch, before all
+    else of the lane, whatever partitions, batch size or compression there are today. The broker answers a repeat if it
+    had come through, and no late batch of the dead process can be appended behind it: exactly once across the death of
+    the process, without transactions. What follows goes under the new session's identity: a directory that was restored
+    from a copy, inodes and all, would else use sequences again under which the broker knows other batches, and lose
+    its records to that.
 
     A batch in flight whose slot is moved to the retry ring is written down once more with its copies, before the
     checkpoint that makes the move (`Journal.repoint`): the next process takes those frames of the two that count.

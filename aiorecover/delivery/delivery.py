@@ -96,7 +96,7 @@ class Delivery:
         for resumed in self._taken.lanes:
             entry = resumed.entry
             lane = self.router.resumed(*entry.lane)
-            lane.resume(entry.identity, entry.next_sequence, entry.offset, resumed.block)
+            lane.resume(entry.offset, resumed.block)
             if resumed.frames:
                 lane.hold(entry.count)
                 held.append((lane, resumed))

@@ -20,7 +20,7 @@ where the frames are if it was made, and where if it was not. Which of them coun
 move that was not made are void, originals of one that was are recycled.
 
 An opening asks two things of each entry. Whether it is to be trusted (`doubt_of`): only then its identity may be used
-again. And whether it is spent: all its records are settled, and it only says which sequence comes next. The lane of an
+again. And whether it is spent: all its records are settled, and there is nothing to send again. The lane of an
 entry in doubt begins with a fresh identity, and its records are delivered as any others: those that were in flight may
 appear twice.
 """
@@ -31,7 +31,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from aiorecover.delivery.lane import SEQUENCE_MODULUS, Identity
+from aiorecover.delivery.lane import Identity
 
 MAIN, RETRY = 0, 1
 
@@ -85,11 +85,6 @@ class Entry:
         """Whether both say the same of one batch, but that a part of it stands in the retry ring in one of them."""
         copied = any(group.ring == RETRY for group in (*self.groups, *other.groups))
         return copied and replace(self, groups=other.groups, at_ms=other.at_ms) == other
-
-    @property
-    def next_sequence(self) -> int:
-        """What the next batch of the lane begins with."""
-        return (self.base_sequence + self.count) % SEQUENCE_MODULUS
 
 
 def encode(entry: Entry) -> bytes:

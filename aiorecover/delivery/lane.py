@@ -103,10 +103,12 @@ class Lane:
         self.in_flight = self.ready.popleft()
         return self.in_flight
 
-    def resume(self, identity: Identity, sequence: int, offset: int, block: int) -> None:
-        """Go on where the last process stood."""
-        self.identity = identity
-        self.sequence = sequence
+    def resume(self, offset: int, block: int) -> None:
+        """Go on where the last process stood, but not as what it was: only a batch in flight keeps its identity.
+
+        Sequences go on from an entry only if nobody has used them since, and a directory that was restored from a
+        copy of it does not know: the broker would take new batches for those that it has under the same numbers.
+        """
         self.offset = offset
         self.block = block
 

@@ -30,7 +30,7 @@ Frames = list[tuple[Ring, Slot, list[int]]]
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A lane whose identity goes on. ``frames``: of the batch that is in flight; empty when the entry is spent."""
+    """A lane that goes on. ``frames``: of the batch that is in flight; empty when the entry is spent."""
 
     block: int
     entry: Entry

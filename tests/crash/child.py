@@ -34,7 +34,7 @@ import uvloop
 
 from aiorecover import ClosedError, Receipt, RecoverableProducer
 from aiorecover.testing.mock_cluster_process import die_with_parent
-from tests.crash import planted
+from tests.crash import crash_points, planted
 
 __all__ = ["Task", "digest", "main"]
 
@@ -62,12 +62,16 @@ class Task:
     steps: list[tuple[str, dict[str, Any]]]
     options: dict[str, Any] = field(default_factory=dict)
     uniform: bool = False
-    """Equal records of one lane instead of mixed ones."""
+    """Equal records that take turns in the lanes of one topic, instead of mixed ones."""
     group: int = 16
     """So many accepted records are told by one system call."""
     uvloop: bool = False
     fault: str | None = None
     """Which fault to plant, see `tests.crash.planted`."""
+    crash: tuple[str, int] | None = None
+    """At which point, when it is reached for which time, the process kills itself, see `tests.crash.crash_points`."""
+    boot_id: str | None = None
+    """What the machine says about its boot, instead of the truth."""
 
 
 class Record(NamedTuple):
@@ -114,7 +118,7 @@ def records(task: Task) -> Iterator[Record]:
     rng = random.Random(f"{task.seed}/{task.life}")
     if task.uniform:
         for number in itertools.count():
-            yield Record(0, "key", b"%06d.%08d:%b" % (task.life, number, b"x" * 100), 0)
+            yield Record(0, "key", b"%06d.%08d:%b" % (task.life, number, b"x" * 100), number % task.partitions)
     noise = rng.randbytes(_NOISE_BYTES)
     shapes = [_shape(rng, task) for _ in range(_SHAPES)]
     for number, (topic, key, partition, size) in enumerate(itertools.cycle(shapes)):
@@ -261,6 +265,10 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if task.fault is not None:
         planted.plant(task.fault)
+    if task.crash is not None:
+        crash_points.arm(*task.crash)
+    if task.boot_id is not None:
+        planted.boot(task.boot_id)
     producer = RecoverableProducer(task.wal_dir, bootstrap_servers=task.bootstrap_servers, **task.options)
     life = Life(task, producer, Report(task.report_fd, task.group))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop if task.uvloop else None) as runner:

@@ -8,13 +8,14 @@ left, and judges (`tests.crash.judgement`).
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tests.crash.child import Task
+from tests.crash.crash_points import POINTS
 from tests.crash.judgement import Ledger, Verdict, examine
 from tests.crash.lives import Child
 from tests.support.broker import Cluster
@@ -24,6 +25,10 @@ __all__ = ["run_cycles"]
 TOPICS = 3
 PARTITIONS = 4
 _DRAIN_WITHIN_S = 300.0
+_START_S = 1.0  # until a life publishes
+ENDS = {"opening": 25, "publishing": 55, "stopping": 15, "stopped": 5}
+"""How lives end, with weights: killed while they open, publish or stop, or not killed at all."""
+SELF_KILL = {"crash point": 50}
 _LOUD = (" ERROR aiorecover", " ERROR asyncio", " CRITICAL ", "Traceback (most recent call last)")
 
 
@@ -34,15 +39,19 @@ def run_cycles(
     directory: Path,
     *,
     name: str = "cycles",
+    servers: str = "",
     meanwhile: AbstractContextManager[Any] | None = None,
     longest_life_s: float = 1.2,
+    crash_points: bool = False,
     report: Callable[[str], None] = lambda _: None,
 ) -> Verdict:
     """Kill `cycles` lives of one publisher, let another one deliver the rest, and judge.
 
     What the seed decides is repeated with it (load, options, moments); what the machine decides is not. `directory`
-    takes the write-ahead log and the children's log. `meanwhile` is entered for the cycles and left before the rest
-    is delivered: brokers that fail on their own. A life that publishes is killed within `longest_life_s`.
+    takes the write-ahead log and the children's log; `servers` are what the lives connect to, the cluster's own by
+    default. `meanwhile` is entered for the cycles and left before the rest is delivered: what fails in these. A life
+    that publishes is killed within `longest_life_s`. With `crash_points` some lives kill themselves at one of
+    `tests.crash.crash_points`.
     """
     rng = random.Random(seed)
     topics = [f"{name}-{seed}-{number}-{os.urandom(3).hex()}" for number in range(TOPICS)]
@@ -51,10 +60,11 @@ def run_cycles(
     ledger = Ledger()
     log = directory / "children.log"
     shared = {"slot_bytes": rng.choice([1 << 14, 1 << 16, 1 << 20])}
+    ends = {**ENDS, **(SELF_KILL if crash_points else {})}
     base = Task(
         parent_pid=0,
         report_fd=-1,
-        bootstrap_servers=cluster.bootstrap_servers,
+        bootstrap_servers=servers or cluster.bootstrap_servers,
         wal_dir=str(directory / "wal"),
         topics=topics,
         partitions=PARTITIONS,
@@ -64,7 +74,7 @@ def run_cycles(
     )
     with meanwhile or nullcontext():
         for cycle in range(1, cycles + 1):
-            child, how = _one_cycle(rng, base, cycle, shared, log, longest_life_s)
+            child, how = _one_cycle(rng, base, cycle, shared, ends, log, longest_life_s)
             ledger.take(child)
             report(f"seed={seed} cycle={cycle}/{cycles} {how} accepted={sum(map(len, ledger.accepted.values()))}")
     drain = [("flush", {"timeout_ms": int(_DRAIN_WITHIN_S * 1000)})]
@@ -77,10 +87,16 @@ def run_cycles(
 
 
 def _one_cycle(
-    rng: random.Random, base: Task, cycle: int, shared: dict[str, Any], log: Path, longest_life_s: float
+    rng: random.Random,
+    base: Task,
+    cycle: int,
+    shared: dict[str, Any],
+    ends: Mapping[str, int],
+    log: Path,
+    longest_life_s: float,
 ) -> tuple[Child, str]:
     """One life and its end; how it ended, for people."""
-    end = rng.choices(["opening", "publishing", "stopping", "stopped"], [25, 55, 15, 5])[0]
+    end = rng.choices([*ends], [*ends.values()])[0]
     options = _options(rng, shared)
     publishers = rng.choice([4, 16]) if options["fsync"] == "always" else rng.choice([1, 1, 3])
     rate = rng.choices([0, 20_000, 2_000, 100], [2, 5, 3, 1])[0]
@@ -90,7 +106,7 @@ def _one_cycle(
     if rate == 0:
         load["count"] = rng.randrange(1_000, 30_000)
     steps = [("publish", load)]
-    if end in {"opening", "publishing"}:
+    if end in {"opening", "publishing", "crash point"}:
         steps.append(("wait", {}))  # a load that is over waits for its kill
     task = _with(
         base,
@@ -99,11 +115,15 @@ def _one_cycle(
         options=options,
         group=rng.choice([1, 8, 64]),
         uvloop=rng.random() < 0.5,
+        crash=(rng.choice([*POINTS]), rng.choice([1, 2, 5, 20])) if end == "crash point" else None,
     )
     child = Child(task, log)
     if end == "stopped":
         child.finish()
         return child, end
+    if end == "crash point":
+        reached = child.wait_dead(longest_life_s + _START_S)
+        return child, f"{task.crash}{'' if reached else ' not reached'}"
     child.wait_for({"opening": "starting", "publishing": "opened", "stopping": "stopping"}[end])
     longest = {"opening": 0.06, "publishing": longest_life_s, "stopping": 0.05}[end]
     pause = rng.uniform(0.0, longest)

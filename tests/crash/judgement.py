@@ -5,7 +5,7 @@ judges. To what `tests.support.oracle` finds (missing, altered, out of order wit
 repeated, whatever was killed, and what only a history of lives can tell: ids that nobody can have been given.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -88,7 +88,7 @@ class Verdict:
     missing: list[str]
     repeated: int
     repeats: list[str]
-    """Which, and how often."""
+    """Which, and where."""
     out_of_order: list[str]
     altered: list[str]
     untold: int
@@ -134,8 +134,11 @@ class Verdict:
 # -- the judgement -----------------------------------------------------------------------------------------------------
 
 
-def examine(cluster: Cluster, topics: Sequence[str], ledger: Ledger, *, left: int = 0) -> Verdict:
-    """Read the topics and hold every record against what was said; the publishers are gone."""
+def examine(cluster: Cluster, topics: Sequence[str], ledger: Ledger, *, left: int = 0, once: bool = True) -> Verdict:
+    """Read the topics and hold every record against what was said; the publishers are gone.
+
+    Without ``once`` a record may stand there twice: where the lanes' identities could not be trusted.
+    """
     verdicts: list[oracle.Verdict] = []
     repeats: list[str] = []
     phantoms: list[str] = []
@@ -147,7 +150,7 @@ def examine(cluster: Cluster, topics: Sequence[str], ledger: Ledger, *, left: in
         verdict = judge(ledger.accepted[number], consumed, whole_lanes=True)
         verdicts.append(verdict)
         phantoms += [name for name in verdict.foreign if not _may_be_untold(name, ledger)]
-        repeats += _repeats(consumed)
+        repeats += _repeats(topic, consumed) if once else []
     return Verdict(
         accepted=sum(verdict.accepted for verdict in verdicts),
         delivered=sum(verdict.delivered for verdict in verdicts),
@@ -184,14 +187,17 @@ def _may_be_untold(name: str, ledger: Ledger) -> bool:
     return epoch in ledger.untold and last < sequence <= last + ledger.untold[epoch]
 
 
-def _repeats(consumed: Sequence[Consumed]) -> list[str]:
-    """Records that stand there more than once: no kill explains that.
+def _repeats(topic: str, consumed: Sequence[Consumed]) -> list[str]:
+    """Records that stand there more than once, each with all its places: no kill explains that.
 
     A process sends a batch again only as the very same batch, and so does the next one with what was in flight: the
     broker recognises it.
     """
-    appearances = Counter(record.record_id for record in consumed)
-    return [f"{name} stands there {times} times" for name, times in appearances.items() if times > 1]
+    places: dict[str, list[str]] = defaultdict(list)
+    for record in consumed:
+        if record.record_id is not None:
+            places[record.record_id].append(f"{record.partition}@{record.offset}")
+    return [f"{name} at {', '.join(found)} of {topic}" for name, found in places.items() if len(found) > 1]
 
 
 def _position(name: str) -> Position | None:

@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -30,8 +31,11 @@ class ChildFailedError(AssertionError):
 class Child:
     """One life of the publishing process. What it reports is read at once, so that it never waits for us."""
 
-    def __init__(self, task: Task, log: Path) -> None:
-        """Start it; `report_fd` and `parent_pid` of the task are filled in here."""
+    def __init__(self, task: Task, log: Path, prefix: Sequence[str] = ()) -> None:
+        """Start it; `report_fd` and `parent_pid` of the task are filled in here.
+
+        ``prefix``: a command that becomes the process that is given to it (`nsenter …`).
+        """
         read_end, write_end = os.pipe()
         fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         task = Task(**{**asdict(task), "report_fd": write_end, "parent_pid": os.getpid()})
@@ -44,7 +48,7 @@ class Child:
         self._reports = bytearray()
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.crash.child", json.dumps(asdict(task))],
+                [*prefix, sys.executable, "-m", "tests.crash.child", json.dumps(asdict(task))],
                 cwd=_REPOSITORY,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -80,6 +84,19 @@ class Child:
         self.killed = True
         self._process.kill()
         self._reap(_STOP_WITHIN_S)
+
+    def wait_dead(self, timeout_s: float) -> bool:
+        """Wait for it to kill itself (`Task.crash`), but not longer; kill it then. Whether it did."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return False
+        self.killed = True
+        self._reap(_STOP_WITHIN_S)
+        if self._process.returncode != -signal.SIGKILL:
+            raise self._failure(f"the child ended with status {self._process.returncode}, not by its own kill")
+        return True
 
     def finish(self, timeout_s: float = _STOP_WITHIN_S) -> dict[str, Any]:
         """Let it come to its end by itself; its last statistics, and what was `left`."""

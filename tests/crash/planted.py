@@ -9,6 +9,7 @@ from typing import Any
 
 from aiorecover.delivery import resume
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.delivery import Delivery
 from aiorecover.delivery.journal import Doubt
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import Identity, Lane
@@ -19,6 +20,7 @@ from aiorecover.wal.recovery import Plan, plan
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
+from aiorecover.wal.storage import FileSystem
 
 __all__ = ["FAULTS", "plant"]
 
@@ -123,9 +125,19 @@ def write_down_after_the_send() -> None:
     _put(Sender, "_settle", enter_and_settle)
 
 
-def trust_every_entry() -> None:
-    """Against the journal's doubts: whoever stored an entry, and whenever, its identity is used again."""
+def go_on_from_every_entry() -> None:
+    """Against the journal's doubts: whoever stored an entry, and whenever, the lane goes on from its sequence."""
+    start = Delivery.start
+
+    def go_on(self: Delivery) -> None:
+        start(self)
+        for resumed in self._taken.lanes:
+            entry = resumed.entry
+            lane = self.router.resumed(*entry.lane)
+            lane.identity, lane.sequence = entry.identity, entry.base_sequence + entry.count
+
     _put(resume, "doubt_of", lambda *_, **__: None)
+    _put(Delivery, "start", go_on)
 
 
 def forget_what_was_in_flight() -> None:
@@ -144,7 +156,7 @@ FAULTS: dict[str, Callable[[], None]] = {
         send_the_newest_batch_first,
         stand_still_in_the_sequence,
         write_down_after_the_send,
-        trust_every_entry,
+        go_on_from_every_entry,
         forget_what_was_in_flight,
     )
 }
@@ -154,6 +166,11 @@ def _put(owner: Any, name: str, broken: Any) -> None:
     """Replace what is there: a fault that finds no place any more must be told, not planted into nothing."""
     assert hasattr(owner, name), f"nothing to break, the library has changed: {owner=} {name=}"
     setattr(owner, name, broken)
+
+
+def boot(boot_id: str) -> None:
+    """Make the library believe that the machine was started anew: no fault, but a condition."""
+    _put(FileSystem, "boot_id", lambda _: boot_id)
 
 
 def plant(fault: str) -> None:

@@ -106,11 +106,6 @@ def test_the_largest_batch_fits_its_place(per_slot: int) -> None:
     assert len(encode(entry_of(*counts, topic="t" * 249))) <= BODY_MOST
 
 
-def test_the_next_sequence_wraps_as_kafka_s_do() -> None:
-    assert entry_of(5, base=10).next_sequence == 15
-    assert entry_of(5, base=SEQUENCE_MODULUS - 2).next_sequence == 3
-
-
 # -- trusted or not --------------------------------------------------------------------------------------------------
 
 NOW = 10 * IDENTITY_LIFE_MS

@@ -215,7 +215,7 @@ def test_whoever_waits_for_a_halted_lane_is_told_where_and_why() -> None:
 
 def test_a_lane_sends_nothing_before_what_was_in_flight_is_built_again() -> None:
     lane = lane_with(2)
-    lane.resume(Identity(9, 3), 50, 120, 4)
+    lane.resume(120, 4)
     lane.hold(3)
     assert lane.next() is None
     assert lane.added == 5
@@ -223,12 +223,14 @@ def test_a_lane_sends_nothing_before_what_was_in_flight_is_built_again() -> None
     resumed.identify(9, 3, 47)
     lane.release(resumed)
     assert lane.next() is resumed
+    lane.identify(resumed, FRESH)
+    assert resumed.identity == (9, 3, 47)
     lane.acknowledged(118)
     assert (lane.settled, lane.offset) == (3, 120)
     following = lane.next()
     assert following is not None
     lane.identify(following, FRESH)
-    assert following.identity == (9, 3, 50)
+    assert following.identity == (FRESH.producer_id, FRESH.epoch, 0)
 
 
 def test_the_offset_of_an_acknowledgement_that_does_not_tell_is_not_taken_over() -> None:
@@ -241,7 +243,8 @@ def test_the_offset_of_an_acknowledgement_that_does_not_tell_is_not_taken_over()
 
 def test_a_lane_that_begins_anew_takes_the_next_epoch_for_its_next_batch() -> None:
     lane = lane_with()
-    lane.resume(Identity(9, 3), 50, 120, 4)
+    lane.identity = Identity(9, 3)
+    lane.sequence = 50
     lane.begin_anew()
     assert bases(lane, [2, 2]) == [0, 2]
     assert lane.identity == Identity(9, 4)

@@ -11,79 +11,26 @@ Exit status: 0 proved, 1 a promise was broken or a process failed (the directory
 """
 
 import argparse
-import random
 import secrets
 import shutil
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from tests.crash.broker_faults import BrokerFaults
 from tests.crash.cycles import run_cycles
 from tests.crash.judgement import Verdict
 from tests.crash.lives import ChildFailedError
 from tests.support.broker import BrokerUnavailableError, Cluster, choose_cluster
 from tests.support.jars import JarsError
 
-__all__ = ["BrokerFaults", "main"]
+__all__ = ["main"]
 
 ROUND = 25  # cycles: half a million records, which the judgement holds in memory
 _LIFE_S = 1.2
 _LIFE_WITH_FAULTS_S = 6.0  # as long as an outage and what follows it
-_LONGEST_PEACE_S = 4.0
-_LONGEST_PAUSE_S = 4.0  # above the brokers' session time-out: leaders move
-_LONGEST_OUTAGE_S = 2.0
-
-
-class BrokerFaults:
-    """Pauses and kills one broker after the other, as the seed says, until it is left; then all are whole again."""
-
-    def __init__(self, cluster: Cluster, seed: int) -> None:
-        self.pauses = 0
-        self.kills = 0
-        self._cluster = cluster
-        self._rng = random.Random(f"faults {seed}")
-        self._over = threading.Event()
-        self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="broker-faults", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._over.set()
-        self._thread.join()
-        self._cluster.heal()
-        if self._failure is not None and error is None:
-            raise self._failure
-
-    def _run(self) -> None:
-        try:
-            while not self._over.wait(self._rng.uniform(0.0, _LONGEST_PEACE_S)):
-                self._one()
-        except Exception as error:  # noqa: BLE001 - handed on by __exit__
-            self._failure = error
-
-    def _one(self) -> None:
-        node = self._rng.choice(self._cluster.nodes)
-        if self._rng.random() < 0.5:
-            self.pauses += 1
-            node.pause()
-            self._over.wait(self._rng.uniform(0.05, _LONGEST_PAUSE_S))
-            node.resume()
-        else:
-            self.kills += 1
-            node.kill()
-            self._over.wait(self._rng.uniform(0.0, _LONGEST_OUTAGE_S))
-            node.start()
-            self._cluster.wait_ready()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -147,7 +94,7 @@ def _round(cluster: Cluster, seed: int, count: int, *, faults: bool) -> Verdict 
     except ChildFailedError as error:
         print(f"NOT OK: {error}\nkept: {directory}", flush=True)
         return None
-    fate = f" brokers: pauses={broken.pauses} kills={broken.kills}" if broken is not None else ""
+    fate = f" brokers: {broken}" if broken is not None else ""
     print(f"{verdict}{fate}", flush=True)
     if verdict.ok:
         shutil.rmtree(directory)

@@ -25,6 +25,7 @@ from tests.support.node import Node
 from tests.support.ports import ReservedPorts
 from tests.support.settings import (
     CONTROLLER,
+    DETOUR,
     FORMAT,
     SERVER,
     new_cluster_id,
@@ -89,7 +90,8 @@ class KafkaCluster(Cluster):
     """Combined KRaft nodes as child processes on free ports of 127.0.0.1, their data in a temporary place.
 
     They are gone when the process that started them is gone, however it ends. `settings` are the broker's
-    own, and win over those of the tests.
+    own, and win over those of the tests. With `detour_host` the nodes can also be reached through a
+    `tests.support.detour` that listens on that address.
     """
 
     can_kill = True
@@ -101,8 +103,11 @@ class KafkaCluster(Cluster):
         *,
         jars_directory: Path | None = None,
         heap_mb: int = 384,
+        detour_host: str | None = None,
     ) -> None:
         super().__init__(size)
+        self._detour_host = detour_host
+        self.detour_routes: list[tuple[str, str]] = []
         self._settings = dict(settings or {})
         self._jars = jars_directory or jars.broker_jars()
         self._heap_mb = heap_mb
@@ -114,6 +119,12 @@ class KafkaCluster(Cluster):
         if not self._nodes:
             raise BrokerUnavailableError("this cluster is not started")
         return ",".join(node.address for node in self._nodes)
+
+    @property
+    def detour_servers(self) -> str:
+        """As `bootstrap_servers`, for clients that are to take the detour; it must be there."""
+        assert self.detour_routes, "this cluster was not made with a detour_host, or is not started"
+        return ",".join(near for near, _ in self.detour_routes)
 
     @property
     def description(self) -> str:
@@ -188,7 +199,7 @@ class KafkaCluster(Cluster):
 
     def _lay_out(self, undo: ExitStack) -> None:
         """Directories, ports, and who takes them away: the janitor, whatever becomes of this process."""
-        ports = ReservedPorts(2 * self.size)
+        ports = ReservedPorts(4 * self.size)
         undo.callback(ports.release)
         directory = Path(tempfile.mkdtemp(prefix="aiorecover-kafka-"))
         janitor = _start_janitor(directory)
@@ -196,7 +207,10 @@ class KafkaCluster(Cluster):
         undo.callback(janitor.kill)
         undo.callback(shutil.rmtree, directory, ignore_errors=True)
         undo.callback(self._kill_all)
-        client_ports, controller_ports = ports.numbers[: self.size], ports.numbers[self.size :]
+        client_ports, controller_ports, near, far = (ports.numbers[at::4] for at in range(4))
+        if self._detour_host is not None:
+            pairs = zip(near, far, strict=True)
+            self.detour_routes = [(f"{self._detour_host}:{here}", f"127.0.0.1:{there}") for here, there in pairs]
         controllers = {i: f"127.0.0.1:{port}" for i, port in enumerate(controller_ports, start=1)}
         for node_id, port in enumerate(client_ports, start=1):
             self._nodes.append(self._node(node_id, f"127.0.0.1:{port}", controllers, directory / str(node_id)))
@@ -209,6 +223,13 @@ class KafkaCluster(Cluster):
             "inter.broker.listener.name": "PLAINTEXT",
             "log.dirs": str(directory / "data"),
         }
+        if self.detour_routes:
+            near, far = self.detour_routes[node_id - 1]
+            addresses["listeners"] += f",{DETOUR}://{far}"
+            addresses["advertised.listeners"] = f"PLAINTEXT://{address},{DETOUR}://{near}"
+            addresses["listener.security.protocol.map"] = ",".join(
+                f"{name}:PLAINTEXT" for name in ("PLAINTEXT", CONTROLLER, DETOUR)
+            )
         layers = quick_settings(node_id, self.size), addresses, self._settings
         (directory / "server.properties").write_text(properties_text(*layers))
         (directory / "log4j2.properties").write_text(_LOGGING)

@@ -4,9 +4,10 @@ import base64
 import uuid
 from collections.abc import Iterable, Mapping
 
-__all__ = ["CONTROLLER", "FORMAT", "SERVER", "new_cluster_id", "properties_text", "quick_settings", "voters"]
+__all__ = ["CONTROLLER", "DETOUR", "FORMAT", "SERVER", "new_cluster_id", "properties_text", "quick_settings", "voters"]
 
 CONTROLLER = "CONTROLLER"  # the name of the listener that controllers talk to each other through
+DETOUR = "DETOUR"  # the name of the listener that is reached through `tests.support.detour`
 SERVER = "kafka.Kafka"
 FORMAT = "kafka.tools.StorageTool"
 

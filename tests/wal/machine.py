@@ -295,7 +295,7 @@ class Core:
         ring, durable = life.ring, life.directory.checkpoint
         life.opened.keep_damaged()
         before = list(ring.live)
-        readers = [reader.slot for reader in (life.reader, life.second) if reader is not None]
+        readers = [slot_of(reader) for reader in (life.reader, life.second) if reader is not None]
         life.directory.recycle(durable)
         mark = max(durable.watermark, durable.moved)
         for slot in before[: len(before) - len(ring.live)]:
@@ -354,6 +354,12 @@ def _forbid_rewriting(disk: Disk) -> None:
 
     for file in (disk.ring, disk.retry, disk.dead):
         file.before["rewrite"] = rewritten
+
+
+def slot_of(reader: Reader) -> Slot | None:
+    """Where it stands; nowhere, once it has read a sealed slot to the end."""
+    slot = reader.slot
+    return None if slot is None or (slot.sealed and reader.offset >= slot.tail) else slot
 
 
 def stands_in(position: Position, slot: Slot) -> bool:

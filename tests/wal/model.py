@@ -18,7 +18,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal.moving import Move
 from aiorecover.wal.recovery import classify
 from tests.wal.ledger import LANES, demand
-from tests.wal.machine import FAILURES, MOMENTS, NEVER, POWER, SECTORS, STEPS, Core, step
+from tests.wal.machine import FAILURES, MOMENTS, NEVER, POWER, SECTORS, STEPS, Core, slot_of, step
 from tests.wal.rig import SLOT
 
 __all__ = ["STEPS", "Machine", "RingMachine"]
@@ -211,11 +211,12 @@ class Machine(Core):
         ledger.check_checkpoint(self.completed)
         files = ((life.reader, life.disk.ring), (life.second, life.disk.ring), (life.retry_reader, life.disk.retry))
         for reader, file in files:
-            if reader is None or reader.slot is None:
+            slot = None if reader is None else slot_of(reader)
+            if slot is None:
                 continue
-            start = reader.slot.file_offset
+            start = slot.file_offset
             header = classify(0, file.read(start, 128), file.read(start + SLOT - 128, 128)).header
-            demand(header == reader.slot.header, "I1: a slot keeps its life while somebody stands in it", header)
+            demand(header == slot.header, "I1: a slot keeps its life while somebody stands in it", header)
 
 
 def _rules() -> dict[str, Any]:

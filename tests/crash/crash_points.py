@@ -1,0 +1,169 @@
+"""Points of the library at which the publishing process kills itself: every step around a batch and a checkpoint.
+
+A kill from outside seldom falls between two lines that matter; here it always does. The library has no hooks for this:
+`arm` wraps its methods inside the process that is to die. A point that is not reached so often is told by the parent.
+"""
+
+import os
+import signal
+from collections.abc import Callable
+from typing import Any, Final
+
+from aiokafka.conn import AIOKafkaConnection
+from aiokafka.producer.sender import SendProduceReqHandler
+from aiokafka.protocol.produce import ProduceRequest
+
+from aiorecover.delivery.lane import Lane
+from aiorecover.delivery.sender import Sender
+from aiorecover.delivery.session import Session
+from aiorecover.wal.checkpoint import CheckpointFile
+from aiorecover.wal.lanes import Lanes
+from aiorecover.wal.ring import Ring
+
+__all__ = ["POINTS", "arm"]
+
+
+class Fuse:
+    """Burns one step at a time; at the last one the process is dead."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+
+    def burn(self) -> None:
+        """SIGKILL to ourselves: no further line is run, in this thread or any other."""
+        self._steps -= 1
+        if self._steps == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def before(owner: type, name: str) -> Callable[[Fuse], None]:
+    """When a method is called; for a coroutine: made, and not begun."""
+
+    def plant(fuse: Fuse) -> None:
+        method = getattr(owner, name)
+
+        def dying(*arguments: Any, **more: Any) -> Any:
+            fuse.burn()
+            return method(*arguments, **more)
+
+        setattr(owner, name, dying)
+
+    return plant
+
+
+def after(owner: type, name: str) -> Callable[[Fuse], None]:
+    """When a plain method has returned."""
+
+    def plant(fuse: Fuse) -> None:
+        method = getattr(owner, name)
+
+        def dying(*arguments: Any, **more: Any) -> Any:
+            result = method(*arguments, **more)
+            fuse.burn()
+            return result
+
+        setattr(owner, name, dying)
+
+    return plant
+
+
+def after_await(owner: type, name: str) -> Callable[[Fuse], None]:
+    """When a coroutine has returned; an exception does not count."""
+
+    def plant(fuse: Fuse) -> None:
+        method = getattr(owner, name)
+
+        async def dying(*arguments: Any, **more: Any) -> Any:
+            result = await method(*arguments, **more)
+            fuse.burn()
+            return result
+
+        setattr(owner, name, dying)
+
+    return plant
+
+
+def when_written_to_the_broker(fuse: Fuse) -> None:
+    """The kernel has the request, and delivers it although we are dead."""
+    send = AIOKafkaConnection.send
+
+    def dying(self: AIOKafkaConnection, request: Any, *arguments: Any, **more: Any) -> Any:
+        answer = send(self, request, *arguments, **more)  # type: ignore[no-untyped-call]
+        if isinstance(request, ProduceRequest):
+            fuse.burn()
+        return answer
+
+    AIOKafkaConnection.send = dying  # type: ignore[method-assign]
+
+
+def in_the_middle_of_the_journal(fuse: Fuse) -> None:
+    """Half of an entry stands in its place."""
+    store = Lanes.store
+
+    def dying(self: Lanes, block: int, body: bytes) -> None:
+        write = self._file.write
+
+        def half(data: bytes, offset: int) -> None:
+            write(data[: len(data) // 2], offset)
+            fuse.burn()
+            write(data, offset)
+
+        self._file.write = half  # type: ignore[method-assign]
+        try:
+            store(self, block, body)
+        finally:
+            self._file.write = write  # type: ignore[method-assign]
+
+    Lanes.store = dying  # type: ignore[method-assign]
+
+
+def in_the_middle_of_settling(fuse: Fuse) -> None:
+    """Half of a batch's settle words stand in the ring."""
+    settle = Ring.settle
+
+    def dying(self: Ring, slot: Any, places: Any) -> None:
+        if len(places) < 2:
+            settle(self, slot, places)
+            return
+        half = len(places) // 2
+        settle(self, slot, places[:half])
+        fuse.burn()
+        settle(self, slot, places[half:])
+
+    Ring.settle = dying  # type: ignore[method-assign]
+
+
+def before_the_checkpoint_is_flushed(fuse: Fuse) -> None:
+    """The copy is written, and nothing makes it durable."""
+    write = CheckpointFile.write
+
+    def dying(self: CheckpointFile, checkpoint: Any) -> None:
+        self.leave_word(checkpoint)
+        fuse.burn()
+        write(self, checkpoint)
+
+    CheckpointFile.write = dying  # type: ignore[method-assign]
+
+
+POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
+    "before the identity": before(Lane, "identify"),
+    "before the journal": before(Lanes, "store"),
+    "in the middle of the journal": in_the_middle_of_the_journal,
+    "after the journal": after(Lanes, "store"),
+    "before the send": before(Session, "send"),
+    "after the send": when_written_to_the_broker,
+    "before the answer is read": before(SendProduceReqHandler, "handle_response"),
+    "after the acknowledgement": after_await(Session, "send"),
+    "before the first settle word": before(Ring, "settle"),
+    "in the middle of settling": in_the_middle_of_settling,
+    "after the last settle word": after(Ring, "settle"),
+    "after settling": after_await(Sender, "_settle"),
+    "before a checkpoint": before(CheckpointFile, "write"),
+    "before a checkpoint is flushed": before_the_checkpoint_is_flushed,
+    "after a checkpoint": after(CheckpointFile, "write"),
+}
+
+
+def arm(point: str, times: int) -> None:
+    """Die in this process when `point` is reached for the `times`-th time."""
+    POINTS[point](Fuse(times))

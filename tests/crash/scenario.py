@@ -1,0 +1,95 @@
+"""Lives of one directory that a test leads by hand, and their judgement."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.crash.child import Task
+from tests.crash.judgement import Ledger, Verdict, examine
+from tests.crash.lives import Child
+from tests.support.broker import Cluster
+
+__all__ = ["FLUSH", "SLOT_BYTES", "Scenario", "Step"]
+
+Step = tuple[str, dict[str, Any]]
+
+FLUSH: Step = ("flush", {"timeout_ms": 60_000})
+SLOT_BYTES = 1 << 14
+_FINISH_WITHIN_S = 120
+
+
+class Scenario:
+    """Lives on one directory that publish equal records, in turn into each lane of one topic.
+
+    ``servers``: what the lives connect to, unless they say so themselves; ``prefix``: see `Child`.
+    """
+
+    def __init__(
+        self, cluster: Cluster, directory: Path, *, lanes: int = 1, servers: str = "", prefix: Sequence[str] = ()
+    ) -> None:
+        self.cluster = cluster
+        self.ledger = Ledger()
+        self.topic = f"scenario-{os.urandom(4).hex()}"
+        self.wal_dir = directory / "wal"
+        self._log = directory / "children.log"
+        self._lanes = lanes
+        self._servers = servers or cluster.bootstrap_servers
+        self._prefix = prefix
+        self._lives = 0
+        cluster.create_topic(self.topic, lanes)
+
+    def life(
+        self,
+        *steps: Step,
+        fault: str | None = None,
+        crash: tuple[str, int] | None = None,
+        boot_id: str | None = None,
+        servers: str = "",
+        wal_dir: Path | None = None,
+        prefix: Sequence[str] | None = None,
+        **options: Any,
+    ) -> Child:
+        """Begin another life; ``options`` are the producer's."""
+        self._lives += 1
+        task = Task(
+            parent_pid=0,
+            report_fd=-1,
+            bootstrap_servers=servers or self._servers,
+            wal_dir=str(wal_dir or self.wal_dir),
+            topics=[self.topic],
+            partitions=self._lanes,
+            life=self._lives,
+            seed=1,
+            steps=list(steps),
+            options={"slot_bytes": SLOT_BYTES, "checkpoint_interval_ms": 20, **options},
+            uniform=True,
+            fault=fault,
+            crash=crash,
+            boot_id=boot_id,
+        )
+        return Child(task, self._log, self._prefix if prefix is None else prefix)
+
+    def copy(self) -> Path:
+        """Copy the directory as it is now; where to."""
+        return Path(shutil.copytree(self.wal_dir, self.wal_dir.with_name("copied")))
+
+    def use(self, directory: Path) -> None:
+        """The next lives open this one."""
+        self.wal_dir = directory
+
+    def kill(self, child: Child) -> None:
+        """`kill -9`, and remember what it had said."""
+        child.kill()
+        self.ledger.take(child)
+
+    def finish(self, child: Child) -> None:
+        """Let a life end by itself."""
+        child.finish(_FINISH_WITHIN_S)
+        self.ledger.take(child)
+
+    def verdict(self, *, once: bool = True, **last: Any) -> Verdict:
+        """A last life delivers what is left; without ``once`` some may stand there twice."""
+        self.finish(self.life(FLUSH, **last))
+        return examine(self.cluster, [self.topic], self.ledger, once=once)

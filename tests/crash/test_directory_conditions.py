@@ -1,0 +1,207 @@
+"""Where a lane's identity cannot be trusted: nothing is lost, and what stands twice is a whole suffix of its lane.
+
+Another boot, a copied or restored directory, a damaged `lanes`, an identity that the broker has forgotten. In each the
+first process dies with batches in flight in every lane: appended, with their answers lost.
+"""
+
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash.child import digest
+from tests.crash.judgement import Verdict
+from tests.crash.lives import Child
+from tests.crash.scenario import FLUSH, Scenario, Step
+from tests.support import admin
+from tests.support.broker import KafkaCluster
+from tests.support.detour import Detour
+from tests.support.oracle import Consumed, read_topic
+from tests.support.suffixes import torn_suffixes
+
+pytestmark = pytest.mark.timeout(240)
+
+LANES = 6
+BATCHES_BYTES = 3_000  # what is in flight in six lanes is more
+MORE: list[Step] = [("publish", {"count": 600, "rate": 3_000}), FLUSH]
+EXPIRES_MS = 1_500
+LANES_FILE = Path("0", "lanes")
+
+
+@pytest.fixture
+def scenario(detoured: KafkaCluster, detour: Detour, tmp_path: Path) -> Scenario:
+    return Scenario(detoured, tmp_path, lanes=LANES, servers=detoured.detour_servers)
+
+
+def die_in_flight(scenario: Scenario, detour: Detour, count: int = 600) -> None:
+    """Appended in every lane, and never answered."""
+    steps: list[Step] = [("publish", {"count": 60}), FLUSH, ("wait", {}), ("publish", {"count": count})]
+    child = scenario.life(*steps, ("wait_in_flight", {}), ("wait", {}))
+    child.wait_for("wait")
+    detour.deafen()
+    carried = detour.count()
+    child.tell()
+    child.wait_for("wait", times=2)
+    detour.wait_carried(carried + min(BATCHES_BYTES, 100 * count))
+    scenario.kill(child)
+
+
+def consumed(scenario: Scenario) -> list[Consumed]:
+    return admin.run(read_topic(scenario.cluster.bootstrap_servers, scenario.topic))
+
+
+def assert_only_whole_suffixes(scenario: Scenario, verdict: Verdict) -> None:
+    print(verdict)
+    assert verdict.ok, str(verdict)
+    assert torn_suffixes(consumed(scenario)) == []
+
+
+def test_another_boot(scenario: Scenario, detour: Detour) -> None:
+    die_in_flight(scenario, detour)
+    scenario.finish(scenario.life(*MORE, boot_id="another"))
+    assert_only_whole_suffixes(scenario, scenario.verdict(boot_id="another", once=False))
+
+
+@pytest.mark.parametrize("damage", ["flipped", "zeroed", "cut", "removed", "garbage"])
+def test_damaged_lanes(scenario: Scenario, detour: Detour, damage: str) -> None:
+    die_in_flight(scenario, detour)
+    path = scenario.wal_dir / LANES_FILE
+    data = bytearray(path.read_bytes())
+    if damage == "flipped":
+        rng = random.Random(damage)
+        for at in range(0, len(data), 512):
+            data[at + rng.randrange(min(512, len(data) - at))] ^= 1 << rng.randrange(8)
+    elif damage == "zeroed":
+        data[len(data) // 64 :] = bytes(len(data) - len(data) // 64)
+    elif damage == "cut":
+        del data[len(data) // 64 :]
+    elif damage == "garbage":
+        data[:] = random.Random(damage).randbytes(len(data))
+    if damage == "removed":
+        path.unlink()
+    else:
+        path.write_bytes(data)  # the same inode: nothing but the bytes tells
+    scenario.finish(scenario.life(*MORE))
+    assert_only_whole_suffixes(scenario, scenario.verdict(once=False))
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+@pytest.mark.parametrize("inodes", ["others", "the same"])
+def test_a_directory_that_is_restored_as_it_once_was(
+    scenario: Scenario, detour: Detour, inodes: str, in_flight: bool
+) -> None:
+    """What was published since is gone from it and stands in Kafka; what is published from now on must arrive.
+
+    Its lanes speak of batches that are long past, and the broker knows others under the numbers that follow them. The
+    inodes do not tell: a file system gives them out again, `cp -a` to a backup, `rm -r` and `cp -a` back will do.
+    """
+    if in_flight:
+        die_in_flight(scenario, detour, count=10 * LANES)
+    else:
+        scenario.finish(scenario.life(*one_batch_in_each_lane(3)))
+    backup = Path(shutil.copytree(scenario.wal_dir, scenario.wal_dir.with_name("backup")))
+    scenario.finish(scenario.life(*one_batch_in_each_lane(3)))
+    restore(backup, scenario.wal_dir, same_inodes=inodes == "the same")
+    child = scenario.life(*one_batch_in_each_lane(3))
+    child.finish()
+    assert_values_arrived(scenario, child)
+
+
+def one_batch_in_each_lane(times: int) -> list[Step]:
+    """So many batches of ten records in each lane: all alike, so that one could be taken for another."""
+    return [("publish", {"count": 10 * LANES}), FLUSH] * times
+
+
+def restore(backup: Path, place: Path, *, same_inodes: bool) -> None:
+    """As `rsync --inplace` would, or `cp` on a file system that gives inodes out again; or with new inodes."""
+    if same_inodes:
+        for old in backup.rglob("*"):
+            if old.is_file():
+                (place / old.relative_to(backup)).write_bytes(old.read_bytes())
+    else:
+        place.rename(place.with_name("replaced"))  # it keeps its inodes: none of them is given out again
+        shutil.copytree(backup, place)
+
+
+@pytest.mark.parametrize("moment", ["dead", "publishing"])
+def test_two_copies_of_one_directory_running_at_once_lose_nothing(
+    scenario: Scenario, detour: Detour, moment: str
+) -> None:
+    copy = scenario.wal_dir.with_name("copy")
+    first: Child | None = None
+    if moment == "dead":
+        die_in_flight(scenario, detour)
+        shutil.copytree(scenario.wal_dir, copy)
+    else:
+        first = scenario.life(("publish", {"rate": 5_000, "seconds": 3.0}), FLUSH)
+        first.wait_for("publish")
+        time.sleep(1)
+        shutil.copytree(scenario.wal_dir, copy)
+    children = [scenario.life(*MORE * 3, wal_dir=copy)]
+    children.append(first or scenario.life(*MORE * 3))
+    for child in children:
+        child.finish()
+    assert_values_arrived(scenario, *children)
+    left = [scenario.life(FLUSH, wal_dir=path) for path in (scenario.wal_dir, copy)]
+    assert [child.finish()["left"] for child in left] == [0, 0]
+
+
+def assert_values_arrived(scenario: Scenario, *children: Child) -> None:
+    """By their values, each of which was published once: copies of a directory give out the same ids."""
+    there = {digest(record.value) for record in consumed(scenario)}
+    told = [record.value for record in scenario.ledger.accepted[0]]
+    told += [report[4] for child in children for report in child.reports if report[0] == b"A"]
+    missing = [value for value in told if value not in there]
+    assert not missing, f"missing ({len(missing)} of {len(told)}): {missing[:5]}"
+
+
+# -- an identity that the broker forgets -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def forgetful() -> Iterator[KafkaCluster]:
+    """Brokers that forget a Kafka producer after a moment."""
+    settings = {
+        "producer.id.expiration.ms": str(EXPIRES_MS),
+        "producer.id.expiration.check.interval.ms": "200",
+    }
+    with KafkaCluster(3, settings, detour_host="127.0.0.1") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def forgotten(forgetful: KafkaCluster, tmp_path: Path) -> Iterator[tuple[Scenario, Detour]]:
+    with Detour(forgetful.detour_routes) as detour:
+        yield Scenario(forgetful, tmp_path, lanes=LANES, servers=forgetful.detour_servers), detour
+
+
+def forget() -> None:
+    time.sleep(2 * EXPIRES_MS / 1000)
+
+
+def test_an_identity_that_the_broker_forgot_between_two_lives(forgotten: tuple[Scenario, Detour]) -> None:
+    scenario, detour = forgotten
+    die_in_flight(scenario, detour)
+    forget()
+    scenario.finish(scenario.life(*MORE))
+    assert_only_whole_suffixes(scenario, scenario.verdict(once=False))
+
+
+def test_an_identity_that_the_broker_forgot_while_its_lane_had_nothing_to_send(
+    forgotten: tuple[Scenario, Detour],
+) -> None:
+    """Also in the life after it: the journal's last entry is spent, and only gives the next number."""
+    scenario, _ = forgotten
+    child = scenario.life(*MORE, ("wait", {}), *MORE)
+    child.wait_for("wait")
+    forget()
+    child.tell()
+    scenario.finish(child)
+    forget()
+    scenario.finish(scenario.life(*MORE))
+    verdict = scenario.verdict()
+    print(verdict)
+    assert verdict.ok, str(verdict)

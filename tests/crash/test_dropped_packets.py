@@ -1,0 +1,90 @@
+"""Packets of a publishing process are dropped, it is killed, and the network comes back: its kernel delivers late.
+
+As `test_delayed_batches`, with the real thing that is imitated there: retransmissions of a TCP connection that no
+process owns any more.
+"""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash.scenario import FLUSH, Scenario
+from tests.support.broker import KafkaCluster
+from tests.support.detour import Detour
+from tests.support.namespace import Namespace, why_impossible
+
+pytestmark = pytest.mark.timeout(240)
+
+LANES = 6
+BATCHES_BYTES = 3_000  # what is in flight in six lanes is more
+SUCCESSOR = [("publish", {"count": 1_500, "rate": 3_000}), FLUSH]
+_HANDED_OVER_S = 0.5  # from the beginning of a flight until the kernel has it
+
+
+@pytest.fixture(scope="module")
+def namespace() -> Iterator[Namespace]:
+    impossible = why_impossible()
+    if impossible is not None:
+        pytest.skip(f"this kernel grants no network namespace: {impossible}")
+    with Namespace() as namespace:
+        yield namespace
+
+
+@pytest.fixture(scope="module")
+def cluster(namespace: Namespace) -> Iterator[KafkaCluster]:
+    """Three brokers, reached from inside the namespace by a detour that listens at the outer end of its cable."""
+    with KafkaCluster(3, detour_host=namespace.address) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def detour(cluster: KafkaCluster) -> Iterator[Detour]:
+    with Detour(cluster.detour_routes) as detour:
+        yield detour
+
+
+@pytest.fixture
+def scenario(cluster: KafkaCluster, detour: Detour, namespace: Namespace, tmp_path: Path) -> Scenario:
+    return Scenario(cluster, tmp_path, lanes=LANES, servers=cluster.detour_servers, prefix=namespace.prefix)
+
+
+def die_cut_off(scenario: Scenario, namespace: Namespace) -> None:
+    """Publish, with the cable cut before anything of it is sent."""
+    steps = [("publish", {"count": 60}), FLUSH, ("wait", {}), ("publish", {"count": 600}), ("wait_in_flight", {})]
+    child = scenario.life(*steps, ("wait", {}))
+    child.wait_for("wait")
+    namespace.cut()
+    child.tell()
+    child.wait_for("wait", times=2)
+    time.sleep(_HANDED_OVER_S)
+    scenario.kill(child)
+
+
+def test_what_the_kernel_delivers_for_a_dead_process_is_not_appended_behind_its_successors(
+    scenario: Scenario, namespace: Namespace, detour: Detour
+) -> None:
+    """The successor has another way to the brokers, and is done before the network is back."""
+    die_cut_off(scenario, namespace)
+    outside = scenario.cluster.bootstrap_servers
+    scenario.finish(scenario.life(*SUCCESSOR, servers=outside, prefix=()))
+    before = detour.count()
+    namespace.mend()
+    detour.wait_carried(before + BATCHES_BYTES)  # else nothing was delayed
+    detour.release()
+    verdict = scenario.verdict(servers=outside, prefix=())
+    assert verdict.ok, str(verdict)
+
+
+def test_a_restart_while_packets_are_dropped_and_the_network_coming_back_under_it(
+    scenario: Scenario, namespace: Namespace
+) -> None:
+    die_cut_off(scenario, namespace)
+    successor = scenario.life(*SUCCESSOR)
+    successor.wait_for("publish")
+    time.sleep(1)
+    namespace.mend()
+    scenario.finish(successor)
+    verdict = scenario.verdict()
+    assert verdict.ok, str(verdict)
