@@ -5,6 +5,8 @@ import contextlib
 import logging
 from collections.abc import Callable
 
+from aiokafka.errors import KafkaError
+
 from aiorecover.config import Config
 from aiorecover.delivery.batch import CODECS, LaneBatch
 from aiorecover.delivery.dispatcher import DISCOVER_INTERVAL, DISCOVER_MAX, Dispatcher
@@ -61,14 +63,11 @@ class Delivery:
         """Stop sending; whatever is not acknowledged stays in the ring."""
         self._closed = True
         self._notify()
-        try:
-            await self.sender.close()
+        try:  # at the same time: a lane that waits for the user's `on_delivery` must not keep the connections open
+            await asyncio.gather(self.sender.close(), self.session.close())
         finally:
-            try:
-                await self.session.close()
-            finally:
-                self.reports.close()
-                self.dispatcher.reader.close()
+            self.reports.close()
+            self.dispatcher.reader.close()
 
     def wake(self) -> None:
         """Records came."""
@@ -121,10 +120,16 @@ class Delivery:
         """The partitions of a topic, asked from Kafka where they are not known; bounded by the caller."""
         self.session.want(topic)
         while not (found := self.session.partitions(topic)):
-            await self.session.discover()
+            with contextlib.suppress(KafkaError):  # a session that ends meanwhile is replaced: the next one may tell
+                await self.session.discover()
             if not self.session.partitions(topic):
                 await asyncio.sleep(DISCOVER_INTERVAL)
         return set(found)
+
+    @property
+    def interrupted(self) -> bool:
+        """Somebody has cancelled a task of ours: it is begun again after a pause."""
+        return self.session.interrupted or self.sender.interrupted > 0
 
     @property
     def halted(self) -> list[Lane]:

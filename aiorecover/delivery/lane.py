@@ -88,6 +88,12 @@ class Lane:
         self.in_flight = self.ready.popleft()
         return self.in_flight
 
+    def put_back(self) -> None:
+        """The batch in flight is to be sent again, as it is, before all others."""
+        if self.in_flight is not None:
+            self.ready.appendleft(self.in_flight)
+        self.in_flight = None
+
     def identify(self, batch: LaneBatch, fresh: Identity) -> None:
         """Give ``batch`` its place in the lane's sequence, once; ``fresh`` is used where the lane has no identity."""
         if self.identity is None:

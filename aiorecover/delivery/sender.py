@@ -8,6 +8,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from functools import partial
 
 from aiokafka.structs import RecordMetadata
 
@@ -17,6 +18,7 @@ from aiorecover.delivery.outcomes import Verdict, outcome_of
 from aiorecover.delivery.reports import Reports, frames_of
 from aiorecover.delivery.session import Session, SessionLostError
 from aiorecover.errors import ClosedError
+from aiorecover.supervised import RESTART_PAUSE
 from aiorecover.wal.ring import Ring
 
 log = logging.getLogger("aiorecover.delivery")
@@ -49,6 +51,7 @@ class Sender:
         self.delivered = 0
         self.resent = 0  # batches that were sent more than once
         self.in_flight = 0  # records
+        self.interrupted = 0  # lanes whose task somebody has cancelled
 
     def deliver(self, lane: Lane) -> None:
         """Have the lane's ready batches sent; nothing happens when that goes on already."""
@@ -57,7 +60,28 @@ class Sender:
         lane.delivering = True
         task = asyncio.create_task(self._work(lane), name=f"aiorecover-lane-{lane.topic}-{lane.partition}")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._ended, lane))
+
+    def _ended(self, lane: Lane, task: "asyncio.Task[None]") -> None:
+        """Somebody may have cancelled it, before it even began perhaps: then the lane goes on after a pause."""
+        self._tasks.discard(task)
+        if not task.cancelled() or self._closing:
+            return
+        log.warning(
+            "a lane's task was cancelled from outside: begun again in %.0f s topic=%s partition=%d",
+            RESTART_PAUSE,
+            lane.topic,
+            lane.partition,
+        )
+        lane.put_back()
+        lane.delivering = True  # until then: a pause is a pause
+        self.interrupted += 1
+        task.get_loop().call_later(RESTART_PAUSE, self._begin_again, lane)
+
+    def _begin_again(self, lane: Lane) -> None:
+        self.interrupted -= 1
+        lane.delivering = False
+        self.deliver(lane)
 
     async def close(self) -> None:
         """End every lane's task; what is not acknowledged stays in the ring."""

@@ -1,0 +1,106 @@
+"""The end of an AIOKafkaProducer, within a bounded time, whatever state it is in.
+
+aiokafka's own `stop` waits for what is in flight: for ever when the producer is idempotent and the broker is down, or
+its sender's task was cancelled.
+"""
+
+import asyncio
+import contextlib
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+CLOSE_LIMIT = 1.0  # seconds for each step: closing takes milliseconds, unless the peer's kernel does not answer either
+CANCELS = 3  # of one task: aiokafka's sender waits for its requests when it is cancelled, and each cancel ends one wait
+
+
+class SessionLostError(KafkaError):
+    """The producer that carried the batch is gone; what happened to the batch is unknown."""
+
+    retriable = True
+
+
+class Requests:
+    """The tasks of the sender's requests, which aiokafka keeps to itself: one left alone connects anew, and leaks."""
+
+    def __init__(self, producer: AIOKafkaProducer) -> None:
+        """Note every request of ``producer`` from now on."""
+        self.tasks: set[asyncio.Task[Any]] = set()
+        self._send: Callable[..., Awaitable[None]] = producer._sender._send_produce_req  # noqa: SLF001
+        producer._sender._send_produce_req = self._noted  # type: ignore[method-assign] # noqa: SLF001
+
+    async def _noted(self, *request: Any) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+        await self._send(*request)
+
+
+async def close_hard(producer: AIOKafkaProducer, requests: Requests) -> None:
+    """Close everything, and leave no future unresolved: each batch that is left fails with `SessionLostError`.
+
+    What ends it for good comes first, before the first await: a cancellation then leaves only the waiting undone.
+    The connections are closed one by one: aiokafka's client does not, if its metadata task has failed before.
+    """
+    producer._closed = True  # noqa: SLF001 - its finaliser would complain
+    _fail_all(producer._message_accumulator)  # noqa: SLF001
+    sender, metadata = producer._sender.sender_task, producer.client._sync_task  # noqa: SLF001
+    tasks = {task for task in (sender, metadata, *requests.tasks) if task is not None}
+    for task in tasks:
+        task.cancel()
+    closing = _close_connections(producer)
+    for _ in range(CANCELS):
+        tasks = {task for task in tasks if not task.done()}
+        if not tasks:
+            break
+        await asyncio.wait(tasks, timeout=CLOSE_LIMIT / CANCELS)
+        for task in tasks:
+            task.cancel()
+    for task in (sender, metadata):
+        if task is not None and task.done() and not task.cancelled():
+            task.exception()  # retrieved: nobody is told of a session that was given up
+    await _bounded(producer.client.close())
+    closing += _close_connections(producer)  # what a request connected to meanwhile
+    if closing:
+        await asyncio.wait(closing, timeout=CLOSE_LIMIT)
+
+
+def close_bootstrap(error: BaseException) -> None:
+    """Close the connection that aiokafka's bootstrap held when ``error`` ended it: nobody else knows of that one."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        connection = frame.f_locals.get("bootstrap_conn")
+        if connection is not None:
+            connection.close()
+
+
+def _close_connections(producer: AIOKafkaProducer) -> list[Any]:
+    """Begin to close every connection; the futures of their ends."""
+    connections = list(producer.client._conns.values())  # noqa: SLF001
+    return [ended for connection in connections if (ended := connection.close()) is not None]
+
+
+def _fail_all(accumulator: Any) -> None:
+    """Fail every batch, and say that we know: a lane that was stopped asks no more, and the loop would log an error."""
+    waiting = [batch for batches in accumulator._batches.values() for batch in batches]  # noqa: SLF001
+    batches = [*accumulator._pending_batches, *waiting]  # noqa: SLF001
+    accumulator.fail_all(SessionLostError())
+    # Those that wait to be sent again are no longer in there, and their callback removes them without a look.
+    accumulator._pending_batches.update(batch for batch in waiting if batch.retry_count)  # noqa: SLF001
+    for batch in batches:
+        for future in (batch.future, batch._drain_waiter):  # noqa: SLF001
+            if future.done() and not future.cancelled():
+                future.exception()
+
+
+async def _bounded(closing: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.ensure_future(closing)
+    await asyncio.wait({task}, timeout=CLOSE_LIMIT)
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task}, timeout=CLOSE_LIMIT)
+    with contextlib.suppress(asyncio.CancelledError, asyncio.InvalidStateError):
+        task.exception()
