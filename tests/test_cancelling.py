@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from aiorecover import RecoverableProducer, WalFullError
+from aiorecover import ClosedError, RecoverableProducer, WalFullError
 from aiorecover.testing import MockClusterProcess
 from tests.support.census import Census
 from tests.support.oracle import read_topic
@@ -102,6 +102,14 @@ def assert_counts(producer: RecoverableProducer) -> None:
     assert counts.accepted + counts.recovered == counts.delivered + counts.dead_lettered + counts.pending
 
 
+def assert_nobody_waits(producer: RecoverableProducer) -> None:
+    """What a cancelled call was entered in has forgotten it."""
+    assert producer._opened is not None
+    delivery = producer._opened.delivery
+    assert (delivery.reports._waiters, delivery._progress, delivery.dispatcher._flushing) == ({}, set(), 0)
+    assert (producer._opened.commit._waiting, len(producer._waiting)) == ([], 0)
+
+
 # -- calls of a started producer --------------------------------------------------------------------------------------
 
 Call = Callable[[RecoverableProducer, bytes], Coroutine[Any, Any, Any]]
@@ -151,6 +159,7 @@ CALLS: list[tuple[Call, dict[str, Any], int]] = [  # and how many waits each has
     (send_and_wait, {"fsync": "always"}, 2),
     (partitions_for, {}, 1),
 ]
+STORES_LAST = {publish_and_give_a_turn}  # cancelled anywhere, it has stored nothing
 
 
 @pytest.mark.parametrize(("call", "options", "waits"), CALLS)
@@ -169,6 +178,10 @@ async def test_a_call_cancelled_at_each_of_its_waits(
             await victim.run(call(producer, value))
             assert_counts(producer)
             accepted[value] += producer.statistics().accepted - counted
+            if victim.reached and call in STORES_LAST:
+                assert accepted[value] == 0
+            if victim.reached and call is delivered:
+                assert_nobody_waits(producer)
             if not victim.reached:
                 break
         else:
@@ -177,6 +190,7 @@ async def test_a_call_cancelled_at_each_of_its_waits(
         await producer.flush(timeout_ms=HANG * 1000)
         assert_counts(producer)
         assert producer.statistics().pending == 0
+        assert_nobody_waits(producer)
         assert await values_in(cluster) == +accepted
         assert await producer.stop() == 0
         await until_nothing_is_left(before)
@@ -244,6 +258,20 @@ async def test_start_cancelled_at_each_of_its_waits_lets_go_of_the_directory(tmp
                 assert another.wal_path == tmp_path / "wal" / "0"
 
         await each_time(scenario)
+
+
+async def test_a_stop_while_it_starts_leaves_nothing(tmp_path: Path) -> None:
+    async with cluster_of() as cluster:
+        before = Census(tmp_path)
+        producer = made(tmp_path / "wal", cluster)
+        starting = asyncio.create_task(producer.start())
+        await asyncio.sleep(0)
+        assert producer.state == "starting"
+        assert await producer.stop() == 0
+        with pytest.raises(ClosedError, match="stopped"):
+            await starting
+        assert (producer.state, producer.wal_path) == ("stopped", None)
+        await until_nothing_is_left(before)
 
 
 async def test_start_cancelled_can_be_called_again(tmp_path: Path) -> None:
