@@ -6,14 +6,14 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka.errors import KafkaTimeoutError
 
-from aiorecover import ClosedError, DeliveryPendingError, RecoverableProducer
+from aiorecover import ClosedError, DeliveryPendingError, DeliveryReport, RecoverableProducer
 from aiorecover.delivery import session as session_module
 from aiorecover.testing import MockClusterProcess
 from tests.support.census import Census
@@ -123,12 +123,15 @@ TROUBLES: list[Trouble] = [
 
 
 @asynccontextmanager
-async def scene_of(tmp_path: Path, brokers: int = 1) -> AsyncIterator[Scene]:
+async def scene_of(tmp_path: Path, brokers: int = 1, **options: Any) -> AsyncIterator[Scene]:
     """A producer that is not started yet; whatever was done to the cluster, it is thawed in the end."""
     async with MockClusterProcess(brokers) as cluster:
         await cluster.create_topic(TOPIC, partitions=2 * brokers)
         producer = RecoverableProducer(
-            tmp_path / "wal", bootstrap_servers=cluster.bootstrap_servers, metadata_max_age_ms=500, **QUICK
+            tmp_path / "wal",
+            bootstrap_servers=cluster.bootstrap_servers,
+            metadata_max_age_ms=500,
+            **{**QUICK, **options},
         )
         scene = Scene(producer, cluster)
         try:
@@ -218,6 +221,59 @@ async def test_a_stop_leaves_nothing_of_requests_to_many_frozen_brokers(tmp_path
         async with asyncio.timeout(HANG):
             assert await scene.producer.stop(timeout_ms=100) == len(partitions)
         assert before.left_since() == []
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("timed_out", [False, True])
+async def test_a_stop_leaves_nothing_of_a_request_that_a_frozen_broker_does_not_read(
+    tmp_path: Path, timed_out: bool
+) -> None:
+    """More than sockets hold: what waits to be written must not keep the connection open."""
+    async with scene_of(tmp_path, max_request_size=60 << 20, slot_bytes=64 << 20, request_timeout_ms=1000) as scene:
+        before = Census(tmp_path)
+        await scene.producer.start()
+        await scene.connected()
+        transports = scene.session._holdings.transports
+        await frozen(scene)
+        await scene.producer.publish(TOPIC, bytes(50_000_000))
+        async with asyncio.timeout(HANG):
+            while not any(one.get_write_buffer_size() for one in transports):  # noqa: ASYNC110 - seen from outside
+                await asyncio.sleep(0.01)
+        if timed_out:  # then aiokafka has closed the connection itself, and waits for the broker to read
+            await asyncio.sleep(1)
+        async with asyncio.timeout(HANG):
+            assert await scene.producer.stop(timeout_ms=100) == 1
+        assert before.left_since() == []
+
+
+@pytest.mark.asyncio
+async def test_an_on_delivery_that_ignores_its_cancellation_keeps_no_connection_open(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with MockClusterProcess() as cluster:
+        before = Census(tmp_path)
+        called = asyncio.Event()
+
+        async def stubborn(_: DeliveryReport) -> None:
+            called.set()
+            end = asyncio.get_running_loop().time() + 1.5
+            while asyncio.get_running_loop().time() < end:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0.1)
+
+        producer = RecoverableProducer(
+            tmp_path / "wal", bootstrap_servers=cluster.bootstrap_servers, on_delivery=stubborn
+        )
+        await producer.start()
+        await producer.publish(TOPIC, b"v")
+        await called.wait()
+        async with asyncio.timeout(HANG):
+            await producer.stop(timeout_ms=200)
+        assert [line for line in before.left_since() if not line.startswith("task")] == []
+        async with asyncio.timeout(HANG):
+            while before.left_since():  # noqa: ASYNC110 - seen from outside
+                await asyncio.sleep(0.05)
+        assert "refused" not in caplog.text  # it is not Kafka's fault, and no lane's
 
 
 @pytest.mark.asyncio

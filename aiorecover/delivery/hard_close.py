@@ -7,6 +7,7 @@ its sender's task was cancelled.
 import asyncio
 import contextlib
 import traceback
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -14,6 +15,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 CLOSE_LIMIT = 1.0  # seconds for each step: closing takes milliseconds, unless the peer's kernel does not answer either
+TRANSPORTS = 64  # the last ones opened: one for each broker, and again after each time-out
 CANCELS = 3  # of one task: aiokafka's sender waits for its requests when it is cancelled, and each cancel ends one wait
 
 
@@ -23,24 +25,39 @@ class SessionLostError(KafkaError):
     retriable = True
 
 
-class Requests:
-    """The tasks of the sender's requests, which aiokafka keeps to itself: one left alone connects anew, and leaks."""
+class Holdings:
+    """What aiokafka holds and keeps to itself, so that the end of a producer can be the end of all of it.
+
+    The tasks of the sender's requests: one left alone connects anew. The transports of its connections: those that it
+    has closed itself, after a request timed out, stay open until the broker has read what was written, and a frozen
+    one never does.
+    """
 
     def __init__(self, producer: AIOKafkaProducer) -> None:
-        """Note every request of ``producer`` from now on."""
+        """Note everything that ``producer`` begins from now on."""
         self.tasks: set[asyncio.Task[Any]] = set()
+        self.transports: deque[asyncio.Transport] = deque(maxlen=TRANSPORTS)
         self._send: Callable[..., Awaitable[None]] = producer._sender._send_produce_req  # noqa: SLF001
-        producer._sender._send_produce_req = self._noted  # type: ignore[method-assign] # noqa: SLF001
+        self._connect: Callable[..., Awaitable[Any]] = producer.client._get_conn  # noqa: SLF001
+        producer._sender._send_produce_req = self._sending  # type: ignore[method-assign] # noqa: SLF001
+        producer.client._get_conn = self._connecting  # type: ignore[method-assign] # noqa: SLF001
 
-    async def _noted(self, *request: Any) -> None:
+    async def _sending(self, *request: Any) -> None:
         task = asyncio.current_task()
         if task is not None:
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
         await self._send(*request)
 
+    async def _connecting(self, *node: Any, **options: Any) -> Any:
+        connection = await self._connect(*node, **options)
+        writer = connection._writer if connection is not None else None  # noqa: SLF001
+        if writer is not None and writer.transport not in self.transports:
+            self.transports.append(writer.transport)
+        return connection
 
-async def close_hard(producer: AIOKafkaProducer, requests: Requests) -> None:
+
+async def close_hard(producer: AIOKafkaProducer, holdings: Holdings) -> None:
     """Close everything, and leave no future unresolved: each batch that is left fails with `SessionLostError`.
 
     What ends it for good comes first, before the first await: a cancellation then leaves only the waiting undone.
@@ -49,10 +66,10 @@ async def close_hard(producer: AIOKafkaProducer, requests: Requests) -> None:
     producer._closed = True  # noqa: SLF001 - its finaliser would complain
     _fail_all(producer._message_accumulator)  # noqa: SLF001
     sender, metadata = producer._sender.sender_task, producer.client._sync_task  # noqa: SLF001
-    tasks = {task for task in (sender, metadata, *requests.tasks) if task is not None}
+    tasks = {task for task in (sender, metadata, *holdings.tasks) if task is not None}
     for task in tasks:
         task.cancel()
-    closing = _close_connections(producer)
+    closing = _close_connections(producer, holdings)
     for _ in range(CANCELS):
         tasks = {task for task in tasks if not task.done()}
         if not tasks:
@@ -64,7 +81,7 @@ async def close_hard(producer: AIOKafkaProducer, requests: Requests) -> None:
         if task is not None and task.done() and not task.cancelled():
             task.exception()  # retrieved: nobody is told of a session that was given up
     await _bounded(producer.client.close())
-    closing += _close_connections(producer)  # what a request connected to meanwhile
+    closing += _close_connections(producer, holdings)  # what a request connected to meanwhile
     if closing:
         await asyncio.wait(closing, timeout=CLOSE_LIMIT)
 
@@ -77,10 +94,13 @@ def close_bootstrap(error: BaseException) -> None:
             connection.close()
 
 
-def _close_connections(producer: AIOKafkaProducer) -> list[Any]:
-    """Begin to close every connection; the futures of their ends."""
+def _close_connections(producer: AIOKafkaProducer, holdings: Holdings) -> list[Any]:
+    """Close every connection, without a word to the broker; the futures of their ends."""
     connections = list(producer.client._conns.values())  # noqa: SLF001
-    return [ended for connection in connections if (ended := connection.close()) is not None]
+    closing = [ended for connection in connections if (ended := connection.close()) is not None]
+    for transport in holdings.transports:
+        transport.abort()
+    return closing
 
 
 def _fail_all(accumulator: Any) -> None:

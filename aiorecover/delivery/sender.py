@@ -105,6 +105,8 @@ class Sender:
         except ClosedError:
             return
         except Exception as error:
+            if self._closing:  # an `on_delivery` that outlived the stop: the ring is closed, the record stays in it
+                return
             log.exception("delivering a lane failed: it is halted topic=%s partition=%d", lane.topic, lane.partition)
             if lane.in_flight is not None:
                 self._halt(lane, lane.in_flight, error)

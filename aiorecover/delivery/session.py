@@ -26,7 +26,7 @@ from aiorecover.config import Config
 from aiorecover.delivery import chatter
 from aiorecover.delivery.backoff import Backoff
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.hard_close import Requests, SessionLostError, close_bootstrap, close_hard
+from aiorecover.delivery.hard_close import Holdings, SessionLostError, close_bootstrap, close_hard
 from aiorecover.delivery.lane import Identity
 from aiorecover.delivery.outcomes import UNNAMED_CODES
 from aiorecover.errors import ClosedError
@@ -59,7 +59,7 @@ class Session:
         self._reconnecting = Backoff(first, RECONNECT_MAX, random.uniform)
         self._rebuilding = Backoff(first, REBUILD_MAX, random.uniform)
         self._producer: AIOKafkaProducer | None = None
-        self._requests: Requests | None = None
+        self._holdings: Holdings | None = None
         self._end: asyncio.Future[str] | None = None  # of the present producer: why it has to go
         self._connected = asyncio.Event()
         self._closing = False
@@ -237,18 +237,18 @@ class Session:
             random.shuffle(servers)
             for server in servers:
                 try:
-                    producer, requests = await self._started(server)
+                    producer, holdings = await self._started(server)
                 except Exception as error:  # noqa: BLE001 - whatever it is, records wait: try on
                     trouble = error
                 else:
-                    self._take(producer, requests)
+                    self._take(producer, holdings)
                     return
             self._tell_once(trouble)
             await asyncio.sleep(self._reconnecting.next())
 
-    async def _started(self, server: str) -> tuple[AIOKafkaProducer, Requests]:
+    async def _started(self, server: str) -> tuple[AIOKafkaProducer, Holdings]:
         producer = AIOKafkaProducer(**self._options(server))
-        requests = Requests(producer)
+        holdings = Holdings(producer)
         try:
             async with asyncio.timeout(CONNECT_LIMIT):
                 try:
@@ -258,9 +258,9 @@ class Session:
                     raise
                 await producer.client.set_topics(self._topics)
         except BaseException:
-            await self._close_hard(producer, requests)
+            await self._close_hard(producer, holdings)
             raise
-        return producer, requests
+        return producer, holdings
 
     def _tell_once(self, error: BaseException) -> None:
         """One line for each kind of trouble, not two a second."""
@@ -271,9 +271,9 @@ class Session:
             held_back = self._chatter.take()
             log.warning("kafka cannot be reached, trying on error=%r bootstrap_servers=%s%s", error, servers, held_back)
 
-    def _take(self, producer: AIOKafkaProducer, requests: Requests) -> None:
+    def _take(self, producer: AIOKafkaProducer, holdings: Holdings) -> None:
         self._producer = producer
-        self._requests = requests
+        self._holdings = holdings
         self._followed = set()
         self._end = asyncio.get_running_loop().create_future()
         for task, what in (
@@ -328,19 +328,19 @@ class Session:
         if not self._closing:  # else whoever waits finds out
             self._connected.clear()
         producer, self._producer = self._producer, None
-        requests, self._requests = self._requests, None
-        return self._closer(producer, requests) if producer is not None and requests is not None else None
+        holdings, self._holdings = self._holdings, None
+        return self._closer(producer, holdings) if producer is not None and holdings is not None else None
 
-    def _closer(self, producer: AIOKafkaProducer, requests: Requests) -> "asyncio.Task[None]":
+    def _closer(self, producer: AIOKafkaProducer, holdings: Holdings) -> "asyncio.Task[None]":
         """Close in a task of its own: half closed, a producer would leak, and ours may be cancelled at any moment."""
-        closing = close_hard(producer, requests)
+        closing = close_hard(producer, holdings)
         closer = asyncio.get_running_loop().create_task(closing, name="aiorecover-closer", context=self._context)
         self._closers.add(closer)
         closer.add_done_callback(self._closers.discard)
         return closer
 
-    async def _close_hard(self, producer: AIOKafkaProducer, requests: Requests) -> None:
-        await asyncio.wait({self._closer(producer, requests)})
+    async def _close_hard(self, producer: AIOKafkaProducer, holdings: Holdings) -> None:
+        await asyncio.wait({self._closer(producer, holdings)})
 
     def _set_state(self, state: str, reason: str = "") -> None:
         """One line for each change, with what aiokafka said meanwhile; a loss is a warning."""
