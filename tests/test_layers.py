@@ -171,6 +171,7 @@ def test_private_parts_of_aiokafka_are_used_in_three_modules_only() -> None:
         "_send_produce_req",
         "_sync_task",
         "_conns",
+        "_get_conn",
         "_message_accumulator",
         "_batches",
         "_pending_batches",

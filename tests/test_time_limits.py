@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import random
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -106,7 +107,8 @@ def _silent_loop(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """No exception in a callback, no task destroyed, no error that nobody retrieved."""
     yield
     gc.collect()
-    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+    records = [*caplog.get_records("call"), *caplog.records]
+    assert [record.getMessage() for record in records if record.name == "asyncio"] == []
 
 
 Trouble = Callable[[Scene], Awaitable[None]]
@@ -342,7 +344,7 @@ async def test_a_stop_that_is_cancelled_and_called_again_ends_and_leaves_nothing
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8, 13, 21])
+@pytest.mark.parametrize("turns", [0, 1, 2, 5, 13])
 async def test_a_stop_whose_every_task_is_cancelled_leaves_nothing(tmp_path: Path, turns: int) -> None:
     """The end of `asyncio.run`: all tasks are cancelled, the one that stops us too."""
     async with scene_of(tmp_path) as scene:
@@ -360,6 +362,8 @@ async def test_a_stop_whose_every_task_is_cancelled_leaves_nothing(tmp_path: Pat
             task.cancel()
         async with asyncio.timeout(HANG):
             await asyncio.wait(cancelled)
+            if turns:  # else it was cancelled before it began, and whoever calls it again has it all done
+                assert before.left_since() == []
             assert await scene.producer.stop() == 1
         assert stopping.cancelled()
         assert before.left_since() == []
@@ -382,15 +386,15 @@ async def test_a_black_hole_in_the_list_does_not_use_up_the_time_of_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_module, "CONNECT_LIMIT", 0.5)
+    monkeypatch.setattr(random, "shuffle", lambda servers: None)  # the hole is always first, for aiokafka too
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         hole = f"127.0.0.1:{listener.getsockname()[1]}"
         async with MockClusterProcess() as cluster:
-            for number in range(4):  # whichever of them is tried first
-                options = {**QUICK, "request_timeout_ms": 40_000}
-                async with RecoverableProducer(
-                    tmp_path / str(number), bootstrap_servers=[hole, cluster.bootstrap_servers], **options
-                ) as producer:
-                    await producer.publish(TOPIC, b"v")
-                    await producer.flush(timeout_ms=HANG * 1000)
+            options = {**QUICK, "request_timeout_ms": 40_000}
+            async with RecoverableProducer(
+                tmp_path / "wal", bootstrap_servers=[hole, cluster.bootstrap_servers], **options
+            ) as producer:
+                await producer.publish(TOPIC, b"v")
+                await producer.flush(timeout_ms=HANG * 1000)

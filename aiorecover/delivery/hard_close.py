@@ -41,6 +41,8 @@ class Holdings:
         self._connect: Callable[..., Awaitable[Any]] = producer.client._get_conn  # noqa: SLF001
         producer._sender._send_produce_req = self._sending  # type: ignore[method-assign] # noqa: SLF001
         producer.client._get_conn = self._connecting  # type: ignore[method-assign] # noqa: SLF001
+        # Called when the sender dies; it raises where there is no transaction. The batches are `close_hard`'s business.
+        producer._sender._fail_all = _nothing  # type: ignore[method-assign] # noqa: SLF001
 
     async def _sending(self, *request: Any) -> None:
         task = asyncio.current_task()
@@ -101,6 +103,10 @@ def _close_connections(producer: AIOKafkaProducer, holdings: Holdings) -> list[A
     for transport in holdings.transports:
         transport.abort()
     return closing
+
+
+def _nothing(_: object) -> None:
+    return
 
 
 def _fail_all(accumulator: Any) -> None:

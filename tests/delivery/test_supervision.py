@@ -16,7 +16,7 @@ from aiorecover import supervised as supervised_module
 from aiorecover.delivery import sender as sender_module
 from aiorecover.delivery import session as session_module
 from aiorecover.testing import ApiKey, MockCluster
-from tests.delivery.test_session import NOWHERE, made, running, until_rebuilt
+from tests.delivery.test_session import NOWHERE, identified, made, running, until_rebuilt, until_sent
 from tests.support.census import Census
 from tests.support.oracle import read_topic
 
@@ -113,6 +113,30 @@ async def test_a_loop_that_stood_still_is_no_reason_to_worry(mock: MockCluster) 
             pass
         await asyncio.sleep(0.1)
         assert (session.state, session.rebuilds) == ("connected", 0)
+
+
+async def test_a_metadata_task_that_ends_is_noticed_before_anybody_asks_for_metadata(mock: MockCluster) -> None:
+    async with running(mock.bootstrap_servers) as session:
+        await session.identity()
+        assert session._producer is not None
+        task: Any = session._producer.client._sync_task
+        task.cancel()
+        await until_rebuilt(session)
+
+
+async def test_a_cancelled_sender_that_waits_for_an_answer_is_noticed_before_the_answer_is_late(
+    mock: MockCluster,
+) -> None:
+    async with running(mock.bootstrap_servers) as session:
+        batch = await identified(session, b"v")
+        mock.push_broker_errors(1, ApiKey.PRODUCE, (0, 600_000))
+        sending = asyncio.create_task(until_sent(session, batch, TOPIC))
+        await asyncio.sleep(0.1)
+        assert session._producer is not None
+        sender: Any = session._producer._sender.sender_task
+        sender.cancel()
+        await until_rebuilt(session)
+        await sending
 
 
 async def test_metadata_that_never_comes_ends_in_a_new_session(
