@@ -9,6 +9,7 @@ carry it: their lines pass untouched. The filter stands on aiokafka's loggers on
 """
 
 import logging
+import weakref
 from contextvars import Context, ContextVar, copy_context
 
 TELL_INTERVAL = 60.0  # seconds between two lines about trouble that changes no state, one broker of three for example
@@ -73,22 +74,25 @@ class _Filter(logging.Filter):
 
 
 _FILTER = _Filter()
-_sessions = 0
+_TALKING: "weakref.WeakSet[Chatter]" = weakref.WeakSet()
 
 
-def begin() -> None:
+def begin(chatter: Chatter) -> None:
     """A session begins: aiokafka's loggers are filtered from now on."""
-    global _sessions  # noqa: PLW0603 - loggers are the process's, not a session's
-    _sessions += 1
+    weakref.finalize(chatter, _remove)  # a producer that is never stopped ends too
+    _TALKING.add(chatter)  # afterwards: what was hung on last goes first, and is gone when `_remove` looks
     for logger in _loggers():
         logger.addFilter(_FILTER)  # once, however often it is added
 
 
-def end() -> None:
+def end(chatter: Chatter) -> None:
     """A session has ended: with the last one goes the filter."""
-    global _sessions  # noqa: PLW0603
-    _sessions -= 1
-    if _sessions == 0:
+    _TALKING.discard(chatter)
+    _remove()
+
+
+def _remove() -> None:
+    if not _TALKING:
         for logger in _loggers():
             logger.removeFilter(_FILTER)
 

@@ -70,7 +70,6 @@ class Session:
         self._closers: set[asyncio.Task[None]] = set()
         self._chatter = chatter.Chatter()
         self._context = self._chatter.context()
-        self._chatting = False
         self._topics: set[str] = set()
         self._followed: set[str] = set()  # topics that the present client was told of
         self._trouble = ""  # what the last attempts to connect failed with
@@ -176,8 +175,7 @@ class Session:
 
     def start(self) -> None:
         """Begin to connect, in the background: a broker is not needed to start."""
-        self._chatting = True
-        chatter.begin()
+        chatter.begin(self._chatter)
         self._supervised.start(self._context)
 
     async def close(self) -> None:
@@ -193,9 +191,7 @@ class Session:
                 waiting = {task for task in self._closers if not task.done()}
         finally:
             self._set_state("closed")
-            if self._chatting:
-                self._chatting = False
-                chatter.end()
+            chatter.end(self._chatter)
 
     async def _ready(self) -> AIOKafkaProducer:
         while self._producer is None or not self._connected.is_set():

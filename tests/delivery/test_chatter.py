@@ -1,6 +1,7 @@
 """aiokafka's lines in our sessions are held back and counted; the user's own clients are as loud as ever."""
 
 import asyncio
+import gc
 import logging
 from collections.abc import Iterator
 
@@ -18,9 +19,10 @@ SENDER = logging.getLogger("aiokafka.producer.sender")
 
 @pytest.fixture
 def filtered() -> Iterator[None]:
-    chatter.begin()
+    each = Chatter()
+    chatter.begin(each)
     yield
-    chatter.end()
+    chatter.end(each)
 
 
 def texts(caplog: pytest.LogCaptureFixture, of: str) -> list[str]:
@@ -83,17 +85,28 @@ def test_trouble_that_goes_on_is_told_of_at_once_and_then_once_a_minute() -> Non
 
 
 def test_the_filter_stands_only_while_a_session_lives(caplog: pytest.LogCaptureFixture) -> None:
-    ours = Chatter()
-    chatter.begin()
-    chatter.begin()
-    chatter.end()
+    gc.collect()  # sessions of tests that left theirs without a stop
+    ours, another = Chatter(), Chatter()
+    chatter.begin(ours)
+    chatter.begin(another)
+    chatter.end(another)
     ours.context().run(SENDER.warning, "one of two still lives")
-    chatter.end()
+    chatter.end(ours)
     assert caplog.messages == []
     assert not CLIENT.filters
     assert not SENDER.filters
     ours.context().run(SENDER.warning, "afterwards")
     assert caplog.messages == ["afterwards"]
+
+
+def test_a_session_that_nobody_closes_takes_the_filter_with_it() -> None:
+    gc.collect()
+    ours = Chatter()
+    chatter.begin(ours)
+    assert CLIENT.filters
+    del ours
+    gc.collect()
+    assert not CLIENT.filters
 
 
 @pytest.mark.asyncio

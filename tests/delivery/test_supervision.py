@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import logging
 import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ import pytest
 
 from aiorecover import RecoverableProducer
 from aiorecover import supervised as supervised_module
+from aiorecover.delivery import chatter
 from aiorecover.delivery import sender as sender_module
 from aiorecover.delivery import session as session_module
 from aiorecover.testing import ApiKey, MockCluster
@@ -237,7 +237,7 @@ async def test_a_close_that_is_cancelled_and_called_again_leaves_nothing(tmp_pat
             await session.close()
         assert session.state == "closed"
         assert {task for task in asyncio.all_tasks() if not task.done()} == before.tasks
-        assert not logging.getLogger("aiokafka").filters
+        assert session._chatter not in chatter._TALKING
 
 
 # -- our own tasks ----------------------------------------------------------------------------------------------------
