@@ -13,11 +13,13 @@ import errno
 import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from aiorecover.config import Config
 from aiorecover.delivery.delivery import Delivery
 from aiorecover.errors import WalError, WalFullError, WalIOError
+from aiorecover.supervised import Supervised
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.keeper import Keeper
 
@@ -49,7 +51,7 @@ class Background:
         self._on_room = on_room
         self._spare_wanted = asyncio.Event()
         self._more: dict[str, Loop] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._loops: list[Supervised] = []
         self._checkpointing = asyncio.Lock()
         self.checkpoints = 0
         self.full = False
@@ -70,15 +72,20 @@ class Background:
         if self._config.fsync == "interval":
             loops["fsync"] = self._fsync_loop
         for name, loop in loops.items():
-            self._tasks.append(asyncio.create_task(self._forever(name, loop), name=f"aiorecover-{name}"))
+            supervised = Supervised(name, partial(self._forever, name, loop))
+            self._loops.append(supervised)
+            supervised.start()
 
     async def stop(self) -> None:
         """End every loop."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        self._tasks.clear()
+        ending = set[asyncio.Task[None]]().union(*(loop.end() for loop in self._loops))
+        if ending:
+            await asyncio.wait(ending)
+
+    @property
+    def interrupted(self) -> bool:
+        """Somebody has cancelled a loop: it is begun again after a pause."""
+        return any(loop.interrupted for loop in self._loops)
 
     def want_spare(self) -> None:
         """The ring has no next slot ready."""

@@ -1,7 +1,6 @@
 """Everything that exists between the start and the stop of a producer, opened and closed in order."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -53,6 +52,7 @@ class Opened:
             topic = DeadLetterTopic(self.dead, config.dead_letter_topic, directory.producer_id, self.store)
             self.background.add("dead letter topic", topic.run)
         self._left: Statistics | None = None
+        self._closing: asyncio.Future[None] | None = None
 
     def start(self) -> None:
         """Begin to deliver, and have the next slot ready."""
@@ -80,25 +80,40 @@ class Opened:
         self.dead.made_room()
 
     async def stop(self, limit: float) -> int:
-        """Flush, then close everything; each step has its share of ``limit`` seconds."""
-        try:
-            return await self._stop(limit)
-        except BaseException:  # cancelled, with the loop perhaps: the directory must not stay locked
-            self.keeper.submit(self.directory.close)
-            self.keeper.stop()
-            raise
+        """Flush, then close everything; each step has its share of ``limit`` seconds.
 
-    async def _stop(self, limit: float) -> int:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + limit
-        with contextlib.suppress(TimeoutError, DeliveryError):
-            async with asyncio.timeout(limit * CLOSE_SHARE):
+        Cancelled ("cancel all tasks" when a loop ends), it closes all the same, in a hurry; cancelled once more, it
+        only lets go of the directory.
+        """
+        until = asyncio.get_running_loop().time() + limit
+        try:
+            try:
+                await self._flush(limit * CLOSE_SHARE)
+                return await self._close_all(until)
+            except asyncio.CancelledError:
+                log.warning("the stop was cancelled: closing in a hurry")
+                return await self._close_all(0.0)
+        finally:
+            self._close_directory()  # whatever happened: it must not stay locked
+
+    async def _flush(self, limit: float) -> None:
+        try:
+            async with asyncio.timeout(limit):
                 await self.delivery.flush()
+        except (TimeoutError, DeliveryError):
+            return
+        except Exception:
+            log.exception("delivering what is left failed: closing")
+
+    async def _close_all(self, until: float) -> int:
+        """Close in order, by ``until`` on the loop's clock; the number of records left."""
+        loop = asyncio.get_running_loop()
         ended = await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.background.stop(), "the background loops")
         ended &= await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.delivery.close(), "the kafka session")
         self.delivery.reports.close()  # whatever became of the session: nobody waits for ever
         await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.commit.close(), "the last group commit")
-        await self._last_checkpoint(max(CLOSE_AT_LEAST, until - loop.time()), closed=ended)
+        if self._closing is None:
+            await self._last_checkpoint(max(CLOSE_AT_LEAST, until - loop.time()), closed=ended)
         left = self.directory.ring.pending() + self.directory.ring.unread()
         self._left = self.statistics("stopped")
         await self._close(max(CLOSE_AT_LEAST, until - loop.time()))
@@ -119,11 +134,22 @@ class Opened:
             log.warning("no last checkpoint: the next start reads more error=%r", error)
 
     async def _close(self, limit: float) -> None:
-        closing = self.keeper.submit(self.directory.close)
-        self.keeper.stop()
+        closing = self._close_directory()
         await asyncio.wait({closing}, timeout=min(limit, THREAD_JOIN))
         if closing.done():
             self.keeper.join(THREAD_JOIN)
+
+    def _close_directory(self) -> "asyncio.Future[None]":
+        """Have the keeper's thread close it as its last work, also when nobody waits."""
+        if self._closing is None:
+            self._closing = self.keeper.submit(self.directory.close)
+            self.keeper.stop()
+        return self._closing
+
+    @property
+    def interrupted(self) -> bool:
+        """Somebody has cancelled a task of ours: it is begun again after a pause."""
+        return self.background.interrupted or self.delivery.interrupted
 
     def statistics(self, state: str) -> Statistics:
         """The counts of this moment; the last ones after the stop."""
@@ -158,12 +184,28 @@ class Opened:
 
 
 async def opening(keeper: Keeper, options: Options) -> tuple[Directory, Taken]:
-    """Open in the keeper's thread, and take up what was in flight; cancelled meanwhile, it is closed again."""
-    opening = keeper.submit(_open, options)
+    """Open in the keeper's thread, and take up what was in flight.
+
+    Cancelled meanwhile, what was opened is closed there again, loop or no loop.
+    """
+    opened: list[Directory] = []
+
+    def open_it() -> tuple[Directory, Taken]:
+        opened.append(directory := open_directory(options))
+        try:
+            return directory, take_up(directory, options.file_system.since_boot_ms())
+        except BaseException:
+            directory.close()
+            raise
+
+    def close_it() -> None:
+        for directory in opened:
+            directory.close()
+
     try:
-        return await asyncio.shield(opening)
+        return await keeper.submit(open_it)
     except asyncio.CancelledError:
-        opening.add_done_callback(_close_opened)
+        keeper.submit(close_it)
         raise
 
 
@@ -178,17 +220,3 @@ async def _within(limit: float, closing: Coroutine[Any, Any, None], what: str) -
         log.warning("closing failed what=%s error=%r", what, error)
         return False
     return task.done()
-
-
-def _open(options: Options) -> tuple[Directory, Taken]:
-    directory = open_directory(options)
-    try:
-        return directory, take_up(directory, options.file_system.since_boot_ms())
-    except BaseException:
-        directory.close()
-        raise
-
-
-def _close_opened(opening: "asyncio.Future[tuple[Directory, Taken]]") -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result()[0].close()

@@ -126,7 +126,8 @@ class RecoverableProducer:
             directory, taken = await opening(keeper, self._directory_options())
         except BaseException:
             keeper.stop()
-            self._life = "created"
+            if self._life == "starting":  # else it was stopped meanwhile
+                self._life = "created"
             raise
         if self._life != "starting":
             directory.close()
@@ -163,8 +164,8 @@ class RecoverableProducer:
         """
         if self._life == "forked":
             return 0
-        if self._stopping is None:
-            if self._opened is None or self._life != "running":
+        if self._stopping is None or self._stopping.cancelled():  # by somebody else, and it could not even begin
+            if self._opened is None or self._life == "created":
                 self._life = "stopped"
                 return 0
             limit = (self._config.stop_timeout_ms if timeout_ms is None else timeout_ms) / 1000
@@ -174,8 +175,9 @@ class RecoverableProducer:
             self._stopping.add_done_callback(self._stopped)
         return await asyncio.shield(self._stopping)
 
-    def _stopped(self, _: "asyncio.Task[int]") -> None:
-        self._life = "stopped"
+    def _stopped(self, stopping: "asyncio.Task[int]") -> None:
+        if not stopping.cancelled():
+            self._life = "stopped"
         self._append = self._refuse
         self._waiting.wake_all()
 
@@ -528,8 +530,20 @@ class RecoverableProducer:
         timestamp_ms: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] | None = None,
     ) -> RecordMetadata:
-        """As aiokafka's: wait until the record is in Kafka; cancelled, it is delivered all the same."""
-        return await (await self.send(topic, value, key, partition, timestamp_ms, headers))
+        """As aiokafka's: wait until the record is in Kafka; cancelled, it is delivered all the same.
+
+        Raises:
+            DeliveryPendingError: not within ``request_timeout_ms``; it stays in the ring: do not publish it again.
+
+        """
+        future = await self.send(topic, value, key, partition, timestamp_ms, headers)
+        limit = self._config.request_timeout_ms
+        try:
+            async with asyncio.timeout(limit / 1000):
+                return await future
+        except TimeoutError:
+            message = "the record is accepted and not delivered yet: do not publish it again"
+            raise DeliveryPendingError(f"{message} topic={topic} request_timeout_ms={limit}") from None
 
     async def partitions_for(self, topic: str) -> set[int]:
         """As aiokafka's: the topic's partitions.
@@ -555,12 +569,15 @@ class RecoverableProducer:
 
         ``created``, ``starting``, ``connecting``, ``connected``, ``halted`` (Kafka refused a record for good, and the
         dead ring is full or on_permanent_error="halt": its lane stands), ``failed`` (the disk; nothing is accepted),
+        ``interrupted`` (somebody has cancelled tasks of ours, all tasks perhaps: they are begun again after a second),
         ``stopping``, ``stopped``, ``forked``.
         """
         if self._life != "running" or self._opened is None:
             return self._life
         if self._opened.directory.ring.failure is not None:
             return "failed"
+        if self._opened.interrupted:
+            return "interrupted"
         if self._opened.delivery.halted:
             return "halted"
         return self._opened.delivery.session.state

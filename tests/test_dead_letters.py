@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import json
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.frames import frames_of, record_at
 from aiorecover.testing import MemoryDisk
 from tests.delivery.refusing import Broker, Sent
+from tests.support.eventually import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -61,12 +61,6 @@ def producer_on(disk: MemoryDisk, **options: Any) -> RecoverableProducer:
 
 async def letters_of(producer: RecoverableProducer) -> list[DeadLetter]:
     return [letter async for letter in producer.dead_letters.list()]
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not true():  # noqa: ASYNC110 - looked at from outside
-            await asyncio.sleep(0.005)
 
 
 async def bury(producer: RecoverableProducer, *values: bytes, **fields: Any) -> None:

@@ -39,9 +39,29 @@ Journal
     suspect. So is a lane whose partition acknowledges an offset that was given before: its topic was made anew.
 
 Session
-    One AIOKafkaProducer at a time, idempotent, acks=all. Start needs no broker. A session is closed hard, within a
-    bounded time, and built anew from the bootstrap list when its sender died, when nothing was answered for
-    ``request_timeout_ms`` with batches in flight, or when an error says so (`outcomes`).
+    One AIOKafkaProducer at a time, idempotent, acks=all. Start needs no broker: the servers of the bootstrap list are
+    tried one by one, each with a time limit of its own. A session is closed hard, within a bounded time, and built anew
+    from that list when
+
+    1. aiokafka's sender or its metadata task ended or was cancelled;
+    2. no known broker was connected for 2 s (aiokafka asks only those it knows, for ever);
+    3. nothing was answered for ``request_timeout_ms`` with batches in flight;
+    4. metadata that we asked for did not come within 10 s;
+    5. an error says so (`outcomes`).
+
+    Attempts to connect are at most 0.6 s apart; a session that did not last 10 s is replaced after a pause that grows
+    to about a second; both with jitter. ``statistics().rebuilds`` counts. One log line for each change of state;
+    aiokafka's own lines in an outage, about eighty a second, are held back and counted in it (`chatter`).
+
+Tasks cancelled by others
+    Whoever cancels "all tasks" cancels ours too. If the loop ends, that is all: nothing is begun again in it for a
+    second, and the records are in the ring. If it goes on, delivery does: loops, lanes and the session are begun again
+    after that second, and until then ``state`` is "interrupted".
+
+Time limits
+    Every await of something that Kafka, a thread or the user decides has a time limit, or ends with the stop. Stop has
+    its time, whatever hangs: what aiokafka holds is ended before the first await, so that a closing which is itself
+    cancelled leaves nothing either.
 
 Dispatcher
     Never longer than a few milliseconds without giving the loop a turn. Linger is a rhythm: every ``linger_ms`` what is

@@ -1,6 +1,6 @@
 """A Kafka batch that carries its lane's identity, and remembers the frames it was made of.
 
-This and `delivery.session` are the only modules that use private parts of aiokafka 0.14 (pinned;
+This, `delivery.session` and `delivery.hard_close` are the only modules that use private parts of aiokafka 0.14 (pinned;
 ``tests/delivery/test_aiokafka_private.py`` fails when they change).
 """
 

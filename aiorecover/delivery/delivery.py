@@ -3,7 +3,10 @@
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+
+from aiokafka.errors import KafkaError
 
 from aiorecover.config import Config
 from aiorecover.delivery.batch import CODECS, LaneBatch
@@ -19,6 +22,7 @@ from aiorecover.delivery.sender import Sender
 from aiorecover.delivery.session import Session
 from aiorecover.errors import ClosedError
 from aiorecover.record import decode
+from aiorecover.supervised import Supervised
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.run import Entry
@@ -86,32 +90,32 @@ class Delivery:
         )
         self._closed = False
         self._progress: set[asyncio.Future[None]] = set()
-        self._resuming: asyncio.Task[None] | None = None
+        self._held: deque[tuple[Lane, Resumed]] = deque()  # lanes whose batch in flight is not built again yet
+        self._resuming = Supervised("resume", self._resume)
         self.batches_resumed = 0
         self.identities_renewed = taken.doubts.total()  # the sender counts those that it renews
 
     def start(self) -> None:
         """Begin to connect, and to send what was in flight; the loops are run by `background`."""
-        held = []
         for resumed in self._taken.lanes:
             entry = resumed.entry
             lane = self.router.resumed(*entry.lane)
             lane.resume(entry.offset, resumed.block)
             if resumed.frames:
                 lane.hold(entry.count)
-                held.append((lane, resumed))
+                self._held.append((lane, resumed))
         self.dispatcher.reader.found += self._taken.claimed
-        self._resuming = asyncio.create_task(self._resume(held), name="aiorecover-resume")
+        self.dispatcher.resuming = bool(self._held)
+        self._resuming.start()
         self.session.start()
 
-    async def _resume(self, held: list[tuple[Lane, Resumed]]) -> None:
+    async def _resume(self) -> None:
         """Build again what was in flight, a batch a turn, and no more of them than may be in memory."""
         with contextlib.suppress(ClosedError):
-            for lane, resumed in held:
-                self.dispatcher.resuming = True
+            while self._held:
                 while self.dispatcher.full:
                     await self._changed()
-                self._resume_lane(lane, resumed)
+                self._resume_lane(*self._held.popleft())
                 await asyncio.sleep(0)
             self.dispatcher.resuming = False
             self.dispatcher.wake()
@@ -139,21 +143,15 @@ class Delivery:
         """Stop sending; whatever is not acknowledged stays in the ring."""
         self._closed = True
         self._notify()
-        try:
-            await self._stop_resuming()
-            await self.sender.close()
+        try:  # at the same time: a lane that waits for the user's `on_delivery` must not keep the connections open
+            await asyncio.gather(*self._resuming.end(), return_exceptions=True)
+            await asyncio.gather(self.sender.close(), self.session.close())
         finally:
             try:
-                await self.session.close()
                 await self.refused.close()
             finally:
                 self.reports.close()
                 self.dispatcher.reader.close()
-
-    async def _stop_resuming(self) -> None:
-        if self._resuming is not None:
-            self._resuming.cancel()
-            await asyncio.gather(self._resuming, return_exceptions=True)
 
     def wake(self) -> None:
         """Records came."""
@@ -214,10 +212,16 @@ class Delivery:
         """The partitions of a topic, asked from Kafka where they are not known; bounded by the caller."""
         self.session.want(topic)
         while not (found := self.session.partitions(topic)):
-            await self.session.discover()
+            with contextlib.suppress(KafkaError):  # a session that ends meanwhile is replaced: the next one may tell
+                await self.session.discover()
             if not self.session.partitions(topic):
                 await asyncio.sleep(DISCOVER_INTERVAL)
         return set(found)
+
+    @property
+    def interrupted(self) -> bool:
+        """Somebody has cancelled a task of ours: it is begun again after a pause."""
+        return self.session.interrupted or self.sender.interrupted > 0 or self._resuming.interrupted
 
     @property
     def halted(self) -> list[Lane]:

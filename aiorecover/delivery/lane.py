@@ -122,6 +122,12 @@ class Lane:
         self.held = False
         self.ready.appendleft(batch)
 
+    def put_back(self) -> None:
+        """The batch in flight is to be sent again, as it is, before all others."""
+        if self.in_flight is not None:
+            self.ready.appendleft(self.in_flight)
+        self.in_flight = None
+
     def identify(self, batch: LaneBatch, fresh: Identity) -> None:
         """Give ``batch`` its place in the lane's sequence, once; ``fresh`` is used where the lane has no identity."""
         if self.identity is None:
@@ -142,12 +148,14 @@ class Lane:
         """Kafka refused ``batch`` for good: the next batch takes its place in the sequence.
 
         Only if no attempt of it was possibly persisted: the broker would swallow the next batch as a repeat. Otherwise
-        the next one is the first of a fresh identity.
+        the next one is the first of a fresh identity. ``batch`` itself, should it be sent once more after all, takes
+        its place in the sequence anew: two batches never go under one number.
         """
         if batch.possibly or batch.identity is None:
             self._take_fresh(fresh)
         else:
             self.sequence = batch.identity[2]
+        batch.identity = None
 
     def _take_fresh(self, fresh: Identity) -> Identity:
         self.identity = (self.identity.next_epoch() if self.identity is not None else None) or fresh

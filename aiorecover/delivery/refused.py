@@ -83,18 +83,13 @@ class Refused:
             first_ms=batch.first_ms,
             last_ms=_now_ms(),
         )
-        waits = False
-        while True:
-            try:
-                await self._put(slot, place, lane.partition, refusal, owed=self._topic not in (None, lane.topic))
-                break
-            except WalFullError as full:
-                if not waits:
-                    waits = True
-                    self._halt(lane, full)
-            await self._dead.room()
-        if waits:
-            self._go_on(lane)
+        owed = self._topic not in (None, lane.topic)
+        try:
+            while not await self._is_put(slot, place, lane, refusal, owed=owed):
+                await self._dead.room()
+        finally:  # also when the lane's task is cancelled: whoever begins it again finds it as any other
+            if lane.resumes:
+                self._go_on(lane)
         await self._dead.durable()
         await self._settle(slot, place, lane.topic, lane.partition, refusal)
         lane.acknowledged()
@@ -141,6 +136,16 @@ class Refused:
             await self._settle(slot, place, "", None, refusal)
             self._undecodable.popleft()
 
+    async def _is_put(self, slot: Slot, place: int, lane: Lane, refusal: Refusal, *, owed: bool) -> bool:
+        """Whether there was room for the letter; where there is none the lane is halted."""
+        try:
+            await self._put(slot, place, lane.partition, refusal, owed=owed)
+        except WalFullError as full:
+            if not lane.resumes:
+                self._halt(lane, full)
+            return False
+        return True
+
     # -- one record --------------------------------------------------------------------------------------------------
 
     async def _put(self, slot: Slot, place: int, partition: int | None, refusal: Refusal, *, owed: bool) -> None:
@@ -183,7 +188,7 @@ class Refused:
         lane.halted = None
         lane.resumes = False
         log.warning(
-            "there is room for dead letters: the lane goes on topic=%s partition=%d", lane.topic, lane.partition
+            "the lane that had no room for a dead letter goes on topic=%s partition=%d", lane.topic, lane.partition
         )
         self._on_room(lane)
 

@@ -9,6 +9,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 
 from aiokafka.structs import RecordMetadata
 
@@ -21,6 +22,7 @@ from aiorecover.delivery.refused import Refused
 from aiorecover.delivery.reports import Reports
 from aiorecover.delivery.session import Session, SessionLostError
 from aiorecover.errors import ClosedError
+from aiorecover.supervised import RESTART_PAUSE
 
 log = logging.getLogger("aiorecover.delivery")
 
@@ -61,6 +63,7 @@ class Sender:
         self.resent = 0  # batches that were sent more than once
         self.renewed = 0  # identities that the broker no longer followed
         self.in_flight = 0  # records
+        self.interrupted = 0  # lanes whose task somebody has cancelled
 
     def deliver(self, lane: Lane) -> None:
         """Have the lane's ready batches sent; nothing happens when that goes on already."""
@@ -69,7 +72,28 @@ class Sender:
         lane.delivering = True
         task = asyncio.create_task(self._work(lane), name=f"aiorecover-lane-{lane.topic}-{lane.partition}")
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._ended, lane))
+
+    def _ended(self, lane: Lane, task: "asyncio.Task[None]") -> None:
+        """Somebody may have cancelled it, before it even began perhaps: then the lane goes on after a pause."""
+        self._tasks.discard(task)
+        if not task.cancelled() or self._closing:
+            return
+        log.warning(
+            "a lane's task was cancelled from outside: begun again in %.0f s topic=%s partition=%d",
+            RESTART_PAUSE,
+            lane.topic,
+            lane.partition,
+        )
+        lane.put_back()
+        lane.delivering = True  # until then: a pause is a pause
+        self.interrupted += 1
+        task.get_loop().call_later(RESTART_PAUSE, self._begin_again, lane)
+
+    def _begin_again(self, lane: Lane) -> None:
+        self.interrupted -= 1
+        lane.delivering = False
+        self.deliver(lane)
 
     async def close(self) -> None:
         """End every lane's task; what is not acknowledged stays in the ring."""
@@ -92,6 +116,8 @@ class Sender:
         except ClosedError:
             return
         except Exception as error:
+            if self._closing:  # an `on_delivery` that outlived the stop: the ring is closed, the record stays in it
+                return
             log.exception("delivering a lane failed: it is halted topic=%s partition=%d", lane.topic, lane.partition)
             if lane.in_flight is not None:
                 self._halt(lane, lane.in_flight, error)

@@ -1,41 +1,50 @@
 """The life of one AIOKafkaProducer after another: connect, watch, close hard, build anew.
 
-aiokafka's ways to hang or die end here (known from its issues: a sender task that dies leaves futures for ever, an
-idempotent `stop` never returns while the broker is down, metadata is only asked from brokers it once knew). The
-session fails every batch of a dead producer with `SessionLostError`; the lanes send the very same batches again.
+aiokafka's ways to hang or die end here (known from its issues): a sender or a metadata task that dies leaves futures
+for ever; an idempotent `stop` never returns while the broker is down; metadata is only asked from brokers it once
+knew, never from the bootstrap list again; one server that accepts connections and never answers holds up those behind
+it. The session fails every batch of a dead producer with `SessionLostError`; the lanes send the very same batches
+again.
+
+Its log lines are `chatter`'s business: aiokafka's warnings and errors in here are held back and counted, and the next
+line about this session says how many there were. Told apart are they by the context that our tasks run in, so the
+user's own clients are as loud as ever.
 """
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Callable
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError, kafka_errors
+from aiokafka.errors import kafka_errors
 from aiokafka.structs import RecordMetadata, TopicPartition
 
 from aiorecover.config import Config
+from aiorecover.delivery import chatter
+from aiorecover.delivery.backoff import Backoff
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.hard_close import Holdings, SessionLostError, close_bootstrap, close_hard
 from aiorecover.delivery.lane import Identity
 from aiorecover.delivery.outcomes import UNNAMED_CODES
 from aiorecover.errors import ClosedError
+from aiorecover.supervised import Supervised
+
+__all__ = ["Session", "SessionLostError"]
 
 log = logging.getLogger("aiorecover.session")
 
 kafka_errors.update(UNNAMED_CODES)  # codes that aiokafka would all show as UnknownError(-1); subclasses of it
 
-CONNECT_LIMIT = 10.0  # seconds for bootstrap and InitProducerId, which aiokafka waits for without a limit
-RECONNECT_MAX = 0.5  # seconds between two attempts: delivery must resume within 1 s of the broker's return
-WATCH_INTERVAL = 0.5  # seconds; the sender's death is noticed at once, the rest at this pace
-CLOSE_LIMIT = 1.0  # seconds for each step of a hard close
-METADATA_LIMIT = 10.0  # seconds for one look at a topic; then the session is suspect
-
-
-class SessionLostError(KafkaError):
-    """The producer that carried the batch is gone; what happened to the batch is unknown."""
-
-    retriable = True
+CONNECT_LIMIT = 10.0  # seconds for one server's bootstrap and InitProducerId, which aiokafka waits for without a limit
+RECONNECT_MAX = 0.5  # seconds between two rounds of attempts: delivery must resume within 1 s of the broker's return
+REBUILD_MAX = 1.0  # seconds before a session is replaced that did not last: each new one asks for a producer id
+STEADY = 10.0  # seconds that a session has to last, or the next one is built after a growing pause
+WATCH_INTERVAL = 0.5  # seconds; the end of aiokafka's tasks is noticed at once, the rest at this pace
+UNREACHABLE_LIMIT = 2.0  # seconds without a connection to any known broker: the bootstrap list may have a living one
+METADATA_LIMIT = 10.0  # seconds for one look at a topic; then the session cannot be trusted any more
 
 
 class Session:
@@ -46,13 +55,21 @@ class Session:
         self._config = config
         self._on_metadata = on_metadata
         self._patience = config.request_timeout_ms / 1000  # seconds with batches in flight and no answer
+        first = config.retry_backoff_ms / 1000
+        self._reconnecting = Backoff(first, RECONNECT_MAX, random.uniform)
+        self._rebuilding = Backoff(first, REBUILD_MAX, random.uniform)
         self._producer: AIOKafkaProducer | None = None
+        self._holdings: Holdings | None = None
+        self._end: asyncio.Future[str] | None = None  # of the present producer: why it has to go
         self._connected = asyncio.Event()
-        self._lost = asyncio.Event()
         self._closing = False
         self._in_flight = 0
         self._progress = 0.0
-        self._task: asyncio.Task[None] | None = None
+        self._since = 0.0  # when the present producer was taken
+        self._supervised = Supervised("session", self._run)
+        self._closers: set[asyncio.Task[None]] = set()
+        self._chatter = chatter.Chatter()
+        self._context = self._chatter.context()
         self._topics: set[str] = set()
         self._followed: set[str] = set()  # topics that the present client was told of
         self._trouble = ""  # what the last attempts to connect failed with
@@ -119,40 +136,62 @@ class Session:
         """Kafka was reached once: what it did not tell of then is not there, or not to be seen."""
         return self.rebuilds >= 0
 
+    @property
+    def interrupted(self) -> bool:
+        """Somebody has cancelled our task: it is begun again after a pause."""
+        return self._supervised.interrupted
+
     def want(self, topic: str) -> None:
         """Keep this topic's metadata from now on."""
         self._topics.add(topic)
 
     async def discover(self) -> None:
-        """Ask for the metadata of all wanted topics now; `on_metadata` tells when something came."""
+        """Ask for the metadata of all wanted topics now; `on_metadata` tells when something came.
+
+        Raises:
+            SessionLostError: the session ended first, or does not tell: then a new one is built.
+            ClosedError: the session is closed.
+
+        """
         producer = await self._ready()
-        async with asyncio.timeout(METADATA_LIMIT):
-            producer.client.set_topics(self._topics)
-            self._followed = set(self._topics)
-            await producer.client.force_metadata_update()
+        end = self._end
+        producer.client.set_topics(self._topics)
+        self._followed = set(self._topics)
+        updating = asyncio.ensure_future(producer.client.force_metadata_update())
+        # A metadata task that was ended leaves its future for ever, so the end of the session is waited for as well.
+        waiting = {updating} if end is None else {updating, end}
+        await asyncio.wait(waiting, timeout=METADATA_LIMIT, return_when=asyncio.FIRST_COMPLETED)
+        if not updating.done():
+            self.give_up(f"no metadata within {METADATA_LIMIT:.0f} s")
+            raise SessionLostError
         self._on_metadata()
 
     def give_up(self, reason: str) -> None:
         """Build a new session: this one cannot be trusted any more."""
-        if not self._lost.is_set():
-            log.warning("the kafka session cannot be trusted any more reason=%s", reason)
-            self._lost.set()
+        if self._end is not None and not self._end.done():
+            self._end.set_result(reason)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to connect, in the background: a broker is not needed to start."""
-        self._task = asyncio.create_task(self._run(), name="aiorecover-session")
+        chatter.begin(self._chatter)
+        self._supervised.start(self._context)
 
     async def close(self) -> None:
         """End within a few seconds, whatever the broker does; batches in flight fail with `SessionLostError`."""
         self._closing = True
         self._connected.set()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        await self._drop()
-        self._set_state("closed")
+        running = self._supervised.end()
+        self._detach()
+        try:
+            waiting = running | self._closers
+            while waiting:  # our own task may have begun to close a producer that was only just starting
+                await asyncio.wait(waiting)
+                waiting = {task for task in self._closers if not task.done()}
+        finally:
+            self._set_state("closed")
+            chatter.end(self._chatter)
 
     async def _ready(self) -> AIOKafkaProducer:
         while self._producer is None or not self._connected.is_set():
@@ -163,97 +202,162 @@ class Session:
         return self._producer
 
     async def _run(self) -> None:
+        """Connect, watch, drop; also from the middle, when our task was cancelled and is begun again."""
         while not self._closing:
             try:
-                await self._connect()
-                await self._watch()
-                self._set_state("connecting")
+                if self._producer is None:
+                    await self._connect()
+                reason = await self._watch()
+                self._set_state("connecting", reason)
                 await self._drop()
+                await self._pause()
             except Exception:
                 log.exception("the kafka session failed unexpectedly: connecting anew")
                 await asyncio.sleep(RECONNECT_MAX)
 
-    async def _connect(self) -> None:
-        pause = self._config.retry_backoff_ms / 1000
-        while True:
-            try:
-                producer = await self._started()
-            except Exception as error:  # noqa: BLE001 - whatever it is, records wait: try on
-                self._tell_once(error)
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, RECONNECT_MAX)
-            else:
-                self._take(producer)
-                return
+    async def _pause(self) -> None:
+        """A session that lasted is replaced at once; one after the other that does not, ever more slowly."""
+        if time.monotonic() - self._since > STEADY:
+            self._rebuilding.reset()
+            return
+        await asyncio.sleep(self._rebuilding.next())
 
-    async def _started(self) -> AIOKafkaProducer:
-        producer = AIOKafkaProducer(**self._options())
+    async def _connect(self) -> None:
+        """One server after the other, in rounds, until one answers.
+
+        Not the whole list at once: aiokafka tries one after the other too, and its first that accepts connections and
+        never answers would use up the time of all.
+        """
+        servers = list(self._config.bootstrap_servers)
+        while True:
+            random.shuffle(servers)
+            for server in servers:
+                try:
+                    producer, holdings = await self._started(server)
+                except Exception as error:  # noqa: BLE001 - whatever it is, records wait: try on
+                    trouble = error
+                else:
+                    self._take(producer, holdings)
+                    return
+            self._tell_once(trouble)
+            await asyncio.sleep(self._reconnecting.next())
+
+    async def _started(self, server: str) -> tuple[AIOKafkaProducer, Holdings]:
+        producer = AIOKafkaProducer(**self._options(server))
+        holdings = Holdings(producer)
         try:
             async with asyncio.timeout(CONNECT_LIMIT):
-                await producer.start()
+                try:
+                    await producer.start()
+                except BaseException as error:
+                    close_bootstrap(error)
+                    raise
                 await producer.client.set_topics(self._topics)
         except BaseException:
-            await _close_hard(producer)
+            await self._close_hard(producer, holdings)
             raise
-        return producer
+        return producer, holdings
 
     def _tell_once(self, error: BaseException) -> None:
         """One line for each kind of trouble, not two a second."""
         trouble = type(error).__name__
         if trouble != self._trouble:
             self._trouble = trouble
-            servers = self._config.bootstrap_servers
-            log.warning("kafka cannot be reached, trying on error=%r bootstrap_servers=%s", error, servers)
+            servers = ",".join(self._config.bootstrap_servers)
+            held_back = self._chatter.take()
+            log.warning("kafka cannot be reached, trying on error=%r bootstrap_servers=%s%s", error, servers, held_back)
 
-    def _take(self, producer: AIOKafkaProducer) -> None:
+    def _take(self, producer: AIOKafkaProducer, holdings: Holdings) -> None:
         self._producer = producer
+        self._holdings = holdings
         self._followed = set()
-        self._lost.clear()
-        producer._sender.sender_task.add_done_callback(lambda _: self._sender_ended(producer))  # noqa: SLF001
+        self._end = asyncio.get_running_loop().create_future()
+        for task, what in (
+            (producer._sender.sender_task, "aiokafka's sender ended"),  # noqa: SLF001
+            (producer.client._sync_task, "aiokafka's metadata task ended"),  # noqa: SLF001
+        ):
+            if task is not None:
+                task.add_done_callback(lambda _, what=what: self._ended(producer, what))
         producer.client.cluster.add_listener(lambda _: self._on_metadata())
         self.rebuilds += 1
         self._trouble = ""
-        self._progress = time.monotonic()
+        self._reconnecting.reset()
+        self._progress = self._since = time.monotonic()
         self._connected.set()
         self._set_state("connected")
         self._on_metadata()
 
-    def _sender_ended(self, producer: AIOKafkaProducer) -> None:
+    def _ended(self, producer: AIOKafkaProducer, what: str) -> None:
         if producer is self._producer:  # one that was dropped may end later, and concerns nobody any more
-            self._lost.set()
+            self.give_up(what)
 
-    async def _watch(self) -> None:
-        """Return when the session has to be given up."""
-        while True:
-            try:
-                async with asyncio.timeout(WATCH_INTERVAL):  # wait_for has a task of its own, which may be cancelled
-                    await self._lost.wait()
-            except TimeoutError:
-                if self._in_flight and time.monotonic() - self._progress > self._patience:
-                    log.warning("kafka does not answer: connecting anew batches_in_flight=%d", self._in_flight)
-                    return
-            else:
-                log.warning("the kafka session ended: connecting anew")
-                return
+    async def _watch(self) -> str:
+        """Return when the session has to be given up, and why."""
+        producer, end = self._producer, self._end
+        reached = time.monotonic()
+        while producer is not None and end is not None:
+            await asyncio.wait({end}, timeout=WATCH_INTERVAL)
+            if end.done():
+                return end.result()
+            now = time.monotonic()
+            if _is_connected(producer):
+                reached = now
+            else:  # idle connections are closed: this opens one, if anybody is there
+                producer.client.force_metadata_update()
+            if now - reached > UNREACHABLE_LIMIT:
+                return "no broker that it knows can be reached"
+            if self._in_flight and now - self._progress > self._patience:
+                return f"no answer for {self._patience:g} s"
+            if producer._sender.sender_task.cancelling():  # noqa: SLF001 - it may still wait for a frozen broker
+                return "aiokafka's sender was cancelled"
+            if held_back := self._chatter.take_due(now):
+                log.warning("kafka is reached, but not well%s", held_back)
+        return "it has no producer"
 
     async def _drop(self) -> None:
-        self._connected.clear()
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            await _close_hard(producer)
-        if self._closing:
-            self._connected.set()  # whoever waits finds out
+        closer = self._detach()
+        if closer is not None:
+            await asyncio.wait({closer})
 
-    def _set_state(self, state: str) -> None:
+    def _detach(self) -> "asyncio.Task[None] | None":
+        """Part with the producer at once; the task that closes it."""
+        if not self._closing:  # else whoever waits finds out
+            self._connected.clear()
+        producer, self._producer = self._producer, None
+        holdings, self._holdings = self._holdings, None
+        return self._closer(producer, holdings) if producer is not None and holdings is not None else None
+
+    def _closer(self, producer: AIOKafkaProducer, holdings: Holdings) -> "asyncio.Task[None]":
+        """Close in a task of its own: half closed, a producer would leak, and ours may be cancelled at any moment."""
+        closing = close_hard(producer, holdings)
+        closer = asyncio.get_running_loop().create_task(closing, name="aiorecover-closer", context=self._context)
+        self._closers.add(closer)
+        closer.add_done_callback(self._closers.discard)
+        return closer
+
+    async def _close_hard(self, producer: AIOKafkaProducer, holdings: Holdings) -> None:
+        await asyncio.wait({self._closer(producer, holdings)})
+
+    def _set_state(self, state: str, reason: str = "") -> None:
+        """One line for each change, with what aiokafka said meanwhile; a loss is a warning."""
         if state == self.state:
             return
         self.state = state
-        log.info("kafka session state=%s bootstrap_servers=%s", state, self._config.bootstrap_servers)
+        log.log(
+            logging.WARNING if reason else logging.INFO,
+            "kafka session state=%s bootstrap_servers=%s%s%s",
+            state,
+            ",".join(self._config.bootstrap_servers),
+            f" reason={reason!r} batches_in_flight={self._in_flight}"
+            if reason
+            else f" rebuilds={max(0, self.rebuilds)}",
+            self._chatter.take(),
+        )
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self, server: str) -> dict[str, Any]:
         return {
             **self._config.client,
-            "bootstrap_servers": self._config.bootstrap_servers,
+            "bootstrap_servers": server,
             "request_timeout_ms": self._config.request_timeout_ms,
             "retry_backoff_ms": self._config.retry_backoff_ms,
             "max_batch_size": self._config.max_batch_size,
@@ -262,43 +366,5 @@ class Session:
         }
 
 
-async def _close_hard(producer: AIOKafkaProducer) -> None:
-    """Close within a bounded time, and leave no future unresolved.
-
-    The order matters: with its connections closed, requests that a frozen broker never answers end at once, and the
-    sender's task can be ended; aiokafka's own `stop` would wait for them, for ever when idempotent.
-    """
-    producer._closed = True  # noqa: SLF001 - its finaliser would complain
-    _fail_all(producer._message_accumulator)  # noqa: SLF001
-    task = producer._sender.sender_task  # noqa: SLF001
-    if task is not None:
-        task.cancel()
-    await _bounded(producer.client.close())
-    for _ in range(3):  # each cancel ends one of the sender's nested waits
-        if task is None or task.done():
-            break
-        task.cancel()
-        await asyncio.wait({task}, timeout=CLOSE_LIMIT)
-    if task is not None and task.done() and not task.cancelled():
-        task.exception()  # retrieved: nobody is told of a session that was given up
-
-
-def _fail_all(accumulator: Any) -> None:
-    """Fail every batch, and say that we know: a lane that was stopped asks no more, and the loop would log an error."""
-    waiting = [batch for batches in accumulator._batches.values() for batch in batches]  # noqa: SLF001
-    batches = [*accumulator._pending_batches, *waiting]  # noqa: SLF001
-    accumulator.fail_all(SessionLostError())
-    for batch in batches:
-        for future in (batch.future, batch._drain_waiter):  # noqa: SLF001
-            if future.done() and not future.cancelled():
-                future.exception()
-
-
-async def _bounded(closing: Any) -> None:
-    task = asyncio.ensure_future(closing)
-    await asyncio.wait({task}, timeout=CLOSE_LIMIT)
-    if not task.done():
-        task.cancel()
-        await asyncio.wait({task}, timeout=CLOSE_LIMIT)
-    elif not task.cancelled():
-        task.exception()
+def _is_connected(producer: AIOKafkaProducer) -> bool:
+    return any(connection.connected() for connection in producer.client._conns.values())  # noqa: SLF001

@@ -30,6 +30,7 @@ class GroupCommit:
         self._waiting.append(waiter)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="aiorecover-group-commit")
+            self._task.add_done_callback(self._ended)
         await waiter
 
     async def _run(self) -> None:
@@ -41,8 +42,8 @@ class GroupCommit:
             try:
                 await self._sync()
             except asyncio.CancelledError:
-                stopped = ClosedError("stopped before the flush ended: the record is stored, but may not be durable")
-                _fail([*released, *self._waiting], stopped)
+                waiting, self._waiting = self._waiting, []
+                _fail([*released, *waiting], _stopped())
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, nobody waits for ever
                 _fail(released, error)
@@ -51,10 +52,20 @@ class GroupCommit:
                     if not waiter.done():
                         waiter.set_result(None)
 
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        """Cancelled before it even began, it could tell nobody."""
+        if task.cancelled() and task is self._task:
+            waiting, self._waiting = self._waiting, []
+            _fail(waiting, _stopped())
+
     async def close(self) -> None:
         """Wait for the running generation."""
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
+
+
+def _stopped() -> ClosedError:
+    return ClosedError("stopped before the flush ended: the record is stored, but may not be durable")
 
 
 def _fail(waiters: "list[asyncio.Future[None]]", error: Exception) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from aiorecover import Receipt, RecoverableProducer
 from tests.support.broker import Cluster, KafkaCluster
+from tests.support.eventually import until
 from tests.support.oracle import Accepted, Verdict, judge, read_topic
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(240)]
@@ -122,7 +123,7 @@ async def test_a_broker_that_goes_away_under_load_costs_publishers_nothing(
     async with started(mortal, tmp_path) as producer:
         publisher = Publisher(producer, topic)
         load = asyncio.create_task(publisher.publish(120_000, rate=20_000))
-        await until(lambda: producer.statistics().delivered > 10_000)
+        await until(lambda: producer.statistics().delivered > 10_000, 60)
         if fault == "kill":
             node.kill()
             await asyncio.sleep(1)
@@ -147,16 +148,10 @@ async def test_a_leader_that_is_killed_under_load_is_replaced_and_nothing_is_los
         async with started(cluster, tmp_path) as producer:
             publisher = Publisher(producer, "moved")
             load = asyncio.create_task(publisher.publish(40_000, rate=8_000))
-            await until(lambda: producer.statistics().delivered > 4_000)
+            await until(lambda: producer.statistics().delivered > 4_000, 60)
             node.kill()
             await load
             await producer.flush(DELIVERED_WITHIN_MS)
         assert publisher.slowest_s < BLOCKED_S
         assert cluster.leaders("moved")[0] != leader
         assert_exactly_once(await judged(cluster, "moved", publisher), 40_000)
-
-
-async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not reached():  # noqa: ASYNC110 - looked at from outside
-            await asyncio.sleep(0.02)

@@ -1,7 +1,6 @@
 """Dispatching with a stand-in for the session, so that every interleaving can be arranged."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from aiorecover.errors import WalIOError
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
+from tests.support.eventually import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -88,12 +88,6 @@ def metadata_came(producer: RecoverableProducer) -> None:
 def publish_to_any_partition(producer: RecoverableProducer) -> None:
     """As if it had been published before the metadata was known."""
     producer._existing_partition = lambda topic, partition: partition  # type: ignore[method-assign, assignment, return-value]
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not true():  # noqa: ASYNC110 - looked at from outside
-            await asyncio.sleep(0.01)
 
 
 async def test_two_gaps_caught_up_together_dispatch_no_record_twice(kafka_stand_in: Kafka, tmp_path: Path) -> None:

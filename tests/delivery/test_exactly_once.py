@@ -27,6 +27,7 @@ from aiorecover.wal.directory import Directory
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.slot import Slot
 from tests.delivery.remembering import Broker
+from tests.support.eventually import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -129,8 +130,8 @@ async def lives(life: Life) -> None:
             for _ in range(4):
                 await publish(producer, life.accepted, RECORDS // 4)
                 await producer.flush(timeout_ms=10_000)
-                while producer.statistics().checkpoints == 0:  # a quick machine is done before the first is due
-                    await asyncio.sleep(0.01)
+            # A quick machine is done before the first checkpoint is due.
+            await until(lambda: producer.statistics().checkpoints > 0)
 
 
 async def goes_on(moment: Moment, monkeypatch: pytest.MonkeyPatch, *, late: str, **options: Any) -> Statistics:

@@ -21,6 +21,7 @@ from aiorecover.delivery.session import SessionLostError
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal.directory import Directory
 from tests.delivery.refusing import Broker, Sent
+from tests.support.eventually import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -72,12 +73,6 @@ def refusing_above(limit: int) -> Callable[[list[Sent]], BaseException | None]:
 
 async def letters_of(producer: RecoverableProducer) -> list[DeadLetter]:
     return [letter async for letter in producer.dead_letters.list()]
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not true():  # noqa: ASYNC110 - looked at from outside
-            await asyncio.sleep(0.005)
 
 
 def adds_up(producer: RecoverableProducer) -> None:
