@@ -44,6 +44,7 @@ class Lane:
         "sequence",
         "settled",
         "topic",
+        "unwritten",
     )
 
     def __init__(self, topic: str, partition: int) -> None:
@@ -58,6 +59,7 @@ class Lane:
         self.offset = -1  # Kafka's, of the newest record that was acknowledged; -1: unknown
         self.block: int | None = None  # where its entry stands in the file `lanes`
         self.held = False  # what the last process had in flight comes first, and is not built again yet
+        self.unwritten = False  # its batches are sent though the disk takes no entry
         self.due = False  # the open batch has lingered enough
         self.halted: str | None = None  # the permanent error that stopped the lane
         self.delivering = False  # a task is at work on it
