@@ -30,7 +30,8 @@ class Journal:
     async def enter(self, lane: Lane, batch: LaneBatch) -> None:
         """Have ``batch`` stand in the lane's block under its present identity; it stands there when this returns.
 
-        Without room, or while the disk fails, this waits: a batch that is not written down is never sent.
+        A lane without a block waits for room. One that has a block goes on when the disk fails (I7), under the next
+        producer epoch: whoever finds what stands there instead, and uses its identity, is fenced.
         """
         while batch.entered != batch.identity:
             try:
@@ -38,11 +39,16 @@ class Journal:
                     lane.block = await self._block()
                 for groups in _places(batch):
                     self._lanes.store(lane.block, encode(_entry(lane, batch, groups, self._clock_ms())))
-                batch.entered = batch.identity
-                self._troubled = False
+                self._troubled = lane.unwritten = False
             except WalError as error:
                 self._tell_once(lane, error)
-                await asyncio.sleep(ROOM_PAUSE)
+                if lane.block is None:
+                    await asyncio.sleep(ROOM_PAUSE)
+                    continue
+                if not lane.unwritten:
+                    lane.unwritten = True
+                    lane.renew(batch, Identity(*batch.identity[:2]) if batch.identity else Identity(-1, 0))
+            batch.entered = batch.identity
 
     def repoint(self, lane: Lane) -> None:
         """Copies of some of the frames that are in flight were stored in the retry ring, or taken back.
@@ -69,7 +75,7 @@ class Journal:
         if not self._troubled:
             self._troubled = True
             what = "free disk space" if isinstance(error, WalFullError) else "check the disk"
-            message = "a batch waits because it cannot be written down: %s topic=%s partition=%d error=%s"
+            message = "a batch cannot be written down before it is sent: %s topic=%s partition=%d error=%s"
             log.warning(message, what, lane.topic, lane.partition, error)
 
 

@@ -46,6 +46,7 @@ class Lane:
         "sequence",
         "settled",
         "topic",
+        "unwritten",
     )
 
     def __init__(self, topic: str, partition: int) -> None:
@@ -60,6 +61,7 @@ class Lane:
         self.offset = -1  # Kafka's, of the newest record that was acknowledged; -1: unknown
         self.block: int | None = None  # where its entry stands in the file `lanes`
         self.held = False  # what the last process had in flight comes first, and is not built again yet
+        self.unwritten = False  # its batches are sent though the disk takes no entry
         self.due = False  # the open batch has lingered enough
         self.halted: str | None = None  # why it stands: a permanent error, or no room for a dead letter
         self.resumes = False  # it was halted for want of room, and goes on by itself

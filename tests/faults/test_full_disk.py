@@ -12,11 +12,13 @@ import pytest
 from aiorecover import RecoverableProducer, WalFullError
 from aiorecover.testing import MockCluster
 from aiorecover.wal import storage
+from aiorecover.wal.lanes import BLOCK_BYTES, FIRST_BLOCKS
 from tests.faults.ledger import NOWHERE, SLOT, SMALL, TOPIC, Ledger, told
 from tests.faults.scene import play, small_disk
 
 PAGE = 4096
-FIRST_FILES = 3  # pages: the lock, and one for each copy of the checkpoint
+FIRST_FILES = 4  # pages: the lock, one for each copy of the checkpoint, the header of the lanes
+FIRST_LANES = FIRST_BLOCKS * BLOCK_BYTES // PAGE + 1  # pages of the blocks that an opening allocates if there is room
 RESERVED = 2  # slots: of the retry and the dead ring
 
 
@@ -112,7 +114,7 @@ async def refuse_every_name(place: Path) -> None:
                 path.unlink()
             producer = RecoverableProducer(wal, bootstrap_servers=NOWHERE, **SMALL)
             refusal = await refused_to_start(producer)
-            assert (refusal is not None) == (number < 7), "wal_dir, the instance, lock, checkpoint, three rings"
+            assert (refusal is not None) == (number < 8), "wal_dir, the instance, lock, checkpoint, three rings, lanes"
             if refusal is None:
                 await ledger.publish_all(producer, 5)
             else:
@@ -153,7 +155,7 @@ async def deliver_on_a_full_disk(place: Path) -> None:
     ledger, wal = Ledger(), place / "wal"
     with MockCluster() as cluster:
         cluster.create_topic(TOPIC, partitions=2)
-        with only(place, FIRST_FILES + (RESERVED + 5) * SLOT // PAGE):
+        with only(place, FIRST_FILES + FIRST_LANES + (RESERVED + 5) * SLOT // PAGE):
             producer = RecoverableProducer(wal, bootstrap_servers=NOWHERE, **SMALL)
             await producer.start()
             error = await ledger.publish_until_refused(producer)
@@ -186,7 +188,7 @@ async def wait_for_room(place: Path, freed_by: str) -> None:
     with MockCluster() as cluster:
         cluster.create_topic(TOPIC, partitions=2)
         cluster.broker_down()
-        with only(place, FIRST_FILES + 4 * SLOT // PAGE):
+        with only(place, FIRST_FILES + FIRST_LANES + 4 * SLOT // PAGE):
             async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **options) as producer:
                 while (await waiting(ledger, producer)) is None:
                     pass
