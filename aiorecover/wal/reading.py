@@ -1,32 +1,23 @@
 """A reader of frames, in order: the newest from memory, all others from the file.
 
-Reading uses ``preadv`` into one reused buffer, never a mapping: a damaged sector is an error, not a signal, and the
-backlog does not count as resident memory.
+What is read from the file goes through a `Window`; behind damage `resynchronising` finds the way again.
 """
 
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from aiorecover.errors import WalIOError
 from aiorecover.wal import format as fmt
-from aiorecover.wal import scan
 from aiorecover.wal.checksum import crc32
 from aiorecover.wal.losses import Damage, Stretch
+from aiorecover.wal.resynchronising import next_frame
 from aiorecover.wal.ring import RECENT, Ring
 from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.suffix import Word
+from aiorecover.wal.window import Window
 
 log = logging.getLogger("aiorecover.wal")
-
-WINDOW = 128 * 1024  # about 600 records: parsing and dispatching one window takes 1-2 ms of the loop
-READ_AHEAD = 2 * 1024 * 1024  # the kernel fetches this much while we work on a window
-READ_ATTEMPTS = 5  # how often a place that cannot be read is asked for, a second apart, before it counts as damaged
-OUTAGE_ATTEMPTS = 60  # the same where not a single page around it can be read: a device may be away for a minute
-PAGE = 4096  # what is given up around a place that cannot be read
-BAD_PAGES = 64  # in one piece, before the rest of it is given up too: each may take the disk half a minute
-FIRST_PIECE = 4 * 1024  # looked through first behind a damaged place: most often a page or a sector is gone
 
 VOID = fmt.VOID
 
@@ -65,9 +56,7 @@ class Reader:
         self._suspects = suspects
         self._everything = False  # settled frames, too
         self._stays = False  # in the slot where it was begun
-        self._failures: dict[int, int] = {}  # file offset of a read that failed in this slot, how often
-        self._buffer = memoryview(bytearray(WINDOW))
-        self._window = (0, 0)  # file offsets within the slot that the buffer holds
+        self._window = Window(ring.file)
         self.slot: Slot | None = None
         self._stands = False  # in that slot; False once it is read to its end: then it may be recycled
         self.offset = fmt.FIRST_FRAME
@@ -232,9 +221,8 @@ class Reader:
         self.slot, self._stands = slot, True
         self.offset = fmt.FIRST_FRAME
         self.expected = slot.header.first_sequence
-        self._window = (0, 0)
+        self._window.enter(slot.file_offset)
         self._dead_end = 0
-        self._failures.clear()
 
     def _step_out(self) -> None:
         """Nothing more is read in the slot at hand, which is still where the next one is looked for from."""
@@ -302,10 +290,10 @@ class Reader:
 
         Written out, with numbers for names: it runs once for every frame of a backlog.
         """
-        buffer, salt, settled, sequence = self._buffer, slot.salt, self._settled_up_to(slot), self.expected
+        window, salt, settled, sequence = self._window, slot.salt, self._settled_up_to(slot), self.expected
         suspects = self._suspects and slot.header.epoch != self._ring.epoch and self._ring.is_suspect(slot)
         suspects = suspects or self._everything
-        start, stop = self._window
+        buffer, start, stop = window.buffer, window.start, window.stop
         at, filled = self.offset - start, fmt.aligned(stop - start)
         sequences: list[int] = []
         places: list[int] = []
@@ -358,63 +346,9 @@ class Reader:
             return Undecodable(str(error))
 
     def _fill(self, slot: Slot) -> None:
-        """Have at least one whole frame at ``offset`` in the buffer, if the slot has one."""
+        """Have at least one whole frame at ``offset`` at hand, if the slot has one."""
         limit = self._ring.end_of(slot) or slot.header.slot_bytes - fmt.RESERVED
-        start, stop = self._window
-        if start <= self.offset < stop and self._whole_frame(self.offset, start, stop) is not None:
-            return
-        size = WINDOW
-        while True:
-            whole = self._read(slot, min(size, limit - self.offset))
-            start, stop = self._window
-            if stop >= limit or not whole or self._whole_frame(self.offset, start, stop) is not None:
-                return
-            size *= 2  # one frame larger than the window; bounded by the slot
-
-    def _read(self, slot: Slot, length: int) -> bool:
-        """Read ``length`` bytes at ``offset``; False when the file was cut before them."""
-        if length > len(self._buffer):
-            self._buffer = memoryview(bytearray(length))
-        where = slot.file_offset + self.offset
-        count = self._read_into(self._buffer[:length], where)
-        self._window = (self.offset, self.offset + count)
-        if not self._ring.is_current(slot):
-            self._ring.file.read_ahead(where + count, READ_AHEAD)
-        return count == length
-
-    def _read_into(self, buffer: memoryview, where: int) -> int:
-        """As the file's, but a place that cannot be read for long is passed over: zeros hold no frame."""
-        file = self._ring.file
-        try:
-            count = file.read_into(buffer, where)
-        except WalIOError as error:
-            failure = error
-        else:
-            return count
-        failures = self._failures[where] = self._failures.get(where, 0) + 1
-        if failures < READ_ATTEMPTS:
-            raise failure
-        bad = 0
-        for at in range(0, len(buffer), PAGE):
-            page = buffer[at : at + PAGE]
-            try:
-                if bad >= BAD_PAGES:
-                    page[:] = bytes(len(page))
-                elif file.read_into(page, where + at) < len(page):
-                    return file.size() - where
-            except WalIOError:
-                bad += 1
-                page[:] = bytes(len(page))
-        if bad * PAGE >= len(buffer) and failures < OUTAGE_ATTEMPTS:
-            raise failure  # not a single page: the device is away, rather than damaged
-        return len(buffer)
-
-    def _whole_frame(self, offset: int, start: int, stop: int) -> int | None:
-        """Where the frame at ``offset`` ends if the window holds all of it."""
-        if offset + fmt.FRAME_BYTES > stop:
-            return None
-        end = fmt.frame_end(offset, int.from_bytes(self._buffer[offset - start : offset - start + 4], "little"))
-        return end if end <= fmt.aligned(stop) else None
+        self._window.fill(self.offset, limit, ahead=not self._ring.is_current(slot))
 
     # -- damage and ends ---------------------------------------------------------------------------------------------
 
@@ -423,13 +357,13 @@ class Reader:
         sealed = slot.sealed  # before its end is looked up, as above
         end = self._ring.end_of(slot)
         limit = end or slot.header.slot_bytes - fmt.RESERVED
-        found = self._next_frame(slot, limit)
+        found = next_frame(self._window, slot.salt, self.offset, self.expected, limit)
         if found is not None:
             offset, sequence = found
             if sequence > self.expected:
                 self._report(slot, self.expected, sequence - 1, self.offset, stop=offset)
             self.offset, self.expected = offset, sequence
-            self._window = (0, 0)
+            self._window.forget()
         elif end is None:
             self._close_old(slot)
         elif not sealed:  # frames still come to it: the next one will show what is missing
@@ -475,41 +409,3 @@ class Reader:
             return False
         self._ring.losses.report(Damage(epoch, first, last, ordinal, file_offset))
         return True
-
-    def _next_frame(self, slot: Slot, limit: int) -> tuple[int, int] | None:
-        """The next valid frame behind ``offset``, found by its settle word (never by trying every byte).
-
-        Read in pieces, small ones first: a thousand damaged places in a slot must not cost a thousand slots.
-        """
-        begin, size = self.offset, FIRST_PIECE
-        while begin < limit:
-            data = self._piece(slot, begin, min(size, limit - begin))
-            for at in scan.candidates(data, len(data), slot.salt):
-                found = self._found(slot, data, begin, at, limit)
-                if found is not None:
-                    return found
-            if len(data) < min(size, limit - begin):  # the file was cut
-                return None
-            begin += max(len(data) - fmt.SETTLE_WORD * fmt.WORD, fmt.WORD)  # a header on the edge is whole next time
-            size = min(2 * size, WINDOW)
-        return None
-
-    def _found(self, slot: Slot, data: bytes, begin: int, at: int, limit: int) -> tuple[int, int] | None:
-        """The frame whose header stands at ``at`` of ``data``: its place and sequence, if it holds."""
-        length, check, sequence, _ = _unpack(data, at)
-        place = begin + at
-        between = sequence - self.expected  # the checksum covers 32 bits of the sequence: more frames than fit?
-        if not 0 <= between <= (place - self.offset) // fmt.FRAME_BYTES:
-            return None
-        end = at + fmt.FRAME_BYTES + (0 if length & fmt.SKIP_BIT else length)
-        if begin + end > limit:
-            return None
-        if end > len(data):
-            data, at = self._piece(slot, place, end - at), 0
-        whole = scan.holds(data, at, length, check, sequence, slot.salt, len(data))
-        return (place, sequence) if whole else None
-
-    def _piece(self, slot: Slot, begin: int, length: int) -> bytes:
-        buffer = bytearray(length)
-        count = self._read_into(memoryview(buffer), slot.file_offset + begin)
-        return bytes(buffer[:count])

@@ -63,15 +63,16 @@ def trust_every_frame() -> None:
         return 0 < length <= len(data) - at - fmt.FRAME_BYTES
 
     def parse(self: reading.Reader, slot: Slot, _: int) -> tuple[Run | None, bool]:
-        start, stop = self._window
+        window = self._window
+        buffer, start, stop = window.buffer, window.start, window.stop
         at, place = self.offset - start, self.offset // fmt.WORD + fmt.SETTLE_WORD
         if at + fmt.FRAME_BYTES > stop - start:
             return None, True
-        length, _, sequence, state = fmt.FRAME.unpack_from(self._buffer, at)
-        if not holds(self._buffer[: stop - start], at, length):
+        length, _, sequence, state = fmt.FRAME.unpack_from(buffer, at)
+        if not holds(buffer[: stop - start], at, length):
             return None, False
         self.offset, self.expected = fmt.frame_end(self.offset, length), sequence + 1
-        record = self._record(self._buffer[at + fmt.FRAME_BYTES : at + fmt.FRAME_BYTES + length])
+        record = self._record(buffer[at + fmt.FRAME_BYTES : at + fmt.FRAME_BYTES + length])
         return None if state == slot.salt else Run(slot, [sequence], [place], [record]), True
 
     _put(scan, "holds", holds)

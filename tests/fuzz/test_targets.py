@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aiorecover.wal import format as fmt
-from aiorecover.wal import opening, recovery, scan
+from aiorecover.wal import opening, reading, recovery, scan
 from aiorecover.wal.reading import Reader
 from tests.fuzz.files import BrokenPromiseError, open_arbitrary_files
 from tests.fuzz.frames import read_arbitrary_frames
@@ -65,7 +65,7 @@ def nothing_is_reported(patch: Patch) -> None:
 
 
 def frames_behind_damage_are_lost(patch: Patch) -> None:
-    patch.setattr(Reader, "_next_frame", lambda *_: None)
+    patch.setattr(reading, "next_frame", lambda *_: None)
 
 
 def any_header_will_do(patch: Patch) -> None:

@@ -1,6 +1,7 @@
 """Damage costs what it spans: many damaged places in a large slot do not hold up the loop."""
 
-from aiorecover.wal.reading import FIRST_PIECE, WINDOW
+from aiorecover.wal.resynchronising import FIRST_PIECE
+from aiorecover.wal.window import WINDOW
 from tests.wal.memory import FaultyFile
 from tests.wal.rig import Disk, Opened, found, missing
 

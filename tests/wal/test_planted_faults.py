@@ -111,7 +111,7 @@ def trust_every_sequence(patch: Patch) -> None:
     parse = reading.Reader._parse
 
     def parse_one(self: reading.Reader, slot: Slot, _: int) -> tuple[Run | None, bool]:
-        self.expected = fmt.FRAME.unpack_from(self._buffer, self.offset - self._window[0])[2] or self.expected
+        self.expected = fmt.FRAME.unpack_from(self._window.buffer, self.offset - self._window.start)[2] or self.expected
         return parse(self, slot, 1)
 
     patch.setattr(reading.Reader, "_parse", parse_one)
@@ -122,7 +122,7 @@ def forget_the_salt(patch: Patch) -> None:
     parse = reading.Reader._parse
 
     def parse_any_life(self: reading.Reader, slot: Slot, _: int) -> tuple[Run | None, bool]:
-        own, word = slot.salt, fmt.FRAME.unpack_from(self._buffer, self.offset - self._window[0])[3]
+        own, word = slot.salt, fmt.FRAME.unpack_from(self._window.buffer, self.offset - self._window.start)[3]
         for slot.salt in (fmt.open_word(word), word, own):
             run, holds = parse(self, slot, 1)
             if run is not None:

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from aiorecover.errors import WalError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import RingState
-from aiorecover.wal.reading import WINDOW, Reader, Undecodable
+from aiorecover.wal.reading import Reader, Undecodable
 from aiorecover.wal.ring import RECENT, RECENT_BYTES
 from aiorecover.wal.run import Entry
+from aiorecover.wal.window import WINDOW
 from tests.wal.memory import broken, no_room
 from tests.wal.rig import SLOT, Disk, Opened, Position, entries_of, found, missing, read, take
 

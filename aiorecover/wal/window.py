@@ -1,0 +1,111 @@
+"""A piece of a slot at hand: read by ``preadv`` into one reused buffer, never through a mapping.
+
+So a damaged sector is an error, not a signal, and a backlog does not count as resident memory.
+"""
+
+from aiorecover.errors import WalIOError
+from aiorecover.wal import format as fmt
+from aiorecover.wal.spares import RingFile
+
+WINDOW = 128 * 1024  # about 600 records: parsing and dispatching one window takes 1-2 ms of the loop
+READ_AHEAD = 2 * 1024 * 1024  # the kernel fetches this much while we work on a window
+READ_ATTEMPTS = 5  # how often a place that cannot be read is asked for, a second apart, before it counts as damaged
+OUTAGE_ATTEMPTS = 60  # the same where not a single page around it can be read: a device may be away for a minute
+PAGE = 4096  # what is given up around a place that cannot be read
+BAD_PAGES = 64  # in one piece, before the rest of it is given up too: each may take the disk half a minute
+
+
+class Window:
+    """``buffer`` holds the bytes of the slot from ``start`` to ``stop``; both are offsets within the slot."""
+
+    def __init__(self, file: RingFile) -> None:
+        """Hold nothing yet."""
+        self.buffer = memoryview(bytearray(WINDOW))
+        self.start = self.stop = 0
+        self._file = file
+        self._slot_at = 0
+        self._failures: dict[int, int] = {}  # file offset of a read that failed in this slot, how often
+
+    def enter(self, slot_at: int) -> None:
+        """Hold nothing of the slot that begins at this offset of the file."""
+        self._slot_at = slot_at
+        self._failures.clear()
+        self.forget()
+
+    def forget(self) -> None:
+        """Have the next `fill` read again."""
+        self.start = self.stop = 0
+
+    def fill(self, offset: int, limit: int, *, ahead: bool) -> None:
+        """Have at least one whole frame at ``offset`` in the buffer, if there is one before ``limit``.
+
+        ``ahead``: more of the file will be wanted soon.
+
+        Raises:
+            WalIOError: the place cannot be read; it counts as damaged when that is so for long.
+
+        """
+        if self.start <= offset < self.stop and self._whole_frame(offset):
+            return
+        size = WINDOW
+        while True:
+            whole = self._read(offset, min(size, limit - offset), ahead=ahead)
+            if self.stop >= limit or not whole or self._whole_frame(offset):
+                return
+            size *= 2  # one frame larger than the window; bounded by the slot
+
+    def piece(self, begin: int, length: int) -> bytes:
+        """Some bytes of the slot beside the window; fewer where the file was cut.
+
+        Raises:
+            WalIOError: as for `fill`.
+
+        """
+        buffer = bytearray(length)
+        count = self._read_into(memoryview(buffer), self._slot_at + begin)
+        return bytes(buffer[:count])
+
+    def _whole_frame(self, offset: int) -> bool:
+        """Whether all of the frame at ``offset`` is at hand."""
+        if offset + fmt.FRAME_BYTES > self.stop:
+            return False
+        at = offset - self.start
+        end = fmt.frame_end(offset, int.from_bytes(self.buffer[at : at + 4], "little"))
+        return end <= fmt.aligned(self.stop)
+
+    def _read(self, offset: int, length: int, *, ahead: bool) -> bool:
+        """Read ``length`` bytes at ``offset``; False when the file was cut before them."""
+        if length > len(self.buffer):
+            self.buffer = memoryview(bytearray(length))
+        where = self._slot_at + offset
+        count = self._read_into(self.buffer[:length], where)
+        self.start, self.stop = offset, offset + count
+        if ahead:
+            self._file.read_ahead(where + count, READ_AHEAD)
+        return count == length
+
+    def _read_into(self, buffer: memoryview, where: int) -> int:
+        """As the file's, but a place that cannot be read for long is passed over: zeros hold no frame."""
+        try:
+            return self._file.read_into(buffer, where)
+        except WalIOError as error:
+            failures = self._failures[where] = self._failures.get(where, 0) + 1
+            if failures < READ_ATTEMPTS:
+                raise
+            return self._read_pages(buffer, where, error, lasting=failures >= OUTAGE_ATTEMPTS)
+
+    def _read_pages(self, buffer: memoryview, where: int, failure: WalIOError, *, lasting: bool) -> int:
+        bad = 0
+        for at in range(0, len(buffer), PAGE):
+            page = buffer[at : at + PAGE]
+            try:
+                if bad >= BAD_PAGES:
+                    page[:] = bytes(len(page))
+                elif self._file.read_into(page, where + at) < len(page):
+                    return self._file.size() - where
+            except WalIOError:
+                bad += 1
+                page[:] = bytes(len(page))
+        if bad * PAGE >= len(buffer) and not lasting:
+            raise failure  # not a single page: the device is away, rather than damaged
+        return len(buffer)
