@@ -162,6 +162,24 @@ async def test_a_long_list_is_walked_while_others_come_and_go(broker: Recording)
         assert seen == [b"poison%d" % number for number in range(300)]
 
 
+async def test_a_list_that_is_cut_off_counts_nothing_twice(broker: Recording) -> None:
+    """Counted twice, their slots would never be freed."""
+    disk = MemoryDisk()
+    async with producer_on(disk) as producer:
+        await bury(producer, *[b"poison%d" % number for number in range(300)])
+    async with producer_on(disk) as producer:
+        walking = asyncio.ensure_future(letters_of(producer))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        walking.cancel()
+        with suppress(asyncio.CancelledError):
+            await walking
+        assert len(await letters_of(producer)) == 300
+        assert await producer.dead_letters.purge() == 300
+        assert producer._opened is not None
+        assert producer._opened.directory.dead.pending() == 0
+
+
 async def test_a_producer_that_does_not_run_has_no_dead_letters(broker: Recording) -> None:
     producer = producer_on(MemoryDisk())
     with pytest.raises(ClosedError):

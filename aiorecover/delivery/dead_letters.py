@@ -60,6 +60,7 @@ class DeadLetters:
         self._ring = ring
         self._commit = GroupCommit(sync)
         self._stock: array[int] | None = None  # original positions found here by `take_stock`, in order
+        self._counting: tuple[Reader, array[int]] | None = None  # it, as far as it came: what is counted is counted
         self._taking_stock = asyncio.Lock()
         self._room = asyncio.Event()
         self._hidden: tuple[Slot, int] | None = None  # a letter that will be in the place of another one
@@ -193,13 +194,13 @@ class DeadLetters:
         async with self._taking_stock:
             if self._stock is not None:
                 return
-            positions: array[int] = array("q")
-            reader = Reader(self._ring, _position)
-            try:
-                while (run := await _look(reader)) is not None:
-                    positions.extend(position for position in run.records if isinstance(position, int))
-            finally:
-                reader.close()
+            if self._counting is None:
+                self._counting = Reader(self._ring, _position), array("q")
+            reader, positions = self._counting
+            while (run := await _look(reader)) is not None:  # cancelled in there, the next one goes on where it stands
+                positions.extend(position for position in run.records if isinstance(position, int))
+            reader.close()
+            self._counting = None
             self._stock = array("q", sorted(positions))
 
     async def _holds(self, position: int) -> bool:
