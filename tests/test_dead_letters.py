@@ -180,6 +180,17 @@ async def test_a_list_that_is_cut_off_counts_nothing_twice(broker: Recording) ->
         assert producer._opened.directory.dead.pending() == 0
 
 
+async def test_what_was_purged_meanwhile_is_not_listed(broker: Recording) -> None:
+    async with producer_on(MemoryDisk()) as producer:
+        await bury(producer, *[b"poison%d" % number for number in range(20)])
+        seen = []
+        async for letter in producer.dead_letters.list():
+            seen.append(letter.value)
+            if len(seen) == 5:
+                await producer.dead_letters.purge()
+    assert seen == [b"poison%d" % number for number in range(5)]
+
+
 async def test_a_producer_that_does_not_run_has_no_dead_letters(broker: Recording) -> None:
     producer = producer_on(MemoryDisk())
     with pytest.raises(ClosedError):

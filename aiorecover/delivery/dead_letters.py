@@ -164,8 +164,9 @@ class DeadLetters:
                 for place, number, found in zip(run.places, run.sequences, run.records, strict=True):
                     if fmt.position(run.slot.header.epoch, number) > last:
                         return
-                    if (run.slot, place) != self._hidden:
-                        yield Found(run.slot, place, *found)
+                    letter = Found(run.slot, place, *found)
+                    if (run.slot, place) != self._hidden and self.waits(letter):  # others remove some meanwhile
+                        yield letter
         finally:
             reader.close()
 
