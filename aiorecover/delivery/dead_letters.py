@@ -63,6 +63,7 @@ class DeadLetters:
         self._counting: tuple[Reader, array[int]] | None = None  # it, as far as it came: what is counted is counted
         self._taking_stock = asyncio.Lock()
         self._room = asyncio.Event()
+        self.changing = asyncio.Lock()  # held by who removes a letter because a record was published or stored for it
         self._hidden: tuple[Slot, int] | None = None  # a letter that will be in the place of another one
         self._owed: deque[tuple[Slot, int]] = deque()  # where letters stand that came since the last look at all
         self._owes = asyncio.Event()
@@ -90,17 +91,23 @@ class DeadLetters:
         await self._commit.durable()
 
     async def replace(self, found: Found, letter: Letter) -> None:
-        """Put ``letter`` in the place of one that was found; a crash in between leaves both.
+        """Put ``letter`` in the place of one that was found, unless it was removed; a crash in between leaves both.
 
         Raises:
             WalFullError: the dead ring has no room: wait for `room`.
             WalIOError: it is not durable; nothing more is accepted (I7).
 
         """
-        self._hidden = self._append(found.position, found.partition, letter)  # one of the two is seen at any moment
-        await self._commit.durable()
-        self.remove(found)
-        self._hidden = None
+        async with self.changing:
+            self._hidden = new = self._append(found.position, found.partition, letter)
+            replaced = False
+            try:  # one of the two is seen at any moment, and one is left, also when this is cancelled
+                await self._commit.durable()
+                replaced = self.remove(found)
+            finally:
+                if not replaced:
+                    self._settle(*new)
+                self._hidden = None
 
     def _append(self, position: int, partition: int | None, letter: Letter) -> tuple[Slot, int]:
         where = NO_PARTITION if partition is None else partition
@@ -172,16 +179,18 @@ class DeadLetters:
 
     def remove(self, found: Found) -> bool:
         """Settle a letter; False when that was done already."""
-        if not self.waits(found):
+        return self._settle(found.slot, found.place)
+
+    def _settle(self, slot: Slot, place: int) -> bool:
+        if not slot.waits(place):
             return False
-        self._ring.settle(found.slot, [found.place])
+        self._ring.settle(slot, [place])
         return True
 
     @staticmethod
     def waits(found: Found) -> bool:
         """Nobody has removed it meanwhile."""
-        words = found.slot.words
-        return words is not None and words[found.place] == found.slot.open_word
+        return found.slot.waits(found.place)
 
     def leave(self) -> None:
         """Have the slot that is written recycled too, if nothing in it waits."""
