@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from aiorecover.delivery import refusal
 from aiorecover.delivery.frames import bytes_at
 from aiorecover.delivery.refusal import Letter
-from aiorecover.errors import WalIOError
+from aiorecover.errors import ClosedError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.moved import MOVED_BYTES, NO_PARTITION, pack_moved, unpack_moved
 from aiorecover.wal.reading import Reader
@@ -25,6 +25,7 @@ from aiorecover.wal.sync import GroupCommit
 STEP = 64  # letters between two turns of the loop: they may be large, and nobody is in a hurry
 READ_PAUSE = 1.0  # seconds until a place that cannot be read is asked for again; the reader gives up by itself
 OWED_MOST = 4096  # letters whose places are noted for the dead-letter topic; beyond it the whole ring is read again
+FLUSH_PAUSE = 0.1  # seconds until a flush that somebody has cancelled is begun again
 ROOM_LOOK = 1.0  # seconds between two looks for room: another process may have freed the disk
 
 
@@ -68,6 +69,7 @@ class DeadLetters:
         self._owed: deque[tuple[Slot, int]] = deque()  # where letters stand that came since the last look at all
         self._owes = asyncio.Event()
         self._owed_unknown = False  # there were more than were noted
+        self._closed = False
 
     async def put(self, position: int, partition: int | None, letter: Letter) -> None:
         """Store one, unless a process that died has done so; it counts once `durable` returns.
@@ -86,9 +88,16 @@ class DeadLetters:
 
         Raises:
             WalIOError: the disk failed; nothing more is accepted (I7).
+            ClosedError: it was closed first.
 
         """
-        await self._commit.durable()
+        while True:
+            try:
+                return await self._commit.durable()
+            except ClosedError:  # unless we are closed, somebody has cancelled the flush: another one tells
+                if self._closed:
+                    raise
+            await asyncio.sleep(FLUSH_PAUSE)
 
     async def replace(self, found: Found, letter: Letter) -> None:
         """Put ``letter`` in the place of one that was found, unless it was removed; a crash in between leaves both.
@@ -102,7 +111,7 @@ class DeadLetters:
             self._hidden = new = self._append(found.position, found.partition, letter)
             replaced = False
             try:  # one of the two is seen at any moment, and one is left, also when this is cancelled
-                await self._commit.durable()
+                await self.durable()
                 replaced = self.remove(found)
             finally:
                 if not replaced:
@@ -129,6 +138,7 @@ class DeadLetters:
 
     async def close(self) -> None:
         """Wait for the running flush."""
+        self._closed = True
         await self._commit.close()
 
     # -- for the dead-letter topic -----------------------------------------------------------------------------------

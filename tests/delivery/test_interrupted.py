@@ -96,3 +96,13 @@ async def test_a_batch_that_is_sent_again_because_its_callback_was_cancelled_is_
         (letter,) = [letter async for letter in producer.dead_letters.list()]
     assert letter.persisted == "possibly"
     assert broker.sends[-1][2] == (1, 1, 0)
+
+
+async def test_a_lane_goes_on_when_the_flush_of_its_letter_was_cancelled(broker: Broker) -> None:
+    async with producer_on(MemoryDisk(), fsync="never") as producer:
+        await producer.publish("t", POISON, key=b"k")
+        await producer.publish("t", b"1", key=b"k")
+        await cancel("group-commit")
+        await producer.flush(LIMIT)
+        assert producer.statistics().dead_lettered == 1
+    assert broker.values("t") == [b"1"]
