@@ -60,6 +60,7 @@ class DeadLetters:
         """``sync``: an fdatasync of the dead ring that begins when it is called."""
         self._ring = ring
         self._commit = GroupCommit(sync)
+        self._unsettled: set[int] = set()  # positions of records whose letter is here already, by this process
         self._stock: array[int] | None = None  # original positions found here by `take_stock`, in order
         self._counting: tuple[Reader, array[int]] | None = None  # it, as far as it came: what is counted is counted
         self._taking_stock = asyncio.Lock()
@@ -72,7 +73,9 @@ class DeadLetters:
         self._closed = False
 
     async def put(self, position: int, partition: int | None, letter: Letter) -> None:
-        """Store one, unless a process that died has done so; it counts once `durable` returns.
+        """Store one, unless that was done, and cut off, before; it counts once `durable` returns.
+
+        A process that died may have done so, or a task of ours that was cancelled before it came to `settled`.
 
         Raises:
             WalFullError: the dead ring has no room: wait for `room`.
@@ -80,8 +83,15 @@ class DeadLetters:
         """
         if position >> fmt.SEQUENCE_BITS < self._ring.epoch and await self._holds(position):
             return
+        if position in self._unsettled:
+            return
         slot, place = self._append(position, partition, letter)
+        self._unsettled.add(position)
         self._note_owed(slot, place, letter)
+
+    def settled(self, position: int) -> None:
+        """The record of a letter is settled: it does not come again."""
+        self._unsettled.discard(position)
 
     async def durable(self) -> None:
         """Wait until every letter that was put in survives a power cut.

@@ -160,6 +160,7 @@ class Refused:
         report = self._reports.dead_report(slot, place, topic, partition, refusal)
         await self._reports.announce_dead(report)
         slot.ring.settle(slot, [place])
+        self._dead.settled(position)
         self.dead_lettered += 1
         log.error(
             "a record became a dead letter: look at producer.dead_letters "

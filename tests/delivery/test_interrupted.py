@@ -98,6 +98,17 @@ async def test_a_batch_that_is_sent_again_because_its_callback_was_cancelled_is_
     assert broker.sends[-1][2] == (1, 1, 0)
 
 
+async def test_cancelled_between_the_letter_and_settling_there_is_one_letter(broker: Broker) -> None:
+    hanging = Hanging()
+    async with producer_on(MemoryDisk(), on_delivery=hanging) as producer:
+        await producer.publish("t", POISON, key=b"k")
+        await hanging.called.wait()
+        await cancel("lane")
+        await producer.flush(LIMIT)
+        assert [letter.value async for letter in producer.dead_letters.list()] == [POISON]
+        assert producer.statistics().dead_lettered == 1
+
+
 async def test_a_lane_goes_on_when_the_flush_of_its_letter_was_cancelled(broker: Broker) -> None:
     async with producer_on(MemoryDisk(), fsync="never") as producer:
         await producer.publish("t", POISON, key=b"k")
