@@ -117,3 +117,13 @@ async def test_a_lane_goes_on_when_the_flush_of_its_letter_was_cancelled(broker:
         await producer.flush(LIMIT)
         assert producer.statistics().dead_lettered == 1
     assert broker.values("t") == [b"1"]
+
+
+async def test_what_cannot_be_decoded_becomes_a_letter_although_its_task_was_cancelled(broker: Broker) -> None:
+    async with producer_on(MemoryDisk()) as producer:
+        assert producer._opened is not None
+        producer._opened.directory.ring.append(b"\xc1no record", None)
+        await producer.publish("t", b"1", key=b"k")
+        await cancel("undecodable")
+        await until(lambda: producer.statistics().dead_lettered == 1)
+        assert [letter.error async for letter in producer.dead_letters.list()] == ["Undecodable"]
