@@ -87,8 +87,11 @@ class DeadLetters:
         count = 0
         async with aclosing(opened.dead.letters()) as letters:
             async for found in letters:
-                if wanted in (None, found.position) and await _published_again(opened, found):
-                    count += opened.dead.remove(found)
+                if wanted not in (None, found.position):
+                    continue
+                async with opened.dead.changing:  # nobody else publishes it, too
+                    if opened.dead.waits(found) and await _published_again(opened, found):
+                        count += opened.dead.remove(found)
         await opened.make_room_for_dead_letters()
         return count
 

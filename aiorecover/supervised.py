@@ -36,6 +36,11 @@ class Supervised:
         self._context = context
         self._begin()
 
+    @property
+    def running(self) -> bool:
+        """It is at work, or will be begun again."""
+        return self._task is not None and (self.interrupted or not self._task.done())
+
     def end(self) -> set[asyncio.Task[None]]:
         """Cancel it for good; the task to wait for, if there is one."""
         self._ended = True

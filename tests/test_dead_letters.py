@@ -162,6 +162,46 @@ async def test_a_long_list_is_walked_while_others_come_and_go(broker: Recording)
         assert seen == [b"poison%d" % number for number in range(300)]
 
 
+async def test_a_list_that_is_cut_off_counts_nothing_twice(broker: Recording) -> None:
+    """Counted twice, their slots would never be freed."""
+    disk = MemoryDisk()
+    async with producer_on(disk) as producer:
+        await bury(producer, *[b"poison%d" % number for number in range(300)])
+    async with producer_on(disk) as producer:
+        walking = asyncio.ensure_future(letters_of(producer))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        walking.cancel()
+        with suppress(asyncio.CancelledError):
+            await walking
+        assert len(await letters_of(producer)) == 300
+        assert await producer.dead_letters.purge() == 300
+        assert producer._opened is not None
+        assert producer._opened.directory.dead.pending() == 0
+
+
+async def test_what_was_purged_meanwhile_is_not_listed(broker: Recording) -> None:
+    async with producer_on(MemoryDisk()) as producer:
+        await bury(producer, *[b"poison%d" % number for number in range(20)])
+        seen = []
+        async for letter in producer.dead_letters.list():
+            seen.append(letter.value)
+            if len(seen) == 5:
+                await producer.dead_letters.purge()
+    assert seen == [b"poison%d" % number for number in range(5)]
+
+
+async def test_requeueing_twice_at_the_same_time_publishes_once(broker: Recording) -> None:
+    values = [b"poison%d" % number for number in range(20)]
+    async with producer_on(MemoryDisk()) as producer:
+        await bury(producer, *values)
+        broker.refuses = lambda _: None
+        counts = await asyncio.gather(producer.dead_letters.requeue(), producer.dead_letters.requeue())
+        await producer.flush(timeout_ms=20_000)
+    assert sum(counts) == 20
+    assert broker.values("t") == values
+
+
 async def test_a_producer_that_does_not_run_has_no_dead_letters(broker: Recording) -> None:
     producer = producer_on(MemoryDisk())
     with pytest.raises(ClosedError):
@@ -229,6 +269,48 @@ async def test_what_is_owed_to_the_topic_is_published_by_the_next_life(broker: R
         await producer.flush(timeout_ms=20_000)
         assert len(await letters_of(producer)) == 1
     assert broker.records.get("dead") is None, "it was published already"
+
+
+class Held:
+    """Holds the flush up that a letter waits for while it takes the place of another one."""
+
+    def __init__(self, producer: RecoverableProducer, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert producer._opened is not None
+        self.dead = producer._opened.dead
+        self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+        self._durable = self.dead._commit.durable
+        monkeypatch.setattr(self.dead._commit, "durable", self._hold)
+
+    async def _hold(self) -> None:
+        if self.dead._hidden is not None:
+            self.begun.set()
+            await self.go_on.wait()
+        await self._durable()
+
+
+async def test_a_letter_is_there_once_when_the_loop_is_cancelled_that_publishes_it(
+    broker: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = MemoryDisk()
+    async with producer_on(disk, dead_letter_topic="dead") as producer:
+        held = Held(producer, monkeypatch)
+        await bury(producer, b"poison")
+        await held.begun.wait()
+    async with producer_on(disk, dead_letter_topic="dead") as producer:
+        assert len(await letters_of(producer)) == 1
+
+
+async def test_a_letter_that_is_purged_while_it_is_published_does_not_come_back(
+    broker: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with producer_on(MemoryDisk(), dead_letter_topic="dead") as producer:
+        held = Held(producer, monkeypatch)
+        await bury(producer, b"poison")
+        await held.begun.wait()
+        assert await producer.dead_letters.purge() == 1
+        held.go_on.set()
+        await until(lambda: held.dead._hidden is None)
+        assert await letters_of(producer) == []
 
 
 async def test_more_than_can_be_noted_are_published_all(broker: Recording, monkeypatch: pytest.MonkeyPatch) -> None:

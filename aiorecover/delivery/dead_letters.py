@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from aiorecover.delivery import refusal
 from aiorecover.delivery.frames import bytes_at
 from aiorecover.delivery.refusal import Letter
-from aiorecover.errors import WalIOError
+from aiorecover.errors import ClosedError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.moved import MOVED_BYTES, NO_PARTITION, pack_moved, unpack_moved
 from aiorecover.wal.reading import Reader
@@ -25,6 +25,7 @@ from aiorecover.wal.sync import GroupCommit
 STEP = 64  # letters between two turns of the loop: they may be large, and nobody is in a hurry
 READ_PAUSE = 1.0  # seconds until a place that cannot be read is asked for again; the reader gives up by itself
 OWED_MOST = 4096  # letters whose places are noted for the dead-letter topic; beyond it the whole ring is read again
+FLUSH_PAUSE = 0.1  # seconds until a flush that somebody has cancelled is begun again
 ROOM_LOOK = 1.0  # seconds between two looks for room: another process may have freed the disk
 
 
@@ -59,16 +60,22 @@ class DeadLetters:
         """``sync``: an fdatasync of the dead ring that begins when it is called."""
         self._ring = ring
         self._commit = GroupCommit(sync)
+        self._unsettled: set[int] = set()  # positions of records whose letter is here already, by this process
         self._stock: array[int] | None = None  # original positions found here by `take_stock`, in order
+        self._counting: tuple[Reader, array[int]] | None = None  # it, as far as it came: what is counted is counted
         self._taking_stock = asyncio.Lock()
         self._room = asyncio.Event()
+        self.changing = asyncio.Lock()  # held by who removes a letter because a record was published or stored for it
         self._hidden: tuple[Slot, int] | None = None  # a letter that will be in the place of another one
         self._owed: deque[tuple[Slot, int]] = deque()  # where letters stand that came since the last look at all
         self._owes = asyncio.Event()
         self._owed_unknown = False  # there were more than were noted
+        self._closed = False
 
     async def put(self, position: int, partition: int | None, letter: Letter) -> None:
-        """Store one, unless a process that died has done so; it counts once `durable` returns.
+        """Store one, unless that was done, and cut off, before; it counts once `durable` returns.
+
+        A process that died may have done so, or a task of ours that was cancelled before it came to `settled`.
 
         Raises:
             WalFullError: the dead ring has no room: wait for `room`.
@@ -76,30 +83,50 @@ class DeadLetters:
         """
         if position >> fmt.SEQUENCE_BITS < self._ring.epoch and await self._holds(position):
             return
+        if position in self._unsettled:
+            return
         slot, place = self._append(position, partition, letter)
+        self._unsettled.add(position)
         self._note_owed(slot, place, letter)
+
+    def settled(self, position: int) -> None:
+        """The record of a letter is settled: it does not come again."""
+        self._unsettled.discard(position)
 
     async def durable(self) -> None:
         """Wait until every letter that was put in survives a power cut.
 
         Raises:
             WalIOError: the disk failed; nothing more is accepted (I7).
+            ClosedError: it was closed first.
 
         """
-        await self._commit.durable()
+        while True:
+            try:
+                return await self._commit.durable()
+            except ClosedError:  # unless we are closed, somebody has cancelled the flush: another one tells
+                if self._closed:
+                    raise
+            await asyncio.sleep(FLUSH_PAUSE)
 
     async def replace(self, found: Found, letter: Letter) -> None:
-        """Put ``letter`` in the place of one that was found; a crash in between leaves both.
+        """Put ``letter`` in the place of one that was found, unless it was removed; a crash in between leaves both.
 
         Raises:
             WalFullError: the dead ring has no room: wait for `room`.
             WalIOError: it is not durable; nothing more is accepted (I7).
 
         """
-        self._hidden = self._append(found.position, found.partition, letter)  # one of the two is seen at any moment
-        await self._commit.durable()
-        self.remove(found)
-        self._hidden = None
+        async with self.changing:
+            self._hidden = new = self._append(found.position, found.partition, letter)
+            replaced = False
+            try:  # one of the two is seen at any moment, and one is left, also when this is cancelled
+                await self.durable()
+                replaced = self.remove(found)
+            finally:
+                if not replaced:
+                    self._settle(*new)
+                self._hidden = None
 
     def _append(self, position: int, partition: int | None, letter: Letter) -> tuple[Slot, int]:
         where = NO_PARTITION if partition is None else partition
@@ -121,6 +148,7 @@ class DeadLetters:
 
     async def close(self) -> None:
         """Wait for the running flush."""
+        self._closed = True
         await self._commit.close()
 
     # -- for the dead-letter topic -----------------------------------------------------------------------------------
@@ -163,23 +191,26 @@ class DeadLetters:
                 for place, number, found in zip(run.places, run.sequences, run.records, strict=True):
                     if fmt.position(run.slot.header.epoch, number) > last:
                         return
-                    if (run.slot, place) != self._hidden:
-                        yield Found(run.slot, place, *found)
+                    letter = Found(run.slot, place, *found)
+                    if (run.slot, place) != self._hidden and self.waits(letter):  # others remove some meanwhile
+                        yield letter
         finally:
             reader.close()
 
     def remove(self, found: Found) -> bool:
         """Settle a letter; False when that was done already."""
-        if not self.waits(found):
+        return self._settle(found.slot, found.place)
+
+    def _settle(self, slot: Slot, place: int) -> bool:
+        if not slot.waits(place):
             return False
-        self._ring.settle(found.slot, [found.place])
+        self._ring.settle(slot, [place])
         return True
 
     @staticmethod
     def waits(found: Found) -> bool:
         """Nobody has removed it meanwhile."""
-        words = found.slot.words
-        return words is not None and words[found.place] == found.slot.open_word
+        return found.slot.waits(found.place)
 
     def leave(self) -> None:
         """Have the slot that is written recycled too, if nothing in it waits."""
@@ -193,13 +224,13 @@ class DeadLetters:
         async with self._taking_stock:
             if self._stock is not None:
                 return
-            positions: array[int] = array("q")
-            reader = Reader(self._ring, _position)
-            try:
-                while (run := await _look(reader)) is not None:
-                    positions.extend(position for position in run.records if isinstance(position, int))
-            finally:
-                reader.close()
+            if self._counting is None:
+                self._counting = Reader(self._ring, _position), array("q")
+            reader, positions = self._counting
+            while (run := await _look(reader)) is not None:  # cancelled in there, the next one goes on where it stands
+                positions.extend(position for position in run.records if isinstance(position, int))
+            reader.close()
+            self._counting = None
             self._stock = array("q", sorted(positions))
 
     async def _holds(self, position: int) -> bool:

@@ -221,7 +221,8 @@ class Delivery:
     @property
     def interrupted(self) -> bool:
         """Somebody has cancelled a task of ours: it is begun again after a pause."""
-        return self.session.interrupted or self.sender.interrupted > 0 or self._resuming.interrupted
+        tasks = self.session, self._resuming, self.refused
+        return self.sender.interrupted > 0 or any(task.interrupted for task in tasks)
 
     @property
     def halted(self) -> list[Lane]:

@@ -38,7 +38,7 @@ class Journal:
                 if lane.block is None:
                     lane.block = await self._block()
                 for groups in _places(batch):
-                    self._lanes.store(lane.block, encode(_entry(lane, batch, groups, self._clock_ms())))
+                    self._lanes.store(lane.block, encode(_entry(lane, batch.identity, batch, groups, self._clock_ms())))
                 self._troubled = lane.unwritten = False
             except WalError as error:
                 self._tell_once(lane, error)
@@ -60,10 +60,11 @@ class Journal:
             WalError: it could not be stored: the move must not be made.
 
         """
-        batch = lane.in_flight
+        batch = lane.in_flight or next(iter(lane.ready), None)  # it was put back, perhaps
         if batch is None or batch.entered is None or lane.block is None:
             return
-        self._lanes.store(lane.block, encode(_entry(lane, batch, _places(batch)[-1], self._clock_ms())))
+        groups = _places(batch)[-1]  # under the identity that stands there: the batch may have none now, or another
+        self._lanes.store(lane.block, encode(_entry(lane, batch.entered, batch, groups, self._clock_ms())))
 
     async def _block(self) -> int:
         while (block := self._lanes.take()) is None:
@@ -109,10 +110,12 @@ def _group(slot: Slot, places: Sequence[int]) -> Group:
     return Group(RETRY if copied else MAIN, slot.header.ordinal, places)
 
 
-def _entry(lane: Lane, batch: LaneBatch, groups: tuple[Group, ...], at_ms: int) -> Entry:
-    if batch.identity is None:
+def _entry(
+    lane: Lane, identity: tuple[int, int, int] | None, batch: LaneBatch, groups: tuple[Group, ...], at_ms: int
+) -> Entry:
+    if identity is None:
         message = "a batch without an identity cannot be written down"
         raise ValueError(message)
-    producer_id, epoch, base_sequence = batch.identity
-    identity = Identity(producer_id, epoch)
-    return Entry(lane.topic, lane.partition, identity, base_sequence, batch.count, lane.offset, at_ms, groups)
+    producer_id, epoch, base_sequence = identity
+    known_as = Identity(producer_id, epoch)
+    return Entry(lane.topic, lane.partition, known_as, base_sequence, batch.count, lane.offset, at_ms, groups)

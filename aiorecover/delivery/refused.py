@@ -21,6 +21,7 @@ from aiorecover.delivery.refusal import Refusal, letter_of
 from aiorecover.delivery.reports import Reports
 from aiorecover.errors import WalError, WalFullError
 from aiorecover.record import RECORD_ID_HEADER
+from aiorecover.supervised import Supervised
 from aiorecover.wal.run import Entry
 from aiorecover.wal.slot import Slot
 
@@ -59,7 +60,7 @@ class Refused:
         self._on_full = on_full
         self._on_room = on_room
         self._undecodable: deque[tuple[Slot, int, Refusal]] = deque()
-        self._burying: asyncio.Task[None] | None = None
+        self._burying = Supervised("undecodable", self._bury_undecodable)
         self.dead_lettered = 0
 
     async def cut(self, lane: Lane, batch: LaneBatch, *, too_large: bool) -> None:
@@ -103,21 +104,23 @@ class Refused:
         now = _now_ms()
         refusal = Refusal(error="Undecodable", message=reason, first_ms=now, last_ms=now)
         self._undecodable.append((slot, place, refusal))
-        if self._burying is None or self._burying.done():
-            self._burying = asyncio.create_task(self._bury_undecodable(), name="aiorecover-undecodable")
+        if not self._burying.running:
+            self._burying.start()
         return True
 
     @property
     def waiting(self) -> int:
         """Undecodable records that are being made dead letters; 0 where the disk failed: they stay in the ring."""
-        running = self._burying is not None and not self._burying.done()
-        return len(self._undecodable) if running else 0
+        return len(self._undecodable) if self._burying.running else 0
+
+    @property
+    def interrupted(self) -> bool:
+        """Somebody has cancelled our task: it is begun again after a pause."""
+        return self._burying.interrupted
 
     async def close(self) -> None:
         """End; what was not settled is found again by the next start."""
-        if self._burying is not None:
-            self._burying.cancel()
-            await asyncio.gather(self._burying, return_exceptions=True)
+        await asyncio.gather(*self._burying.end(), return_exceptions=True)
         await self._dead.close()
 
     async def _bury_undecodable(self) -> None:
@@ -160,6 +163,7 @@ class Refused:
         report = self._reports.dead_report(slot, place, topic, partition, refusal)
         await self._reports.announce_dead(report)
         slot.ring.settle(slot, [place])
+        self._dead.settled(position)
         self.dead_lettered += 1
         log.error(
             "a record became a dead letter: look at producer.dead_letters "

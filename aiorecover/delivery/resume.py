@@ -81,7 +81,7 @@ def take_up(directory: Directory, now_ms: int) -> Taken:
             taken.lanes.append(Resumed(block.block, entry, frames))
             continue
         taken.doubts[doubt or Doubt.DAMAGED] += 1
-        if doubt is not Doubt.ELSEWHERE:
+        if doubt is not Doubt.ELSEWHERE or block.damaged:  # else the next lane in it would be in doubt, too
             lanes.clear(block.block)
     _tell(taken)
     return taken

@@ -141,6 +141,7 @@ class Sender:
                 return await self._session.send(batch, lane.topic, lane.partition)
             except (Exception, asyncio.CancelledError) as error:
                 if isinstance(error, ClosedError) or _being_cancelled(error) or self._closing:
+                    batch.possibly |= batch.attempts > 0  # it stays with aiokafka, which may send it yet
                     raise
                 if not await self._after(lane, batch, error):
                     return None
@@ -218,6 +219,7 @@ class Sender:
 
     async def _settle(self, lane: Lane, batch: LaneBatch, metadata: RecordMetadata) -> None:
         """I3: only after the acknowledgement, and after everybody who wants to know first was told."""
+        batch.possibly = True  # it is there: cancelled from here on, it is sent once more
         await self._reports.announce(batch, lane.topic, metadata)
         waited = self._reports.collect(batch, lane.topic, metadata)
         for slot, places in batch.frames:

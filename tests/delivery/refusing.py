@@ -59,6 +59,10 @@ class Broker:
         """What stands in a partition's log."""
         return self.log.get((topic, partition), [])
 
+    def forget(self) -> None:
+        """What it knows of every identity."""
+        self._next.clear()
+
     def session(self) -> type[Session]:
         """The class to put in the place of `Session`."""
         broker = self

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -32,7 +33,8 @@ class Scene:
         self.file = FaultyFile("lanes")
         self.lanes = Lanes(self.file, 1, 1, "boot")
         self.growths = 0
-        self.journal = Journal(self.lanes, self.grow, lambda: 123)
+        self.now_ms = 123
+        self.journal = Journal(self.lanes, self.grow, lambda: self.now_ms)
 
     async def grow(self) -> None:
         self.growths += 1
@@ -83,6 +85,25 @@ async def test_under_another_identity_a_batch_is_written_down_anew(scene: Scene)
     lane.renew(batch, Identity(8, 0))
     await scene.journal.enter(lane, batch)
     assert [entry.identity for entry in scene.entries()] == [Identity(7, 2)]
+
+
+@pytest.mark.parametrize("change", ["taken back", "renewed", "put back"])
+async def test_a_batch_is_pointed_to_its_copies_under_the_identity_that_stands_there(scene: Scene, change: str) -> None:
+    """A refused batch waits without one until it is cut or buried: for ever, where the dead ring is full."""
+    lane = Lane("t", 3)
+    batch = batch_of(lane, 36)
+    lane.in_flight = batch
+    await scene.journal.enter(lane, batch)
+    (before,) = scene.entries()
+    if change == "taken back":
+        lane.take_back(batch, Identity(8, 0))
+    elif change == "renewed":
+        lane.renew(batch, Identity(8, 0))
+    else:
+        lane.put_back()
+    scene.now_ms += 1
+    scene.journal.repoint(lane)
+    assert scene.entries() == [replace(before, at_ms=124)]
 
 
 async def test_a_lane_keeps_its_block(scene: Scene) -> None:

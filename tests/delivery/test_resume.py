@@ -16,6 +16,7 @@ from aiorecover.delivery.lane import Identity, Lane
 from aiorecover.delivery.resume import Taken, rebuild, take_up
 from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
+from aiorecover.wal.lanes import ENTRY_BYTES
 from aiorecover.wal.moving import Move
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.run import Entry as Stored
@@ -210,6 +211,18 @@ def test_entries_of_a_copied_directory_are_not_trusted_and_stay_so() -> None:
     disk = before.opened.disk.after_death()
     disk.lanes = FaultyFile("lanes", disk.lanes.live())
     everything_comes(Opened(disk), Doubt.ELSEWHERE, left=True)
+
+
+def test_a_block_that_a_power_cut_left_in_pieces_is_no_doubt_of_the_next_lane_s() -> None:
+    before = scene()
+    disk = before.opened.disk
+    for copy in (512, 512 + ENTRY_BYTES):
+        disk.lanes.damage(copy, b"torn")
+    following = before.opened.loses_power(1)
+    assert taken(following).doubts == {Doubt.ELSEWHERE: 1}
+    written(following, before.entry)
+    (block,) = following.dies().directory.lanes.found
+    assert (block.known, block.damaged) == (True, False)
 
 
 def test_an_entry_of_which_a_copy_is_damaged_is_forgotten() -> None:
