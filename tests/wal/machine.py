@@ -175,10 +175,11 @@ class Core:
         demand(seed % 2 == 0 or expected <= {position for position, _ in again}, "all of it", expected)
 
     def in_main(self) -> list[Position]:
-        """Handed records that wait in a slot of the main ring."""
-        live, places = self.life.ring.live, self.life.places
+        """Handed records that wait in a slot of the main ring, and were not moved: a poisoned ring recycles nothing."""
+        live, places, moved = self.life.ring.live, self.life.places, self.ledger.is_moved
         first = live[0].first_position if live else 1 << 63
-        return sorted(p for p in self.ledger.handed if fmt.position(*p) >= first and places[p][0] is self.life.ring)
+        here = (p for p in self.ledger.handed if fmt.position(*p) >= first and places[p][0] is self.life.ring)
+        return sorted(p for p in here if not moved(p))
 
     @step(lambda m: m.life.second is not None)
     def leave(self) -> None:
