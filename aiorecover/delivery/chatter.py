@@ -41,7 +41,7 @@ class Chatter:
         """Whether a line of this session's client is to be seen."""
         if record.levelno < logging.WARNING:
             return True
-        if record.exc_info and record.msg not in self._shown:
+        if record.exc_info and str(record.msg) not in self._shown:
             self._shown.add(str(record.msg))
             return True
         self.held_back += 1
@@ -99,5 +99,5 @@ def _remove() -> None:
 
 def _loggers() -> list[logging.Logger]:
     """A filter sees only the lines of its own logger, not those of the loggers below: each needs it."""
-    names = [name for name in logging.root.manager.loggerDict if name.split(".")[0] == "aiokafka"]
+    names = [name for name in list(logging.root.manager.loggerDict) if name.split(".")[0] == "aiokafka"]
     return [logging.getLogger(name) for name in names]

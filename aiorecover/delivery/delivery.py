@@ -115,14 +115,15 @@ class Delivery:
             while self._held:
                 while self.dispatcher.full:
                     await self._changed()
-                self._resume_lane(*self._held.popleft())
+                await self._resume_lane(*self._held[0])
+                self._held.popleft()
                 await asyncio.sleep(0)
             self.dispatcher.resuming = False
             self.dispatcher.wake()
 
-    def _resume_lane(self, lane: Lane, resumed: Resumed) -> None:
+    async def _resume_lane(self, lane: Lane, resumed: Resumed) -> None:
         try:
-            batch = rebuild(resumed, self._codec)
+            batch = await rebuild(resumed, self._codec)
         except Exception as error:  # it could be read when the directory was opened: the next opening decides anew
             lane.halted = f"{type(error).__name__}: {error}"
             log.exception(

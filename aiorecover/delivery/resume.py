@@ -4,6 +4,7 @@
 them; a batch is built by `rebuild` when its turn comes, so that memory stays bounded.
 """
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from aiorecover.wal.slot import Slot
 
 log = logging.getLogger("aiorecover.delivery")
 
+STEP = 128  # records between two turns of the loop: 2-3 ms, a read for each
 ENDLESS = 1 << 30  # bytes: the batch was small enough once, whatever max_batch_size says today
 
 Frames = list[tuple[Ring, Slot, list[int]]]
@@ -87,8 +89,10 @@ def take_up(directory: Directory, now_ms: int) -> Taken:
     return taken
 
 
-def rebuild(resumed: Resumed, codec: int) -> LaneBatch:
+async def rebuild(resumed: Resumed, codec: int) -> LaneBatch:
     """The batch as it was sent: the same records in the same order, under the same identity.
+
+    Gives the loop a turn every few milliseconds: each frame is read from where it stands.
 
     Raises:
         WalIOError: a frame cannot be read.
@@ -112,6 +116,8 @@ def rebuild(resumed: Resumed, codec: int) -> LaneBatch:
             batch.add(batch.count, timestamp_ms, key, value, [*(headers or ()), (RECORD_ID_HEADER, number)])
             batch.count += 1
             batch.places.append(place)
+            if batch.count % STEP == 0:
+                await asyncio.sleep(0)
     identity = entry.identity
     batch.identify(identity.producer_id, identity.epoch, entry.base_sequence)
     batch.entered = batch.identity

@@ -213,8 +213,12 @@ class Lanes:
 
         Raises:
             WalError: it could not be stored; the same may be tried again.
+            ValueError: it is longer than `BODY_MOST`: it would reach into the other copy.
 
         """
+        if len(body) > BODY_MOST:
+            message = f"an entry of the lanes does not fit its place bytes={len(body)} most={BODY_MOST}"
+            raise ValueError(message)
         generation = self._generations[block] + 1
         self._file.write(pack_entry(body, self._epoch, generation), _place(block, generation % 2))
         self._generations[block] = generation

@@ -307,7 +307,7 @@ def test_a_claimed_batch_is_built_again_as_it_was(codec: int, size: int) -> None
     before = scene(size=size)
     following = before.dies()
     (resumed,) = taken(following).lanes
-    batch = rebuild(resumed, codec)
+    batch = asyncio.run(rebuild(resumed, codec))
     prefix = f"{following.directory.producer_id}/1/".encode()
     assert records_of(batch) == [
         (
@@ -331,7 +331,7 @@ def test_a_frame_that_does_not_hold_any_more_when_its_turn_comes_is_an_error() -
     (resumed,) = taken(following).lanes
     following.disk.ring.damage(before.file_offsets[3] + fmt.FRAME_BYTES, b"rot")
     with pytest.raises(WalCorruptError, match="does not hold any more"):
-        rebuild(resumed, 0)
+        asyncio.run(rebuild(resumed, 0))
 
 
 def test_a_lane_goes_on_in_its_block() -> None:
@@ -429,7 +429,7 @@ def test_a_batch_that_is_moved_is_found_where_it_counts(steps: str) -> None:
     (resumed,) = taken(following).lanes
     assert [ring is getattr(following.directory, where) for ring, _, _ in resumed.frames] == [True]
     prefix = f"{following.directory.producer_id}/1/".encode()
-    found = records_of(rebuild(resumed, 0))
+    found = records_of(asyncio.run(rebuild(resumed, 0)))
     assert [one[1] for one in found] == [b"k%d" % number for number in range(5, 15)]
     assert [one[3][-1][1] for one in found] == [b"%b%d" % (prefix, number + 1) for number in range(5, 15)]  # type: ignore[index]
     waiting_there = read(Reader(following.directory.retry, bytes)) + following.read()

@@ -304,3 +304,16 @@ def test_an_opening_without_room_for_the_first_blocks_goes_on() -> None:
     disk.lanes.before.clear()
     lanes.grow()
     assert lanes.take() == 0
+
+
+def test_an_entry_that_would_reach_into_the_other_copy_is_refused_and_both_stay() -> None:
+    with Opened() as opened:
+        lanes = opened.directory.lanes
+        block = lanes.take()
+        assert block is not None
+        lanes.store(block, b"first")
+        lanes.store(block, b"s" * BODY_MOST)
+        with pytest.raises(ValueError, match=f"bytes={BODY_MOST + 1} most={BODY_MOST}"):
+            lanes.store(block, b"t" * (BODY_MOST + 1))
+        (found,) = opened.dies().directory.lanes.found
+        assert (found.bodies, found.damaged) == ((b"s" * BODY_MOST, b"first"), False)
