@@ -312,8 +312,11 @@ TESTS: dict[str, Row] = {
         ),
     ),
     "robustness.SyncSend_AckTimeout": Row(
-        "giving up a send that waits leaves its record to be delivered",
-        ("tests/test_producer.py::test_send_and_wait_cancelled_delivers_all_the_same", _PENDING),
+        "a send that waits ends in time; its record stays to be delivered",
+        (
+            "tests/test_producer.py::test_send_and_wait_cancelled_delivers_all_the_same",
+            "tests/test_time_limits.py::test_without_a_broker_every_call_ends_in_its_time_and_stop_leaves_nothing",
+        ),
     ),
     "Transaction.CommitTransaction": Row("what is committed is seen, and nothing else", later=EXACTLY_ONCE),
     "Transaction.CatchException": Row("errors of a transaction's state", later=EXACTLY_ONCE),
