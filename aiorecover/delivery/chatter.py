@@ -28,6 +28,7 @@ class Chatter:
         """Nothing was said."""
         self.held_back = 0
         self._last = ""
+        self._cause: tuple[str, str] | None = None  # not the error itself: its traceback would keep connections open
         self._shown: set[str] = set()
         self._told = float("-inf")
 
@@ -46,6 +47,9 @@ class Chatter:
             return True
         self.held_back += 1
         self._last = record.getMessage()
+        named = [arg for arg in record.args if isinstance(arg, BaseException)] if isinstance(record.args, tuple) else []
+        if named:
+            self._cause = type(named[-1]).__name__, repr(named[-1])
         return False
 
     def take(self) -> str:
@@ -56,6 +60,14 @@ class Chatter:
         self.held_back = 0
         self._shown.clear()
         return told
+
+    def take_cause(self) -> tuple[str, str] | None:
+        """Class and text of the error that the client named last, since this was asked; None if it named none.
+
+        It raises another one: of a refused password, too, it says only that it was unable to bootstrap.
+        """
+        cause, self._cause = self._cause, None
+        return cause
 
     def take_due(self, now: float) -> str:
         """As `take`, but not more often than every `TELL_INTERVAL`; ``now`` in seconds."""

@@ -15,7 +15,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -72,7 +72,9 @@ class Session:
         self._context = self._chatter.context()
         self._topics: set[str] = set()
         self._followed: set[str] = set()  # topics that the present client was told of
-        self._trouble = ""  # what the last attempts to connect failed with
+        self._known_troubles: set[str] = (
+            set()
+        )  # what attempts to connect have failed with since the last one that did not
         self.rebuilds = -1  # the first connection is none
         self.state = "connecting"
 
@@ -231,15 +233,18 @@ class Session:
         servers = list(self._config.bootstrap_servers)
         while True:
             random.shuffle(servers)
+            causes: dict[str, str] = {}
+            self._chatter.take_cause()  # of the session before
             for server in servers:
                 try:
                     producer, holdings = await self._started(server)
                 except Exception as error:  # noqa: BLE001 - whatever it is, records wait: try on
-                    trouble = error
+                    kind, text = self._chatter.take_cause() or (type(error).__name__, repr(error))
+                    causes[kind] = text
                 else:
                     self._take(producer, holdings)
                     return
-            self._tell_once(trouble)
+            self._tell_once(causes)
             await asyncio.sleep(self._reconnecting.next())
 
     async def _started(self, server: str) -> tuple[AIOKafkaProducer, Holdings]:
@@ -258,14 +263,15 @@ class Session:
             raise
         return producer, holdings
 
-    def _tell_once(self, error: BaseException) -> None:
-        """One line for each kind of trouble, not two a second."""
-        trouble = type(error).__name__
-        if trouble != self._trouble:
-            self._trouble = trouble
+    def _tell_once(self, causes: Mapping[str, str]) -> None:
+        """One line for each kind of trouble, not two a second; ``causes``: the text of each error by its class."""
+        for kind in causes.keys() - self._known_troubles:
+            self._known_troubles.add(kind)
             servers = ",".join(self._config.bootstrap_servers)
             held_back = self._chatter.take()
-            log.warning("kafka cannot be reached, trying on error=%r bootstrap_servers=%s%s", error, servers, held_back)
+            log.warning(
+                "kafka cannot be reached, trying on error=%s bootstrap_servers=%s%s", causes[kind], servers, held_back
+            )
 
     def _take(self, producer: AIOKafkaProducer, holdings: Holdings) -> None:
         self._producer = producer
@@ -280,7 +286,7 @@ class Session:
                 task.add_done_callback(lambda _, what=what: self._ended(producer, what))
         producer.client.cluster.add_listener(lambda _: self._on_metadata())
         self.rebuilds += 1
-        self._trouble = ""
+        self._known_troubles.clear()
         self._reconnecting.reset()
         self._progress = self._since = time.monotonic()
         self._connected.set()

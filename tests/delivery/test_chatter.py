@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.errors import SaslAuthenticationFailed
 
 from aiorecover.delivery import chatter
 from aiorecover.delivery.chatter import TELL_INTERVAL, Chatter
@@ -42,6 +43,20 @@ def test_warnings_and_errors_of_our_context_are_held_back_and_told_once(caplog: 
     assert caplog.messages == []
     assert ours.take() == " held_back=81 last='Unable connect to node with id 2: refused'"
     assert ours.take() == ""
+
+
+@pytest.mark.usefixtures("filtered")
+def test_the_error_that_a_line_names_is_remembered_once_by_its_class_and_text() -> None:
+    ours = Chatter()
+
+    def talk() -> None:
+        CLIENT.error('Unable connect to "%s": %s', "host", SaslAuthenticationFailed("wrong"))
+        CLIENT.warning("nothing is named here")
+        CLIENT.warning("nor %(here)s", {"here": "here"})
+
+    ours.context().run(talk)
+    assert ours.take_cause() == ("SaslAuthenticationFailed", "SaslAuthenticationFailed('wrong')")
+    assert ours.take_cause() is None
 
 
 @pytest.mark.usefixtures("filtered")

@@ -1,16 +1,22 @@
-"""Records that a real broker refuses for good, of each kind: found, kept, and the others delivered in order."""
+"""Records that a real broker refuses for good, of each kind: found, kept, and the others delivered in order.
+
+A policy is no kind of it: Kafka says POLICY_VIOLATION of topics, settings and deletions, never of what is produced
+(other brokers may; `test_refused` answers it in their place).
+"""
 
 import asyncio
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient
 
 from aiorecover import DeadLetter, PermanentDeliveryError, RecoverableProducer
 from aiorecover.delivery.refused import Refused
+from tests.support.admin import until
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.oracle import read_topic
 
@@ -117,6 +123,33 @@ async def test_a_dead_letter_arrives_in_its_topic_with_the_usual_headers(
     assert (copy.value, headers["__connect.errors.topic"]) == (b"no key", name.encode())
     assert headers["aiorecover-dlq-id"] == receipt.record_id.encode()
     assert headers["__connect.errors.exception.class.name"] == b"InvalidRecordError"
+
+
+async def test_a_record_for_one_of_kafka_s_own_topics_is_a_dead_letter_and_harms_no_other(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = topic(kafka, partitions=1)
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers)
+    await admin.start()
+    try:  # Kafka makes the topic when somebody asks who keeps a group's offsets
+        await until_answered(lambda: admin.find_coordinator("a-group"))
+    finally:
+        await admin.close()
+    async with RecoverableProducer(tmp_path, bootstrap_servers=kafka.bootstrap_servers) as producer:
+        refused = await producer.publish("__consumer_offsets", b"0", key=b"k", partition=0)
+        await producer.publish(name, b"1", key=b"k")
+        await producer.flush(timeout_ms=40_000)
+        with pytest.raises(PermanentDeliveryError, match="InvalidTopicError"):
+            await refused.delivered(timeout_ms=1000)
+    assert await numbers(kafka, name) == [1]
+
+
+async def until_answered(ask: Callable[[], Awaitable[object]]) -> None:
+    async def attempt() -> bool:
+        await ask()
+        return True
+
+    await until(attempt, timeout_s=30, what="no coordinator")
 
 
 CHILD = """

@@ -235,6 +235,20 @@ async def test_refused_connections_are_told_of_once_and_closing_takes_no_time(ca
     assert asyncio.all_tasks() == before
 
 
+async def test_each_kind_of_trouble_is_told_of_once_by_the_error_behind_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "aiorecover.session")
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    async with server:
+        session = made(f"{NOWHERE},{host}:{port}")
+        session.start()
+        await asyncio.sleep(2)  # several rounds
+        await session.close()
+    told = [record.getMessage() for record in caplog.records if record.name == "aiorecover.session"]
+    causes = sorted(line.partition("error=")[2].partition("(")[0] for line in told)
+    assert causes == ["ConnectionRefusedError", "KafkaConnectionError"], told
+
+
 async def test_whoever_waits_for_a_connection_is_told_of_the_close() -> None:
     session = made(NOWHERE)
     session.start()

@@ -28,6 +28,8 @@ from tests.support.settings import (
     DETOUR,
     FORMAT,
     SERVER,
+    Listener,
+    listener_settings,
     new_cluster_id,
     properties_text,
     quick_settings,
@@ -48,6 +50,7 @@ BOOTSTRAP_VARIABLE = "AIORECOVER_TEST_BOOTSTRAP_SERVERS"
 
 # One compiler and one collector thread: a broker that starts quickly and leaves the cores to the tests.
 _JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+_PLAIN = "PLAINTEXT"  # the name of the listener for clients
 _FORMAT_WITHIN_S = 60
 _READY_WITHIN_S = 60.0
 
@@ -219,21 +222,21 @@ class KafkaCluster(Cluster):
         directory.mkdir()
         addresses = {
             "controller.quorum.voters": voters(controllers),
-            "listeners": f"PLAINTEXT://{address},{CONTROLLER}://{controllers[node_id]}",
-            "inter.broker.listener.name": "PLAINTEXT",
+            "inter.broker.listener.name": _PLAIN,
             "log.dirs": str(directory / "data"),
+            **listener_settings(self._listeners(node_id, address, controllers[node_id])),
         }
-        if self.detour_routes:
-            near, far = self.detour_routes[node_id - 1]
-            addresses["listeners"] += f",{DETOUR}://{far}"
-            addresses["advertised.listeners"] = f"PLAINTEXT://{address},{DETOUR}://{near}"
-            addresses["listener.security.protocol.map"] = ",".join(
-                f"{name}:PLAINTEXT" for name in ("PLAINTEXT", CONTROLLER, DETOUR)
-            )
         layers = quick_settings(node_id, self.size), addresses, self._settings
         (directory / "server.properties").write_text(properties_text(*layers))
         (directory / "log4j2.properties").write_text(_LOGGING)
         return Node(node_id, address, directory, self._java(directory, SERVER, "server.properties"))
+
+    def _listeners(self, node_id: int, address: str, controller: str) -> list[Listener]:
+        listeners = [Listener(_PLAIN, address, address), Listener(CONTROLLER, controller, None)]
+        if self.detour_routes:
+            near, far = self.detour_routes[node_id - 1]
+            listeners.append(Listener(DETOUR, far, near))
+        return listeners
 
     def _java(self, directory: Path, *arguments: str) -> list[str]:
         return [

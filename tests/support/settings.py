@@ -2,9 +2,21 @@
 
 import base64
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-__all__ = ["CONTROLLER", "DETOUR", "FORMAT", "SERVER", "new_cluster_id", "properties_text", "quick_settings", "voters"]
+__all__ = [
+    "CONTROLLER",
+    "DETOUR",
+    "FORMAT",
+    "SERVER",
+    "Listener",
+    "listener_settings",
+    "new_cluster_id",
+    "properties_text",
+    "quick_settings",
+    "voters",
+]
 
 CONTROLLER = "CONTROLLER"  # the name of the listener that controllers talk to each other through
 DETOUR = "DETOUR"  # the name of the listener that is reached through `tests.support.detour`
@@ -55,6 +67,28 @@ def quick_settings(node_id: int, size: int) -> dict[str, str]:
     }
 
 
+@dataclass(frozen=True)
+class Listener:
+    """A port of a node."""
+
+    name: str
+    address: str
+    """Where the node listens."""
+    advertised: str | None
+    """What it tells its clients; None for a listener that has none."""
+    protocol: str = "PLAINTEXT"
+
+
+def listener_settings(listeners: Sequence[Listener]) -> dict[str, str]:
+    """A node's ports."""
+    advertised = [f"{one.name}://{one.advertised}" for one in listeners if one.advertised is not None]
+    return {
+        "listeners": ",".join(f"{one.name}://{one.address}" for one in listeners),
+        "advertised.listeners": ",".join(advertised),
+        "listener.security.protocol.map": ",".join(f"{one.name}:{one.protocol}" for one in listeners),
+    }
+
+
 def new_cluster_id() -> str:
     """A random id in Kafka's notation."""
     noise = uuid.uuid4().bytes
@@ -77,5 +111,6 @@ def properties_text(*layers: Mapping[str, str]) -> str:
 
 def _lines(items: Iterable[tuple[str, str]]) -> Iterable[str]:
     for name, value in items:
-        # In a properties file the backslash escapes.
-        yield f"{name}={value.replace(chr(92), chr(92) * 2)}\n"
+        # In a properties file the backslash escapes, and a value ends with its line.
+        escaped = value.replace("\\", "\\\\").replace("\n", "\\n")
+        yield f"{name}={escaped}\n"

@@ -199,8 +199,8 @@ def test_without_java_and_docker_the_error_says_what_to_install(monkeypatch: pyt
     jars.find_java.cache_clear()
 
 
-def test_backslashes_survive_in_properties() -> None:
-    assert properties_text({"a": "1", "b": "2"}, {"b": "x\\y"}) == "a=1\nb=x\\\\y\n"
+def test_backslashes_and_line_ends_survive_in_properties() -> None:
+    assert properties_text({"a": "1", "b": "2"}, {"b": "x\\y\nz"}) == "a=1\nb=x\\\\y\\nz\n"
 
 
 def connect(address: str) -> None:

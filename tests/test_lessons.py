@@ -1,0 +1,134 @@
+"""What other recoverable producers got wrong and no other test here covers: see the table in `test_ancestor`."""
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from aiorecover import DeliveryPendingError, DeliveryReport, RecoverableProducer
+from aiorecover.wal.storage import StorageFile
+from tests.support.broker import Cluster, KafkaCluster, TopicFactory
+from tests.support.eventually import until
+from tests.support.oracle import read_topic
+
+pytestmark = pytest.mark.asyncio
+
+NOWHERE = "127.0.0.1:1"  # no broker listens there
+FLUSH_MS = 40_000
+FROZEN_S = 2.0
+TOO_FEW_MS = 6_000  # a dead follower leaves the replicas in sync after about 2 s
+
+Fields = tuple[bytes | None, bytes | None, int]
+FIELDS: list[Fields] = [
+    (b"key", b"value", 5),
+    (None, b"value", 4),
+    (b"key", None, 3),
+    (b"", b"", 2),
+    (None, b"", 1),
+    (b"", None, 0),
+]
+
+
+async def test_everything_of_a_record_is_the_same_after_a_restart(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name, headers = topic(kafka), [("a", b"1"), ("b", None), ("a", b"")]
+    began = time.time_ns() // 1_000_000
+    first = RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE)
+    await first.start()
+    for key, value, partition in FIELDS:
+        await first.publish(name, value, key=key, partition=partition, timestamp_ms=77 + partition, headers=headers)
+    await first.publish(name, b"now", partition=0)
+    ended = time.time_ns() // 1_000_000
+    assert await first.stop(timeout_ms=0) == len(FIELDS) + 1
+    await asyncio.sleep(0.05)
+    async with RecoverableProducer(tmp_path, bootstrap_servers=kafka.bootstrap_servers) as second:
+        await second.flush(timeout_ms=FLUSH_MS)
+    *others, now = sorted(
+        await read_topic(kafka.bootstrap_servers, name), key=lambda record: (record.value == b"now", -record.partition)
+    )
+    assert [(record.key, record.value, record.partition) for record in others] == FIELDS
+    assert [record.timestamp_ms for record in others] == [77 + partition for _, _, partition in FIELDS]
+    assert {record.headers[:3] for record in others} == {tuple(headers)}
+    assert began <= now.timestamp_ms <= ended  # when it was published, not when it was delivered
+
+
+async def test_a_frozen_broker_costs_no_report_and_each_comes_once_and_in_the_loop_s_thread(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    assert isinstance(kafka, KafkaCluster)
+    name = topic(kafka)
+    told: list[DeliveryReport] = []
+    threads: set[int] = set()
+
+    def on_delivery(report: DeliveryReport) -> None:
+        threads.add(threading.get_ident())
+        told.append(report)
+
+    async with RecoverableProducer(
+        tmp_path, bootstrap_servers=kafka.bootstrap_servers, request_timeout_ms=500, on_delivery=on_delivery
+    ) as producer:
+        receipts = [await producer.publish(name, b"before", key=b"%d" % number) for number in range(500)]
+        await until(lambda: len(told) > 0)
+        kafka.nodes[0].pause()
+        receipts += [await producer.publish(name, b"while", key=b"%d" % number) for number in range(500)]
+        await asyncio.sleep(FROZEN_S)  # longer than any answer is waited for: batches are sent again
+        kafka.nodes[0].resume()
+        await producer.flush(timeout_ms=FLUSH_MS)
+    assert sorted(report.record_id for report in told) == sorted(receipt.record_id for receipt in receipts)
+    assert {report.status for report in told} == {"delivered"}
+    assert threads == {threading.get_ident()}
+    assert len(await read_topic(kafka.bootstrap_servers, name)) == len(receipts)
+
+
+@pytest.mark.timeout(240)
+async def test_with_too_few_replicas_a_record_waits_and_its_publisher_is_told_so(
+    kafka3: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = topic(kafka3, partitions=1, config={"min.insync.replicas": "3"})
+    leader = kafka3.leaders(name)[0]
+    follower = next(node for node in kafka3.nodes if node.node_id != leader)
+    await asyncio.to_thread(follower.kill)
+    async with RecoverableProducer(
+        tmp_path, bootstrap_servers=kafka3.bootstrap_servers, retry_backoff_max_ms=200
+    ) as producer:
+        receipt = await producer.publish(name, b"value", key=b"k")
+        with pytest.raises(DeliveryPendingError, match="do not publish it again"):
+            await receipt.delivered(timeout_ms=TOO_FEW_MS)
+        assert producer.statistics().dead_lettered == 0
+        await asyncio.to_thread(kafka3.heal)
+        assert (await receipt.delivered(timeout_ms=FLUSH_MS)).status == "delivered"
+    (record,) = await read_topic(kafka3.bootstrap_servers, name)
+    assert record.record_id == receipt.record_id
+
+
+async def test_publishers_do_not_wait_for_a_checkpoint_whose_flush_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hanging, goes_on = threading.Event(), threading.Event()
+    sync = StorageFile.sync
+
+    def slow(file: StorageFile) -> None:
+        hanging.set()
+        assert goes_on.wait(60)
+        sync(file)
+
+    producer = RecoverableProducer(
+        tmp_path, bootstrap_servers=NOWHERE, fsync_interval_ms=1, checkpoint_interval_ms=1, stop_timeout_ms=0
+    )
+    await producer.start()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(StorageFile, "sync", slow)
+            await producer.publish("t", b"0")
+            await until(hanging.is_set)
+            for number in range(1, 10_000):  # some slots' worth would need a flush; these need none
+                await producer.publish("t", b"%d" % number)
+            assert not goes_on.is_set()
+            assert producer.statistics().accepted == 10_000
+            goes_on.set()
+    finally:
+        goes_on.set()
+        await producer.stop()
