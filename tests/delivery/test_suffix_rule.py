@@ -137,6 +137,6 @@ def test_the_newest_value_stands_last_when_the_next_life_is_killed_in_the_middle
 
 
 def test_without_the_rule_an_old_value_stands_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SuffixRule, "needed", lambda self, lane, word: word is Word.WAITING)
+    monkeypatch.setattr(SuffixRule, "needed", lambda self, lane, word, **_: word is Word.WAITING)
     with pytest.raises(AssertionError, match="an old value stands behind a newer one"):
         run(killed=False)
