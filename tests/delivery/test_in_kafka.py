@@ -246,17 +246,6 @@ def test_nothing_is_sent_again_that_is_read_back() -> None:
         assert log == tuple(range(RECORDS)), (before, log)
 
 
-def test_the_histories_show_what_settling_everything_up_to_the_last_found_would_do(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def up_to(self: InKafka, topic: str, position: int, _: int) -> Place | None:
-        return Place(0, 0) if position <= self.last else None
-
-    monkeypatch.setattr(InKafka, "place", up_to)
-    with pytest.raises(AssertionError):
-        test_the_newest_values_stand_in_order_however_far_is_read_back()
-
-
 def test_the_histories_show_what_counting_older_appearances_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
     def note(self: InKafka, lane: tuple[str, int], offset: int, name: bytes, content: int) -> None:
         position = self._position(name)

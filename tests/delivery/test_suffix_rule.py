@@ -36,6 +36,7 @@ def service(disk: MemoryDisk, cluster: MockCluster, on_delivery: OnDelivery | No
         max_batch_size=2 * 1024,  # several batches a lane
         linger_ms=0,
         retry_backoff_ms=10,
+        recovery_check=False,  # what is sent again is what is tested here
     )
 
 
