@@ -27,7 +27,7 @@ from aiorecover.record import decode
 from aiorecover.supervised import Supervised
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.run import Entry
+from aiorecover.wal.run import Entry, Run
 
 log = logging.getLogger("aiorecover.delivery")
 
@@ -59,7 +59,7 @@ class Delivery:
         self.router = Router(self.session.partitions, self.session.available, self.session.want, config.partitioner)
         self.reports = Reports(ring, directory.producer_id, config.on_delivery)
         in_kafka = InKafka(directory.producer_id, ring.epoch)
-        hints = oldest_hints(taken.hints) if config.recovery_check and ring.live else []
+        hints = oldest_hints(taken.hints) if config.recovery_check else []
         self.check = RecoveryCheck(config, self.session, hints, in_kafka)
         self.dispatcher = Dispatcher(
             Reader(ring, decode, suspects=True),
@@ -67,7 +67,7 @@ class Delivery:
             codec=self._codec,
             batch_bytes=config.max_batch_size,
             linger=config.linger_ms / 1000,
-            answered=lambda: self.session.answered and self.check.over,
+            answered=self._answered,
             deliver=self._deliver,
             refuse=self._refuse,
             undecodable=self._undecodable,
@@ -248,6 +248,9 @@ class Delivery:
         if slot.header.epoch == self._ring.epoch:
             return slot.header.ordinal, self._ring.sequence
         return slot.header.ordinal, slot.last_sequence if slot.sealed else 1 << 62
+
+    def _answered(self, run: Run) -> bool:
+        return self.session.answered and not self.check.holds(own_epoch=run.slot.header.epoch == self._ring.epoch)
 
     def _deliver(self, lane: Lane) -> None:
         self.sender.deliver(lane)

@@ -46,7 +46,7 @@ class Dispatcher:
         codec: int,
         batch_bytes: int,
         linger: float,
-        answered: Callable[[], bool],
+        answered: Callable[[Run], bool],
         deliver: Callable[[Lane], None],
         refuse: Callable[[Lane, Entry], None],
         undecodable: Callable[[Entry, str], bool],
@@ -55,8 +55,8 @@ class Dispatcher:
     ) -> None:
         """Know whom to tell.
 
-        ``answered``: whether Kafka has told of its topics at all; until then everything is held, because what is
-        passed over is read twice. `wake` when that changes.
+        ``answered``: whether Kafka has told of its topics at all, and of what it has of a run; until then everything is
+        held, because what is passed over is read twice. `wake` when that changes.
 
         ``deliver`` of lanes with a batch to send, ``refuse`` of records of a halted lane, ``undecodable`` of a frame
         that is no record (True: it becomes a dead letter), ``on_idle`` that the next publish must `wake` us.
@@ -105,7 +105,7 @@ class Dispatcher:
         """Dispatch some records; False when nothing can be done right now."""
         moved = self._catch_up is not None and self._catch_up_step()
         run = self._held or self.reader.look(STEP)
-        if run is not None and not self._answered():
+        if run is not None and not self._answered(run):
             self._held = run
             self._want(run)
             return moved

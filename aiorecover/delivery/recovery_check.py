@@ -50,17 +50,28 @@ class RecoveryCheck:
     """One check; ``found`` is complete when `over` is true."""
 
     def __init__(self, config: Config, session: Session, hints: Sequence[Hint], found: InKafka) -> None:
-        """``hints``: the lanes whose tails are read; none: there is nothing to do."""
+        """``hints``: the lanes whose tails are read; none: there is nothing to do. ``found`` is filled."""
         self._config = config
         self._session = session
         self._hints = {TopicPartition(hint.topic, hint.partition): hint for hint in hints}
         self.found = found
         self.over = not hints
+        self._wanted = asyncio.Event()
+
+    def holds(self, *, own_epoch: bool) -> bool:
+        """Whether the next record in the ring has to wait; ``own_epoch``: it was published by this process.
+
+        Nothing is read back before a record of an earlier epoch comes: after a clean end none does.
+        """
+        if own_epoch and not self._wanted.is_set():
+            self.over = True
+        if not self.over:
+            self._wanted.set()
+        return not self.over
 
     async def run(self) -> None:
         """Wait for Kafka, then read; also from the start again, when our task was cancelled and is begun again."""
-        if self.over:
-            return
+        await self._wanted.wait()
         try:
             await self._session.identity()
         except ClosedError:

@@ -124,6 +124,11 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "recovery check" in record.getMessage()]
 
 
+def check_is_over(producer: RecoverableProducer) -> bool:
+    assert producer._opened is not None
+    return producer._opened.delivery.check.over
+
+
 @pytest.mark.parametrize("seed", range(4))
 async def test_what_is_in_kafka_is_settled_and_what_is_not_is_sent(
     cluster: MockCluster, seed: int, caplog: pytest.LogCaptureFixture
@@ -157,6 +162,20 @@ async def test_an_opening_without_doubts_reads_nothing_back(
     async with service(left, cluster) as second:
         await second.publish(TOPIC, b"2", key=b"k")
         await second.flush(timeout_ms=20_000)
+        assert second.statistics().recovered_in_kafka == 0
+
+
+async def test_after_a_clean_end_nothing_is_read_back(cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RecoveryCheck, "_check", None)
+    disk = MemoryDisk()
+    async with service(disk, cluster) as first:
+        await first.publish(TOPIC, b"1", key=b"k")
+        await first.flush(timeout_ms=20_000)
+    async with service(disk.after_power_cut(SEED), cluster) as second:
+        assert not check_is_over(second)
+        await second.publish(TOPIC, b"2", key=b"k")
+        await second.flush(timeout_ms=20_000)
+        assert check_is_over(second)
         assert second.statistics().recovered_in_kafka == 0
 
 
@@ -265,7 +284,7 @@ async def test_counting_records_of_another_producer_would_lose_some(
     cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def any_producer(_: InKafka, name: bytes) -> int:
-        _, epoch, sequence = name.split(b"/")
+        epoch, sequence = name.split(b"/")[1:]
         return fmt.position(int(epoch), int(sequence))
 
     before = await went_down(cluster)

@@ -56,7 +56,9 @@ def test_a_new_file_holds_nothing() -> None:
 def test_the_newer_of_two_entries_comes_first() -> None:
     for count in range(1, 6):
         bodies = [b"body %d" % number for number in range(count)]
-        assert found(stored(*bodies)) == [BlockFound(0, tuple(bodies[: -3 if count > 2 else None : -1]), False, True, EPOCH)]
+        assert found(stored(*bodies)) == [
+            BlockFound(0, tuple(bodies[: -3 if count > 2 else None : -1]), False, True, EPOCH)
+        ]
 
 
 def test_the_longest_body_fits_its_place() -> None:
