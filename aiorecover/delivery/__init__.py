@@ -34,9 +34,10 @@ Journal
 
     In doubt a lane begins with a fresh identity, under a new Kafka producer id (never epoch + 1: two copies of a
     directory would swallow each other's records), and its records are delivered as any others; those that were in
-    flight may appear twice (but see the recovery check). In doubt is an entry of another boot, of another file (a copied directory), older than
-    half of what Kafka keeps an identity, of which a copy is damaged, or a frame; and any, while settle words are
-    suspect. So is a lane whose partition acknowledges an offset that was given before: its topic was made anew.
+    flight may appear twice (but see the recovery check). In doubt is an entry of another boot, of another file (a
+    copied directory), older than half of what Kafka keeps an identity, of which a copy is damaged, or a frame; and any,
+    while settle words are suspect. So is a lane whose partition acknowledges an offset that was given before: its topic
+    was made anew.
 
 Session
     One AIOKafkaProducer at a time, idempotent, acks=all. Start needs no broker: the servers of the bootstrap list are

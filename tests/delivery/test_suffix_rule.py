@@ -55,6 +55,7 @@ async def publish_everything(cluster: MockCluster, disk: MemoryDisk, seed: int) 
     first._opened.directory.ring.sync()
     cluster.broker_up()
     await first.flush(timeout_ms=20_000)
+    first._opened.directory.lanes.sync()  # so the recovery check, where it is on, knows where to look
     disk.write_back(seed)
     left = disk.after_power_cut(seed)
     await first.stop(timeout_ms=0)
