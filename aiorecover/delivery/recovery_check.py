@@ -139,18 +139,16 @@ class RecoveryCheck:
         beginnings, ends = await consumer.beginning_offsets(lanes), await consumer.end_offsets(lanes)
         at = {lane: first_offset(self._hints[lane].offset, beginnings[lane], ends[lane], len(lanes)) for lane in lanes}
         reason = ""
+        _begin(consumer, at)
         while True:
-            for lane in [lane for lane in at if at[lane] >= ends[lane]]:
-                del at[lane]
-                del unread[lane]
+            through = [lane for lane in at if at[lane] >= ends[lane]]
+            for lane in through:
+                del at[lane], unread[lane]
             if not at:
                 return reason
             if self.found.full:
                 return "there are more records in kafka than it may remember"
-            if consumer.assignment() != at.keys():
-                consumer.assign(list(at))
-                for lane, offset in at.items():
-                    consumer.seek(lane, offset)
+            consumer.pause(*through)  # not assigned anew: that throws away what has come of the others
             try:
                 await self._look(consumer, at)
             except TopicAuthorizationFailedError as error:
@@ -158,11 +156,13 @@ class RecoveryCheck:
                 if len(allowed) == len(at):
                     raise
                 at, reason = allowed, NOT_ALLOWED
+                if at:
+                    _begin(consumer, at)
 
     async def _look(self, consumer: AIOKafkaConsumer, at: dict[TopicPartition, int]) -> None:
         """What has come, some of it at a time; ``at`` goes on."""
-        for records in (await consumer.getmany(timeout_ms=POLL_MS, max_records=STEP)).values():
-            for record in records:
+        for lane, records in (await consumer.getmany(timeout_ms=POLL_MS, max_records=STEP)).items():
+            for record in records if lane in at else ():
                 self._note(record)
         for lane in at:
             at[lane] = await consumer.position(lane)
@@ -187,6 +187,13 @@ class RecoveryCheck:
             "fetch_max_bytes": FETCH_BYTES,
             "fetch_max_wait_ms": POLL_MS,
         }
+
+
+def _begin(consumer: AIOKafkaConsumer, at: dict[TopicPartition, int]) -> None:
+    """Read these, from there on."""
+    consumer.assign(list(at))
+    for lane, offset in at.items():
+        consumer.seek(lane, offset)
 
 
 async def _close(consumer: AIOKafkaConsumer) -> None:

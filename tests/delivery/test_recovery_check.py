@@ -25,6 +25,7 @@ from tests.support.oracle import Consumed, read_topic
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(60)]
 
 TOPIC = "values"
+CLOSED = "closed-values"  # one topic's name ends with the other's
 PARTITIONS = 3
 RECORDS = 120
 STALLED = 1
@@ -63,7 +64,8 @@ class Before:
     delivered: int
 
 
-async def went_down(cluster: MockCluster, topic: str = TOPIC, seed: int = SEED) -> Before:
+async def went_down(cluster: MockCluster, topic: str = TOPIC, seed: int = SEED, closed: int = 0) -> Before:
+    """``closed``: so many records go to another topic, too."""
     cluster.set_leader(topic, STALLED, None)
     cluster.broker_down()
     disk = MemoryDisk()
@@ -72,10 +74,12 @@ async def went_down(cluster: MockCluster, topic: str = TOPIC, seed: int = SEED) 
     receipts = [
         await first.publish(topic, b"%d" % number, key=b"k", partition=number % PARTITIONS) for number in range(RECORDS)
     ]
+    for number in range(closed):
+        await first.publish(CLOSED, b"%d" % number, key=b"k", partition=0)
     assert first._opened is not None
     first._opened.directory.ring.sync()  # the records, and not their settle words
     cluster.broker_up()
-    await until(lambda: first.statistics().delivered >= RECORDS * 2 // PARTITIONS)
+    await until(lambda: first.statistics().delivered >= RECORDS * 2 // PARTITIONS + closed)
     first._opened.directory.lanes.sync()
     disk.write_back(seed)
     left = disk.after_power_cut(seed)
@@ -196,6 +200,19 @@ async def test_without_permission_to_read_it_says_so_once_and_goes_on(
     cluster.clear_errors(FETCH)
     ids = {record.record_id for record in await read_topic(cluster.bootstrap_servers, TOPIC)}
     assert ids >= set(before.ids)
+
+
+async def test_a_topic_that_must_not_be_read_leaves_the_others(
+    cluster: MockCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster.create_topic(CLOSED, 1)
+    before = await went_down(cluster, closed=20)
+    cluster.push_partition_errors(CLOSED, 0, FETCH, *[NOT_AUTHORIZED] * 20)
+    after = await went_on(cluster, before)
+    assert after.repeated == 0
+    assert after.settled > 0
+    (line,) = told(caplog)
+    assert f"lanes=1 topics={CLOSED}" in line
 
 
 async def test_a_check_that_takes_too_long_is_given_up(
