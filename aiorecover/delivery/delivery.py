@@ -114,7 +114,8 @@ class Delivery:
         self.dispatcher.reader.found += self._taken.claimed
         self.dispatcher.resuming = bool(self._held)
         self._resuming.start()
-        self._checking.start(self.session.context)
+        if not self.check.over:
+            self._checking.start(self.session.context)
         self.session.start()
 
     async def _resume(self) -> None:

@@ -6,8 +6,10 @@ known to be acknowledged, and what is found there is settled instead of sent (`i
 `wal.suffix` what follows from it for the rest of the lane).
 
 Best effort, and bounded: in time (`CHECK_LIMIT`), how far back (`in_kafka.LOOK_BACK`) and in memory. A tail that could
-not be read to its end counts for nothing, and its lane goes on as without the check. Records that are published
-meanwhile are stored, and wait behind the others; what is sent again as the very same batch does not wait.
+not be read to its end counts for nothing, and its lane goes on as without the check; a leader that does not answer ends
+it for all. Entries are durable with a checkpoint: of a lane that was first used since the last one before a power cut
+nothing is known. Records that are published meanwhile are stored, and wait behind the others; what is sent again as the
+very same batch does not wait.
 """
 
 import asyncio
@@ -36,7 +38,7 @@ PARTITION_BYTES = 256 * 1024  # asked of one partition at a time, and
 FETCH_BYTES = 4 * 1024 * 1024  # of one broker: what aiokafka holds for us stays below 16 MB
 TOPICS_TOLD = 5  # in one line
 
-NOT_THERE = "kafka does not know the topic, or does not show it to this user"
+NOT_THERE = "kafka does not know the partition, or it has no leader, or this user must not see it"
 NOT_ALLOWED = "kafka does not let this user read the topic, grant Read or set recovery_check=False"
 
 _SECURITY = (
@@ -65,13 +67,14 @@ class RecoveryCheck:
         """
         if own_epoch and not self._wanted.is_set():
             self.over = True
-        if not self.over:
-            self._wanted.set()
+        self._wanted.set()
         return not self.over
 
     async def run(self) -> None:
         """Wait for Kafka, then read; also from the start again, when our task was cancelled and is begun again."""
         await self._wanted.wait()
+        if self.over:
+            return
         try:
             await self._session.identity()
         except ClosedError:
@@ -123,7 +126,7 @@ class RecoveryCheck:
             await _close(consumer)
 
     async def _existing(self) -> list[TopicPartition]:
-        """The lanes that Kafka knows: aiokafka would ask for the others until the end."""
+        """The lanes that have a leader: aiokafka would ask for the others until the end, and hold up these."""
         for lane in self._hints:
             self._session.want(lane.topic)
         while True:
@@ -131,7 +134,7 @@ class RecoveryCheck:
                 await self._session.discover()
             except SessionLostError:
                 continue
-            return [lane for lane in self._hints if lane.partition in self._session.partitions(lane.topic)]
+            return [lane for lane in self._hints if lane.partition in self._session.available(lane.topic)]
 
     async def _read(
         self, consumer: AIOKafkaConsumer, lanes: list[TopicPartition], unread: dict[TopicPartition, Hint]

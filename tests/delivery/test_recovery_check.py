@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -213,6 +214,24 @@ async def test_a_topic_that_must_not_be_read_leaves_the_others(
     assert after.settled > 0
     (line,) = told(caplog)
     assert f"lanes=1 topics={CLOSED}" in line
+
+
+async def test_a_partition_without_a_leader_leaves_the_others(
+    cluster: MockCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = await went_down(cluster)
+    cluster.set_leader(TOPIC, 2, None)
+    tell = RecoveryCheck._tell
+
+    def elected(self: RecoveryCheck, *told: Any) -> None:
+        tell(self, *told)
+        cluster.set_leader(TOPIC, 2, 1)
+
+    monkeypatch.setattr(RecoveryCheck, "_tell", elected)
+    after = await went_on(cluster, before)
+    assert after.settled > 0
+    assert len(told(caplog)) == 1
+    assert {record.partition for record in after.consumed if after.ids[record.record_id] > 1} == {2}
 
 
 async def test_a_check_that_takes_too_long_is_given_up(
