@@ -96,7 +96,8 @@ class Config:
         stop_timeout_ms: how long stop() waits for delivery.
         on_permanent_error: "dead_letter" keeps the record in the dead ring, "halt" stops its lane.
         on_delivery: called with the report of every record.
-        recovery_check: read the tails of lanes back where the identity cannot be trusted.
+        recovery_check: where the journal cannot be trusted (a power cut), read back what is in Kafka, and do not send
+            that again; needs permission to Read the topics, and holds delivery for 10 s at most.
         key_serializer, value_serializer: callable(value), or serialize(topic, value, headers).
         partitioner: callable(key, all_partitions, available) as in aiokafka; None: Kafka's murmur2.
         adoption_grace_ms: how long an unlocked directory with records is left to its owner.

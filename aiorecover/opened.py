@@ -176,6 +176,7 @@ class Opened:
             rebuilds=max(0, delivery.session.rebuilds),
             batches_resent=delivery.sender.resent,
             batches_resumed=delivery.batches_resumed,
+            recovered_in_kafka=delivery.sender.found,
             identities_renewed=delivery.identities_renewed + delivery.sender.renewed,
             callback_errors=delivery.reports.callback_errors,
             lanes=len(lanes),

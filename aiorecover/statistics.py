@@ -13,6 +13,8 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     pending: records in the ring that are not settled; in_flight of them are on their way to Kafka.
     undeliverable: records that cannot be decoded and stay in the ring; see the log.
     batches_resumed: what the last process had in flight and this one sends again as it was, for Kafka to recognise.
+    recovered_in_kafka: records that the recovery check found in Kafka, so that they were not sent again; they count as
+        delivered, too.
     identities_renewed: lanes that took a fresh Kafka identity, also those whose old one an opening could not trust.
     missing: sequences that damage took away; see the log for each.
     """
@@ -35,6 +37,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     rebuilds: int
     batches_resent: int
     batches_resumed: int
+    recovered_in_kafka: int
     identities_renewed: int
     callback_errors: int
     lanes: int

@@ -50,6 +50,8 @@ PURE = {
     "aiorecover.wal.suffix": (),
     "aiorecover.delivery.behind": (),
     "aiorecover.delivery.halving": (),
+    "aiorecover.delivery.in_kafka": (),
+    "aiorecover.delivery.judge": (),
     "aiorecover.delivery.lane": (),
     "aiorecover.delivery.refusal": (),
     "aiorecover.delivery.backoff": (),

@@ -36,9 +36,10 @@ Journal
 
     In doubt a lane begins with a fresh identity, under a new Kafka producer id (never epoch + 1: two copies of a
     directory would swallow each other's records), and its records are delivered as any others; those that were in
-    flight may appear twice. In doubt is an entry of another boot, of another file (a copied directory), older than
-    half of what Kafka keeps an identity, of which a copy is damaged, or a frame; and any, while settle words are
-    suspect. So is a lane whose partition acknowledges an offset that was given before: its topic was made anew.
+    flight may appear twice (but see the recovery check). In doubt is an entry of another boot, of another file (a
+    copied directory), older than half of what Kafka keeps an identity, of which a copy is damaged, or a frame; and any,
+    while settle words are suspect. So is a lane whose partition acknowledges an offset that was given before: its topic
+    was made anew.
 
 Session
     One AIOKafkaProducer at a time, idempotent, acks=all. Start needs no broker: the servers of the bootstrap list are
@@ -73,8 +74,24 @@ Dispatcher
     reader stands, and only then the lane is open again: its order is kept (I6).
 
 After a power cut
-    Settle words may be lost in any order. The dispatcher knows the lanes, so it applies the lane suffix rule of `wal`:
-    within a lane, what stands behind the first record that is not settled is sent again, settled or not.
+    Settle words may be lost in any order. The dispatcher knows the lanes, so it applies the lane suffix rule of `wal`
+    (`judge`): within a lane, what stands behind the first record that is not settled is sent again, settled or not.
+
+Recovery check
+    Where entries of the journal are in doubt, the tails of their lanes are read back before anything of earlier epochs
+    is dispatched, from the last offset that was acknowledged when the entry was stored, up to the end
+    (`recovery_check`). A record that is found there by its exact id, and with its content, is announced and settled
+    instead of sent (`in_kafka`). Everything is held for that long, 10 s at most; `publish` goes on.
+
+    What counts as found of a lane is in the order of the ring: where its tail goes back, to a suffix that was sent
+    again, only the newest appearances count. So Kafka stays in order whatever is sent then, by the suffix rule: a
+    record that is found behind one that is missing is sent again with it; behind one that was found without a settle
+    word, settle words count for nothing, and what is not found is sent. A record without key and partition counts for
+    itself. What stands in another partition than its key leads to today is not looked for.
+
+    What cannot be read to its end (no permission, a topic that is gone, too slow, too much) counts for nothing: one
+    warning, and it goes on as without. ``recovery_check=False`` reads nothing. ``statistics().recovered_in_kafka``
+    counts.
 
 Errors
     One table (`outcomes`). Retriable: for ever. Permanent: the records themselves are refused (below). Nothing is

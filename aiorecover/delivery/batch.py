@@ -30,7 +30,8 @@ class LaneBatch(BatchBuilder):
     ``add`` is the raw builder's append ``(number, timestamp_ms, key, value, headers)``, without aiokafka's wrapper:
     measured 170 ns a record less. It returns None when the batch is full. ``places`` is the list of the last group in
     ``frames``: pairs of a slot and the places of the batch's frames in it. ``most``: so many records it may hold, or
-    its entry in the journal would be too long. ``entered``: the identity under which it stands there.
+    its entry in the journal would be too long. ``entered``: the identity under which it stands there. ``found_at``: the
+    offset at which its records were found in Kafka: it holds none of their bytes, and is not sent.
     """
 
     def __init__(self, size: int, codec: int) -> None:
@@ -44,6 +45,7 @@ class LaneBatch(BatchBuilder):
         self.most = ENTRY_WORDS - GROUP_WORDS
         self.identity: tuple[int, int, int] | None = None
         self.entered: tuple[int, int, int] | None = None
+        self.found_at: int | None = None
         self.bytes = 0
         self.attempts = 0
         self.earlier = 0  # attempts of the batches that this one is a part of

@@ -12,8 +12,10 @@ from aiorecover.config import Config
 from aiorecover.delivery.batch import CODECS, LaneBatch
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.dispatcher import DISCOVER_INTERVAL, DISCOVER_MAX, Dispatcher
+from aiorecover.delivery.in_kafka import InKafka, oldest_hints
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import Lane, lane_halted
+from aiorecover.delivery.recovery_check import RecoveryCheck
 from aiorecover.delivery.refused import Refused
 from aiorecover.delivery.reports import Reports
 from aiorecover.delivery.resume import Resumed, Taken, rebuild
@@ -25,7 +27,7 @@ from aiorecover.record import decode
 from aiorecover.supervised import Supervised
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.run import Entry
+from aiorecover.wal.run import Entry, Run
 
 log = logging.getLogger("aiorecover.delivery")
 
@@ -56,17 +58,21 @@ class Delivery:
         self.session = Session(config, self._on_metadata)
         self.router = Router(self.session.partitions, self.session.available, self.session.want, config.partitioner)
         self.reports = Reports(ring, directory.producer_id, config.on_delivery)
+        in_kafka = InKafka(directory.producer_id, ring.epoch)
+        hints = oldest_hints(taken.hints) if config.recovery_check else []
+        self.check = RecoveryCheck(config, self.session, hints, in_kafka)
         self.dispatcher = Dispatcher(
             Reader(ring, decode, suspects=True),
             self.router,
             codec=self._codec,
             batch_bytes=config.max_batch_size,
             linger=config.linger_ms / 1000,
-            answered=lambda: self.session.answered,
+            answered=self._answered,
             deliver=self._deliver,
             refuse=self._refuse,
             undecodable=self._undecodable,
             on_idle=on_idle,
+            in_kafka=in_kafka,
         )
         self.refused = Refused(
             dead,
@@ -92,6 +98,7 @@ class Delivery:
         self._progress: set[asyncio.Future[None]] = set()
         self._held: deque[tuple[Lane, Resumed]] = deque()  # lanes whose batch in flight is not built again yet
         self._resuming = Supervised("resume", self._resume)
+        self._checking = Supervised("recovery-check", self._check)
         self.batches_resumed = 0
         self.identities_renewed = taken.doubts.total()  # the sender counts those that it renews
 
@@ -107,6 +114,8 @@ class Delivery:
         self.dispatcher.reader.found += self._taken.claimed
         self.dispatcher.resuming = bool(self._held)
         self._resuming.start()
+        if not self.check.over:
+            self._checking.start(self.session.context)
         self.session.start()
 
     async def _resume(self) -> None:
@@ -120,6 +129,10 @@ class Delivery:
                 await asyncio.sleep(0)
             self.dispatcher.resuming = False
             self.dispatcher.wake()
+
+    async def _check(self) -> None:
+        await self.check.run()
+        self.dispatcher.wake()
 
     async def _resume_lane(self, lane: Lane, resumed: Resumed) -> None:
         try:
@@ -145,7 +158,7 @@ class Delivery:
         self._closed = True
         self._notify()
         try:  # at the same time: a lane that waits for the user's `on_delivery` must not keep the connections open
-            await asyncio.gather(*self._resuming.end(), return_exceptions=True)
+            await asyncio.gather(*self._resuming.end(), *self._checking.end(), return_exceptions=True)
             await asyncio.gather(self.sender.close(), self.session.close())
         finally:
             try:
@@ -222,7 +235,7 @@ class Delivery:
     @property
     def interrupted(self) -> bool:
         """Somebody has cancelled a task of ours: it is begun again after a pause."""
-        tasks = self.session, self._resuming, self.refused
+        tasks = self.session, self._resuming, self._checking, self.refused
         return self.sender.interrupted > 0 or any(task.interrupted for task in tasks)
 
     @property
@@ -237,6 +250,9 @@ class Delivery:
         if slot.header.epoch == self._ring.epoch:
             return slot.header.ordinal, self._ring.sequence
         return slot.header.ordinal, slot.last_sequence if slot.sealed else 1 << 62
+
+    def _answered(self, run: Run) -> bool:
+        return self.session.answered and not self.check.holds(own_epoch=run.slot.header.epoch == self._ring.epoch)
 
     def _deliver(self, lane: Lane) -> None:
         self.sender.deliver(lane)

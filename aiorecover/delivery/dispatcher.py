@@ -13,18 +13,21 @@ from typing import Any
 
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.behind import Behind, order_of
+from aiorecover.delivery.in_kafka import InKafka, Place
+from aiorecover.delivery.judge import Judge, Verdict, words_of
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.router import Router, Topic
 from aiorecover.record import KEY, PARTITION, RECORD_ID_HEADER, TOPIC, record_ids
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.run import Entry, Run
-from aiorecover.wal.suffix import SuffixRule, Word
+from aiorecover.wal.suffix import Word
 
 log = logging.getLogger("aiorecover.delivery")
 
 STEP = 512  # records between two turns of the loop: under 1 ms of work
 BATCH_BYTES = 32 * 1024 * 1024  # of all closed batches together: also keeps one request below the broker's 100 MB
 SMALLEST_BATCH = 16 * 1024  # bytes; aiokafka's own default: smaller ones cost more than they save
+FOUND_MOST = 1024  # records found in Kafka that are settled at once
 DISCOVER_INTERVAL = 0.5  # seconds until the second look at topics that are not known; then twice as long each time
 DISCOVER_MAX = 10.0  # seconds between two looks in the long run: a topic made meanwhile waits so long at most
 
@@ -43,20 +46,24 @@ class Dispatcher:
         codec: int,
         batch_bytes: int,
         linger: float,
-        answered: Callable[[], bool],
+        answered: Callable[[Run], bool],
         deliver: Callable[[Lane], None],
         refuse: Callable[[Lane, Entry], None],
         undecodable: Callable[[Entry, str], bool],
         on_idle: Callable[[], None],
+        in_kafka: InKafka | None = None,
     ) -> None:
         """Know whom to tell.
 
-        ``answered``: whether Kafka has told of its topics at all; until then everything is held, because what is
-        passed over is read twice. `wake` when that changes.
+        ``answered``: whether Kafka has told of its topics at all, and of what it has of a run; until then everything is
+        held, because what is passed over is read twice. `wake` when that changes.
 
         ``deliver`` of lanes with a batch to send, ``refuse`` of records of a halted lane, ``undecodable`` of a frame
         that is no record (True: it becomes a dead letter), ``on_idle`` that the next publish must `wake` us.
+
+        ``in_kafka``: records of earlier epochs that are there already; None: nothing is known of any.
         """
+        self._judge = Judge(InKafka("", 0) if in_kafka is None else in_kafka)
         self.reader = reader
         self.router = router
         self._codec = codec
@@ -68,7 +75,6 @@ class Dispatcher:
         self._undecodable = undecodable
         self._on_idle = on_idle
         self._held: Run | None = None
-        self._rule = SuffixRule()
         self._open: dict[Lane, None] = {}
         self._bell: asyncio.Future[None] | None = None
         self._tick = 0.0  # when what is open must be handed over
@@ -99,7 +105,7 @@ class Dispatcher:
         """Dispatch some records; False when nothing can be done right now."""
         moved = self._catch_up is not None and self._catch_up_step()
         run = self._held or self.reader.look(STEP)
-        if run is not None and not self._answered():
+        if run is not None and not self._answered(run):
             self._held = run
             self._want(run)
             return moved
@@ -115,21 +121,27 @@ class Dispatcher:
         for name in {record[TOPIC] for record in run.records if type(record) is tuple}:
             self.router.topic(name)
 
-    # -- after a power cut -------------------------------------------------------------------------------------------
+    # -- where settle words do not tell all --------------------------------------------------------------------------
 
-    def _dispatch_suspects(self, run: Run, catching: "tuple[Behind, ...]") -> int:
-        """As `_dispatch`, of a run with suspect settle words: only what has to be delivered (the lane suffix rule).
+    def _dispatch_one_by_one(self, run: Run, catching: "tuple[Behind, ...]") -> int:
+        """As `_dispatch`, but each record as it is judged.
 
         One record after the other: what falls behind here decides what the records behind it are. Records that are
         passed over are judged by the reader that comes back for them, so none is judged, and dismissed, twice.
         """
-        for number, word in enumerate(run.words or ()):
-            needed = self._needed(run.records[number], word, catching)
-            if needed is False:
+        for number, word in enumerate(words_of(run)):
+            entry = run.entry(number)
+            place = self._judge.place(entry)
+            verdict = self._judged(entry, word, place, catching)
+            if verdict is Verdict.DISMISS:
                 self.reader.dismiss(run.slot, 1)
                 continue
-            if needed:  # also where a settle word stands that does not count any more: others go by it
+            if verdict is not None and run.words is not None:  # one may stand there that does not count any more
                 self.reader.reopen(run.slot, [run.places[number]])
+            if verdict is Verdict.SETTLE and place is not None:
+                if not self._take_as_found(entry, place):
+                    return number
+                continue
             one = run.pick([number])
             if one is not None:
                 one.words = None
@@ -137,18 +149,39 @@ class Dispatcher:
                     return number
         return len(run)
 
-    def _needed(self, record: Any, word: Word, catching: "tuple[Behind, ...]") -> bool | None:
-        """Whether a suspect record has to be delivered; None while that cannot be told."""
+    def _judged(self, entry: Entry, word: Word, place: Place | None, catching: "tuple[Behind, ...]") -> Verdict | None:
+        """What becomes of a record; None while that cannot be told. ``place``: where it was found in Kafka."""
+        record = entry[3]
         if type(record) is not tuple:
-            return word is Word.WAITING
+            return self._judge.verdict(entry, word, None, None)
         name, key, partition = record[TOPIC], record[KEY], record[PARTITION]
         if self.behind and self._passes_over(name, key, partition, catching):
             return None
         lane = self.router.lane(self.router.topic(name), key, partition)
-        if lane is None:
+        if lane is None or self._older_are_behind(lane, catching) or (place is not None and lane.halted is not None):
             return None
-        alone = key is None and partition is None
-        return self._rule.needed(None if alone else (name, lane.partition), word)
+        return self._judge.verdict(entry, word, lane, place)
+
+    def _take_as_found(self, entry: Entry, place: Place) -> bool:
+        """Have a record announced and settled that is in Kafka already; False without room."""
+        slot, at, _, record = entry
+        lane = self.router.resumed(record[TOPIC], place.partition)
+        batch = lane.open
+        if batch is None or batch.found_at is None or batch.found_at + batch.count != place.offset:
+            if batch is not None:
+                self._close(lane)
+            batch = self._begin(lane)
+            if batch is None:
+                return False
+            batch.found_at = place.offset
+        if slot is not batch.slot:
+            batch.start_group(slot)
+        batch.places.append(at)
+        batch.count += 1
+        batch.most = batch.count  # nothing is added to it that has to be sent
+        if batch.count >= FOUND_MOST:
+            self._close(lane)
+        return True
 
     async def _rest(self) -> None:
         """Wait for records, room, or the moment to hand over what lingers."""
@@ -185,7 +218,11 @@ class Dispatcher:
         return self.closed_bytes >= BATCH_BYTES
 
     def _dispatch_any(self, run: Run, catching: "tuple[Behind, ...]") -> int:
-        return self._dispatch(run, catching) if run.words is None else self._dispatch_suspects(run, catching)
+        if self._judge.concerned(run):
+            return self._dispatch_one_by_one(run, catching)
+        if not catching and not self.behind:
+            self._judge.forget_found(run)
+        return self._dispatch(run, catching)
 
     def _dispatch(self, run: Run, catching: "tuple[Behind, ...]") -> int:  # noqa: C901 - one loop
         """Put records into their lanes' batches; how many were dealt with before one found no room.
@@ -250,9 +287,13 @@ class Dispatcher:
         if lane is None or lane.halted is not None:
             self._fall_behind(topic, key, partition, lane, entry)
             return None
-        if not catching and any(b.topic == name and b.partition == lane.partition for b in self.behind):
-            return HOLD  # older records of this very lane are still to be caught up
-        return lane
+        return HOLD if self._older_are_behind(lane, catching) else lane
+
+    def _older_are_behind(self, lane: Lane, catching: "tuple[Behind, ...]") -> bool:
+        """Older records of this very lane are still to be caught up."""
+        if catching or not self.behind:
+            return False
+        return any(behind.topic == lane.topic and behind.partition == lane.partition for behind in self.behind)
 
     def _begin(self, lane: Lane) -> LaneBatch | None:
         """A new open batch; None when the lane or all lanes together hold as much as they may."""

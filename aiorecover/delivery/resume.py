@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.in_kafka import Hint
 from aiorecover.delivery.journal import MAIN, RETRY, Doubt, Entry, decode, doubt_of, lanes_twice
 from aiorecover.errors import WalCorruptError, WalIOError
 from aiorecover.record import RECORD_ID_HEADER, record_id
@@ -41,10 +42,15 @@ class Resumed:
 
 @dataclass(slots=True)
 class Taken:
-    """What an opening has taken up; ``doubts``: how many entries were not trusted, and why."""
+    """What an opening has taken up.
+
+    ``doubts``: how many entries were not trusted, and why. ``hints``: the lanes that were in flight then, as far as
+    their entries tell.
+    """
 
     lanes: list[Resumed] = field(default_factory=list)
     doubts: Counter[Doubt] = field(default_factory=Counter)
+    hints: list[Hint] = field(default_factory=list)
 
     @property
     def claimed(self) -> int:
@@ -66,6 +72,7 @@ def take_up(directory: Directory, now_ms: int) -> Taken:
     lanes = directory.lanes
     found = [(block, _decoded(block)) for block in lanes.found]
     twice = lanes_twice(entries[0] for block, entries in found if entries and block.known)
+    last = max((block.epoch for block, _ in found), default=0)
     for block, entries in found:
         entry = entries[0] if entries else None
         doubt = doubt_of(
@@ -83,6 +90,8 @@ def take_up(directory: Directory, now_ms: int) -> Taken:
             taken.lanes.append(Resumed(block.block, entry, frames))
             continue
         taken.doubts[doubt or Doubt.DAMAGED] += 1
+        if entry is not None and block.epoch == last:  # of the last process that sent: what is older is long settled
+            taken.hints.append(Hint(*entry.lane, entry.offset))
         if doubt is not Doubt.ELSEWHERE or block.damaged:  # else the next lane in it would be in doubt, too
             lanes.clear(block.block)
     _tell(taken)

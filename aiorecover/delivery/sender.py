@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from aiokafka.structs import RecordMetadata
+from aiokafka.structs import RecordMetadata, TopicPartition
 
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.frames import frames_of
@@ -60,6 +60,7 @@ class Sender:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self.delivered = 0
+        self.found = 0  # records of those that the recovery check found in Kafka
         self.resent = 0  # batches that were sent more than once
         self.renewed = 0  # identities that the broker no longer followed
         self.in_flight = 0  # records
@@ -126,6 +127,8 @@ class Sender:
 
     async def _send(self, lane: Lane, batch: LaneBatch) -> RecordMetadata | None:
         """Send one batch until it is acknowledged; None when it was refused for good, which has been dealt with."""
+        if batch.found_at is not None:
+            return _found(lane, batch.found_at)
         if batch.at_fault and batch.count > 1:
             await self._refused.cut(lane, batch, too_large=False)
             return None
@@ -227,9 +230,13 @@ class Sender:
         self.delivered += batch.count
         if batch.rest is not None:
             batch.rest.at_fault = True
-        if 0 <= metadata.offset <= lane.offset:
-            self._begin_anew(lane, metadata.offset)
-        lane.acknowledged(metadata.offset)
+        if batch.found_at is not None:  # it may stand before what was acknowledged: records without a key have no order
+            self.found += batch.count
+            lane.acknowledged()
+        else:
+            if 0 <= metadata.offset <= lane.offset:
+                self._begin_anew(lane, metadata.offset)
+            lane.acknowledged(metadata.offset)
         self._on_acknowledged(lane, batch)
         self._reports.tell(waited)
 
@@ -245,6 +252,12 @@ class Sender:
         )
         lane.begin_anew()
         self.renewed += 1
+
+
+def _found(lane: Lane, offset: int) -> RecordMetadata:
+    """As Kafka would have acknowledged a batch that it has already."""
+    place = TopicPartition(lane.topic, lane.partition)
+    return RecordMetadata(lane.topic, lane.partition, place, offset, None, 0, None)
 
 
 def _being_cancelled(error: BaseException) -> bool:

@@ -198,7 +198,7 @@ The lane suffix rule (`suffix`), where settle words are suspect: within a lane, 
 is not settled counts as unsettled; a lone stale record sent after newer ones would leave an old value in a compacted
 topic. Records without key and partition count by their own word. Whoever reads knows the lanes, so it judges; what it
 delivers again is settled with the mark of the present generation. The suspicion ends once every slot of that time is
-recycled.
+recycled. What it knows to be at its destination, behind all that comes before it in its lane, it need not deliver.
 
 A frame that does not hold (damage, or a hole that a dying process left behind a nested publish) is passed: the reader
 looks for the next valid frame of this life, delivers from there, and reports exactly which sequences are not there. So

@@ -67,12 +67,16 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class BlockFound:
-    """A block in which something stands. ``bodies``: of the whole copies, the newer one first."""
+    """A block in which something stands.
+
+    ``bodies``: of the whole copies, the newer one first; ``epoch``: in which that was stored, 0 if none is whole.
+    """
 
     block: int
     bodies: tuple[bytes, ...]
     damaged: bool
     known: bool
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +248,9 @@ class Lanes:
         damaged = any(copy.state == "damaged" for copy in copies)
         damaged |= any(copy.state == "whole" and copy.generation % 2 != at for at, copy in enumerate(copies))
         self._generations[block] = whole[0].generation if whole else 0
-        known = bool(whole) and whole[0].epoch >= self._since
-        return BlockFound(block, tuple(copy.body for copy in whole), damaged, known)
+        epoch = whole[0].epoch if whole else 0
+        known = bool(whole) and epoch >= self._since
+        return BlockFound(block, tuple(copy.body for copy in whole), damaged, known, epoch)
 
 
 def _place(block: int, copy: int) -> int:

@@ -9,6 +9,11 @@ when the process dies in the middle of it: a frame with the present mark was don
 still has to be. A generation is the epoch in which it began. When a second power cut comes before the first one is
 dealt with, frames that bear the mark of the unfinished generation count as unsettled: what followed them may not have
 been delivered again.
+
+Who has looked may know that a frame without a word is ``there``: at its destination, and behind everything that comes
+before it in the ring. Then it is done, but a frame that is there and stands behind one that is not has to be delivered
+again with it. And settle words count no longer in that lane: the frame may have been delivered a second time, behind
+what its lane's later words speak of. Only what is there, too, need not be delivered then, and is marked anew.
 """
 
 from collections.abc import Hashable
@@ -43,7 +48,7 @@ class Suspicion:
 
 
 class SuffixRule:
-    """Goes through suspect frames in order; remembers the lanes in which something unsettled was seen.
+    """Goes through frames in order; remembers the lanes in which something unsettled was seen.
 
     Bounded by the number of lanes.
     """
@@ -51,12 +56,23 @@ class SuffixRule:
     def __init__(self) -> None:
         """Nothing was seen."""
         self._broken: set[Hashable] = set()
+        self._looked: set[Hashable] = set()  # something without a word is there
 
-    def needed(self, lane: Hashable | None, word: Word) -> bool:
+    def needed(self, lane: Hashable | None, word: Word, *, there: bool = False) -> bool:
         """Whether a frame has to be delivered; ``lane`` None: a record without key and partition counts for itself."""
         if lane is None:
-            return word is Word.WAITING
-        if word is Word.SETTLED:
-            return lane in self._broken
+            return word is Word.WAITING and not there
+        if lane in self._broken:
+            return word is not Word.AGAIN
+        if there:
+            if word is not Word.SETTLED:
+                self._looked.add(lane)
+            return False
+        if word is Word.SETTLED and lane not in self._looked:
+            return False
         self._broken.add(lane)
-        return word is Word.WAITING
+        return word is not Word.AGAIN
+
+    def counts_anew(self, lane: Hashable | None, word: Word) -> bool:
+        """Whether a frame that is there has to bear the present mark, because words before it in its lane do."""
+        return word is Word.SETTLED and lane in self._looked

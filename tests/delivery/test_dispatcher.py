@@ -273,7 +273,8 @@ async def test_what_was_delivered_again_before_a_second_power_cut_waits_in_the_r
 
     def service(disk: MemoryDisk) -> RecoverableProducer:
         options: dict[str, Any] = {"fsync": "never", "checkpoint_interval_ms": 600_000, "slot_bytes": 16 * 1024}
-        return RecoverableProducer(disk, bootstrap_servers="nowhere:1", stop_timeout_ms=0, **options)
+        options |= {"stop_timeout_ms": 0, "recovery_check": False}
+        return RecoverableProducer(disk, bootstrap_servers="nowhere:1", **options)
 
     disk = MemoryDisk()
     kafka_stand_in.gate.clear()

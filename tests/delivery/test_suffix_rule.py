@@ -24,7 +24,9 @@ SEEDS = 6
 OnDelivery = Callable[[DeliveryReport], None]
 
 
-def service(disk: MemoryDisk, cluster: MockCluster, on_delivery: OnDelivery | None = None) -> RecoverableProducer:
+def service(
+    disk: MemoryDisk, cluster: MockCluster, on_delivery: OnDelivery | None = None, *, check: bool = False
+) -> RecoverableProducer:
     return RecoverableProducer(
         disk,
         bootstrap_servers=cluster.bootstrap_servers,
@@ -36,6 +38,7 @@ def service(disk: MemoryDisk, cluster: MockCluster, on_delivery: OnDelivery | No
         max_batch_size=2 * 1024,  # several batches a lane
         linger_ms=0,
         retry_backoff_ms=10,
+        recovery_check=check,
     )
 
 
@@ -52,20 +55,21 @@ async def publish_everything(cluster: MockCluster, disk: MemoryDisk, seed: int) 
     first._opened.directory.ring.sync()
     cluster.broker_up()
     await first.flush(timeout_ms=20_000)
+    first._opened.directory.lanes.sync()  # so the recovery check, where it is on, knows where to look
     disk.write_back(seed)
     left = disk.after_power_cut(seed)
     await first.stop(timeout_ms=0)
     return left
 
 
-async def deliver(cluster: MockCluster, disk: MemoryDisk) -> None:
-    async with service(disk, cluster) as successor:
+async def deliver(cluster: MockCluster, disk: MemoryDisk, *, check: bool) -> None:
+    async with service(disk, cluster, check=check) as successor:
         await successor.flush(timeout_ms=20_000)
         counts = successor.statistics()
         assert counts.accepted + counts.recovered == counts.delivered + counts.pending
 
 
-async def killed_while_delivering(cluster: MockCluster, disk: MemoryDisk) -> MemoryDisk:
+async def killed_while_delivering(cluster: MockCluster, disk: MemoryDisk, *, check: bool) -> MemoryDisk:
     """The successor has settled some of it, and is killed."""
     enough = asyncio.Event()
     reports = itertools.count(1)
@@ -74,7 +78,7 @@ async def killed_while_delivering(cluster: MockCluster, disk: MemoryDisk) -> Mem
         if next(reports) == RECORDS // 4:  # those of the batches before are settled
             enough.set()
 
-    async with service(disk, cluster, count) as successor:
+    async with service(disk, cluster, count, check=check) as successor:
         waiting = {asyncio.ensure_future(enough.wait()), asyncio.ensure_future(successor.flush(timeout_ms=20_000))}
         _, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         left = disk.after_process_death()
@@ -111,7 +115,8 @@ def judge(consumed: list[Consumed]) -> int:
     return repeats
 
 
-def run(*, killed: bool) -> int:
+def run(*, killed: bool, check: tuple[bool, bool] = (False, False)) -> int:
+    """``check``: whether the life that is killed, and the last one, read back what is in Kafka."""
     repeats = 0
     for seed in range(SEEDS):
         with MockCluster() as cluster:
@@ -120,8 +125,8 @@ def run(*, killed: bool) -> int:
             async def lives(cluster: MockCluster = cluster, seed: int = seed) -> list[Consumed]:
                 left = await publish_everything(cluster, MemoryDisk(), seed)
                 if killed:
-                    left = await killed_while_delivering(cluster, left)
-                await deliver(cluster, left)
+                    left = await killed_while_delivering(cluster, left, check=check[0])
+                await deliver(cluster, left, check=check[1])
                 return await read_topic(cluster.bootstrap_servers, TOPIC)
 
             repeats += judge(asyncio.run(lives()))
@@ -136,7 +141,17 @@ def test_the_newest_value_stands_last_when_the_next_life_is_killed_in_the_middle
     assert run(killed=True) > 0
 
 
+def test_what_is_read_back_is_not_sent_again() -> None:
+    assert run(killed=False, check=(True, True)) == 0
+    assert run(killed=True, check=(True, True)) == 0
+
+
+def test_the_newest_value_stands_last_when_only_one_of_two_lives_reads_back() -> None:
+    assert run(killed=True, check=(False, True)) > 0
+    run(killed=True, check=(True, False))
+
+
 def test_without_the_rule_an_old_value_stands_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SuffixRule, "needed", lambda self, lane, word: word is Word.WAITING)
+    monkeypatch.setattr(SuffixRule, "needed", lambda self, lane, word, **_: word is Word.WAITING)
     with pytest.raises(AssertionError, match="an old value stands behind a newer one"):
         run(killed=False)

@@ -33,7 +33,7 @@ class After:
             codec=0,
             batch_bytes=16 * 1024,
             linger=0.0,
-            answered=lambda: True,
+            answered=lambda _: True,
             deliver=lambda _: None,
             refuse=lambda *_: None,
             undecodable=lambda *_: False,

@@ -23,9 +23,10 @@ from tests.wal.memory import FaultyFile, broken, no_room
 from tests.wal.rig import Disk, Opened
 
 PRODUCER = 7
+EPOCH = 1
 
 
-def opened(file: FaultyFile, *, epoch: int = 1, boot: str = "boot", producer: int = PRODUCER) -> Lanes:
+def opened(file: FaultyFile, *, epoch: int = EPOCH, boot: str = "boot", producer: int = PRODUCER) -> Lanes:
     return Lanes(file, producer, epoch, boot)
 
 
@@ -55,7 +56,9 @@ def test_a_new_file_holds_nothing() -> None:
 def test_the_newer_of_two_entries_comes_first() -> None:
     for count in range(1, 6):
         bodies = [b"body %d" % number for number in range(count)]
-        assert found(stored(*bodies)) == [BlockFound(0, tuple(bodies[: -3 if count > 2 else None : -1]), False, True)]
+        assert found(stored(*bodies)) == [
+            BlockFound(0, tuple(bodies[: -3 if count > 2 else None : -1]), False, True, EPOCH)
+        ]
 
 
 def test_the_longest_body_fits_its_place() -> None:
@@ -74,11 +77,11 @@ def test_a_store_that_was_cut_off_anywhere_leaves_the_entry_before_and_a_doubt()
         image[place : place + cut] = packed[:cut]
         block = found(FaultyFile("lanes", bytes(image)))[0]
         if cut == len(packed):
-            assert block == BlockFound(0, (new, old), False, True)
+            assert block == BlockFound(0, (new, old), False, True, EPOCH)
         elif bytes(image) == whole:
-            assert block == BlockFound(0, (old, b"older"), False, True)
+            assert block == BlockFound(0, (old, b"older"), False, True, EPOCH)
         else:
-            assert block == BlockFound(0, (old,), True, True), cut
+            assert block == BlockFound(0, (old,), True, True, EPOCH), cut
 
 
 def test_every_flipped_bit_of_an_entry_is_a_doubt() -> None:
@@ -97,7 +100,7 @@ def test_every_flipped_bit_of_an_entry_is_a_doubt() -> None:
 def test_a_flipped_bit_in_a_copy_that_was_never_stored_is_a_doubt() -> None:
     file = stored(b"one")
     file.damage(SECTOR + 100, b"\1")
-    assert found(file) == [BlockFound(0, (b"one",), True, True)]
+    assert found(file) == [BlockFound(0, (b"one",), True, True, EPOCH)]
 
 
 def test_copies_that_stand_in_each_other_s_place_are_a_doubt() -> None:

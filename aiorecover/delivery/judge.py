@@ -1,0 +1,73 @@
+"""What becomes of each record of an earlier epoch where its settle word does not tell all.
+
+Two reasons to ask: the word may have been lost or be too young (`wal.suffix`), and the record may stand in Kafka
+without one, as the recovery check has found (`in_kafka`).
+"""
+
+from enum import Enum, auto
+from itertools import repeat
+
+from aiorecover.delivery.in_kafka import InKafka, Place, content_of
+from aiorecover.delivery.lane import Lane
+from aiorecover.record import KEY, PARTITION, TOPIC, VALUE
+from aiorecover.wal import format as fmt
+from aiorecover.wal.run import Entry, Run
+from aiorecover.wal.suffix import SuffixRule, Word
+
+
+class Verdict(Enum):
+    """What to do with a record."""
+
+    SEND = auto()
+    SETTLE = auto()  # it is in Kafka
+    DISMISS = auto()  # its word is right
+
+
+class Judge:
+    """Goes through the records of each lane once, in order."""
+
+    def __init__(self, in_kafka: InKafka) -> None:
+        """``in_kafka`` is complete before the first record comes."""
+        self._in_kafka = in_kafka
+        self._rule = SuffixRule()
+
+    def concerned(self, run: Run) -> bool:
+        """Whether a record must not be sent without asking."""
+        return run.words is not None or self._may_be_found(run)
+
+    def _may_be_found(self, run: Run) -> bool:
+        """Also what stands before a record that was found: if it is missing in Kafka, that one is sent again, too."""
+        first = fmt.position(run.slot.header.epoch, run.sequences[0])
+        return bool(self._in_kafka) and first <= self._in_kafka.last
+
+    def forget_found(self, run: Run) -> None:
+        """Nobody comes back to records before this one: free what is known of them."""
+        if self._in_kafka and not self._may_be_found(run):
+            self._in_kafka.clear()
+
+    def place(self, entry: Entry) -> Place | None:
+        """Where a record stands in Kafka, if it was found there."""
+        slot, _, sequence, record = entry
+        if not self._in_kafka or type(record) is not tuple:
+            return None
+        content = content_of(record[KEY], record[VALUE])
+        return self._in_kafka.place(record[TOPIC], fmt.position(slot.header.epoch, sequence), content)
+
+    def verdict(self, entry: Entry, word: Word, lane: Lane | None, place: Place | None) -> Verdict:
+        """What becomes of a record. ``lane``: where it would go today; None where it cannot be decoded."""
+        record = entry[3]
+        if lane is None:
+            return Verdict.SEND if word is Word.WAITING else Verdict.DISMISS
+        alone = record[KEY] is None and record[PARTITION] is None  # it may stand anywhere, and counts for itself
+        there = place is not None and (alone or place.partition == lane.partition)  # elsewhere is another order
+        name = None if alone else (lane.topic, lane.partition)
+        if self._rule.needed(name, word, there=there):
+            return Verdict.SEND
+        if there and (word is Word.WAITING or self._rule.counts_anew(name, word)):
+            return Verdict.SETTLE
+        return Verdict.DISMISS
+
+
+def words_of(run: Run) -> "list[Word] | repeat[Word]":
+    """What the settle words say; where none is suspect, readers give only what waits."""
+    return run.words if run.words is not None else repeat(Word.WAITING, len(run))
