@@ -201,7 +201,8 @@ class Machine(Core):
         ring = life.ring
         here = sum(epoch == ring.epoch for epoch, _ in ledger.ahead)
         first = ring.live[0].first_position if ring.live else 1 << 63
-        known = sum(fmt.position(*position) >= first for position in ledger.handed)
+        mine = (position for position in ledger.handed if life.places[position][0] is ring)  # else handed as a copy
+        known = sum(fmt.position(*position) >= first for position in mine)
         demand(ring.pending() == known + here, "I9: counts add up", ring.pending(), known, here)
         old = sum(life.places[p][0] is life.retry and p not in life.copies for p in ledger.handed)
         copies = old + len(life.copies) + len(life.copied()) + life.superfluous()
