@@ -21,7 +21,7 @@ from aiorecover.wal.sync import GroupCommit
 
 log = logging.getLogger("aiorecover")
 
-THREAD_JOIN = 2.0  # seconds for the keeper's thread to end; a disk that hangs longer is left behind (daemon thread)
+THREAD_JOIN = 5.0  # seconds for the keeper's thread to end; a disk that hangs longer is left behind (daemon thread)
 CLOSE_AT_LEAST = 0.2  # seconds that each step of closing gets, however short the time limit was
 CLOSE_SHARE = 0.7  # of the stop's time for delivering; the rest is for closing
 
