@@ -11,6 +11,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     unread: at most so many records of earlier epochs that have not been looked at yet.
     pending: records in the ring that are not settled; in_flight of them are on their way to Kafka.
     undeliverable: records in the ring that cannot be decoded; see the log.
+    lanes_suspect: lanes that did not get through while others did, and go through a session apart.
     missing: sequences that damage took away; see the log for each.
     """
 
@@ -34,3 +35,4 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     callback_errors: int
     lanes: int
     lanes_halted: int
+    lanes_suspect: int

@@ -1,7 +1,7 @@
 """A Kafka batch that carries its lane's identity, and remembers the frames it was made of.
 
-This, `delivery.session` and `delivery.hard_close` are the only modules that use private parts of aiokafka 0.14 (pinned;
-``tests/delivery/test_aiokafka_private.py`` fails when they change).
+This, `delivery.session`, `delivery.requests` and `delivery.hard_close` are the only modules that use private parts of
+aiokafka 0.14 (pinned; ``tests/delivery/test_aiokafka_private.py`` fails when they change).
 """
 
 import struct
@@ -40,6 +40,8 @@ class LaneBatch(BatchBuilder):
         self.identity: tuple[int, int, int] | None = None
         self.bytes = 0
         self.attempts = 0
+        self.silences = 0  # requests with it that got no answer in time
+        self.possibly = False  # a copy of it may be in the log, or on its way there
 
     def start_group(self, slot: Slot) -> list[int]:
         """Frames from ``slot`` follow."""

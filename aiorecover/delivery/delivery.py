@@ -14,7 +14,7 @@ from aiorecover.delivery.lane import Lane, lane_halted
 from aiorecover.delivery.reports import Reports
 from aiorecover.delivery.router import Router
 from aiorecover.delivery.sender import Sender
-from aiorecover.delivery.session import Session
+from aiorecover.delivery.sessions import Sessions
 from aiorecover.errors import ClosedError
 from aiorecover.record import decode
 from aiorecover.wal.reading import Reader
@@ -30,7 +30,8 @@ class Delivery:
     def __init__(self, config: Config, ring: Ring, producer_id: str, on_idle: Callable[[], None]) -> None:
         """``on_idle``: the dispatcher sleeps; the next publish must call `wake`."""
         self._ring = ring
-        self.session = Session(config, self._on_metadata)
+        self.sessions = Sessions(config, self._on_metadata)
+        self.session = self.sessions.healthy
         self.router = Router(self.session.partitions, self.session.available, self.session.want, config.partitioner)
         self.reports = Reports(ring, producer_id, config.on_delivery)
         self.dispatcher = Dispatcher(
@@ -45,7 +46,7 @@ class Delivery:
             on_idle=on_idle,
         )
         self.sender = Sender(
-            self.session,
+            self.sessions,
             ring,
             self.reports,
             backoff=(config.retry_backoff_ms / 1000, config.retry_backoff_max_ms / 1000),
@@ -57,14 +58,14 @@ class Delivery:
 
     def start(self) -> None:
         """Begin to connect; the loops are run by `background`."""
-        self.session.start()
+        self.sessions.start()
 
     async def close(self) -> None:
         """Stop sending; whatever is not acknowledged stays in the ring."""
         self._closed = True
         self._notify()
         try:  # at the same time: a lane that waits for the user's `on_delivery` must not keep the connections open
-            await asyncio.gather(self.sender.close(), self.session.close())
+            await asyncio.gather(self.sender.close(), self.sessions.close())
         finally:
             self.reports.close()
             self.dispatcher.reader.close()
@@ -129,7 +130,7 @@ class Delivery:
     @property
     def interrupted(self) -> bool:
         """Somebody has cancelled a task of ours: it is begun again after a pause."""
-        return self.session.interrupted or self.sender.interrupted > 0
+        return self.sessions.interrupted or self.sender.interrupted > 0
 
     @property
     def halted(self) -> list[Lane]:

@@ -16,7 +16,8 @@ from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.lane import Lane, lane_halted
 from aiorecover.delivery.outcomes import Verdict, outcome_of
 from aiorecover.delivery.reports import Reports, frames_of
-from aiorecover.delivery.session import Session, SessionLostError
+from aiorecover.delivery.session import SessionLostError
+from aiorecover.delivery.sessions import Sessions
 from aiorecover.errors import ClosedError
 from aiorecover.supervised import RESTART_PAUSE
 from aiorecover.wal.ring import Ring
@@ -27,11 +28,11 @@ LOUD_ATTEMPTS = 10  # a batch that fails so often is worth a warning, and every 
 
 
 class Sender:
-    """Carries batches from the lanes to the session."""
+    """Carries batches from the lanes to the sessions."""
 
     def __init__(
         self,
-        session: Session,
+        sessions: Sessions,
         ring: Ring,
         reports: Reports,
         *,
@@ -40,7 +41,7 @@ class Sender:
         on_halted: Callable[[Lane], None],
     ) -> None:
         """``backoff``: first and longest pause between two attempts, in seconds."""
-        self._session = session
+        self._sessions = sessions
         self._ring = ring
         self._reports = reports
         self._backoff = backoff
@@ -119,11 +120,11 @@ class Sender:
         while True:
             try:
                 if lane.identity is None:
-                    lane.identify(batch, await self._session.identity())
+                    lane.identify(batch, await self._sessions.identity())
                 elif batch.identity is None:
                     lane.identify(batch, lane.identity)
                 batch.attempts += 1
-                return await self._session.send(batch, lane.topic, lane.partition)
+                return await self._sessions.send(lane, batch)
             except (Exception, asyncio.CancelledError) as error:
                 if isinstance(error, ClosedError) or _being_cancelled(error) or self._closing:
                     raise
@@ -149,9 +150,9 @@ class Sender:
                 lane.partition,
                 type(error).__name__,
             )
-            lane.renew(batch, await self._session.identity())
+            lane.renew(batch, await self._sessions.identity())
         elif outcome.verdict is Verdict.SESSION_FATAL:
-            self._session.give_up(f"{type(error).__name__}: {error}")
+            self._sessions.give_up(lane, f"{type(error).__name__}: {error}")
         elif batch.attempts % LOUD_ATTEMPTS == 0:
             log.warning(
                 "a batch does not get through, trying on topic=%s partition=%d attempts=%d error=%r",
