@@ -30,19 +30,16 @@ from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.client import ConnectionGroup
-from aiokafka.errors import KafkaError, LeaderNotAvailableError, RequestTimedOutError
+from aiokafka.errors import KafkaError, LeaderNotAvailableError
 from aiokafka.producer.sender import SendProduceReqHandler
 from aiokafka.structs import TopicPartition
 
+from aiorecover.delivery.outcomes import SilentError
 from aiorecover.delivery.suspicion import CROWDED, patience
 
 TICK = 0.25  # seconds; silence is counted in these, so that a process that was stopped itself counts little
 METADATA_LIMIT = 2.0  # seconds for one broker's metadata, twice as long after each that did not come
 CONNECTIONS = 8  # to one broker for suspects: a request on each, the others wait for their turn
-
-
-class SilentError(RequestTimedOutError):
-    """The request got no answer in time; the batch is possibly persisted: send the same again."""
 
 
 class Requests:

@@ -47,6 +47,7 @@ STEADY = 10.0  # seconds that a session has to last, or the next one is built af
 WATCH_INTERVAL = 0.5  # seconds; the end of aiokafka's tasks is noticed at once, the rest at this pace
 UNREACHABLE_LIMIT = 2.0  # seconds without a connection to any known broker: the bootstrap list may have a living one
 NO_ANSWER = (RequestTimedOutError, NodeNotReadyError, KafkaConnectionError, SessionLostError)
+QUIET = 2.0  # seconds without an attempt: the next one is no continuation of an earlier silence
 METADATA_LIMIT = 10.0  # seconds for one look at a topic; then the session cannot be trusted any more
 
 
@@ -72,6 +73,7 @@ class Session:
         self._closing = False
         self._in_flight = 0
         self._unanswered: float | None = None  # since when batches get no answer
+        self._tried = 0.0  # when an attempt ended last
         self._since = 0.0  # when the present producer was taken
         self._supervised = Supervised("session" if healthy is None else "suspects-session", self._run)
         self._closers: set[asyncio.Task[None]] = set()
@@ -104,8 +106,9 @@ class Session:
         if topic not in self._followed:  # else the client's next metadata would not tell of it any more
             self._followed.add(topic)
             producer.client.add_topic(topic)
-        if self._unanswered is None:
-            self._unanswered = time.monotonic()
+        now = time.monotonic()
+        if self._unanswered is None or (self._in_flight == 0 and now - self._tried > QUIET):
+            self._unanswered = now
         self._in_flight += 1
         try:
             async with asyncio.timeout(METADATA_LIMIT):
@@ -119,6 +122,7 @@ class Session:
             raise
         finally:
             self._in_flight -= 1
+            self._tried = time.monotonic()
         self._unanswered = time.monotonic() if self._in_flight else None
         return metadata
 
@@ -337,13 +341,19 @@ class Session:
                 producer.client.force_metadata_update()
             if now - reached > UNREACHABLE_LIMIT:
                 return "no broker that it knows can be reached"
-            if self._healthy is None and self._unanswered is not None and now - self._unanswered > self._patience:
+            if self._is_silent(now):
                 return f"no answer for {self._patience:g} s"
             if producer._sender.sender_task.cancelling():  # noqa: SLF001 - it may still wait for a frozen broker
                 return "aiokafka's sender was cancelled"
             if held_back := self._chatter.take_due(now):
                 log.warning("kafka is reached, but not well%s", held_back)
         return "it has no producer"
+
+    def _is_silent(self, now: float) -> bool:
+        """Whether nobody gets an answer; of suspects that is expected."""
+        if self._healthy is not None or self._unanswered is None or not self._in_flight:
+            return False
+        return now - self._unanswered > self._patience
 
     async def _drop(self) -> None:
         closer = self._detach()

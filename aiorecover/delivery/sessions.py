@@ -19,8 +19,7 @@ from aiorecover.config import Config
 from aiorecover.delivery.backoff import Backoff
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.lane import Identity, Lane
-from aiorecover.delivery.outcomes import Persisted, Verdict, outcome_of
-from aiorecover.delivery.requests import SilentError
+from aiorecover.delivery.outcomes import Persisted, SilentError, Verdict, outcome_of
 from aiorecover.delivery.session import Session, SessionLostError
 from aiorecover.delivery.suspicion import Suspicion
 
