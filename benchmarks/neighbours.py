@@ -158,7 +158,7 @@ def _table(contenders: dict[str, list[dict[str, Any]]]) -> Table:
             for phase in PHASES
         ]
     return Table(
-        title=f"The slower of two neighbours, bursts of {BURST} records, {1 / PACE:.0f} a second at most; a broker is frozen",
+        title=f"The slower of two neighbours of a frozen broker: bursts of {BURST}, {1 / PACE:.0f} a second at most",
         columns=["", "phase", "bursts/s", "against before"],
         rows=rows,
         notes=[f"moving: the first {MOVING} s; the cluster takes the broker for dead after {NOTICED_AFTER:.0f} s"],
