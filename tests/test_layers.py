@@ -179,7 +179,6 @@ def test_private_parts_of_aiokafka_are_used_in_four_modules_only() -> None:
         "_pop_batch",
         "_in_flight",
         "_muted_partitions",
-        "_get_conn",
         "_get_conn_lock_value",
         "_metadata_update",
         "_requests",
