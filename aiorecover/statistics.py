@@ -16,6 +16,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     recovered_in_kafka: records that the recovery check found in Kafka, so that they were not sent again; they count as
         delivered, too.
     identities_renewed: lanes that took a fresh Kafka identity, also those whose old one an opening could not trust.
+    lanes_suspect: lanes that did not get through while others did, and go through a session apart.
     missing: sequences that damage took away; see the log for each.
     """
 
@@ -42,3 +43,4 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     callback_errors: int
     lanes: int
     lanes_halted: int
+    lanes_suspect: int

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import backlog, group_commit, journal, kafka, latency, machine, report, restart, throughput
+from benchmarks import backlog, group_commit, journal, kafka, latency, machine, neighbours, report, restart, throughput
 from benchmarks.ring import append as ring_append
 from benchmarks.ring import backlog as ring_backlog
 from benchmarks.ring import commit as ring_commit
@@ -31,10 +31,11 @@ WITHOUT_KAFKA: dict[str, Callable[[Setting], Result]] = {
     "ring_commit": ring_commit.run,
     "ring_backlog": ring_backlog.run,
 }
-BENCHMARKS = {**WITH_KAFKA, **WITHOUT_KAFKA}
+WITH_BROKERS_OF_ITS_OWN: dict[str, Callable[[Setting], Result]] = {"neighbours": neighbours.run}
+BENCHMARKS = {**WITH_KAFKA, **WITH_BROKERS_OF_ITS_OWN, **WITHOUT_KAFKA}
 GROUPS = {
     "all": list(BENCHMARKS),
-    "kafka": list(WITH_KAFKA),
+    "kafka": [*WITH_KAFKA, *WITH_BROKERS_OF_ITS_OWN],
     "ring": list(WITHOUT_KAFKA),  # without ring_delivery: nothing but a disk is needed
 }
 

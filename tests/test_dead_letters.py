@@ -14,7 +14,7 @@ from aiorecover import ClosedError, ConfigError, DeadLetter, RecoverableProducer
 from aiorecover import record as rec
 from aiorecover.config import Config
 from aiorecover.dead_letters import REQUEUED_HEADER
-from aiorecover.delivery import delivery as delivery_module
+from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.frames import frames_of, record_at
 from aiorecover.testing import MemoryDisk
@@ -41,7 +41,7 @@ class Recording(Broker):
 def broker(monkeypatch: pytest.MonkeyPatch) -> Recording:
     made = Recording(t=1, dead=1)
     made.refuses = refusing
-    monkeypatch.setattr(delivery_module, "Session", made.session())
+    monkeypatch.setattr(sessions_module, "Session", made.session())
     return made
 
 

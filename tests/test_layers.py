@@ -55,6 +55,7 @@ PURE = {
     "aiorecover.delivery.lane": (),
     "aiorecover.delivery.refusal": (),
     "aiorecover.delivery.backoff": (),
+    "aiorecover.delivery.suspicion": (),
     "aiorecover.delivery.outcomes": ("asyncio.CancelledError",),  # an error like the others, to be looked up
     "aiorecover.delivery.partitioner": (),
     "aiorecover.record": (),
@@ -171,7 +172,7 @@ def test_only_one_module_of_the_log_touches_the_operating_system() -> None:
     }
 
 
-def test_private_parts_of_aiokafka_are_used_in_three_modules_only() -> None:
+def test_private_parts_of_aiokafka_are_used_in_four_modules_only() -> None:
     private = {
         "_txn_manager",
         "_pid_and_epoch",
@@ -183,6 +184,13 @@ def test_private_parts_of_aiokafka_are_used_in_three_modules_only() -> None:
         "_message_accumulator",
         "_batches",
         "_pending_batches",
+        "_pop_batch",
+        "_in_flight",
+        "_muted_partitions",
+        "_get_conn_lock_value",
+        "_metadata_update",
+        "_requests",
+        "_writer",
         "_drain_waiter",
         "_builder",
         "_buffer",
@@ -193,7 +201,7 @@ def test_private_parts_of_aiokafka_are_used_in_three_modules_only() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute) and node.attr in private and ast.unparse(node.value) != "self"
     }
-    assert using <= {f"aiorecover.delivery.{name}" for name in ("session", "hard_close", "batch")}
+    assert using <= {f"aiorecover.delivery.{name}" for name in ("session", "requests", "hard_close", "batch")}
 
 
 def test_the_package_offers_what_the_design_names_and_nothing_by_accident() -> None:

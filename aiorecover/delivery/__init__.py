@@ -41,6 +41,20 @@ Journal
     while settle words are suspect. So is a lane whose partition acknowledges an offset that was given before: its topic
     was made anew.
 
+Two sessions
+    aiokafka sends the batches of all lanes of a broker in one request, and the broker answers it when the last of them
+    is done: one partition below ``min.insync.replicas``, beside a frozen replica or on a frozen broker holds up all.
+    So no error is repeated inside aiokafka, and a request without an answer is given up (`requests`): after 1 s if
+    others were answered meanwhile, after 3 s if nobody was, and twice as late each time. Its lanes are suspects then,
+    and so is a lane that got nothing but errors for 1 s in which others got through (`suspicion`). Suspects are sent
+    through a session apart, made when it is first needed and closed a minute after the last one left: each batch in a
+    request of its own, eight connections to a broker. A lane goes back with its first acknowledgement; one that is
+    suspect again within a minute has to be well for 1 s, 2 s, 4 s and so on up to a minute first. Attempts are 0.5 s
+    apart at most, and all suspects together make about 100 a second. Where nobody gets through, or the second session
+    does not connect, no lane moves. A batch is never in both: it moves between two attempts, with its lane's
+    identity; what is left of it in a socket the broker answers as a repeat or refuses (`requests` says why).
+    ``statistics().lanes_suspect`` counts them, and each move is a line in the log.
+
 Session
     One AIOKafkaProducer at a time, idempotent, acks=all. Start needs no broker: the servers of the bootstrap list are
     tried one by one, each with a time limit of its own. A session is closed hard, within a bounded time, and built anew
@@ -48,7 +62,7 @@ Session
 
     1. aiokafka's sender or its metadata task ended or was cancelled;
     2. no known broker was connected for 2 s (aiokafka asks only those it knows, for ever);
-    3. nothing was answered for ``request_timeout_ms`` with batches in flight;
+    3. nothing was answered for ``request_timeout_ms`` with batches in flight (but suspects expect that);
     4. metadata that we asked for did not come within 10 s;
     5. an error says so (`outcomes`).
 

@@ -1,7 +1,7 @@
 """A Kafka batch that carries its lane's identity, and remembers the frames it was made of.
 
-This, `delivery.session` and `delivery.hard_close` are the only modules that use private parts of aiokafka 0.14 (pinned;
-``tests/delivery/test_aiokafka_private.py`` fails when they change).
+This, `delivery.session`, `delivery.requests` and `delivery.hard_close` are the only modules that use private parts of
+aiokafka 0.14 (pinned; ``tests/delivery/test_aiokafka_private.py`` fails when they change).
 """
 
 import struct
@@ -55,6 +55,7 @@ class LaneBatch(BatchBuilder):
         self.doubtful = False  # so it was of a batch that this one is a part of
         self.rest: LaneBatch | None = None  # of the refused batch: holds what is at fault if this one does not
         self.at_fault = False  # holds a record at fault, as far as the rest of its batch tells
+        self.silences = 0  # requests with it that got no answer in time
 
     def start_group(self, slot: Slot) -> list[int]:
         """Frames from ``slot`` follow."""

@@ -21,7 +21,7 @@ from aiorecover.delivery.reports import Reports
 from aiorecover.delivery.resume import Resumed, Taken, rebuild
 from aiorecover.delivery.router import Router
 from aiorecover.delivery.sender import Sender
-from aiorecover.delivery.session import Session
+from aiorecover.delivery.sessions import Sessions
 from aiorecover.errors import ClosedError
 from aiorecover.record import decode
 from aiorecover.supervised import Supervised
@@ -55,7 +55,8 @@ class Delivery:
         self._codec = CODECS[config.client.get("compression_type")]
         self._halts = config.on_permanent_error == "halt"
         self._taken = taken
-        self.session = Session(config, self._on_metadata)
+        self.sessions = Sessions(config, self._on_metadata)
+        self.session = self.sessions.healthy
         self.router = Router(self.session.partitions, self.session.available, self.session.want, config.partitioner)
         self.reports = Reports(ring, directory.producer_id, config.on_delivery)
         in_kafka = InKafka(directory.producer_id, ring.epoch)
@@ -85,7 +86,7 @@ class Delivery:
             on_room=self._on_dead_ring_room,
         )
         self.sender = Sender(
-            self.session,
+            self.sessions,
             self.reports,
             self.refused,
             Journal(directory.lanes, grow, directory.file_system.since_boot_ms),
@@ -116,7 +117,7 @@ class Delivery:
         self._resuming.start()
         if not self.check.over:
             self._checking.start(self.session.context)
-        self.session.start()
+        self.sessions.start()
 
     async def _resume(self) -> None:
         """Build again what was in flight, a batch a turn, and no more of them than may be in memory."""
@@ -159,7 +160,7 @@ class Delivery:
         self._notify()
         try:  # at the same time: a lane that waits for the user's `on_delivery` must not keep the connections open
             await asyncio.gather(*self._resuming.end(), *self._checking.end(), return_exceptions=True)
-            await asyncio.gather(self.sender.close(), self.session.close())
+            await asyncio.gather(self.sender.close(), self.sessions.close())
         finally:
             try:
                 await self.refused.close()
@@ -235,7 +236,7 @@ class Delivery:
     @property
     def interrupted(self) -> bool:
         """Somebody has cancelled a task of ours: it is begun again after a pause."""
-        tasks = self.session, self._resuming, self._checking, self.refused
+        tasks = self.sessions, self._resuming, self._checking, self.refused
         return self.sender.interrupted > 0 or any(task.interrupted for task in tasks)
 
     @property

@@ -28,7 +28,7 @@ from types import MappingProxyType
 
 from aiokafka import errors as kafka
 
-__all__ = ["OUTCOMES", "TOO_LARGE", "UNNAMED_CODES", "Outcome", "Persisted", "Verdict", "outcome_of"]
+__all__ = ["OUTCOMES", "TOO_LARGE", "UNNAMED_CODES", "Outcome", "Persisted", "SilentError", "Verdict", "outcome_of"]
 
 
 @unique
@@ -116,6 +116,10 @@ class TransactionAbortableError(kafka.UnknownError):
 
     errno = 120
     message = "TRANSACTION_ABORTABLE"
+
+
+class SilentError(kafka.RequestTimedOutError):
+    """Our own patience with the broker came to its end before ``request_timeout_ms``."""
 
 
 # Codes that aiokafka 0.14 has no class for: all of them become UnknownError and the number is lost, so a
@@ -229,6 +233,7 @@ _RETRIABLE: tuple[tuple[Persisted, str, _Errors], ...] = (
         _POSSIBLY,
         "no answer came back",
         (
+            SilentError,
             kafka.RequestTimedOutError,  # also from the broker: appended, the replicas did not follow in time
             kafka.KafkaConnectionError,
             kafka.KafkaProtocolError,

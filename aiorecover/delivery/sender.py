@@ -20,7 +20,8 @@ from aiorecover.delivery.lane import Lane, lane_halted
 from aiorecover.delivery.outcomes import TOO_LARGE, Persisted, Verdict, outcome_of
 from aiorecover.delivery.refused import Refused
 from aiorecover.delivery.reports import Reports
-from aiorecover.delivery.session import Session, SessionLostError
+from aiorecover.delivery.session import SessionLostError
+from aiorecover.delivery.sessions import Sessions
 from aiorecover.errors import ClosedError
 from aiorecover.supervised import RESTART_PAUSE
 
@@ -30,11 +31,11 @@ LOUD_ATTEMPTS = 10  # a batch that fails so often is worth a warning, and every 
 
 
 class Sender:
-    """Carries batches from the lanes to the session."""
+    """Carries batches from the lanes to the sessions."""
 
     def __init__(
         self,
-        session: Session,
+        sessions: Sessions,
         reports: Reports,
         refused: Refused,
         journal: Journal,
@@ -51,7 +52,7 @@ class Sender:
         """
         self._refused = refused
         self._halts = halts
-        self._session = session
+        self._sessions = sessions
         self._reports = reports
         self._journal = journal
         self._backoff = backoff
@@ -136,12 +137,12 @@ class Sender:
         while True:
             try:
                 if lane.identity is None:
-                    lane.identify(batch, await self._session.identity())
+                    lane.identify(batch, await self._sessions.identity())
                 elif batch.identity is None:
                     lane.identify(batch, lane.identity)
                 await self._journal.enter(lane, batch)
                 batch.begin_attempt(time.time_ns() // 1_000_000)
-                return await self._session.send(batch, lane.topic, lane.partition)
+                return await self._sessions.send(lane, batch)
             except (Exception, asyncio.CancelledError) as error:
                 if isinstance(error, ClosedError) or _being_cancelled(error) or self._closing:
                     batch.possibly |= batch.attempts > 0  # it stays with aiokafka, which may send it yet
@@ -171,10 +172,10 @@ class Sender:
                 lane.partition,
                 type(error).__name__,
             )
-            lane.renew(batch, await self._session.identity())
+            lane.renew(batch, await self._sessions.identity())
             self.renewed += 1
         elif outcome.verdict is Verdict.SESSION_FATAL:
-            self._session.give_up(f"{type(error).__name__}: {error}")
+            self._sessions.give_up(lane, f"{type(error).__name__}: {error}")
         elif batch.attempts % LOUD_ATTEMPTS == 0:
             log.warning(
                 "a batch does not get through, trying on topic=%s partition=%d attempts=%d error=%r",
@@ -190,7 +191,7 @@ class Sender:
         if batch.count == 1 and self._halts:
             self._halt(lane, batch, error)
             return
-        lane.take_back(batch, await self._session.identity())
+        lane.take_back(batch, await self._sessions.identity())
         if batch.count == 1:
             await self._refused.bury(lane, batch, error)
             return

@@ -12,6 +12,7 @@ user's own clients are as loud as ever.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -20,7 +21,7 @@ from contextvars import Context
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import kafka_errors
+from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError, RequestTimedOutError, kafka_errors
 from aiokafka.structs import RecordMetadata, TopicPartition
 
 from aiorecover.config import Config
@@ -30,6 +31,7 @@ from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.hard_close import Holdings, SessionLostError, close_bootstrap, close_hard
 from aiorecover.delivery.lane import Identity
 from aiorecover.delivery.outcomes import UNNAMED_CODES
+from aiorecover.delivery.requests import Requests
 from aiorecover.errors import ClosedError
 from aiorecover.supervised import Supervised
 
@@ -45,15 +47,21 @@ REBUILD_MAX = 1.0  # seconds before a session is replaced that did not last: eac
 STEADY = 10.0  # seconds that a session has to last, or the next one is built after a growing pause
 WATCH_INTERVAL = 0.5  # seconds; the end of aiokafka's tasks is noticed at once, the rest at this pace
 UNREACHABLE_LIMIT = 2.0  # seconds without a connection to any known broker: the bootstrap list may have a living one
+NO_ANSWER = (RequestTimedOutError, NodeNotReadyError, KafkaConnectionError, SessionLostError)
+QUIET = 2.0  # seconds without an attempt: the next one is no continuation of an earlier silence
 METADATA_LIMIT = 10.0  # seconds for one look at a topic; then the session cannot be trusted any more
 
 
 class Session:
     """Sends batches through the living AIOKafkaProducer; at most one lives."""
 
-    def __init__(self, config: Config, on_metadata: Callable[[], None]) -> None:
-        """Do nothing yet; ``on_metadata`` is called when topics may have changed."""
+    def __init__(self, config: Config, on_metadata: Callable[[], None], *, healthy: "Session | None" = None) -> None:
+        """Do nothing yet; ``on_metadata`` is called when topics may have changed.
+
+        ``healthy``: this one is for suspects, beside that one, whose brokers are asked first.
+        """
         self._config = config
+        self._healthy = healthy
         self._on_metadata = on_metadata
         self._patience = config.request_timeout_ms / 1000  # seconds with batches in flight and no answer
         first = config.retry_backoff_ms / 1000
@@ -65,9 +73,10 @@ class Session:
         self._connected = asyncio.Event()
         self._closing = False
         self._in_flight = 0
-        self._progress = 0.0
+        self._unanswered: float | None = None  # since when batches get no answer
+        self._tried = 0.0  # when an attempt ended last
         self._since = 0.0  # when the present producer was taken
-        self._supervised = Supervised("session", self._run)
+        self._supervised = Supervised("session" if healthy is None else "suspects-session", self._run)
         self._closers: set[asyncio.Task[None]] = set()
         self._chatter = chatter.Chatter()
         self._context = self._chatter.context()
@@ -100,8 +109,9 @@ class Session:
         if topic not in self._followed:  # else the client's next metadata would not tell of it any more
             self._followed.add(topic)
             producer.client.add_topic(topic)
-        if self._in_flight == 0:
-            self._progress = time.monotonic()
+        now = time.monotonic()
+        if self._unanswered is None or (self._in_flight == 0 and now - self._tried > QUIET):
+            self._unanswered = now
         self._in_flight += 1
         try:
             async with asyncio.timeout(METADATA_LIMIT):
@@ -109,9 +119,14 @@ class Session:
             metadata: RecordMetadata = await future
         except TimeoutError as error:
             raise SessionLostError from error
+        except KafkaError as error:
+            if not isinstance(error, NO_ANSWER):
+                self._unanswered = None
+            raise
         finally:
             self._in_flight -= 1
-            self._progress = time.monotonic()
+            self._tried = time.monotonic()
+        self._unanswered = time.monotonic() if self._in_flight else None
         return metadata
 
     async def _add(self, producer: AIOKafkaProducer, batch: LaneBatch, place: TopicPartition) -> Any:
@@ -174,6 +189,13 @@ class Session:
             raise SessionLostError
         self._on_metadata()
 
+    def connected_brokers(self) -> list[str]:
+        """Where it has connections: a broker that is frozen loses them."""
+        if self._producer is None:
+            return []
+        connections = [one for one in self._producer.client._conns.values() if one.connected()]  # noqa: SLF001
+        return list(dict.fromkeys(_address(one.host, one.port) for one in connections))
+
     def give_up(self, reason: str) -> None:
         """Build a new session: this one cannot be trusted any more."""
         if self._end is not None and not self._end.done():
@@ -200,6 +222,14 @@ class Session:
         finally:
             self._set_state("closed")
             chatter.end(self._chatter)
+
+    async def connected_within(self, limit: float) -> bool:
+        """Whether batches can be sent, now or within ``limit`` seconds; also when it is closed meanwhile."""
+        if not self._connected.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(limit):
+                    await self._connected.wait()
+        return self._connected.is_set()
 
     async def _ready(self) -> AIOKafkaProducer:
         while self._producer is None or not self._connected.is_set():
@@ -241,7 +271,8 @@ class Session:
             random.shuffle(servers)
             causes: dict[str, str] = {}
             self._chatter.take_cause()  # of the session before
-            for server in servers:
+            answering = self._healthy.connected_brokers() if self._healthy is not None else []
+            for server in answering + servers:
                 try:
                     producer, holdings = await self._started(server)
                 except Exception as error:  # noqa: BLE001 - whatever it is, records wait: try on
@@ -255,6 +286,9 @@ class Session:
 
     async def _started(self, server: str) -> tuple[AIOKafkaProducer, Holdings]:
         producer = AIOKafkaProducer(**self._options(server))
+        Requests(producer, longest=self._patience, alone=self._healthy is not None)
+        if self._healthy is not None:  # its lanes have identities: it must not wait for a frozen broker to give one
+            producer._txn_manager.set_pid_and_epoch(0, 0)  # noqa: SLF001
         holdings = Holdings(producer)
         try:
             async with asyncio.timeout(CONNECT_LIMIT):
@@ -294,7 +328,8 @@ class Session:
         self.rebuilds += 1
         self._known_troubles.clear()
         self._reconnecting.reset()
-        self._progress = self._since = time.monotonic()
+        self._since = time.monotonic()
+        self._unanswered = None
         self._connected.set()
         self._set_state("connected")
         self._on_metadata()
@@ -318,13 +353,19 @@ class Session:
                 producer.client.force_metadata_update()
             if now - reached > UNREACHABLE_LIMIT:
                 return "no broker that it knows can be reached"
-            if self._in_flight and now - self._progress > self._patience:
+            if self._is_silent(now):
                 return f"no answer for {self._patience:g} s"
             if producer._sender.sender_task.cancelling():  # noqa: SLF001 - it may still wait for a frozen broker
                 return "aiokafka's sender was cancelled"
             if held_back := self._chatter.take_due(now):
                 log.warning("kafka is reached, but not well%s", held_back)
         return "it has no producer"
+
+    def _is_silent(self, now: float) -> bool:
+        """Whether nobody gets an answer; of suspects that is expected."""
+        if self._healthy is not None or self._unanswered is None or not self._in_flight:
+            return False
+        return now - self._unanswered > self._patience
 
     async def _drop(self) -> None:
         closer = self._detach()
@@ -357,7 +398,8 @@ class Session:
         self.state = state
         log.log(
             logging.WARNING if reason else logging.INFO,
-            "kafka session state=%s bootstrap_servers=%s%s%s",
+            "%s state=%s bootstrap_servers=%s%s%s",
+            "kafka session" if self._healthy is None else "kafka session for suspects",
             state,
             ",".join(self._config.bootstrap_servers),
             f" reason={reason!r} batches_in_flight={self._in_flight}"
@@ -380,3 +422,7 @@ class Session:
 
 def _is_connected(producer: AIOKafkaProducer) -> bool:
     return any(connection.connected() for connection in producer.client._conns.values())  # noqa: SLF001
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

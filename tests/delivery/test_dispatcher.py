@@ -8,7 +8,7 @@ import pytest
 from aiokafka.structs import RecordMetadata, TopicPartition
 
 from aiorecover import RecoverableProducer
-from aiorecover.delivery import delivery as delivery_module
+from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.lane import Identity
 from aiorecover.delivery.partitioner import partition_for
@@ -70,7 +70,7 @@ def kafka_stand_in(monkeypatch: pytest.MonkeyPatch) -> Kafka:
         async def discover(self) -> None:
             self._on_metadata()
 
-    monkeypatch.setattr(delivery_module, "Session", StandIn)
+    monkeypatch.setattr(sessions_module, "Session", StandIn)
     return kafka
 
 

@@ -16,6 +16,7 @@ import pytest
 from aiorecover import RecoverableProducer
 from aiorecover.delivery import delivery as delivery_module
 from aiorecover.delivery import dispatcher as dispatcher_module
+from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import Identity, Lane
@@ -65,7 +66,7 @@ class Life:
         self.broker = broker
         self.accepted: list[bytes] = []
         self.moments: list[Moment] = []
-        monkeypatch.setattr(delivery_module, "Session", broker.session(self._told))
+        monkeypatch.setattr(sessions_module, "Session", broker.session(self._told))
 
     async def _told(self, step: str, data: bytes) -> None:
         self.note(step, data)
@@ -141,7 +142,7 @@ async def goes_on(moment: Moment, monkeypatch: pytest.MonkeyPatch, *, late: str,
     partition = _partition_of(on_the_way, accepted)
     if on_the_way is not None and late == "at first":
         broker.take(partition, on_the_way)
-    monkeypatch.setattr(delivery_module, "Session", broker.session())
+    monkeypatch.setattr(sessions_module, "Session", broker.session())
     async with producer_of(moment.disk, **options) as producer:
         await publish(producer, accepted, 2 * PARTITIONS)
         await producer.flush(timeout_ms=10_000)
@@ -240,7 +241,7 @@ def test_a_batch_that_cannot_be_read_again_halts_its_lane_until_the_next_start(m
 
     async def halted() -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(delivery_module, "Session", moment.broker.session())
+            patch.setattr(sessions_module, "Session", moment.broker.session())
             patch.setattr(delivery_module, "rebuild", broken)
             async with producer_of(moment.disk, stop_timeout_ms=300) as producer:
                 with pytest.raises(DeliveryError, match="cannot read the file"):

@@ -8,8 +8,8 @@ from aiokafka.errors import InvalidTimestampError
 
 from aiorecover import DeliveryReport, RecoverableProducer
 from aiorecover import supervised as supervised_module
-from aiorecover.delivery import delivery as delivery_module
 from aiorecover.delivery import sender as sender_module
+from aiorecover.delivery import sessions as sessions_module
 from aiorecover.testing import MemoryDisk
 from tests.delivery.refusing import Broker, Sent
 from tests.support.eventually import until
@@ -24,7 +24,7 @@ POISON = b"poison"
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     made = Broker(t=1)
     made.refuses = refusing_poison
-    monkeypatch.setattr(delivery_module, "Session", made.session())
+    monkeypatch.setattr(sessions_module, "Session", made.session())
     monkeypatch.setattr(sender_module, "RESTART_PAUSE", 0.01)
     monkeypatch.setattr(supervised_module, "RESTART_PAUSE", 0.01)
     return made

@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
-from aiorecover.delivery import delivery as delivery_module
 from aiorecover.delivery import journaling
+from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.journal import Entry, decode
 from aiorecover.delivery.journaling import Journal
@@ -171,7 +171,7 @@ async def test_a_lane_without_room_for_its_entry_is_not_sent_and_holds_up_no_oth
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kafka = Broker(FIRST_BLOCKS + 1)
-    monkeypatch.setattr(delivery_module, "Session", kafka.session())
+    monkeypatch.setattr(sessions_module, "Session", kafka.session())
     monkeypatch.setattr(journaling, "ROOM_PAUSE", 0.001)
     async with producer_of(MemoryDisk(), stop_timeout_ms=500) as producer:
         with monkeypatch.context() as full:

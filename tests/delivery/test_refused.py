@@ -16,7 +16,7 @@ from aiokafka.errors import (
 )
 
 from aiorecover import DeadLetter, DeliveryPendingError, DeliveryReport, PermanentDeliveryError, RecoverableProducer
-from aiorecover.delivery import delivery as delivery_module
+from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.session import SessionLostError
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal.directory import Directory
@@ -31,7 +31,7 @@ POISON = b"poison"
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     made = Broker(t=1, other=1, wide=4)
-    monkeypatch.setattr(delivery_module, "Session", made.session())
+    monkeypatch.setattr(sessions_module, "Session", made.session())
     return made
 
 

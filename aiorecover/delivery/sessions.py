@@ -1,0 +1,205 @@
+"""Two sessions: one for the lanes that are well, one for those that hold up their neighbours.
+
+The second one is made when it is first needed, and closed a minute after its last lane has left. A lane moves between
+two attempts to send one batch: at that moment the batch is in no session (`requests`), and carries the lane's identity
+with it, so the broker takes it for the same. A lane that is suspect while the second session does not connect either
+stays where it is: then it is not the lane.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+
+from aiokafka.errors import KafkaError
+from aiokafka.structs import RecordMetadata
+
+from aiorecover.config import Config
+from aiorecover.delivery.backoff import Backoff
+from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.lane import Identity, Lane
+from aiorecover.delivery.outcomes import Persisted, SilentError, Verdict, outcome_of
+from aiorecover.delivery.session import Session, SessionLostError
+from aiorecover.delivery.suspicion import Suspicion
+
+log = logging.getLogger("aiorecover.session")
+
+REPEAT_MAX = 0.5  # seconds between two attempts: delivery must resume within 1 s of a partition's return
+ATTEMPTS_PER_SECOND = 100  # of all suspects together: a thousand dead partitions must not cost the machine
+CONNECT_PATIENCE = 3.0  # seconds that a suspect waits for the second session, instead of stalling the others again
+IDLE_LIMIT = 60.0  # seconds without a suspect until the second session is closed: they often come again
+MOVES_TOLD = 20  # lanes whose move is told within a minute; a broker may take a thousand with it
+TELL_INTERVAL = 60.0  # seconds
+
+
+class Sessions:
+    """Sends each lane's batches through the session that it belongs to, again and again where that helps."""
+
+    def __init__(self, config: Config, on_metadata: Callable[[], None]) -> None:
+        """Do nothing yet; ``on_metadata`` is called when topics may have changed."""
+        self.healthy = Session(config, on_metadata)
+        self._config = config
+        self._second: Session | None = None
+        self._suspicions: dict[Lane, Suspicion] = {}
+        self._moved: dict[Lane, None] = {}  # suspects whose batches go through the second session
+        self._through = 0  # batches acknowledged by the healthy session
+        self._idle: asyncio.TimerHandle | None = None
+        self._closers: set[asyncio.Task[None]] = set()
+        self._told: list[float] = []  # when moves were told
+        self._untold = 0
+        self._closing = False
+
+    @property
+    def lanes_suspect(self) -> int:
+        """Lanes in the second session."""
+        return len(self._moved)
+
+    @property
+    def interrupted(self) -> bool:
+        """Somebody has cancelled a task of ours: it is begun again after a pause."""
+        return any(session.interrupted for session in self._all())
+
+    # -- for the lanes -----------------------------------------------------------------------------------------------
+
+    async def identity(self) -> Identity:
+        """A producer id that the broker has just given out, for a lane without one."""
+        return await self.healthy.identity()
+
+    def give_up(self, lane: Lane, reason: str) -> None:
+        """Build the lane's session anew."""
+        session = self._second if lane in self._moved else self.healthy
+        if session is not None:
+            session.give_up(reason)
+
+    async def send(self, lane: Lane, batch: LaneBatch) -> RecordMetadata:
+        """Send one batch until it is acknowledged, or something else than another attempt is to be decided.
+
+        Raises:
+            SessionLostError: the session died first; the batch is possibly persisted: send the same again.
+            KafkaError: what Kafka answered.
+            ClosedError: the sessions are closed.
+
+        """
+        pauses: Backoff | None = None
+        while True:
+            session = await self._session_of(lane) if lane in self._suspicions else self.healthy
+            began = time.monotonic()
+            try:
+                metadata = await session.send(batch, lane.topic, lane.partition)
+            except KafkaError as error:
+                if not _is_repeated(batch, error):
+                    raise
+                self._failed(lane, error)
+            else:
+                self._acknowledged(lane, session, began)
+                return metadata
+            pauses = pauses or self._pauses()
+            await asyncio.sleep(max(pauses.next(), len(self._moved) / ATTEMPTS_PER_SECOND))
+
+    def _pauses(self) -> Backoff:
+        longest = min(REPEAT_MAX, self._config.retry_backoff_max_ms / 1000)
+        return Backoff(self._config.retry_backoff_ms / 1000, longest, random.uniform)
+
+    def _failed(self, lane: Lane, error: KafkaError) -> None:
+        suspicion = self._suspicions.setdefault(lane, Suspicion())
+        silent = isinstance(error, SilentError)
+        if suspicion.failed(time.monotonic(), self._through, silent=silent):
+            log.debug("a lane is suspect topic=%s partition=%d error=%r", lane.topic, lane.partition, error)
+
+    def _acknowledged(self, lane: Lane, session: Session, began: float) -> None:
+        if session is self.healthy:
+            self._through += 1
+        suspicion = self._suspicions.get(lane) if self._suspicions else None
+        if suspicion is None:
+            return
+        now = time.monotonic()
+        if suspicion.acknowledged(now, began) and lane in self._moved:
+            del self._moved[lane]
+            log.info("a lane is well again topic=%s partition=%d", lane.topic, lane.partition)
+            if not self._moved:
+                self._wait_idle()
+        if suspicion.forgotten(now):
+            del self._suspicions[lane]
+
+    # -- the second session ------------------------------------------------------------------------------------------
+
+    async def _session_of(self, lane: Lane) -> Session:
+        if not self._suspicions[lane].suspect or self._closing:
+            return self.healthy
+        second = self._second or self._begin_second()
+        if not await second.connected_within(CONNECT_PATIENCE):
+            self._moved.pop(lane, None)
+            return self.healthy
+        if lane not in self._moved:
+            self._moved[lane] = None
+            self._tell_move(lane)
+        return second
+
+    def _begin_second(self) -> Session:
+        self._second = Session(self._config, lambda: None, healthy=self.healthy)
+        self._second.start()
+        self._wait_idle()
+        return self._second
+
+    def _wait_idle(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+        self._idle = asyncio.get_running_loop().call_later(IDLE_LIMIT, self._end_second)
+
+    def _end_second(self) -> None:
+        """Close it, if nobody is about to use it; every suspect stands in `_suspicions` until then."""
+        now = time.monotonic()
+        self._suspicions = {lane: held for lane, held in self._suspicions.items() if not held.forgotten(now)}
+        if any(suspicion.suspect for suspicion in self._suspicions.values()):
+            self._wait_idle()
+            return
+        second, self._second = self._second, None
+        if second is not None:
+            closer = asyncio.get_running_loop().create_task(second.close(), name="aiorecover-suspects-closer")
+            self._closers.add(closer)
+            closer.add_done_callback(self._closers.discard)
+
+    def _tell_move(self, lane: Lane) -> None:
+        """One line for each lane, within a bound."""
+        now = time.monotonic()
+        self._told = [then for then in self._told if now - then < TELL_INTERVAL]
+        if len(self._told) >= MOVES_TOLD:
+            self._untold += 1
+            return
+        self._told.append(now)
+        untold, self._untold = self._untold, 0
+        log.warning(
+            "a lane does not get through while others do: it has a session apart until it is well "
+            "topic=%s partition=%d lanes_suspect=%d%s",
+            lane.topic,
+            lane.partition,
+            len(self._moved),
+            f" not_told_before={untold}" if untold else "",
+        )
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to connect, in the background: a broker is not needed to start."""
+        self.healthy.start()
+
+    async def close(self) -> None:
+        """End within a few seconds, whatever the broker does; batches in flight fail with `SessionLostError`."""
+        self._closing = True
+        if self._idle is not None:
+            self._idle.cancel()
+        await asyncio.gather(*(session.close() for session in self._all()), *self._closers)
+
+    def _all(self) -> list[Session]:
+        return [session for session in (self.healthy, self._second) if session is not None]
+
+
+def _is_repeated(batch: LaneBatch, error: KafkaError) -> bool:
+    """Whether the error asks for nothing but another attempt; what it says of the broker's log is noted."""
+    if isinstance(error, SessionLostError):
+        return False
+    outcome = outcome_of(error)
+    if outcome.persisted is not Persisted.NOT:
+        batch.possibly = True
+    return error.retriable and outcome.verdict is Verdict.RETRIABLE
