@@ -65,6 +65,8 @@ _FORCED: tuple[tuple[str, tuple[object, ...], str], ...] = (
 _NOT_YET: tuple[tuple[str, object], ...] = (
     ("guarantee", "at_least_once"),
     ("audit_topic", None),
+    ("delivery_timeout_ms", None),
+    ("adoption_grace_ms", 60_000),
 )
 
 
@@ -90,7 +92,7 @@ class Config:
         max_batch_size: records of one partition that travel together, before compression.
         max_request_size: one record, as Kafka counts it; at most what a slot holds.
         linger_ms: how long a batch that is not full waits for more records.
-        delivery_timeout_ms: age since acceptance at which a record becomes a dead letter; None: never.
+        delivery_timeout_ms: not available yet: records are tried for ever.
         retry_backoff_ms, retry_backoff_max_ms: first and longest pause before a stalled lane is tried again.
         request_timeout_ms: aiokafka's, for one request to a broker.
         stop_timeout_ms: how long stop() waits for delivery.
@@ -100,7 +102,7 @@ class Config:
             that again; needs permission to Read the topics, and holds delivery for 10 s at most.
         key_serializer, value_serializer: callable(value), or serialize(topic, value, headers).
         partitioner: callable(key, all_partitions, available) as in aiokafka; None: Kafka's murmur2.
-        adoption_grace_ms: how long an unlocked directory with records is left to its owner.
+        adoption_grace_ms: not available yet: nothing is adopted.
         dead_letter_topic: where dead letters are published to, besides being kept in the dead ring.
         audit_topic: not available yet.
 

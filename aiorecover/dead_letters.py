@@ -1,8 +1,10 @@
 """`producer.dead_letters`: what Kafka refused for good, to be looked at, published again, exported, purged."""
 
+import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+import secrets
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,8 +72,8 @@ class DeadLetters:
         """Publish one again, or all; how many. For after the topic was mended: who is refused again comes back.
 
         Each gets a new id, and its old one in the header ``aiorecover-requeued``; it comes behind what was published
-        meanwhile. Its letter goes only after it is durable in the ring, so a crash in between publishes it twice. What
-        cannot be decoded is left.
+        meanwhile. Its letter goes only after it is durable in the ring, so a crash in between publishes it twice;
+        cancelled, it finishes the one that it is at. What cannot be decoded is left.
 
         Args:
             record_id: as in the letter; None: all.
@@ -90,8 +92,8 @@ class DeadLetters:
                 if wanted not in (None, found.position):
                     continue
                 async with opened.dead.changing:  # nobody else publishes it, too
-                    if opened.dead.waits(found) and await _published_again(opened, found):
-                        count += opened.dead.remove(found)
+                    if opened.dead.waits(found):
+                        count += await _to_its_end(_requeue(opened, found))
         await opened.make_room_for_dead_letters()
         return count
 
@@ -124,14 +126,20 @@ class DeadLetters:
             ClosedError: the producer is not running.
 
         """
+        self._opened()  # before there is a file
         target = Path(path)
-        partial = target.with_name(f"{target.name}.partial")
+        partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")  # another export may be under way
         count = 0
-        async with aiofiles.open(partial, "wb") as file:
-            async for letter in self.list():
-                await file.write(_line(letter))
-                count += 1
-        await aiofiles.os.replace(partial, target)
+        try:
+            async with aiofiles.open(partial, "wb") as file:
+                async for letter in self.list():
+                    await file.write(_line(letter))
+                    count += 1
+            await aiofiles.os.replace(partial, target)
+        except BaseException:
+            with suppress(OSError):
+                partial.unlink()
+            raise
         return count
 
 
@@ -182,6 +190,20 @@ def _undecodable(record_id: str, found: Found, payload: bytes) -> DeadLetter:
         payload=payload,
         **about,
     )
+
+
+async def _requeue(opened: Opened, found: Found) -> int:
+    return opened.dead.remove(found) if await _published_again(opened, found) else 0
+
+
+async def _to_its_end(work: Coroutine[Any, Any, int]) -> int:
+    """Also when whoever waits is cancelled: half of it would publish the record, and keep the letter."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
 
 
 async def _published_again(opened: Opened, found: Found) -> bool:

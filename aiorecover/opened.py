@@ -174,7 +174,7 @@ class Opened:
             bytes_allocated=sum(one.bytes_allocated for one in self.directory.rings),
             checkpoints=self.background.checkpoints,
             rebuilds=max(0, delivery.session.rebuilds),
-            batches_resent=delivery.sender.resent,
+            batches_resent=delivery.sessions.resent,
             batches_resumed=delivery.batches_resumed,
             recovered_in_kafka=delivery.sender.found,
             identities_renewed=delivery.identities_renewed + delivery.sender.renewed,

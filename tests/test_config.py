@@ -260,11 +260,10 @@ def test_a_negative_number_is_refused(name: str) -> None:
     assert refusal(**{name: -1}).startswith(f"{name} must be from ")
 
 
-@pytest.mark.parametrize("name", sorted(set(WHOLE) - {"wal_min_free_bytes", "linger_ms", "stop_timeout_ms"}))
+@pytest.mark.parametrize(
+    "name", sorted(set(WHOLE) - {"wal_min_free_bytes", "linger_ms", "stop_timeout_ms", "adoption_grace_ms"})
+)
 def test_zero_is_refused_where_it_cannot_work(name: str) -> None:
-    if name == "adoption_grace_ms":
-        assert config(**{name: 0}).adoption_grace_ms == 0
-        return
     assert refusal(**{name: 0}).startswith(f"{name} must be from ")
 
 
@@ -276,7 +275,6 @@ def test_zero_is_taken_where_it_means_at_once() -> None:
 @pytest.mark.parametrize("value", [0, -1, True, 2.0])
 def test_a_delivery_timeout_is_none_or_a_positive_int(value: object) -> None:
     assert config(delivery_timeout_ms=None).delivery_timeout_ms is None
-    assert config(delivery_timeout_ms=1).delivery_timeout_ms == 1
     assert refusal(delivery_timeout_ms=value).startswith("delivery_timeout_ms must be ")
 
 
@@ -369,9 +367,9 @@ def test_options_that_are_unusual_or_merely_idle_are_taken(options: dict[str, An
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("guarantee", "exactly_once"), ("audit_topic", "audit")],
+    [("guarantee", "exactly_once"), ("audit_topic", "audit"), ("delivery_timeout_ms", 1), ("adoption_grace_ms", 0)],
 )
-def test_what_comes_with_a_later_version_is_refused_plainly(name: str, value: str) -> None:
+def test_what_comes_with_a_later_version_is_refused_plainly(name: str, value: object) -> None:
     text = refusal(**{name: value})
     assert "not available yet in aiorecover 0.1" in text
     assert f"leave {name} out" in text

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 from aiokafka.errors import InvalidTimestampError
 
-from aiorecover import ClosedError, ConfigError, DeadLetter, RecoverableProducer, RecoverError, WalFullError
+from aiorecover import (
+    ClosedError,
+    ConfigError,
+    DeadLetter,
+    RecoverableProducer,
+    RecoverError,
+    WalFullError,
+    WalIOError,
+)
 from aiorecover import record as rec
 from aiorecover.config import Config
 from aiorecover.dead_letters import REQUEUED_HEADER
@@ -91,6 +99,39 @@ async def test_requeueing_what_is_refused_again_ends_and_keeps_it(broker: Record
         assert await producer.dead_letters.requeue() == 2
         await producer.flush(timeout_ms=20_000)
         assert [letter.value for letter in await letters_of(producer)] == [b"poison1", b"poison2"]
+
+
+async def test_requeueing_that_is_cancelled_anywhere_publishes_each_record_once(broker: Recording) -> None:
+    poison = [b"poison%d" % number for number in range(8)]
+    async with producer_on(MemoryDisk()) as producer:
+        await bury(producer, *poison)
+        broker.refuses = lambda _: None
+        for turns in range(30):
+            task = asyncio.create_task(producer.dead_letters.requeue())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait({task})
+        await producer.dead_letters.requeue()
+        await producer.flush(timeout_ms=20_000)
+        assert await letters_of(producer) == []
+    assert sorted(broker.values("t")) == poison
+
+
+@pytest.mark.parametrize("call", ["requeue", "export", "purge"])
+async def test_what_is_under_way_when_the_producer_stops_ends(broker: Recording, tmp_path: Path, call: str) -> None:
+    for turns in range(0, 60, 3):
+        async with producer_on(MemoryDisk()) as producer:
+            await bury(producer, b"poison1", b"poison2", b"poison3")
+            arguments = [tmp_path / "letters"] if call == "export" else []
+            task = asyncio.create_task(getattr(producer.dead_letters, call)(*arguments))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await producer.stop(timeout_ms=1000)
+            async with asyncio.timeout(10):
+                with suppress(ClosedError, WalIOError):
+                    await task
+    assert {path.name for path in tmp_path.iterdir()} <= {"letters"}
 
 
 async def test_one_is_requeued_by_its_id_and_the_others_stay(broker: Recording) -> None:

@@ -170,6 +170,21 @@ class DeadLetters:
                 if self.waits(found):
                     return found
 
+    async def _look(self, reader: Reader) -> Any:
+        """The next letters, in small steps; None when there are no more at the moment."""
+        while True:
+            await asyncio.sleep(0)
+            if self._closed:
+                message = "the producer was stopped: what was not dealt with is still in the dead ring"
+                raise ClosedError(message)
+            try:
+                run = reader.look(STEP)
+            except WalIOError:
+                await asyncio.sleep(READ_PAUSE)
+                continue
+            if run is not None or not reader.moved:
+                return run
+
     def _note_owed(self, slot: Slot, place: int, letter: Letter) -> None:
         if not letter.owed:
             return
@@ -187,7 +202,7 @@ class DeadLetters:
         last = self._ring.last_position
         reader = Reader(self._ring, _found, primary=False)
         try:
-            while (run := await _look(reader)) is not None:
+            while (run := await self._look(reader)) is not None:
                 for place, number, found in zip(run.places, run.sequences, run.records, strict=True):
                     if fmt.position(run.slot.header.epoch, number) > last:
                         return
@@ -227,7 +242,7 @@ class DeadLetters:
             if self._counting is None:
                 self._counting = Reader(self._ring, _position), array("q")
             reader, positions = self._counting
-            while (run := await _look(reader)) is not None:  # cancelled in there, the next one goes on where it stands
+            while (run := await self._look(reader)) is not None:  # cancelled there, the next one goes on from it
                 positions.extend(position for position in run.records if isinstance(position, int))
             reader.close()
             self._counting = None
@@ -238,19 +253,6 @@ class DeadLetters:
         stock = self._stock or ()
         at = bisect_left(stock, position)
         return at < len(stock) and stock[at] == position
-
-
-async def _look(reader: Reader) -> Any:
-    """The next letters, in small steps; None when there are no more at the moment."""
-    while True:
-        await asyncio.sleep(0)
-        try:
-            run = reader.look(STEP)
-        except WalIOError:
-            await asyncio.sleep(READ_PAUSE)
-            continue
-        if run is not None or not reader.moved:
-            return run
 
 
 def _position(payload: memoryview) -> int:

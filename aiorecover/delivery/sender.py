@@ -7,7 +7,6 @@ only carried out.
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -21,13 +20,11 @@ from aiorecover.delivery.outcomes import TOO_LARGE, Persisted, Verdict, outcome_
 from aiorecover.delivery.refused import Refused
 from aiorecover.delivery.reports import Reports
 from aiorecover.delivery.session import SessionLostError
-from aiorecover.delivery.sessions import Sessions
+from aiorecover.delivery.sessions import Sessions, tell_stuck
 from aiorecover.errors import ClosedError
 from aiorecover.supervised import RESTART_PAUSE
 
 log = logging.getLogger("aiorecover.delivery")
-
-LOUD_ATTEMPTS = 10  # a batch that fails so often is worth a warning, and every so many attempts again
 
 
 class Sender:
@@ -62,7 +59,6 @@ class Sender:
         self._closing = False
         self.delivered = 0
         self.found = 0  # records of those that the recovery check found in Kafka
-        self.resent = 0  # batches that were sent more than once
         self.renewed = 0  # identities that the broker no longer followed
         self.in_flight = 0  # records
         self.interrupted = 0  # lanes whose task somebody has cancelled
@@ -141,7 +137,6 @@ class Sender:
                 elif batch.identity is None:
                     lane.identify(batch, lane.identity)
                 await self._journal.enter(lane, batch)
-                batch.begin_attempt(time.time_ns() // 1_000_000)
                 return await self._sessions.send(lane, batch)
             except (Exception, asyncio.CancelledError) as error:
                 if isinstance(error, ClosedError) or _being_cancelled(error) or self._closing:
@@ -149,8 +144,6 @@ class Sender:
                     raise
                 if not await self._after(lane, batch, error):
                     return None
-            if batch.attempts == 2:  # noqa: PLR2004 - the first time that it is sent again
-                self.resent += 1
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 - only to spread the lanes
             pause = min(pause * 2, self._backoff[1])
 
@@ -176,14 +169,8 @@ class Sender:
             self.renewed += 1
         elif outcome.verdict is Verdict.SESSION_FATAL:
             self._sessions.give_up(lane, f"{type(error).__name__}: {error}")
-        elif batch.attempts % LOUD_ATTEMPTS == 0:
-            log.warning(
-                "a batch does not get through, trying on topic=%s partition=%d attempts=%d error=%r",
-                lane.topic,
-                lane.partition,
-                batch.attempts,
-                error,
-            )
+        else:
+            tell_stuck(lane, batch, error)
         return True
 
     async def _give_up(self, lane: Lane, batch: LaneBatch, error: BaseException) -> None:

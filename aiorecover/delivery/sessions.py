@@ -31,6 +31,7 @@ CONNECT_PATIENCE = 3.0  # seconds that a suspect waits for the second session, i
 IDLE_LIMIT = 60.0  # seconds without a suspect until the second session is closed: they often come again
 MOVES_TOLD = 20  # lanes whose move is told within a minute; a broker may take a thousand with it
 TELL_INTERVAL = 60.0  # seconds
+LOUD_ATTEMPTS = frozenset({10, 100, 1_000, 10_000, 100_000})  # a batch that fails so often is worth a line
 
 
 class Sessions:
@@ -49,6 +50,7 @@ class Sessions:
         self._told: list[float] = []  # when moves were told
         self._untold = 0
         self._closing = False
+        self.resent = 0  # batches that were sent more than once
 
     @property
     def lanes_suspect(self) -> int:
@@ -85,12 +87,16 @@ class Sessions:
         while True:
             session = await self._session_of(lane) if lane in self._suspicions else self.healthy
             began = time.monotonic()
+            batch.begin_attempt(time.time_ns() // 1_000_000)
+            if batch.attempts == 2:  # noqa: PLR2004 - the first time that it is sent again
+                self.resent += 1
             try:
                 metadata = await session.send(batch, lane.topic, lane.partition)
             except KafkaError as error:
                 if not _is_repeated(batch, error):
                     raise
                 self._failed(lane, error)
+                tell_stuck(lane, batch, error)
             else:
                 self._acknowledged(lane, session, began)
                 return metadata
@@ -193,6 +199,18 @@ class Sessions:
 
     def _all(self) -> list[Session]:
         return [session for session in (self.healthy, self._second) if session is not None]
+
+
+def tell_stuck(lane: Lane, batch: LaneBatch, error: BaseException) -> None:
+    """One line now and then, of a batch that is tried again and again."""
+    if batch.attempts in LOUD_ATTEMPTS:
+        log.warning(
+            "a batch does not get through, trying on topic=%s partition=%d attempts=%d error=%r",
+            lane.topic,
+            lane.partition,
+            batch.attempts,
+            error,
+        )
 
 
 def _is_repeated(batch: LaneBatch, error: KafkaError) -> bool:

@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from aiorecover.errors import ClosedError
+
 T = TypeVar("T")
 _Job = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]"]
 
@@ -20,6 +22,7 @@ class Keeper:
 
     def __init__(self, name: str) -> None:
         """Start the thread."""
+        self._stopped = False
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
@@ -27,11 +30,15 @@ class Keeper:
     def submit(self, job: Callable[..., T], *args: object) -> "asyncio.Future[T]":
         """Queue ``job(*args)``; the future ends on the calling loop."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._jobs.put((job, args, future))
+        if self._stopped:
+            future.set_exception(ClosedError("the producer is stopped: nothing more is done for it"))
+        else:
+            self._jobs.put((job, args, future))
         return future
 
     def stop(self) -> None:
-        """End the thread behind the jobs that are queued."""
+        """End the thread behind the jobs that are queued; jobs that come afterwards fail with `ClosedError`."""
+        self._stopped = True
         self._jobs.put(None)
 
     def join(self, timeout: float) -> bool:
