@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from aiorecover.delivery import resume
+from aiorecover.delivery import delivery, resume
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.delivery import Delivery
 from aiorecover.delivery.journal import Doubt
@@ -142,8 +142,9 @@ def go_on_from_every_entry() -> None:
 
 
 def forget_what_was_in_flight() -> None:
-    """Against exactly once: every opening begins with identities of its own."""
+    """Against exactly once: every opening begins with identities of its own, and looks for nothing in Kafka."""
     _put(resume, "doubt_of", lambda *_, **__: Doubt.ELSEWHERE)
+    _put(delivery, "oldest_hints", lambda _: [])
 
 
 FAULTS: dict[str, Callable[[], None]] = {
