@@ -210,10 +210,11 @@ class _Carrier:
         before = sum(connection.sent for connection in held)
         for connection in held:
             connection.gate.set()
-        async with asyncio.timeout(_DELIVERED_WITHIN_S):
-            for connection in [*self._connections]:
-                if connection.orphaned:
-                    await connection.ended.wait()
+        with contextlib.suppress(TimeoutError):  # a frozen broker reads nothing: the count tells
+            async with asyncio.timeout(_DELIVERED_WITHIN_S):
+                for connection in [*self._connections]:
+                    if connection.orphaned:
+                        await connection.ended.wait()
         return sum(connection.sent for connection in held) - before
 
 
