@@ -9,9 +9,9 @@ from aiokafka.structs import RecordMetadata, TopicPartition
 
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.frames import frames_of, record_at
-from aiorecover.delivery.lane import Identity
 from aiorecover.delivery.session import Session
 from aiorecover.record import VALUE
+from tests.delivery.stand_in import StandIn
 
 
 class Sent(NamedTuple):
@@ -67,18 +67,7 @@ class Broker:
         """The class to put in the place of `Session`."""
         broker = self
 
-        class StandIn(Session):
-            def start(self) -> None:
-                self.state = "connected"
-                self.rebuilds += 1
-                asyncio.get_running_loop().call_soon(self._on_metadata)
-
-            async def close(self) -> None:
-                self._closing = True
-
-            async def identity(self) -> Identity:
-                return Identity(1, 0)
-
+        class Refusing(StandIn):
             async def send(self, batch: LaneBatch, topic: str, partition: int) -> RecordMetadata:
                 await asyncio.sleep(0)
                 await broker.answers.wait()
@@ -87,9 +76,4 @@ class Broker:
             def partitions(self, topic: str) -> frozenset[int]:
                 return frozenset(range(broker.topics.get(topic, 0)))
 
-            available = partitions
-
-            async def discover(self) -> None:
-                self._on_metadata()
-
-        return StandIn
+        return Refusing

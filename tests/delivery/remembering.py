@@ -13,6 +13,7 @@ from aiokafka.structs import RecordMetadata, TopicPartition
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.lane import Identity
 from aiorecover.delivery.session import Session
+from tests.delivery.stand_in import StandIn
 
 REMEMBERED = 5  # batches of a producer id that Kafka answers as repeats
 
@@ -74,15 +75,10 @@ class Broker:
 
         told = at or nowhere
 
-        class StandIn(Session):
+        class Remembering(StandIn):
             def start(self) -> None:
-                self.state = "connected"
-                self.rebuilds += 1
                 self.producer = Identity(broker.new_producer(), 0)
-                asyncio.get_running_loop().call_soon(self._on_metadata)
-
-            async def close(self) -> None:
-                self._closing = True
+                self.connect()
 
             async def identity(self) -> Identity:
                 return self.producer
@@ -98,9 +94,4 @@ class Broker:
             def partitions(self, topic: str) -> frozenset[int]:
                 return frozenset(range(broker.partitions))
 
-            available = partitions
-
-            async def discover(self) -> None:
-                self._on_metadata()
-
-        return StandIn
+        return Remembering

@@ -10,13 +10,12 @@ from aiokafka.structs import RecordMetadata, TopicPartition
 from aiorecover import RecoverableProducer
 from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.lane import Identity
 from aiorecover.delivery.partitioner import partition_for
-from aiorecover.delivery.session import Session
 from aiorecover.errors import WalIOError
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
+from tests.delivery.stand_in import StandIn
 from tests.support.eventually import until
 
 pytestmark = pytest.mark.asyncio
@@ -40,21 +39,10 @@ class Kafka:
 def kafka_stand_in(monkeypatch: pytest.MonkeyPatch) -> Kafka:
     kafka = Kafka()
 
-    class StandIn(Session):
+    class Noting(StandIn):
         def start(self) -> None:
             if kafka.answers:
                 self.connect()
-
-        def connect(self) -> None:
-            self.state = "connected"
-            self.rebuilds += 1
-            asyncio.get_running_loop().call_soon(self._on_metadata)
-
-        async def close(self) -> None:
-            self._closing = True
-
-        async def identity(self) -> Identity:
-            return Identity(1, 0)
 
         async def send(self, batch: LaneBatch, topic: str, partition: int) -> RecordMetadata:
             await kafka.gate.wait()
@@ -65,12 +53,7 @@ def kafka_stand_in(monkeypatch: pytest.MonkeyPatch) -> Kafka:
         def partitions(self, topic: str) -> frozenset[int]:
             return frozenset(kafka.topics.get(topic, ()))
 
-        available = partitions
-
-        async def discover(self) -> None:
-            self._on_metadata()
-
-    monkeypatch.setattr(sessions_module, "Session", StandIn)
+    monkeypatch.setattr(sessions_module, "Session", Noting)
     return kafka
 
 
