@@ -14,11 +14,13 @@ import msgspec
 
 from aiorecover import record as rec
 from aiorecover.delivery.dead_letters import Found
+from aiorecover.delivery.refusal import Refusal
 from aiorecover.errors import RecordTooLargeError, RecoverError
 from aiorecover.opened import Opened
 from aiorecover.wal import format as fmt
 
 REQUEUED_HEADER = "aiorecover-requeued"  # the id of the record that was refused, of each of its lives one
+_UNREADABLE = Refusal(error="Undecodable", message="the dead letter itself cannot be read")
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,16 +146,11 @@ class DeadLetters:
 
 
 def _shown(found: Found, producer_id: str) -> DeadLetter:
-    record_id = rec.record_id(producer_id, found.epoch, found.sequence)
-    letter = found.letter
-    if letter is None:
-        return _undecodable(record_id, found, found.payload)
-    try:
-        topic, key, value, _, timestamp_ms, headers, context, source = rec.decode(letter.record)
-    except (ValueError, RecursionError):
-        return _undecodable(record_id, found, letter.record)
+    letter, record = found.letter, _record_of(found)
+    undecodable = found.payload if letter is None else letter.record
+    topic, key, value, _, timestamp_ms, headers, context, source = record or [None] * 8
     return DeadLetter(
-        record_id=record_id,
+        record_id=found.record_id(producer_id),
         topic=topic,
         partition=found.partition,
         key=key,
@@ -162,34 +159,19 @@ def _shown(found: Found, producer_id: str) -> DeadLetter:
         headers=headers,
         context=context,
         source=source,
-        **msgspec.structs.asdict(letter.refusal),
+        payload=undecodable if record is None else None,
+        **msgspec.structs.asdict(_UNREADABLE if letter is None else letter.refusal),
     )
 
 
-def _undecodable(record_id: str, found: Found, payload: bytes) -> DeadLetter:
-    about: dict[str, Any] = {
-        "error": "Undecodable",
-        "message": "the dead letter itself cannot be read",
-        "persisted": "not",
-        "attempts": 0,
-        "first_ms": 0,
-        "last_ms": 0,
-    }
-    if found.letter is not None:
-        about = msgspec.structs.asdict(found.letter.refusal)
-    return DeadLetter(
-        record_id=record_id,
-        topic=None,
-        partition=found.partition,
-        key=None,
-        value=None,
-        timestamp_ms=None,
-        headers=None,
-        context=None,
-        source=None,
-        payload=payload,
-        **about,
-    )
+def _record_of(found: Found) -> rec.Record | None:
+    """The record that was refused; None where it cannot be decoded."""
+    if found.letter is None:
+        return None
+    try:
+        return rec.decode(found.letter.record)
+    except (ValueError, RecursionError):
+        return None
 
 
 async def _requeue(opened: Opened, found: Found) -> int:
@@ -207,12 +189,11 @@ async def _to_its_end(work: Coroutine[Any, Any, int]) -> int:
 
 
 async def _published_again(opened: Opened, found: Found) -> bool:
-    try:
-        record = rec.decode(found.letter.record if found.letter is not None else b"")
-    except (ValueError, RecursionError):
+    record = _record_of(found)
+    if record is None:
         return False
     topic, key, value, partition, timestamp_ms, headers, context, source = record
-    record_id = rec.record_id(opened.directory.producer_id, found.epoch, found.sequence)
+    record_id = found.record_id(opened.directory.producer_id)
     told = [*(headers or ()), (REQUEUED_HEADER, record_id.encode())]
     try:
         await opened.store((topic, key, value, partition, timestamp_ms, told, context, source))

@@ -193,12 +193,14 @@ async def opening(keeper: Keeper, options: Options) -> tuple[Directory, Taken]:
     opened: list[Directory] = []
 
     def open_it() -> tuple[Directory, Taken]:
-        opened.append(directory := open_directory(options))
+        directory = open_directory(options)
         try:
-            return directory, take_up(directory, options.file_system.since_boot_ms())
+            taken = take_up(directory, options.file_system.since_boot_ms())
         except BaseException:
             directory.close()
             raise
+        opened.append(directory)
+        return directory, taken
 
     def close_it() -> None:
         for directory in opened:

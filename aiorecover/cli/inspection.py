@@ -133,7 +133,8 @@ def show(console: Console, found: list[dict[str, Any]]) -> None:
 
 def _suspicion(one: dict[str, Any], ring: dict[str, Any]) -> str:
     position = ring["suspect_up_to"]
-    up_to = f"epoch={position >> fmt.SEQUENCE_BITS} sequence={position & fmt.SEQUENCE_MASK}"
+    epoch, sequence = fmt.parts(position)
+    up_to = f"epoch={epoch} sequence={sequence}"
     return f"{one['path']}: settle words up to {up_to} may be wrong after a power cut ring={ring['ring']}"
 
 

@@ -50,7 +50,7 @@ class LaneBatch(BatchBuilder):
         self.attempts = 0
         self.earlier = 0  # attempts of the batches that this one is a part of
         self.first_ms = 0  # when its records were first sent, milliseconds since 1970
-        self.requests = 0  # of the present attempt: aiokafka repeats a batch by itself
+        self.requests = 0  # of the present attempt: more than one if aiokafka repeated it by itself
         self.possibly = False  # an attempt of it may be in the log; stays so until it is acknowledged
         self.doubtful = False  # so it was of a batch that this one is a part of
         self.rest: LaneBatch | None = None  # of the refused batch: holds what is at fault if this one does not
@@ -88,7 +88,10 @@ class LaneBatch(BatchBuilder):
         struct.pack_into(">I", self._buffer, _CRC_AT, crc)
 
     def _build(self) -> Any:
-        """The bytes for one more request (asked by aiokafka once for each): from the second on a batch is a repeat."""
+        """The bytes for one more request (asked by aiokafka once for each): from the second on a batch is a repeat.
+
+        `requests` keeps aiokafka from that; should it ever fail to, no sequence is given back for it.
+        """
         self.requests += 1
         if self.requests > 1:
             self.possibly = True

@@ -108,7 +108,7 @@ def copy_of(found: Found, topic: str, producer_id: str, now_ms: int) -> rec.Reco
     if letter is None:
         raise ValueError("a frame without a letter is owed to nobody")
     original, key, value, _, timestamp_ms, headers, _, source = rec.decode(letter.record)
-    record_id = rec.record_id(producer_id, found.epoch, found.sequence)
+    record_id = found.record_id(producer_id)
     told: list[rec.Header] = [
         (f"{CONNECT}topic", original.encode()),
         (f"{CONNECT}partition", b"" if found.partition is None else b"%d" % found.partition),

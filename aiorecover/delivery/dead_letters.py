@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, NamedTuple
 
+from aiorecover import record as rec
 from aiorecover.delivery import refusal
 from aiorecover.delivery.frames import bytes_at
 from aiorecover.delivery.refusal import Letter
@@ -42,15 +43,9 @@ class Found(NamedTuple):
     letter: Letter | None
     payload: bytes
 
-    @property
-    def epoch(self) -> int:
-        """Of the record's id."""
-        return self.position >> fmt.SEQUENCE_BITS
-
-    @property
-    def sequence(self) -> int:
-        """Of the record's id."""
-        return self.position & fmt.SEQUENCE_MASK
+    def record_id(self, producer_id: str) -> str:
+        """The id that the record was accepted with."""
+        return rec.record_id(producer_id, *fmt.parts(self.position))
 
 
 class DeadLetters:

@@ -36,7 +36,7 @@ def id_at(slot: Slot, place: int) -> str:
     """The id of the frame's record."""
     position = position_at(slot, place)
     owner = slot.id_prefix.decode().partition("/")[0]
-    return rec.record_id(owner, position >> fmt.SEQUENCE_BITS, position & fmt.SEQUENCE_MASK)
+    return rec.record_id(owner, *fmt.parts(position))
 
 
 def payload_at(slot: Slot, place: int) -> bytes | None:

@@ -12,6 +12,7 @@ from functools import partial
 
 from aiokafka.structs import RecordMetadata, TopicPartition
 
+from aiorecover.delivery.backoff import Backoff
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.frames import frames_of
 from aiorecover.delivery.journaling import Journal
@@ -129,7 +130,7 @@ class Sender:
         if batch.at_fault and batch.count > 1:
             await self._refused.cut(lane, batch, too_large=False)
             return None
-        pause = self._backoff[0]
+        pauses = Backoff(*self._backoff, random.uniform)
         while True:
             try:
                 if lane.identity is None:
@@ -144,8 +145,7 @@ class Sender:
                     raise
                 if not await self._after(lane, batch, error):
                     return None
-            await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 - only to spread the lanes
-            pause = min(pause * 2, self._backoff[1])
+            await asyncio.sleep(pauses.next())
 
     async def _after(self, lane: Lane, batch: LaneBatch, error: BaseException) -> bool:
         """What an error means for the lane; False when this batch is not to be sent any more."""

@@ -89,6 +89,11 @@ def position(epoch: int, sequence: int) -> int:
     return epoch << SEQUENCE_BITS | sequence
 
 
+def parts(number: int) -> tuple[int, int]:
+    """Epoch and sequence of a position."""
+    return number >> SEQUENCE_BITS, number & SEQUENCE_MASK
+
+
 def aligned(offset: int) -> int:
     """The next place where a frame may start."""
     return (offset + WORD - 1) & -WORD

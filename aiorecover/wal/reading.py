@@ -247,7 +247,7 @@ class Reader:
         None for ``slot`` is before all slots; None for ``following`` is behind all, where only this epoch can come.
         """
         ring = self._ring
-        epoch, last = ring.flushed >> fmt.SEQUENCE_BITS, ring.flushed & fmt.SEQUENCE_MASK
+        epoch, last = fmt.parts(ring.flushed)
         here = 0 if slot is None else slot.header.epoch
         if self._flush_told or not here <= epoch < (ring.epoch if following is None else following.header.epoch):
             return
@@ -385,7 +385,7 @@ class Reader:
 
     def _report_tail(self, slot: Slot) -> bool:
         """What a completed flush covered cannot be missing behind the last frame of a slot, unless it was damaged."""
-        epoch, last = self._ring.flushed >> fmt.SEQUENCE_BITS, self._ring.flushed & fmt.SEQUENCE_MASK
+        epoch, last = fmt.parts(self._ring.flushed)
         following = self._ring.after(slot)
         if following is not None and following.header.epoch == slot.header.epoch:
             epoch, last = following.header.epoch, following.header.first_sequence - 1
