@@ -362,8 +362,9 @@ class Reader:
             offset, sequence = found
             if sequence > self.expected:
                 self._report(slot, self.expected, sequence - 1, self.offset, stop=offset)
+            if offset == self.offset:  # it was stored, or could be read, since the window was
+                self._window.forget()
             self.offset, self.expected = offset, sequence
-            self._window.forget()
         elif end is None:
             self._close_old(slot)
         elif not sealed:  # frames still come to it: the next one will show what is missing

@@ -180,7 +180,7 @@ def shrink_without_knowing_the_next_ordinal(patch: Patch) -> None:
 FAULTS: list[tuple[Fault, int]] = [  # and a walk from which on it is soon found: some take thousands
     (recycle_what_waits, 0),
     (recycle_without_a_durable_watermark, 0),
-    (recycle_under_a_reader, 0),
+    (recycle_under_a_reader, 2000),
     (capture_after_the_flush, 0),
     (write_without_flushing, 0),
     (open_without_a_new_epoch, 0),
