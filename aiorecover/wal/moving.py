@@ -160,7 +160,8 @@ def void_copies(retry: Ring, valid_up_to: int | None, originals: Sequence[tuple[
     Args:
         retry: as opened.
         valid_up_to: retry position up to which the newest checkpoint lets them count; None: there is no checkpoint.
-            Then those are void whose originals are still there: nothing is lost, and nothing counts twice.
+            Then those are void whose originals in the main ring are still there: nothing is lost. What a rewriting had
+            copied once more, and not recycled yet, counts twice: only the checkpoint knew which of the two does.
         originals: first and last position of each main slot that is still there, in order.
 
     """
