@@ -6,6 +6,8 @@ SOURCES  = $(wildcard aiorecover tests benchmarks examples)
 
 # Handed on to pytest, the demo, the benchmarks or the prover: make test ARGS="-k ring -x"
 ARGS    ?=
+# Processes that share the tests: one has those with real brokers, which mostly wait. WORKERS=0: all here, for a debugger.
+WORKERS ?= 2
 # For prove: which proof (`make prove WHAT=` lists them), the seed that an earlier run printed to repeat it, how many.
 WHAT    ?= kills
 SEED    ?=
@@ -28,7 +30,7 @@ demo: $(VENV)/demo.stamp  ## see it survive: no Java, no Docker, no Kafka needed
 
 test: $(VENV)/dev.stamp  ## all tests, against a real Kafka (Java 17 or newer, or Docker)
 	@$(BIN)/python -m tests.support.broker
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
 
 check: $(VENV)/dev.stamp  ## style, format and types
 	@$(BIN)/ruff check .

@@ -26,6 +26,7 @@ PARTITIONS = 4
 FLUSH_MS = 60_000
 NOWHERE = "127.0.0.1:1"  # no broker listens there
 SLOT = 1 << 14  # small ones: the ring goes from slot to slot all the time
+NESTED = 20  # handlers that interrupt each other: signals that come faster than a disk allocates would do so for ever
 HANDLED = 500  # records published by a signal handler, in each test
 MOST = 20_000  # records of a task: the mock keeps 5 MiB of each partition
 
@@ -116,7 +117,19 @@ def assert_exact(verdict: Verdict, count: int) -> None:
 @contextmanager
 def at_signals(handler: Callable[[], object]) -> Iterator[None]:
     """Call `handler` from a signal handler several thousand times a second; another process sends the signals."""
-    before = signal.signal(signal.SIGUSR1, lambda *_: handler())
+    nested = 0
+
+    def handle(*_: object) -> None:
+        nonlocal nested
+        if nested == NESTED:
+            return
+        nested += 1
+        try:
+            handler()
+        finally:
+            nested -= 1
+
+    before = signal.signal(signal.SIGUSR1, handle)
     program = "import os, sys, time\nwhile True: os.kill(int(sys.argv[1]), int(sys.argv[2])); time.sleep(0.0001)"
     arguments = [sys.executable, "-I", "-S", "-c", program, str(os.getpid()), str(int(signal.SIGUSR1))]
     with subprocess.Popen(arguments, stderr=subprocess.DEVNULL) as sender:

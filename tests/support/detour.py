@@ -29,7 +29,7 @@ Route = tuple[str, str]
 
 _REPOSITORY: Final = Path(__file__).parents[2]
 _BLOCK_BYTES: Final = 1 << 18
-_ARRIVED_WITHIN_S: Final = 60.0  # a kernel that retransmits waits twice as long after each attempt
+_ARRIVED_WITHIN_S: Final = 120.0  # a kernel that sends again waits twice as long each time, two minutes at most
 _DELIVERED_WITHIN_S: Final = 15.0  # a broker closes the connection of a dead client at once, when it is well
 
 

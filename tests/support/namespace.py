@@ -16,6 +16,7 @@ __all__ = ["Namespace", "why_impossible"]
 
 _PROGRAMS: Final = {"ip": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
 _READY_WITHIN_S: Final = 10.0
+_ORPHAN_RETRIES: Final = 12  # of what a dead process left; by itself Linux gives up after 8, less than a minute
 
 
 def why_impossible() -> str | None:
@@ -60,6 +61,7 @@ class Namespace:
             self.mend()
             for words in ("address add {}/30 dev cable", "link set cable up", "link set lo up"):
                 _run(*self.prefix, "ip", *words.format(self._inside).split())
+            _run(*self.prefix, "sh", "-c", f"echo {_ORPHAN_RETRIES} >/proc/sys/net/ipv4/tcp_orphan_retries")
         except BaseException:
             self._end()
             raise
