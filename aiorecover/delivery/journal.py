@@ -54,7 +54,7 @@ class Doubt(StrEnum):
     GONE = "a part of the batch is not in the ring any more, or damaged"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, nor the entry: they are made for every batch, and 2.5 µs cheaper so
 class Group:
     """Frames of one slot, in the order of the batch."""
 
@@ -63,7 +63,7 @@ class Group:
     places: Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Entry:
     """One batch as it was about to be sent; ``offset``: the last one of its lane that was acknowledged, or -1."""
 
