@@ -2,9 +2,11 @@
 
 A test suite is as good as the faults that it notices. Each mutant changes one place of the package: a comparison, a
 constant, a sign, a condition, a statement left out, a result, two arguments. The tests of ``tests/wal`` that reach the
-changed line are run, the quick ones first; a mutant that they do not notice has survived, and is listed.
+changed line are run, the quick ones first and for less than a minute; a mutant that they do not notice has survived,
+and is listed.
 
-The same seed and count choose the same mutants of the same code. Each runs in a copy of the tree; nothing is changed
+The same seed and count choose the same mutants of the same code; ``--skip`` leaves out the first ones, which an earlier
+run has tried. Each runs in a copy of the tree; nothing is changed
 here. mutmut runs every function through a dispatcher, so it would not be the package's own instructions that the tests
 of signal handlers interrupt; cosmic-ray changes the tree that it runs in; neither draws a sample by a seed.
 
@@ -15,6 +17,7 @@ import argparse
 import ast
 import concurrent.futures
 import importlib.util
+import itertools
 import os
 import queue
 import random
@@ -36,7 +39,9 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = Path("aiorecover/wal")
 COPIED = ("aiorecover", "tests/wal", "tests/support", "tests/__init__.py", "tests/conftest.py", "pyproject.toml")
 ENOUGH = 0.85  # of the mutants, killed
-LONGEST_S = 180  # the tests of one mutant: three times as long as all of them take; then it hangs, and is noticed
+BUDGET_S = 40  # of tests for one mutant, as long as they took without it: the slowest look for rarer things
+PATIENCE = 4  # times as long as its tests took, and START_S: then a mutant hangs, and is noticed
+START_S = 30
 BASELINE_S = 900
 MEMORY_KB = 4 << 20  # address space: a mutant may grow without bound
 FILE_BLOCKS = 2 << 20  # of 512 bytes: 1 GiB, likewise
@@ -212,10 +217,16 @@ class Suite:
     reach: dict[tuple[str, int], set[str]]
 
     def for_line(self, file: str, line: int) -> list[str]:
-        """The tests to run, the quick ones first; what runs at import concerns all."""
+        """The tests to run, the quick ones first, as many as `BUDGET_S` allows; what runs at import concerns all."""
         names = self.reach.get((file, line), set())
-        chosen = self.seconds if "" in names else [name for name in self.seconds if name in names]
-        return sorted(chosen, key=lambda name: (self.seconds[name], name))
+        reaching = self.seconds if "" in names else [name for name in self.seconds if name in names]
+        quick_first = sorted(reaching, key=lambda name: (self.seconds[name], name))
+        spent = itertools.accumulate(self.seconds[name] for name in quick_first)
+        return [name for name, so_far in zip(quick_first, spent, strict=True) if so_far <= BUDGET_S] or quick_first[:1]
+
+    def patience(self, names: Iterable[str]) -> float:
+        """Seconds after which a mutant hangs in these tests."""
+        return START_S + PATIENCE * sum(self.seconds[name] for name in names)
 
 
 def _copy(target: Path) -> Path:
@@ -282,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seed: int = secrets.randbelow(1_000_000) if options.seed is None else options.seed
     sources = {str(PACKAGE / path.name): path.read_text() for path in sorted((ROOT / PACKAGE).glob("*.py"))}
     possible = [mutant for file, source in sources.items() for mutant in mutants_of(file, source)]
-    chosen = sorted(random.Random(seed).sample(possible, min(options.count, len(possible))))
+    chosen = sorted(random.Random(seed).sample(possible, min(options.count, len(possible))))[options.skip :]
     print(f"mutants: seed={seed} possible={len(possible)} chosen={len(chosen)}", flush=True)
     with tempfile.TemporaryDirectory(prefix="aiorecover-mutants-") as directory:
         trees = [_copy(Path(directory) / str(number)) for number in range(options.jobs)]
@@ -292,13 +303,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
         began = time.monotonic()
         fates = list(_fates(chosen, sources, suite, trees))
-    return _judge(chosen, fates, sources, seed, time.monotonic() - began)
+    return _judge(fates, seed, time.monotonic() - began)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.prove mutants", description="mutation testing of the log")
     parser.add_argument("--seed", type=int, help="repeat a run; without it a random one is chosen and printed")
     parser.add_argument("--count", type=int, default=300, help="how many mutants (default 300)")
+    parser.add_argument("--skip", type=int, default=0, help="leave out so many of them (default 0)")
     parser.add_argument("--jobs", type=int, default=2, help="how many at a time (default 2)")
     return parser.parse_args(arguments)
 
@@ -313,6 +325,8 @@ def _fates(chosen: Sequence[Mutant], sources: dict[str, str], suite: Suite, tree
         for number, (mutant, future) in enumerate(zip(chosen, one, strict=True), 1):
             fate, seconds = future.result()
             print(f"  {number}/{len(chosen)} {fate:9} {seconds:5.1f} s {mutant.file}:{mutant.line}", flush=True)
+            if fate in {"survived", "unreached"}:
+                print("    - {}\n    + {}".format(*mutant.lines(sources[mutant.file])), flush=True)
             yield fate
 
 
@@ -324,7 +338,7 @@ def _fate(mutant: Mutant, source: str, suite: Suite, free: "queue.SimpleQueue[Pa
     began = time.monotonic()
     try:
         (tree / mutant.file).write_text(mutant.apply(source))
-        status = _run(tree, ["-x", *tests], LONGEST_S)
+        status = _run(tree, ["-x", *tests], suite.patience(tests))
     finally:
         (tree / mutant.file).write_text(source)
         free.put(tree)
@@ -332,16 +346,12 @@ def _fate(mutant: Mutant, source: str, suite: Suite, free: "queue.SimpleQueue[Pa
     return fate, time.monotonic() - began
 
 
-def _judge(chosen: Sequence[Mutant], fates: Sequence[str], sources: dict[str, str], seed: int, seconds: float) -> int:
+def _judge(fates: Sequence[str], seed: int, seconds: float) -> int:
     killed = sum(fate in {"killed", "hung"} for fate in fates)
-    for mutant, fate in zip(chosen, fates, strict=True):
-        if fate in {"survived", "unreached"}:
-            before, after = mutant.lines(sources[mutant.file])
-            print(f"{fate}: {mutant.file}:{mutant.line}\n  - {before}\n  + {after}")
-    share = killed / max(1, len(chosen))
+    share = killed / max(1, len(fates))
     verdict = "proved" if share >= ENOUGH else "NOT OK"
     print(
-        f"{verdict}: seed={seed} mutants={len(chosen)} killed={killed} hung={fates.count('hung')} "
+        f"{verdict}: seed={seed} mutants={len(fates)} killed={killed} hung={fates.count('hung')} "
         f"survived={fates.count('survived')} unreached={fates.count('unreached')} share={share:.3f} "
         f"seconds={seconds:.0f}"
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.prove import mutants
 from tests.prove.mutants import PACKAGE, ROOT, Mutant, mutants_of
 
 SOURCE = '''"""1 < 2"""
@@ -53,3 +54,12 @@ def test_every_mutant_of_the_package_differs_in_one_place_and_compiles(path: Pat
 def test_the_same_seed_chooses_the_same_mutants() -> None:
     found = mutants_of("module.py", SOURCE)
     assert random.Random(5).sample(found, 4) == random.Random(5).sample(mutants_of("module.py", SOURCE), 4)
+
+
+def test_the_quick_tests_that_reach_a_line_are_run_for_a_bounded_time() -> None:
+    seconds = {"slow": mutants.BUDGET_S * 1.0, "quick": 1.0, "brief": 2.0, "elsewhere": 0.1}
+    suite = mutants.Suite(seconds, {("file", 1): {"slow", "quick", "brief"}, ("file", 2): {"slow"}, ("file", 3): {""}})
+    assert suite.for_line("file", 1) == ["quick", "brief"]
+    assert suite.for_line("file", 2) == ["slow"]
+    assert suite.for_line("file", 3) == ["elsewhere", "quick", "brief"]
+    assert suite.for_line("file", 4) == []
