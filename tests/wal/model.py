@@ -71,6 +71,7 @@ class Machine(Core):
         self.pending = life.copied()
         captured = life.directory.next_checkpoint(moved=slot.last_position, destination=self._destination())
         if self._write(captured, traffic, end, power, fails, sector):
+            self.ledger.copied |= self.pending  # what was settled meanwhile has a copy all the same
             life.made()
         elif life is self.life:
             life.in_doubt = True  # neither finished nor abandoned: nobody knows what the disk has
