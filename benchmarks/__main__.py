@@ -6,7 +6,19 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import backlog, group_commit, journal, kafka, latency, machine, neighbours, report, restart, throughput
+from benchmarks import (
+    backlog,
+    group_commit,
+    journal,
+    kafka,
+    latency,
+    machine,
+    neighbours,
+    report,
+    restart,
+    sessions,
+    throughput,
+)
 from benchmarks.ring import append as ring_append
 from benchmarks.ring import backlog as ring_backlog
 from benchmarks.ring import commit as ring_commit
@@ -23,6 +35,7 @@ WITH_KAFKA: dict[str, Callable[[Setting], Result]] = {
     "backlog": backlog.run,
     "restart": restart.run,
     "journal": journal.run,
+    "sessions": sessions.run,
     "ring_delivery": ring_delivery.run,
 }
 WITHOUT_KAFKA: dict[str, Callable[[Setting], Result]] = {
