@@ -17,6 +17,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
         delivered, too.
     identities_renewed: lanes that took a fresh Kafka identity, also those whose old one an opening could not trust.
     lanes_suspect: lanes that did not get through while others did, and go through a session apart.
+    lanes_stalled: lanes that do not get through and have no room: their records wait in the ring, and others go on.
     missing: sequences that damage took away; see the log for each.
     """
 
@@ -44,3 +45,4 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     lanes: int
     lanes_halted: int
     lanes_suspect: int
+    lanes_stalled: int

@@ -49,6 +49,8 @@ PURE = {
     "aiorecover.wal.scan": (),
     "aiorecover.wal.suffix": (),
     "aiorecover.delivery.behind": (),
+    "aiorecover.delivery.gaps": (),
+    "aiorecover.delivery.stalls": (),
     "aiorecover.delivery.halving": (),
     "aiorecover.delivery.in_kafka": (),
     "aiorecover.delivery.judge": (),

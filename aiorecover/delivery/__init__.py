@@ -83,9 +83,33 @@ Time limits
 Dispatcher
     Never longer than a few milliseconds without giving the loop a turn. Linger is a rhythm: every ``linger_ms`` what is
     open is handed over, at once or right behind the batch in flight. Before Kafka has answered once, nothing is
-    dispatched. Records of an unknown topic, or of a partition that does not exist, are passed over and the others go
-    on; once the metadata knows it, a second reader goes back to the first record passed over, up to where the first
-    reader stands, and only then the lane is open again: its order is kept (I6).
+    dispatched. Records of an unknown topic, of a partition that does not exist, or of a stalled lane are passed over
+    and the others go on (`behind`, `gaps`); once they can be delivered, a second reader goes back to the first record
+    passed over, up to where the first reader stands, and only then the lane is open again: its order is kept (I6).
+
+Stalled lanes
+    A lane without room holds up the dispatcher, and so the ring, for as long as it takes: that is what keeps memory
+    bounded. Unless it is stalled (`stalls`): attempts to send what it has in flight have failed for 1 s, each by
+    itself, not with the session. Then its records are passed over, and nothing is kept of them but where the first one
+    stands. What it holds already (three batches, which shrink as stalled lanes get more: 32 MiB of them together, and
+    16 KiB a batch) stays with it, and does not count for the others. Its batch in flight goes on trying.
+
+    What is passed over is read twice. So where nobody gets through, the ring is the queue: one lane is passed over on
+    trial, and the next ones only after somebody got through, or one by one after 1 s, 2 s, 4 s, up to a minute.
+
+    With its first acknowledgement a lane is gone back for (`drain`): after half a second, in which others come back,
+    too; if it stalled before within a minute, after 1 s, 2 s, up to 30 s, with jitter. One pass over the ring does for
+    all lanes that came back together. Those that stand further back get readers of their own, four at a time, which
+    take turns, two for each of the first reader's. A lane that stalls again on the way back stays behind from there on,
+    and keeps no other waiting; one that is merely slow holds up those of its pass, as it would the dispatcher.
+
+    If its topic grows meanwhile, what is behind goes to the lane in which it is behind, and only what comes after it is
+    spread anew: each lane keeps its order. Where a partitioner of the user's chooses, one stalled lane keeps its whole
+    topic waiting, as the next answer may be another one; records that name a partition wait for that alone. After a
+    crash there is nothing to remember: all of it is unsettled, and stands in the ring in order.
+
+    Records without key and partition go to lanes with room. Where no lane of the topic takes any, they wait like the
+    others.
 
 After a power cut
     Settle words may be lost in any order. The dispatcher knows the lanes, so it applies the lane suffix rule of `wal`
@@ -137,6 +161,6 @@ Reports
     letter gets a `PermanentDeliveryError`; who asks for it later too, as long as it is one of the last 65,536.
 
 Limits
-    A lane whose partition does not answer holds up the dispatcher once its two batches wait (the retry drain will pass
-    it over in a later version).
+    What is behind stays in the ring, and no slot behind its first record is freed: the ring grows until it is full
+    (compaction will move such records to the retry ring in a later version).
 """

@@ -55,7 +55,7 @@ class Delivery:
         self._codec = CODECS[config.client.get("compression_type")]
         self._halts = config.on_permanent_error == "halt"
         self._taken = taken
-        self.sessions = Sessions(config, self._on_metadata)
+        self.sessions = Sessions(config, self._on_metadata, self._on_failed)
         self.session = self.sessions.healthy
         self.router = Router(self.session.partitions, self.session.available, self.session.want, config.partitioner)
         self.reports = Reports(ring, directory.producer_id, config.on_delivery)
@@ -166,7 +166,7 @@ class Delivery:
                 await self.refused.close()
             finally:
                 self.reports.close()
-                self.dispatcher.reader.close()
+                self.dispatcher.close()
 
     def wake(self) -> None:
         """Records came."""
@@ -181,7 +181,7 @@ class Delivery:
         while True:
             await self.dispatcher.fell_behind.wait()
             pause = DISCOVER_INTERVAL
-            while self.dispatcher.behind:
+            while self.dispatcher.has_gaps:
                 if self.dispatcher.fell_behind.is_set():
                     self.dispatcher.fell_behind.clear()
                     pause = DISCOVER_INTERVAL
@@ -220,7 +220,7 @@ class Delivery:
     def _check_room(self) -> None:
         """Who waits for a lane that waits for room may be the one who has to make it."""
         for lane in self.halted:
-            if lane.resumes:
+            if lane.resumes or self.dispatcher.is_behind(lane):
                 raise lane_halted(lane)
 
     async def partitions_for(self, topic: str) -> set[int]:
@@ -265,6 +265,9 @@ class Delivery:
         self.dispatcher.acknowledged(lane, batch)
         self._notify()
 
+    def _on_failed(self, lane: Lane, began: float | None) -> None:
+        self.dispatcher.failed(lane, began)
+
     def _undecodable(self, entry: Entry, reason: str) -> bool:
         return not self._halts and self.refused.take_undecodable(entry, reason)
 
@@ -273,6 +276,7 @@ class Delivery:
 
     def _on_dead_ring_full(self, lane: Lane) -> None:
         """The lane keeps its batches, which do not count for the others meanwhile; what comes is passed over."""
+        self.dispatcher.end_stall(lane)
         self.dispatcher.closed_bytes -= lane.closed_bytes
         self.router.forget(lane)
         self.dispatcher.wake()
@@ -284,6 +288,7 @@ class Delivery:
         self._notify()
 
     def _on_halted(self, lane: Lane) -> None:
+        self.dispatcher.end_stall(lane)
         self.dispatcher.closed_bytes -= lane.closed_bytes
         lane.ready.clear()
         self.dispatcher.drop_open(lane)
@@ -291,7 +296,7 @@ class Delivery:
         self.dispatcher.wake()
 
     def _on_metadata(self) -> None:
-        if self.router.refresh() or self.dispatcher.behind:
+        if self.router.refresh() or self.dispatcher.has_gaps:
             self.dispatcher.start_catching_up()
         self.dispatcher.wake()  # in any case: it may hold records until the first answer, whatever that says
         self._notify()

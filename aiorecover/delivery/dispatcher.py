@@ -1,22 +1,27 @@
 """Reads the ring in order and fills the lanes' batches.
 
 Everything that is not settled passes here, once: new records, an outage's backlog, what a crash left. Records whose
-lane cannot take them (unknown topic, missing partition, failing partitioner, halted lane) are passed over; a second
-reader comes back for them (`start_catching_up`).
+lane cannot take them (unknown topic, missing partition, failing partitioner, stalled or halted lane) are passed over;
+second readers come back for them (`drain`).
 """
 
 import asyncio
 import logging
+import random
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from typing import Any
 
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.behind import Behind, order_of
+from aiorecover.delivery.behind import Behind, Order, order_of
+from aiorecover.delivery.drain import STEP, Drain, GoingBack
 from aiorecover.delivery.in_kafka import InKafka, Place
 from aiorecover.delivery.judge import Judge, Verdict, words_of
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.router import Router, Topic
+from aiorecover.delivery.stalls import Stalls
 from aiorecover.record import KEY, PARTITION, RECORD_ID_HEADER, TOPIC, record_ids
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.run import Entry, Run
@@ -24,15 +29,13 @@ from aiorecover.wal.suffix import Word
 
 log = logging.getLogger("aiorecover.delivery")
 
-STEP = 512  # records between two turns of the loop: under 1 ms of work
 BATCH_BYTES = 32 * 1024 * 1024  # of all closed batches together: also keeps one request below the broker's 100 MB
 SMALLEST_BATCH = 16 * 1024  # bytes; aiokafka's own default: smaller ones cost more than they save
 FOUND_MOST = 1024  # records found in Kafka that are settled at once
 DISCOVER_INTERVAL = 0.5  # seconds until the second look at topics that are not known; then twice as long each time
 DISCOVER_MAX = 10.0  # seconds between two looks in the long run: a topic made meanwhile waits so long at most
-
-
-HOLD = Lane("", -1)  # stands for: not now, and nothing behind it either
+STALL_LOOK = 0.5  # seconds between two looks whether a lane that has no room is stalled
+GATHER = 0.5  # seconds: lanes that stalled together come back together, and are caught up by one reader then
 
 
 class Dispatcher:
@@ -80,10 +83,16 @@ class Dispatcher:
         self._tick = 0.0  # when what is open must be handed over
         self._lingering = 0  # batches begun since the last tick
         self._flushing = 0
-        self._catch_up: tuple[Reader, list[Behind]] | None = None
-        self._catch_held: Run | None = None  # what it found no room for
+        self._drain = Drain(reader, at=self._at, can_take=self._can_take, dispatch=self._dispatch_any)
+        self._gaps = self._drain.gaps
+        self._stalls = Stalls(random.uniform)
+        self._stalled: dict[Lane, int] = {}  # bytes of their closed batches
+        self._stalled_bytes = 0  # of all of them
+        self._timers: dict[
+            Lane | None, asyncio.TimerHandle
+        ] = {}  # who is gone back for later; None: all that came back
+        self._closed = False
         self._failure: Exception | None = None  # why dispatching stopped in the middle
-        self.behind: list[Behind] = []
         self.fell_behind = asyncio.Event()
         self.closed_bytes = 0  # of batches that are ready or in flight
         self.resuming = False  # what the last process had in flight waits for room: it comes first
@@ -103,17 +112,19 @@ class Dispatcher:
 
     def step(self) -> bool:
         """Dispatch some records; False when nothing can be done right now."""
-        moved = self._catch_up is not None and self._catch_up_step()
+        moved = self._drain.step() if self._drain else False
         run = self._held or self.reader.look(STEP)
         if run is not None and not self._answered(run):
             self._held = run
             self._want(run)
             return moved
-        done = self._dispatch_any(run, catching=()) if run is not None else 0
+        done = self._dispatch_any(run) if run is not None else 0
         self._held = run.behind(done) if run is not None else None
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
+        if self._stalls and (self._held is not None or self._drain.no_room) and self._pass_over_stalled():
+            return True
         return moved or done > 0 or (run is None and self.reader.moved)
 
     def _want(self, run: Run) -> None:
@@ -123,7 +134,7 @@ class Dispatcher:
 
     # -- where settle words do not tell all --------------------------------------------------------------------------
 
-    def _dispatch_one_by_one(self, run: Run, catching: "tuple[Behind, ...]") -> int:
+    def _dispatch_one_by_one(self, run: Run, going: GoingBack | None = None) -> int:
         """As `_dispatch`, but each record as it is judged.
 
         One record after the other: what falls behind here decides what the records behind it are. Records that are
@@ -132,40 +143,44 @@ class Dispatcher:
         for number, word in enumerate(words_of(run)):
             entry = run.entry(number)
             place = self._judge.place(entry)
-            verdict = self._judged(entry, word, place, catching)
+            verdict = self._judged(entry, word, place, going)
             if verdict is Verdict.DISMISS:
                 self.reader.dismiss(run.slot, 1)
                 continue
             if verdict is not None and run.words is not None:  # one may stand there that does not count any more
                 self.reader.reopen(run.slot, [run.places[number]])
             if verdict is Verdict.SETTLE and place is not None:
-                if not self._take_as_found(entry, place):
+                if not self._take_as_found(entry, place, going):
                     return number
                 continue
             one = run.pick([number])
             if one is not None:
                 one.words = None
-                if self._dispatch(one, catching) == 0:
+                if self._dispatch(one, going) == 0:
                     return number
         return len(run)
 
-    def _judged(self, entry: Entry, word: Word, place: Place | None, catching: "tuple[Behind, ...]") -> Verdict | None:
+    def _judged(self, entry: Entry, word: Word, place: Place | None, going: GoingBack | None) -> Verdict | None:
         """What becomes of a record; None while that cannot be told. ``place``: where it was found in Kafka."""
         record = entry[3]
         if type(record) is not tuple:
             return self._judge.verdict(entry, word, None, None)
-        name, key, partition = record[TOPIC], record[KEY], record[PARTITION]
-        if self.behind and self._passes_over(name, key, partition, catching):
+        if self._gaps and self._passes_over(entry, going):
             return None
-        lane = self.router.lane(self.router.topic(name), key, partition)
-        if lane is None or self._older_are_behind(lane, catching) or (place is not None and lane.halted is not None):
+        lane = self._lane(self.router.topic(record[TOPIC]), entry, going)
+        if lane is None or lane.stalled or (place is not None and lane.halted is not None):
+            return None
+        if self._gaps and self._older_are_behind(lane, entry, going):
             return None
         return self._judge.verdict(entry, word, lane, place)
 
-    def _take_as_found(self, entry: Entry, place: Place) -> bool:
+    def _take_as_found(self, entry: Entry, place: Place, going: GoingBack | None) -> bool:
         """Have a record announced and settled that is in Kafka already; False without room."""
         slot, at, _, record = entry
         lane = self.router.resumed(record[TOPIC], place.partition)
+        if lane.passed_over:  # only a record without a key may stand elsewhere than in the lane it was judged for
+            self._fall_behind(self.router.topic(record[TOPIC]), lane, entry, going)
+            return True
         batch = lane.open
         if batch is None or batch.found_at is None or batch.found_at + batch.count != place.offset:
             if batch is not None:
@@ -190,9 +205,11 @@ class Dispatcher:
             self.hand_over()
         if self._lingering and self._tick <= loop.time():
             self.hand_over()
-        timer = loop.call_at(self._tick, self.wake) if self._lingering else None
+        stalls = bool(self._stalls) and (self._held is not None or self._drain.no_room)
+        until = min(self._tick if self._lingering else inf, loop.time() + STALL_LOOK if stalls else inf)
+        timer = loop.call_at(until, self.wake) if until < inf else None
         self._bell = loop.create_future()
-        if timer is None and self._held is None:
+        if not self._lingering and self._held is None:
             self._on_idle()
             if self.reader.has_more:  # a signal handler published after the last look, and before the bell hung
                 self.wake()
@@ -214,17 +231,17 @@ class Dispatcher:
 
     @property
     def full(self) -> bool:
-        """All lanes together hold as much as they may."""
-        return self.closed_bytes >= BATCH_BYTES
+        """All lanes together hold as much as they may; what stalled ones hold does not count."""
+        return self.closed_bytes - self._stalled_bytes >= BATCH_BYTES
 
-    def _dispatch_any(self, run: Run, catching: "tuple[Behind, ...]") -> int:
+    def _dispatch_any(self, run: Run, going: GoingBack | None = None) -> int:
         if self._judge.concerned(run):
-            return self._dispatch_one_by_one(run, catching)
-        if not catching and not self.behind:
+            return self._dispatch_one_by_one(run, going)
+        if going is None and not self._gaps:
             self._judge.forget_found(run)
-        return self._dispatch(run, catching)
+        return self._dispatch(run, going)
 
-    def _dispatch(self, run: Run, catching: "tuple[Behind, ...]") -> int:  # noqa: C901 - one loop
+    def _dispatch(self, run: Run, going: GoingBack | None = None) -> int:  # noqa: C901 - one loop
         """Put records into their lanes' batches; how many were dealt with before one found no room.
 
         The loop is written out: it runs once for every record, and each call in it costs 50-80 ns.
@@ -240,14 +257,12 @@ class Dispatcher:
                 if type(record) is tuple:
                     name, key, value, partition, timestamp_ms, headers, _, _ = record
                     topic = topics.get(name)
-                    if topic is not None and partition is None and not self.behind:
+                    if topic is not None and partition is None:
                         lane = topic.by_key.get(key)
                 if lane is None:
-                    lane = self._route((slot, place, sequence, record), catching)
+                    lane = self._route((slot, place, sequence, record), going)
                     if lane is None:
                         continue
-                    if lane is HOLD:
-                        return places.index(place)
                 alone[0] = (RECORD_ID_HEADER, identity)
                 wire = alone if headers is None else [*headers, *alone]
                 batch = lane.open
@@ -273,33 +288,48 @@ class Dispatcher:
             return places.index(place)
         return len(run)
 
-    def _route(self, entry: Entry, catching: "tuple[Behind, ...]") -> Lane | None:
+    def _route(self, entry: Entry, going: GoingBack | None) -> Lane | None:
         """The lane of a record that is not simply its key's; None when it is passed over."""
         record = entry[3]
         if type(record) is not tuple:
             self._report_undeliverable(entry, record)
             return None
-        name, key, partition = record[TOPIC], record[KEY], record[PARTITION]
-        topic = self.router.topic(name)
-        if self.behind and self._passes_over(name, key, partition, catching):
+        key, partition = record[KEY], record[PARTITION]
+        topic = self.router.topic(record[TOPIC])
+        if self._gaps and self._passes_over(entry, going):
             return None
-        lane = self.router.lane(topic, key, partition)
-        if lane is None or lane.halted is not None:
-            self._fall_behind(topic, key, partition, lane, entry)
+        lane = self._lane(topic, entry, going)
+        if lane is None or lane.passed_over:
+            self._fall_behind(topic, lane, entry, going)
             return None
-        return HOLD if self._older_are_behind(lane, catching) else lane
+        if self._gaps and self._older_are_behind(lane, entry, going):
+            self._fall_behind(topic, lane, entry, going)
+            return None
+        if going is None and partition is None:
+            self.router.remember(topic, key, lane)
+        return lane
 
-    def _older_are_behind(self, lane: Lane, catching: "tuple[Behind, ...]") -> bool:
-        """Older records of this very lane are still to be caught up."""
-        if catching or not self.behind:
+    def _lane(self, topic: Topic, entry: Entry, going: GoingBack | None) -> Lane | None:
+        """Where a record goes. One that is behind goes to the lane that it is behind in, though its topic has grown."""
+        record = entry[3]
+        lane = going.lane(record[TOPIC], record[KEY], record[PARTITION], order_of(entry)) if going is not None else None
+        return lane or self.router.lane(topic, record[KEY], record[PARTITION])
+
+    def _older_are_behind(self, lane: Lane, entry: Entry, going: GoingBack | None) -> bool:
+        """Older records of this very lane are still to be caught up: a record whose order counts waits with them."""
+        record = entry[3]
+        if record[KEY] is None and record[PARTITION] is None:
             return False
-        return any(behind.topic == lane.topic and behind.partition == lane.partition for behind in self.behind)
+        gaps = self._gaps.of(lane)
+        if going is None:
+            return bool(gaps)
+        return any(gap not in going.gaps and gap.at <= order_of(entry) for gap in gaps)
 
     def _begin(self, lane: Lane) -> LaneBatch | None:
         """A new open batch; None when the lane or all lanes together hold as much as they may."""
         if lane.blocked or self.full or self.resuming:
             return None
-        share = BATCH_BYTES // (2 * (len(self._open) + 1))
+        share = (BATCH_BYTES - self._stalled_bytes) // (2 * (len(self._open) + 1))
         lane.open = LaneBatch(min(self._batch_bytes, max(SMALLEST_BATCH, share)), self._codec)
         if not self._lingering:
             self._tick = asyncio.get_running_loop().time() + self._linger
@@ -326,9 +356,13 @@ class Dispatcher:
 
     def acknowledged(self, lane: Lane, batch: LaneBatch) -> None:
         """A batch is in Kafka: there is room, and the lane's lingering batch may follow."""
+        now = time.monotonic()
         self.closed_bytes -= batch.bytes
+        self._stalls.through(lane, now)
         if lane.due and not lane.ready:
             self._close(lane)
+        if lane.stalled:
+            self._comes_back(lane, batch, now)
         self.wake()
 
     def drop_open(self, lane: Lane) -> None:
@@ -352,23 +386,42 @@ class Dispatcher:
 
     # -- passing over and catching up --------------------------------------------------------------------------------
 
-    def _fall_behind(
-        self, topic: Topic, key: bytes | None, partition: int | None, lane: Lane | None, entry: Entry
-    ) -> None:
-        if lane is None:
-            self._fall_behind_without_lane(topic, partition, entry)
-        elif not lane.resumes:  # nothing is read again before the next start
+    def _fall_behind(self, topic: Topic, lane: Lane | None, entry: Entry, going: GoingBack | None) -> None:
+        if lane is not None and lane.halted is not None and not lane.resumes:  # not sent before the next start
             self._refuse(lane, entry)
-        elif not self.router.spreads_by_key:  # a partitioner of the user's may choose another lane the next time
-            self.behind.append(Behind(topic.name, None, entry))
-        elif key is None and partition is None:
-            self.behind.append(Behind.of_no_lane(topic.name, entry))
-        else:
-            self.behind.append(Behind.of_lane(lane, topic.partitions, entry))
+            return
+        if lane is None:
+            self._tell_of_no_lane(topic, entry[3][PARTITION])
+        for gap in self._gaps_from(topic, lane, entry, going):
+            self._drain.add(gap)
+            self.router.forget_covered(gap)
+        if lane is None:
+            self.fell_behind.set()
 
-    def _fall_behind_without_lane(self, topic: Topic, partition: int | None, entry: Entry) -> None:
-        self.behind.append(Behind(topic.name, partition if topic.count else None, entry))
-        self.fell_behind.set()
+    def _gaps_from(self, topic: Topic, lane: Lane | None, entry: Entry, going: GoingBack | None) -> list[Behind]:
+        """What waits from this record on.
+
+        What a second reader cannot take stays in the gaps that it was in, from here on: another gap could cover what
+        the first reader has dispatched meanwhile. Only in the gap of a whole topic there is nothing of that kind.
+        """
+        record = entry[3]
+        if going is not None:
+            gaps = going.gaps.covering(record[TOPIC], record[KEY], record[PARTITION], order_of(entry))
+            if not any(gap.whole for gap in gaps):
+                return [gap.again(entry) for gap in gaps]
+        return [self._gap(topic, lane, entry)]
+
+    def _gap(self, topic: Topic, lane: Lane | None, entry: Entry) -> Behind:
+        key, partition = entry[3][KEY], entry[3][PARTITION]
+        if lane is None:
+            return Behind(topic.name, partition if topic.count else None, entry)
+        if not self.router.spreads_by_key:  # a partitioner of the user's may choose another lane the next time
+            return Behind(topic.name, partition, entry)
+        if key is None and partition is None:
+            return Behind.of_no_lane(topic.name, entry)
+        return Behind.of_lane(lane, topic.partitions, entry)
+
+    def _tell_of_no_lane(self, topic: Topic, partition: int | None) -> None:
         if topic.count and partition is None:
             return  # the partitioner failed: the router has said so
         if topic.count:
@@ -381,103 +434,115 @@ class Dispatcher:
         else:
             log.info("topic is not known yet: its records wait in the ring topic=%s", topic.name)
 
-    def _passes_over(self, name: str, key: bytes | None, partition: int | None, catching: "tuple[Behind, ...]") -> bool:
-        """Records behind a gap wait for it; the catching reader takes only those that it came for."""
-        covering = [behind for behind in self.behind if behind.covers(name, key, partition)]
-        if not catching:
-            return bool(covering)
-        return not covering or any(behind not in catching for behind in covering)
+    def _passes_over(self, entry: Entry, going: GoingBack | None) -> bool:
+        """Records behind a gap wait for it; a second reader takes only those that it came for."""
+        record = entry[3]
+        gaps = self._gaps.covering(record[TOPIC], record[KEY], record[PARTITION], order_of(entry))
+        if going is None:
+            return bool(gaps)
+        return not gaps or any(gap not in going.gaps for gap in gaps)
 
     def start_catching_up(self) -> None:
-        """Read again what was passed over and can be delivered by now; one such reading at a time."""
-        if self._catch_up is not None:
-            return
-        ready = [behind for behind in self.behind if self._can_take(behind)]
-        if not ready:
-            return
-        first = min(ready, key=lambda behind: behind.at)
-        slot, place, sequence, _ = first.entry
-        self._catch_up = (self.reader.behind(slot, place, sequence), ready)
-        log.info("catching up topics=%s", sorted({behind.topic for behind in ready}))
+        """Read again what was passed over and can be delivered by now."""
+        self._drain.start()
         self.wake()
 
-    def _can_take(self, behind: Behind) -> bool:
-        if behind.lane is not None:
-            return behind.lane.halted is None
-        topic = self.router.topic(behind.topic)
-        if behind.partition is not None:
-            return behind.partition in topic.partitions
-        _, key, _, partition, *_ = behind.entry[3]
-        lane = self.router.lane(topic, key, partition)
+    def _can_take(self, gap: Behind) -> bool:
+        topic = self.router.topic(gap.topic)
+        if gap.lane is not None:
+            return _answers(gap.lane)
+        if gap.partition is not None:
+            lane = topic.lanes.get(gap.partition)
+            return gap.partition in topic.partitions and (lane is None or _answers(lane))
+        _, key, _, partition, *_ = gap.entry[3]
+        place = self._judge.place(gap.entry) if key is None and partition is None else None
+        found_in = topic.lanes.get(place.partition) if place is not None else None
+        lane = found_in or self.router.lane(topic, key, partition)
         if lane is not None:
-            return not lane.resumes
+            return _answers(lane)
         return topic.count > 0 and partition is not None  # it waits for that partition alone from now on
 
-    def _at(self) -> tuple[int, int]:
-        """Order of the next record that the primary reader dispatches."""
+    def _at(self) -> Order:
+        """Order of the next record that the first reader dispatches."""
         if self._held is not None:
             return order_of(self._held.entry(0))
         return self.reader.at
 
-    def _catch_up_step(self) -> bool:
-        """One step of the second reader, up to where the first one stands and no further; False without room."""
-        if self._catch_up is None:
-            return False
-        reader, catching = self._catch_up
-        held, self._catch_held = self._catch_held, None
-        if held is None:
-            if reader.at >= self._at():
-                self._caught_up()
-                return True
-            run = reader.look(STEP)
-            if run is None:
-                if not reader.moved:
-                    self._caught_up()
-                return True
-            held = self._of_these(run, catching)
-            if held is None:
-                return True
-        done = self._dispatch_any(held, tuple(catching))
-        self._catch_held = held.behind(done)
-        return done > 0
+    @property
+    def has_gaps(self) -> bool:
+        """Records were passed over, and are still behind."""
+        return bool(self._gaps)
 
-    def _of_these(self, run: Run, catching: list[Behind]) -> Run | None:
-        """What of ``run`` the second reader came for; it stands where the first one does, if that comes in between."""
-        until, mine = self._at(), []
-        for number in range(len(run)):
-            entry = run.entry(number)
-            if order_of(entry) >= until:
-                slot, place, sequence, _ = entry
-                self._stop_catching_up()
-                self._catch_up = (self.reader.behind(slot, place, sequence), catching)
-                break
-            if self._not_before(entry, catching):
-                mine.append(number)
-        return run.pick(mine)
+    def close(self) -> None:
+        """Nothing more is read."""
+        self._closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._drain.close()
+        self.reader.close()
 
-    @staticmethod
-    def _not_before(entry: Entry, catching: list[Behind]) -> bool:
-        """Records of a topic from before it fell behind were dispatched then."""
-        record = entry[3]
-        if type(record) is not tuple:
-            return False
-        return any(
-            behind.at <= order_of(entry) and behind.covers(record[TOPIC], record[KEY], record[PARTITION])
-            for behind in catching
-        )
+    # -- stalled lanes -----------------------------------------------------------------------------------------------
 
-    def _caught_up(self) -> None:
-        if self._catch_up is None:
+    @property
+    def lanes_stalled(self) -> int:
+        """Lanes that do not get through, and whose records are passed over."""
+        return len(self._stalled)
+
+    def failed(self, lane: Lane, began: float | None) -> None:
+        """An attempt to send a batch failed; ``began``: when it did, None if it was not the lane's fault."""
+        if began is None:
+            self._stalls.unknown(lane)
             return
-        _, catching = self._catch_up
-        self._stop_catching_up()
-        self.behind = [behind for behind in self.behind if behind not in catching]
-        self.start_catching_up()
+        self._stalls.failed(lane, began)
+        if self._held is not None or self._drain.no_room:
+            self.wake()
 
-    def _stop_catching_up(self) -> None:
-        if self._catch_up is not None:
-            self._catch_up[0].close()
-        self._catch_up = None
+    def _pass_over_stalled(self) -> bool:
+        """Go on without the lanes that do not get through; False where there are none."""
+        chosen = self._stalls.choose(time.monotonic(), full=self.full)
+        for lane in chosen:
+            lane.stalled = True
+            self._stalled[lane] = lane.closed_bytes
+            self._stalled_bytes += lane.closed_bytes
+            self.router.forget(lane)
+        if chosen:
+            log.warning(
+                "lanes do not get through: their records wait in the ring, and the others go on "
+                "topic=%s partition=%d lanes=%d lanes_stalled=%d",
+                chosen[0].topic,
+                chosen[0].partition,
+                len(chosen),
+                len(self._stalled),
+            )
+        return bool(chosen)
+
+    def _comes_back(self, lane: Lane, batch: LaneBatch, now: float) -> None:
+        """A stalled lane got through: it is gone back for, at once or, if it has stalled before, after a while."""
+        less = min(batch.bytes, self._stalled[lane])
+        self._stalled[lane] -= less
+        self._stalled_bytes -= less
+        if lane not in self._timers and not self._closed:
+            rest = self._stalls.rest(lane, now)
+            self._timers[lane] = asyncio.get_running_loop().call_later(rest, self._rested, lane)
+
+    def _rested(self, lane: Lane) -> None:
+        del self._timers[lane]
+        if lane.stalled and not lane.failing:
+            self.end_stall(lane)
+
+    def end_stall(self, lane: Lane) -> None:
+        """It takes records again, those that were passed over first; or it is halted, and they are refused."""
+        if not lane.stalled:
+            return
+        lane.stalled = False
+        self._stalled_bytes -= self._stalled.pop(lane)
+        self._stalls.returned(lane, time.monotonic())
+        if None not in self._timers and not self._closed:
+            self._timers[None] = asyncio.get_running_loop().call_later(GATHER, self._gathered)
+
+    def _gathered(self) -> None:
+        del self._timers[None]
+        self.start_catching_up()
 
     # -- flush -------------------------------------------------------------------------------------------------------
 
@@ -494,4 +559,14 @@ class Dispatcher:
     @property
     def waiting_from(self) -> tuple[int, int]:
         """Order of the oldest record that is in no lane yet."""
-        return min([self._at(), *(behind.at for behind in self.behind)])
+        oldest = self._gaps.oldest
+        return self._at() if oldest is None else min(self._at(), oldest.at)
+
+    def is_behind(self, lane: Lane) -> bool:
+        """Records of the lane were passed over, and are still behind."""
+        return bool(self._gaps.of(lane))
+
+
+def _answers(lane: Lane) -> bool:
+    """What is behind is sent; or it is refused, because the lane is halted for good."""
+    return not lane.stalled and not lane.resumes

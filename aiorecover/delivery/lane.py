@@ -34,6 +34,7 @@ class Lane:
         "closed",
         "delivering",
         "due",
+        "failing",
         "halted",
         "held",
         "identity",
@@ -45,6 +46,7 @@ class Lane:
         "resumes",
         "sequence",
         "settled",
+        "stalled",
         "topic",
         "unwritten",
     )
@@ -65,6 +67,8 @@ class Lane:
         self.due = False  # the open batch has lingered enough
         self.halted: str | None = None  # why it stands: a permanent error, or no room for a dead letter
         self.resumes = False  # it was halted for want of room, and goes on by itself
+        self.failing = False  # what it has in flight does not get through, so far
+        self.stalled = False  # nor has it for so long that its records are passed over
         self.delivering = False  # a task is at work on it
         self.closed = 0  # records in batches that were closed
         self.settled = 0  # records acknowledged
@@ -78,6 +82,11 @@ class Lane:
     def blocked(self) -> bool:
         """No further batch may be begun."""
         return len(self.ready) >= MAX_READY
+
+    @property
+    def passed_over(self) -> bool:
+        """It takes no records: it is stalled, or halted."""
+        return self.stalled or self.halted is not None
 
     @property
     def closed_bytes(self) -> int:

@@ -11,12 +11,11 @@ from collections.abc import Callable
 
 from aiokafka.errors import KafkaError
 
+from aiorecover.delivery.behind import KEY_CACHE, Behind
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.partitioner import partition_for
 
 log = logging.getLogger("aiorecover.delivery")
-
-KEY_CACHE = 16_384  # keys per topic whose lane is remembered; pure-Python murmur2 costs 1-6 us a key, a look-up 30 ns
 
 Partitioner = Callable[[bytes | None, list[int], list[int]], int]
 
@@ -24,7 +23,7 @@ Partitioner = Callable[[bytes | None, list[int], list[int]], int]
 class Topic:
     """What the dispatcher knows of a topic. ``count`` is 0 while its partitions are unknown."""
 
-    __slots__ = ("by_key", "count", "lanes", "name", "partitions", "sticky", "unplaced")
+    __slots__ = ("by_key", "chosen", "count", "lanes", "name", "partitions", "sticky", "unplaced")
 
     def __init__(self, name: str) -> None:
         """Start unknown."""
@@ -32,7 +31,8 @@ class Topic:
         self.count = 0
         self.partitions: list[int] = []
         self.lanes: dict[int, Lane] = {}
-        self.by_key: dict[bytes | None, Lane] = {}  # None: where records without a key go at the moment
+        self.by_key: dict[bytes | None, Lane] = {}  # that take what comes; None: records without a key, at the moment
+        self.chosen: dict[bytes, Lane] = {}
         self.sticky: Lane | None = None
         self.unplaced = False  # the user's partitioner failed, and nothing has been placed since
 
@@ -91,22 +91,22 @@ class Router:
                 return lane
             return self._lane_of(topic, partition) if partition in topic.partitions else None
         if key is None:
-            lane = self._sticky(topic)
-            if lane is not None and lane.halted is None:
-                self._remember(topic, None, lane)
-            return lane
-        lane = topic.by_key.get(key)
+            return self._sticky(topic)
+        lane = topic.chosen.get(key)
         if lane is None:
             chosen = self._choose(topic, key)
             if chosen is None:
                 return None
             lane = self._lane_of(topic, chosen)
-            if lane.halted is None:
-                self._remember(topic, key, lane)
+            if not lane.passed_over:
+                if len(topic.chosen) >= KEY_CACHE:
+                    topic.chosen.clear()
+                topic.chosen[key] = lane
         return lane
 
     @staticmethod
-    def _remember(topic: Topic, key: bytes | None, lane: Lane) -> None:
+    def remember(topic: Topic, key: bytes | None, lane: Lane) -> None:
+        """Records with this key go to ``lane`` without a further question: none of them is behind."""
         if len(topic.by_key) >= KEY_CACHE:
             topic.by_key.clear()
         topic.by_key[key] = lane
@@ -114,14 +114,22 @@ class Router:
     def _sticky(self, topic: Topic) -> Lane | None:
         """One partition for a run of records without a key: until its batch is full, as Kafka's own clients do."""
         lane = topic.sticky
-        if lane is None or lane.halted is not None or lane.blocked:
+        if lane is None or not _takes(lane):
             lane = topic.sticky = self._next_sticky(topic)
         return lane
 
     def forget(self, lane: Lane) -> None:
-        """The lane is halted: its records are looked at one by one."""
+        """The lane takes nothing: its records are looked at one by one."""
         topic = self.topics[lane.topic]
         topic.by_key = {key: kept for key, kept in topic.by_key.items() if kept is not lane}
+        topic.chosen = {key: kept for key, kept in topic.chosen.items() if kept is not lane}
+
+    def forget_covered(self, gap: Behind) -> None:
+        """So are those that are behind."""
+        if gap.lane is not None:
+            self.forget(gap.lane)
+        elif gap.topic in self.topics:
+            self.topics[gap.topic].by_key.clear()
 
     def rotate(self, lane: Lane) -> None:
         """A lane's batch is closed: records without a key go on to the next partition."""
@@ -138,7 +146,8 @@ class Router:
         start = topic.sticky.partition if topic.sticky is not None else -1
         order = [p for p in available if p > start] + [p for p in available if p <= start]
         healthy = [p for p in order if p not in topic.lanes or _takes(topic.lanes[p])]
-        return self._lane_of(topic, (healthy or order)[0])
+        open_ones = healthy or [p for p in order if not topic.lanes[p].passed_over]
+        return self._lane_of(topic, (open_ones or order)[0])
 
     def _choose(self, topic: Topic, key: bytes | None) -> int | None:
         """The partition for a key; None when the user's partitioner fails, or answers with anything but an int."""
@@ -172,8 +181,9 @@ class Router:
         topic.partitions = sorted(known)
         topic.count = len(known)
         topic.by_key.clear()  # keys are spread over more partitions from now on
+        topic.chosen.clear()
         return True
 
 
 def _takes(lane: Lane) -> bool:
-    return lane.halted is None and not lane.blocked
+    return not (lane.passed_over or lane.blocked)

@@ -37,10 +37,20 @@ LOUD_ATTEMPTS = frozenset({10, 100, 1_000, 10_000, 100_000})  # a batch that fai
 class Sessions:
     """Sends each lane's batches through the session that it belongs to, again and again where that helps."""
 
-    def __init__(self, config: Config, on_metadata: Callable[[], None]) -> None:
-        """Do nothing yet; ``on_metadata`` is called when topics may have changed."""
+    def __init__(
+        self,
+        config: Config,
+        on_metadata: Callable[[], None],
+        on_failed: Callable[[Lane, float | None], None] = lambda *_: None,
+    ) -> None:
+        """Do nothing yet; ``on_metadata`` is called when topics may have changed.
+
+        ``on_failed`` is told of each attempt that failed and when it began (`time.monotonic`); None for the time: the
+        session was lost, or the records are at fault, and nothing is known of the lane.
+        """
         self.healthy = Session(config, on_metadata)
         self._config = config
+        self._on_failed = on_failed
         self._second: Session | None = None
         self._suspicions: dict[Lane, Suspicion] = {}
         self._moved: dict[Lane, None] = {}  # suspects whose batches go through the second session
@@ -93,6 +103,7 @@ class Sessions:
             try:
                 metadata = await session.send(batch, lane.topic, lane.partition)
             except KafkaError as error:
+                self._on_failed(lane, began if _is_of_the_lane(error) else None)
                 if not _is_repeated(batch, error):
                     raise
                 self._failed(lane, error)
@@ -211,6 +222,11 @@ def tell_stuck(lane: Lane, batch: LaneBatch, error: BaseException) -> None:
             batch.attempts,
             error,
         )
+
+
+def _is_of_the_lane(error: KafkaError) -> bool:
+    """Whether the lane itself does not get through, or may not."""
+    return not isinstance(error, SessionLostError) and outcome_of(error).verdict is Verdict.RETRIABLE
 
 
 def _is_repeated(batch: LaneBatch, error: KafkaError) -> bool:

@@ -230,6 +230,11 @@ class Life:
         while self._producer.statistics().in_flight == 0:  # noqa: ASYNC110 - looked at from outside
             await asyncio.sleep(_LOOK_EVERY_S)
 
+    async def _wait_stalled(self, lanes: int) -> None:
+        """Until so many lanes are passed over."""
+        while self._producer.statistics().lanes_stalled != lanes:  # noqa: ASYNC110 - looked at from outside
+            await asyncio.sleep(_LOOK_EVERY_S)
+
     async def _wait_used_below(self, limit: int, seconds: float) -> None:
         """Until so much of the ring was recycled, or for so long."""
         give_up_at = time.monotonic() + seconds

@@ -13,6 +13,8 @@ from aiokafka.conn import AIOKafkaConnection
 from aiokafka.producer.sender import SendProduceReqHandler
 from aiokafka.protocol.produce import ProduceRequest
 
+from aiorecover.delivery.dispatcher import Dispatcher
+from aiorecover.delivery.drain import Drain, GoingBack
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.sender import Sender
 from aiorecover.delivery.session import Session
@@ -20,7 +22,7 @@ from aiorecover.wal.checkpoint import CheckpointFile
 from aiorecover.wal.lanes import Lanes
 from aiorecover.wal.ring import Ring
 
-__all__ = ["POINTS", "arm"]
+__all__ = ["POINTS", "STALLED_POINTS", "arm"]
 
 
 class Fuse:
@@ -145,6 +147,19 @@ def before_the_checkpoint_is_flushed(fuse: Fuse) -> None:
     CheckpointFile.write = dying  # type: ignore[method-assign]
 
 
+def when_a_lane_is_passed_over(fuse: Fuse) -> None:
+    """It is known to be stalled, and none of its records is behind yet."""
+    pass_over = Dispatcher._pass_over_stalled
+
+    def dying(self: Dispatcher) -> bool:
+        chosen = pass_over(self)
+        if chosen:
+            fuse.burn()
+        return chosen
+
+    Dispatcher._pass_over_stalled = dying  # type: ignore[method-assign]
+
+
 POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
     "before the identity": before(Lane, "identify"),
     "before the journal": before(Lanes, "store"),
@@ -164,6 +179,15 @@ POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
 }
 
 
+STALLED_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
+    "when a lane is passed over": when_a_lane_is_passed_over,
+    "when a lane is gone back for": before(GoingBack, "__init__"),
+    "in the middle of catching up": before(Drain, "_turn"),
+    "when a lane is caught up": after(Drain, "_arrived"),
+}
+"""Reached only where a lane is stalled."""
+
+
 def arm(point: str, times: int) -> None:
     """Die in this process when `point` is reached for the `times`-th time."""
-    POINTS[point](Fuse(times))
+    (POINTS | STALLED_POINTS)[point](Fuse(times))

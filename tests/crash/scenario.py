@@ -23,22 +23,31 @@ _FINISH_WITHIN_S = 120
 class Scenario:
     """Lives on one directory that publish equal records, in turn into each lane of one topic.
 
-    ``servers``: what the lives connect to, unless they say so themselves; ``prefix``: see `Child`.
+    ``servers``: what the lives connect to, unless they say so themselves; ``prefix``: see `Child`;
+    ``topic``: one that exists.
     """
 
     def __init__(
-        self, cluster: Cluster, directory: Path, *, lanes: int = 1, servers: str = "", prefix: Sequence[str] = ()
+        self,
+        cluster: Cluster,
+        directory: Path,
+        *,
+        lanes: int = 1,
+        servers: str = "",
+        prefix: Sequence[str] = (),
+        topic: str = "",
     ) -> None:
         self.cluster = cluster
         self.ledger = Ledger()
-        self.topic = f"scenario-{os.urandom(4).hex()}"
+        self.topic = topic or f"scenario-{os.urandom(4).hex()}"
         self.wal_dir = directory / "wal"
         self._log = directory / "children.log"
         self._lanes = lanes
         self._servers = servers or cluster.bootstrap_servers
         self._prefix = prefix
         self._lives = 0
-        cluster.create_topic(self.topic, lanes)
+        if not topic:
+            cluster.create_topic(self.topic, lanes)
 
     def life(
         self,

@@ -1,12 +1,13 @@
 """What covers a record that was passed over: nothing may change that until it is caught up."""
 
+from types import SimpleNamespace
 from typing import Any
 
 from aiorecover.delivery.behind import Behind
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.partitioner import partition_for
 
-ENTRY: Any = (None, 0, 1, ())
+ENTRY: Any = (SimpleNamespace(header=SimpleNamespace(ordinal=1)), 0, 1, ())
 
 
 def test_a_topic_that_is_not_known_is_covered_whole_and_no_other() -> None:

@@ -206,7 +206,7 @@ async def test_nothing_is_passed_over_before_kafka_has_answered_once(
         await asyncio.sleep(0.1)
         assert producer._opened is not None
         assert producer._opened.delivery.session._topics == {"a"}
-        assert producer._opened.delivery.dispatcher.behind == []
+        assert not producer._opened.delivery.dispatcher.has_gaps
         assert kafka_stand_in.sent == []
         connect(producer)
         await producer.flush(timeout_ms=20_000)
@@ -244,7 +244,7 @@ async def test_the_first_answer_wakes_the_dispatcher_even_when_it_tells_of_no_to
         connect(producer)
         assert producer._opened is not None
         dispatcher = producer._opened.delivery.dispatcher
-        await until(lambda: bool(dispatcher.behind))
+        await until(lambda: dispatcher.has_gaps)
         kafka_stand_in.topics["a"] = {0}
         await receipt.delivered(timeout_ms=20_000)
 

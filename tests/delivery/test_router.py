@@ -246,6 +246,9 @@ def test_a_halted_lane_is_forgotten_by_every_key_and_by_no_other_lane_s() -> Non
     router = Metadata(t=3).router()
     keys = [b"%d" % number for number in range(60)]
     before = {key: router.lane(router.topic("t"), key, None) for key in keys}
+    for key, lane in before.items():
+        assert lane is not None
+        router.remember(router.topic("t"), key, lane)
     halted = before[b"0"]
     assert halted is not None
     halted.halted = "refused"

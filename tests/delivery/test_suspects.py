@@ -7,6 +7,7 @@ import pytest
 from aiorecover import record as rec
 from aiorecover.delivery import dispatcher as dispatcher_module
 from aiorecover.delivery.dispatcher import Dispatcher
+from aiorecover.delivery.in_kafka import InKafka, content_of
 from aiorecover.delivery.router import Router
 from aiorecover.wal.reading import Reader
 from tests.wal.rig import Opened, found
@@ -27,6 +28,7 @@ class After:
         self.opened = Opened(disk)
         self.known: dict[str, set[int]] = {"x": {0}}
         self.router = Router(self._partitions, self._partitions, lambda _: None, None)
+        self.in_kafka = InKafka(self.opened.directory.producer_id, self.opened.ring.epoch)
         self.dispatcher = Dispatcher(
             Reader(self.opened.ring, rec.decode, suspects=True),
             self.router,
@@ -38,6 +40,7 @@ class After:
             refuse=lambda *_: None,
             undecodable=lambda *_: False,
             on_idle=lambda: None,
+            in_kafka=self.in_kafka,
         )
 
     def _partitions(self, topic: str) -> frozenset[int]:
@@ -93,3 +96,33 @@ async def test_what_is_held_for_want_of_room_is_judged_when_its_topic_is_known()
     await asyncio.sleep(0)
     assert (after.dispatched("x"), after.dispatched("t")) == (1, 0)
     assert after.opened.ring.pending() == 1
+
+
+async def test_what_was_found_in_a_stalled_partition_waits_for_it_and_holds_up_nobody() -> None:
+    """It is told of and settled in its lane; sent again, elsewhere, it would be a repeat."""
+    opened = Opened()
+    opened.append(encoded("x", None, b"found"), encoded("x", b"k", b"waits"))
+    opened.directory.sync()
+    after = After(opened)
+    after.known["x"] = {0, 1}
+    name = f"{opened.directory.producer_id}/{opened.ring.epoch}/1".encode()
+    after.in_kafka.note(("x", 1), 7, name, content_of(None, b"found"))
+    after.in_kafka.read_up()
+    for partition in (0, 1):  # whichever the key leads to, nothing more is asked of it than room
+        after.router.resumed("x", partition)
+    stalled = after.router.topics["x"].lanes[1]
+    stalled.stalled = True
+    after.go_on()
+    assert len(after.dispatcher._gaps) >= 1
+    assert stalled.open is None
+    assert after.dispatcher._held is None
+    after.dispatcher.start_catching_up()
+    after.go_on()
+    assert len(after.dispatcher._gaps) >= 1
+    stalled.stalled = False
+    after.dispatcher.start_catching_up()
+    after.go_on()
+    assert len(after.dispatcher._gaps) == 0
+    lanes = [lane.open for lane in after.router.topics["x"].lanes.values() if lane.open is not None]
+    assert [batch.count for batch in lanes if batch.found_at == 7] == [1]
+    assert sum(batch.count for batch in lanes) == 2

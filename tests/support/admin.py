@@ -8,7 +8,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.metadata import MetadataRequest
 
-__all__ = ["View", "ask_every_node", "create_topic", "run", "until"]
+__all__ = ["View", "ask_every_node", "create_placed_topic", "create_topic", "run", "until"]
 
 T = TypeVar("T")
 
@@ -113,13 +113,21 @@ async def create_topic(
     bootstrap_servers: str, name: str, partitions: int, replication: int, config: Mapping[str, str]
 ) -> None:
     """Ask the controller for the topic; its refusal is raised as aiokafka's error of that code."""
+    await _create(bootstrap_servers, NewTopic(name, partitions, replication, topic_configs=dict(config)))
+
+
+async def create_placed_topic(bootstrap_servers: str, name: str, replicas: Mapping[int, Sequence[int]]) -> None:
+    """As `create_topic`; ``replicas``: the nodes, by their ids, on which each partition is to stand."""
+    await _create(bootstrap_servers, NewTopic(name, -1, -1, replica_assignments={**replicas}))
+
+
+async def _create(bootstrap_servers: str, topic: NewTopic) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
     try:
         await admin.start()
-        answer = await admin.create_topics([NewTopic(name, partitions, replication, topic_configs=dict(config))])
+        answer = await admin.create_topics([topic])
     finally:
         await admin.close()
     for refusal in answer.to_object()["topic_errors"]:
         if refusal["error_code"]:
-            why = f"topic not created, {refusal['error_message']}: {name=} {partitions=} {replication=}"
-            raise for_code(refusal["error_code"])(why)
+            raise for_code(refusal["error_code"])(f"topic not created, {refusal['error_message']}: {vars(topic)}")

@@ -1,0 +1,167 @@
+"""Second readers: they go back for what was passed over, up to where the first reader stands.
+
+A reader goes back for all that can be delivered by then, one pass over the ring for all of it. What can be delivered
+later, and stands further back, gets a reader of its own, so that a lane whose outage was long does not keep one waiting
+whose outage was short. They take turns.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from operator import attrgetter
+
+from aiorecover.delivery.behind import Behind, Order
+from aiorecover.delivery.gaps import Gaps
+from aiorecover.delivery.lane import Lane
+from aiorecover.record import KEY, PARTITION, TOPIC
+from aiorecover.wal.reading import Reader
+from aiorecover.wal.run import Run
+
+log = logging.getLogger("aiorecover.delivery")
+
+STEP = 512  # records of a turn, as of the first reader
+TURNS = 2  # for each of the first reader's: else what is behind would stay so while as much is published as goes
+MOST = 4  # readers at a time, each with a window of the file in memory; what is ready then waits for one to arrive
+
+
+class GoingBack:
+    """One reader, and what it came for."""
+
+    __slots__ = ("gaps", "held", "reader")
+
+    def __init__(self, first: Reader, gaps: Gaps, oldest: Behind) -> None:
+        """Stand at the first record of the ``oldest`` of ``gaps``."""
+        slot, place, sequence, _ = oldest.entry
+        self.gaps = gaps
+        self.reader = first.behind(slot, place, sequence)
+        self.held: Run | None = None  # what it found no room for
+
+    def take(self, run: Run, until: Order) -> Run | None:
+        """What of ``run`` it came for, and stands before ``until``; the reader stands there if that comes in between.
+
+        Records from before something fell behind were dispatched then.
+        """
+        ordinal, mine = run.slot.header.ordinal, []
+        for number, (sequence, record) in enumerate(zip(run.sequences, run.records, strict=True)):
+            at = ordinal, sequence
+            if at >= until:
+                ahead = self.reader.behind(run.slot, run.places[number], sequence)
+                self.reader.close()
+                self.reader = ahead
+                break
+            if type(record) is tuple and self.gaps.covering(record[TOPIC], record[KEY], record[PARTITION], at):
+                mine.append(number)
+        return run.pick(mine)
+
+    def lane(self, topic: str, key: bytes | None, partition: int | None, at: Order) -> Lane | None:
+        """The lane in which a record is behind; of several, as its topic grew, the one in which it is longest."""
+        gaps = [gap for gap in self.gaps.covering(topic, key, partition, at) if gap.lane is not None]
+        return min(gaps, key=attrgetter("at")).lane if gaps else None
+
+    def close(self) -> None:
+        """Stand nowhere."""
+        self.reader.close()
+
+
+class Drain:
+    """Everything that is behind, and the readers that go back for it."""
+
+    def __init__(
+        self,
+        first: Reader,
+        *,
+        at: Callable[[], Order],
+        can_take: Callable[[Behind], bool],
+        dispatch: Callable[[Run, GoingBack], int],
+    ) -> None:
+        """``at``: of the next record that the ``first`` reader dispatches; ``can_take``: whether to go back for it."""
+        self._first = first
+        self._at = at
+        self._can_take = can_take
+        self._dispatch = dispatch
+        self._under_way: deque[GoingBack] = deque()
+        self.gaps = Gaps()
+        self.no_room = False  # one of them found none at its last turn
+
+    def __bool__(self) -> bool:
+        """Whether anybody is under way."""
+        return bool(self._under_way)
+
+    def add(self, gap: Behind) -> None:
+        """Remember a gap; the reader that came for the one of its name, up to here, leaves it to another."""
+        old = self.gaps.add(gap)
+        if old is not None:
+            for going in self._under_way:
+                going.gaps.remove(old)
+
+    def start(self) -> None:
+        """Go back for all that can be delivered by now, and nobody goes back for yet."""
+        new = Gaps()
+        for gap in self.gaps:
+            if any(gap in going.gaps for going in self._under_way) or not self._can_take(gap):
+                continue
+            going = self._passing_by(gap)
+            if going is not None:
+                going.gaps.add(gap)
+            elif len(self._under_way) < MOST and all(going.gaps.apart_from(gap) for going in self._under_way):
+                new.add(gap)
+        oldest = new.oldest
+        if oldest is not None:
+            self._under_way.append(GoingBack(self._first, new, oldest))
+            log.info("catching up topics=%s", sorted({gap.topic for gap in new}))
+
+    def _passing_by(self, gap: Behind) -> GoingBack | None:
+        """Who is under way and has not come to its first record yet."""
+        for going in self._under_way:
+            others = (other for other in self._under_way if other is not going)
+            if gap.at >= going.reader.at and all(other.gaps.apart_from(gap) for other in others):
+                return going
+        return None
+
+    def step(self) -> bool:
+        """Some turns of who is under way; False when nobody came any further."""
+        moved, self.no_room = False, False
+        for _ in range(TURNS if self._under_way else 0):
+            if not self._under_way:
+                break
+            going = self._under_way[0]
+            self._under_way.rotate(-1)
+            if self._turn(going):
+                moved = True
+            else:
+                self.no_room = True
+        return moved
+
+    def _turn(self, going: GoingBack) -> bool:
+        """Up to where the first reader stands and no further; False without room."""
+        held, going.held = going.held, None
+        if held is None:
+            if going.reader.at >= self._at():
+                self._arrived(going)
+                return True
+            run = going.reader.look(STEP)
+            if run is None:
+                if not going.reader.moved:
+                    self._arrived(going)
+                return True
+            held = going.take(run, self._at())
+            if held is None:
+                return True
+        done = self._dispatch(held, going)
+        going.held = held.behind(done)
+        if not going.gaps:  # all of it fell behind again
+            self._arrived(going)
+            return True
+        return done > 0
+
+    def _arrived(self, going: GoingBack) -> None:
+        going.close()
+        self._under_way.remove(going)
+        for gap in going.gaps:
+            self.gaps.remove(gap)
+        self.start()
+
+    def close(self) -> None:
+        """Everybody stands nowhere."""
+        while self._under_way:
+            self._under_way.pop().close()

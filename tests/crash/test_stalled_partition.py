@@ -1,0 +1,138 @@
+"""One partition of twelve without a leader: the others flow, and once it is healed nothing is missing or out of order.
+
+Each partition stands on one node alone, and only one on the node that is killed.
+"""
+
+import asyncio
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiorecover.delivery.partitioner import partition_for
+from tests.crash.crash_points import STALLED_POINTS
+from tests.crash.lives import Child
+from tests.crash.scenario import FLUSH, Scenario, Step
+from tests.crash.test_outages import BLOCKED_S, DELIVERED_WITHIN_MS, Publisher, assert_exactly_once, judged, started
+from tests.support import admin
+from tests.support.broker import Cluster, KafkaCluster
+from tests.support.eventually import until
+from tests.support.node import Node
+
+pytestmark = pytest.mark.timeout(240)
+
+PARTITIONS = 12
+STUCK = 3
+OPTIONS: dict[str, Any] = {
+    "max_batch_size": 16 * 1024,
+    "slot_bytes": 1 << 18,
+}  # what a lane may have is soon full: some 300 records
+BEGIN: list[Step] = [("publish", {"count": 2_000}), FLUSH, ("wait", {})]
+DIES_WITHIN_S = 60.0  # it takes seconds
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[KafkaCluster]:
+    """Three nodes of our own: one of them dies here."""
+    with KafkaCluster(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def _revived(mortal: KafkaCluster) -> Iterator[None]:
+    yield
+    mortal.heal()
+
+
+@pytest.fixture
+def placed(mortal: KafkaCluster) -> str:
+    """The topic."""
+    name = f"placed-{os.urandom(4).hex()}"
+    healthy = itertools.cycle(node.node_id for node in mortal.nodes[:2])
+    replicas = {number: [next(healthy)] for number in range(PARTITIONS)}
+    replicas[STUCK] = [stuck(mortal).node_id]
+    admin.run(admin.create_placed_topic(mortal.bootstrap_servers, name, replicas))
+    return name
+
+
+def stuck(cluster: Cluster) -> Node:
+    return cluster.nodes[2]
+
+
+def heal(cluster: Cluster) -> None:
+    stuck(cluster).start()
+    cluster.wait_ready()
+
+
+@pytest.mark.asyncio
+async def test_the_others_go_on_and_the_stalled_one_follows_in_order(
+    mortal: KafkaCluster, placed: str, tmp_path: Path
+) -> None:
+    async with started(mortal, tmp_path, **OPTIONS) as producer:
+        publisher = Publisher(producer, placed)
+        await publisher.publish(5_000, rate=5_000)
+        await producer.flush(DELIVERED_WITHIN_MS)
+        stuck(mortal).kill()
+        await publisher.publish(60_000, rate=5_000)
+        waiting = sum(
+            partition_for(accepted.key or b"", PARTITIONS) == STUCK for accepted in publisher.accepted[5_000:]
+        )
+        assert waiting > 1_000
+        await until(lambda: producer.statistics().pending == waiting, 60)
+        assert producer.statistics().lanes_stalled == 1
+        await asyncio.to_thread(heal, mortal)
+        await publisher.publish(10_000, rate=5_000)
+        await producer.flush(DELIVERED_WITHIN_MS)
+        assert producer.statistics().lanes_stalled == 0
+    assert publisher.slowest_s < BLOCKED_S
+    assert_exactly_once(await judged(mortal, placed, publisher), 75_000)
+
+
+def test_killed_twice_while_a_lane_is_stalled(mortal: KafkaCluster, placed: str, tmp_path: Path) -> None:
+    scenario = Scenario(mortal, tmp_path, lanes=PARTITIONS, topic=placed)
+    for life in range(2):
+        child = stalled(scenario, mortal, die=life == 0)
+        scenario.kill(child)
+    heal(mortal)
+    verdict = scenario.verdict()
+    assert verdict.ok, str(verdict)
+    assert (verdict.kills, verdict.resumed) == (2, 2)
+
+
+@pytest.mark.parametrize("point", STALLED_POINTS)
+def test_killed_around_a_stall_everything_arrives_once_and_in_order(
+    mortal: KafkaCluster, placed: str, tmp_path: Path, point: str
+) -> None:
+    scenario = Scenario(mortal, tmp_path, lanes=PARTITIONS, topic=placed)
+    times = 5 if point == "in the middle of catching up" else 1
+    if point == "when a lane is passed over":
+        child = scenario.life(*BEGIN, ("publish", {"rate": 5_000}), crash=(point, times), **OPTIONS)
+        child.wait_for("wait")
+        stuck(mortal).kill()
+        child.tell()
+    else:
+        child = stalled(scenario, mortal, ("publish", {"rate": 5_000}), crash=(point, times))
+        heal(mortal)
+        child.tell()
+    assert child.wait_dead(DIES_WITHIN_S), f"never reached: {point}"
+    scenario.ledger.take(child)
+    mortal.heal()
+    verdict = scenario.verdict()
+    print(verdict)
+    assert verdict.ok, str(verdict)
+    assert verdict.kills == 1
+
+
+def stalled(scenario: Scenario, cluster: KafkaCluster, *then: Step, die: bool = True, **task: Any) -> Child:
+    """A life in which a lane is stalled; its last step but ``then`` is to wait. Its node dies in it, or has before."""
+    steps = [*BEGIN, ("publish", {"count": 30_000, "rate": 6_000}), ("wait_stalled", {"lanes": 1}), ("wait", {})]
+    child = scenario.life(*(steps if die else steps[len(BEGIN) :]), *then, **OPTIONS, **task)
+    if die:
+        child.wait_for("wait")
+        stuck(cluster).kill()
+        child.tell()
+    child.wait_for("wait", times=2 if die else 1)
+    return child
