@@ -108,8 +108,8 @@ Stalled lanes
     topic waiting, as the next answer may be another one; records that name a partition wait for that alone. After a
     crash there is nothing to remember: all of it is unsettled, and stands in the ring in order.
 
-    Records without key and partition go to lanes with room. Where no lane of the topic takes any, they wait like the
-    others.
+    Records without key and partition go to lanes that get through. Those that were given to one that does not stay
+    there, since they are possibly persisted. Where no lane of the topic takes any, they wait like the others.
 
 After a power cut
     Settle words may be lost in any order. The dispatcher knows the lanes, so it applies the lane suffix rule of `wal`

@@ -493,6 +493,8 @@ class Dispatcher:
         if began is None:
             self._stalls.unknown(lane)
             return
+        if not lane.failing:
+            self.router.avoid(lane)
         self._stalls.failed(lane, began)
         if self._held is not None or self._drain.no_room:
             self.wake()

@@ -131,6 +131,12 @@ class Router:
         elif gap.topic in self.topics:
             self.topics[gap.topic].by_key.clear()
 
+    def avoid(self, lane: Lane) -> None:
+        """The lane does not get through at the moment: records without a key go elsewhere."""
+        topic = self.topics[lane.topic]
+        if topic.sticky is lane:
+            topic.by_key.pop(None, None)
+
     def rotate(self, lane: Lane) -> None:
         """A lane's batch is closed: records without a key go on to the next partition."""
         topic = self.topics[lane.topic]
@@ -186,4 +192,4 @@ class Router:
 
 
 def _takes(lane: Lane) -> bool:
-    return not (lane.passed_over or lane.blocked)
+    return not (lane.passed_over or lane.blocked or lane.failing)

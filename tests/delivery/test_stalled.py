@@ -271,6 +271,25 @@ async def test_what_waits_for_a_stalled_lane_is_delivered_by_the_next_process_in
     kafka_stand_in.assert_in_order_and_once(count)
 
 
+async def test_records_without_a_key_go_to_partitions_that_are_well(kafka_stand_in: Kafka, tmp_path: Path) -> None:
+    async with producer_of(tmp_path) as producer:
+        await publish_to_each(producer, 1)
+        await producer.flush(timeout_ms=20_000)
+        kafka_stand_in.stalled = {2, 5}
+        for _ in range(3_000):
+            await producer.publish("t", VALUE)
+        await until(lambda: all(lane_of(producer, number).failing for number in (2, 5)))
+        stuck = [lane_of(producer, number).added for number in (2, 5)]
+        for _ in range(3_000):
+            await producer.publish("t", VALUE)
+        await until(lambda: kafka_stand_in.taken == PARTITIONS + 6_000 - sum(stuck) + 2)
+        assert stuck == [lane_of(producer, number).added for number in (2, 5)]
+        assert not dispatcher_of(producer).has_gaps
+        kafka_stand_in.stalled.clear()
+        await producer.flush(timeout_ms=20_000)
+    kafka_stand_in.assert_in_order_and_once(PARTITIONS + 6_000)
+
+
 async def test_records_without_a_key_wait_where_no_partition_of_their_topic_takes_any(
     kafka_stand_in: Kafka, tmp_path: Path
 ) -> None:
