@@ -181,7 +181,7 @@ class Opened:
             callback_errors=delivery.reports.callback_errors,
             lanes=len(lanes),
             lanes_halted=len(delivery.halted),
-            lanes_stalled=delivery.dispatcher.lanes_stalled,
+            lanes_stalled=len(delivery.dispatcher.stalled),
             lanes_suspect=delivery.sessions.lanes_suspect,
         )
 

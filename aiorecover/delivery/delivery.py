@@ -74,6 +74,7 @@ class Delivery:
             undecodable=self._undecodable,
             on_idle=on_idle,
             in_kafka=in_kafka,
+            session=lambda: self.session.number,
         )
         self.refused = Refused(
             dead,
@@ -276,7 +277,7 @@ class Delivery:
 
     def _on_dead_ring_full(self, lane: Lane) -> None:
         """The lane keeps its batches, which do not count for the others meanwhile; what comes is passed over."""
-        self.dispatcher.end_stall(lane)
+        self.dispatcher.stalled.end(lane)
         self.dispatcher.closed_bytes -= lane.closed_bytes
         self.router.forget(lane)
         self.dispatcher.wake()
@@ -288,7 +289,7 @@ class Delivery:
         self._notify()
 
     def _on_halted(self, lane: Lane) -> None:
-        self.dispatcher.end_stall(lane)
+        self.dispatcher.stalled.end(lane)
         self.dispatcher.closed_bytes -= lane.closed_bytes
         lane.ready.clear()
         self.dispatcher.drop_open(lane)

@@ -7,21 +7,20 @@ second readers come back for them (`drain`).
 
 import asyncio
 import logging
-import random
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from typing import Any
 
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.behind import Behind, Order, order_of
-from aiorecover.delivery.drain import STEP, Drain, GoingBack
+from aiorecover.delivery.behind import Order, order_of
+from aiorecover.delivery.drain import STEP, GoingBack
 from aiorecover.delivery.in_kafka import InKafka, Place
 from aiorecover.delivery.judge import Judge, Verdict, words_of
 from aiorecover.delivery.lane import Lane
-from aiorecover.delivery.router import Router, Topic
-from aiorecover.delivery.stalls import Stalls
+from aiorecover.delivery.passed_over import PassedOver
+from aiorecover.delivery.router import Router
+from aiorecover.delivery.stalled import StalledLanes
 from aiorecover.record import KEY, PARTITION, RECORD_ID_HEADER, TOPIC, record_ids
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.run import Entry, Run
@@ -35,7 +34,6 @@ FOUND_MOST = 1024  # records found in Kafka that are settled at once
 DISCOVER_INTERVAL = 0.5  # seconds until the second look at topics that are not known; then twice as long each time
 DISCOVER_MAX = 10.0  # seconds between two looks in the long run: a topic made meanwhile waits so long at most
 STALL_LOOK = 0.5  # seconds between two looks whether a lane that has no room is stalled
-GATHER = 0.5  # seconds: lanes that stalled together come back together, and are caught up by one reader then
 
 
 class Dispatcher:
@@ -55,6 +53,7 @@ class Dispatcher:
         undecodable: Callable[[Entry, str], bool],
         on_idle: Callable[[], None],
         in_kafka: InKafka | None = None,
+        session: Callable[[], int | None] = lambda: 0,
     ) -> None:
         """Know whom to tell.
 
@@ -64,7 +63,8 @@ class Dispatcher:
         ``deliver`` of lanes with a batch to send, ``refuse`` of records of a halted lane, ``undecodable`` of a frame
         that is no record (True: it becomes a dead letter), ``on_idle`` that the next publish must `wake` us.
 
-        ``in_kafka``: records of earlier epochs that are there already; None: nothing is known of any.
+        ``in_kafka``: records of earlier epochs that are there already; None: nothing is known of any. ``session``: as
+        in `StalledLanes`.
         """
         self._judge = Judge(InKafka("", 0) if in_kafka is None else in_kafka)
         self.reader = reader
@@ -74,7 +74,6 @@ class Dispatcher:
         self._linger = linger
         self._answered = answered
         self._deliver = deliver
-        self._refuse = refuse
         self._undecodable = undecodable
         self._on_idle = on_idle
         self._held: Run | None = None
@@ -83,17 +82,14 @@ class Dispatcher:
         self._tick = 0.0  # when what is open must be handed over
         self._lingering = 0  # batches begun since the last tick
         self._flushing = 0
-        self._drain = Drain(reader, at=self._at, can_take=self._can_take, dispatch=self._dispatch_any)
-        self._gaps = self._drain.gaps
-        self._stalls = Stalls(random.uniform)
-        self._stalled: dict[Lane, int] = {}  # bytes of their closed batches
-        self._stalled_bytes = 0  # of all of them
-        self._timers: dict[
-            Lane | None, asyncio.TimerHandle
-        ] = {}  # who is gone back for later; None: all that came back
-        self._closed = False
+        self._passed = PassedOver(
+            reader, router, at=self._at, dispatch=self._dispatch_any, refuse=refuse, place=self._judge.place
+        )
+        self._drain = self._passed.drain
+        self._gaps = self._passed.gaps
+        self.stalled = StalledLanes(router, session, self.start_catching_up)
         self._failure: Exception | None = None  # why dispatching stopped in the middle
-        self.fell_behind = asyncio.Event()
+        self.fell_behind = self._passed.fell_behind
         self.closed_bytes = 0  # of batches that are ready or in flight
         self.resuming = False  # what the last process had in flight waits for room: it comes first
         self.undeliverable = 0
@@ -123,7 +119,7 @@ class Dispatcher:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        if self._stalls and (self._held is not None or self._drain.no_room) and self._pass_over_stalled():
+        if self.stalled.expected and self._no_room and self.stalled.pass_over(full=self.full):
             return True
         return moved or done > 0 or (run is None and self.reader.moved)
 
@@ -165,12 +161,12 @@ class Dispatcher:
         record = entry[3]
         if type(record) is not tuple:
             return self._judge.verdict(entry, word, None, None)
-        if self._gaps and self._passes_over(entry, going):
+        if self._gaps and self._passed.covers(entry, going):
             return None
-        lane = self._lane(self.router.topic(record[TOPIC]), entry, going)
+        lane = self._passed.lane(self.router.topic(record[TOPIC]), entry, going)
         if lane is None or lane.stalled or (place is not None and lane.halted is not None):
             return None
-        if self._gaps and self._older_are_behind(lane, entry, going):
+        if self._gaps and self._passed.older_are_behind(lane, entry, going):
             return None
         return self._judge.verdict(entry, word, lane, place)
 
@@ -179,7 +175,7 @@ class Dispatcher:
         slot, at, _, record = entry
         lane = self.router.resumed(record[TOPIC], place.partition)
         if lane.passed_over:  # only a record without a key may stand elsewhere than in the lane it was judged for
-            self._fall_behind(self.router.topic(record[TOPIC]), lane, entry, going)
+            self._passed.fall_behind(self.router.topic(record[TOPIC]), lane, entry, going)
             return True
         batch = lane.open
         if batch is None or batch.found_at is None or batch.found_at + batch.count != place.offset:
@@ -205,7 +201,7 @@ class Dispatcher:
             self.hand_over()
         if self._lingering and self._tick <= loop.time():
             self.hand_over()
-        stalls = bool(self._stalls) and (self._held is not None or self._drain.no_room)
+        stalls = self.stalled.expected and self._no_room
         until = min(self._tick if self._lingering else inf, loop.time() + STALL_LOOK if stalls else inf)
         timer = loop.call_at(until, self.wake) if until < inf else None
         self._bell = loop.create_future()
@@ -232,7 +228,7 @@ class Dispatcher:
     @property
     def full(self) -> bool:
         """All lanes together hold as much as they may; what stalled ones hold does not count."""
-        return self.closed_bytes - self._stalled_bytes >= BATCH_BYTES
+        return self.closed_bytes - self.stalled.bytes >= BATCH_BYTES
 
     def _dispatch_any(self, run: Run, going: GoingBack | None = None) -> int:
         if self._judge.concerned(run):
@@ -296,40 +292,24 @@ class Dispatcher:
             return None
         key, partition = record[KEY], record[PARTITION]
         topic = self.router.topic(record[TOPIC])
-        if self._gaps and self._passes_over(entry, going):
+        if self._gaps and self._passed.covers(entry, going):
             return None
-        lane = self._lane(topic, entry, going)
+        lane = self._passed.lane(topic, entry, going)
         if lane is None or lane.passed_over:
-            self._fall_behind(topic, lane, entry, going)
+            self._passed.fall_behind(topic, lane, entry, going)
             return None
-        if self._gaps and self._older_are_behind(lane, entry, going):
-            self._fall_behind(topic, lane, entry, going)
+        if self._gaps and self._passed.older_are_behind(lane, entry, going):
+            self._passed.fall_behind(topic, lane, entry, going)
             return None
         if going is None and partition is None:
             self.router.remember(topic, key, lane)
         return lane
 
-    def _lane(self, topic: Topic, entry: Entry, going: GoingBack | None) -> Lane | None:
-        """Where a record goes. One that is behind goes to the lane that it is behind in, though its topic has grown."""
-        record = entry[3]
-        lane = going.lane(record[TOPIC], record[KEY], record[PARTITION], order_of(entry)) if going is not None else None
-        return lane or self.router.lane(topic, record[KEY], record[PARTITION])
-
-    def _older_are_behind(self, lane: Lane, entry: Entry, going: GoingBack | None) -> bool:
-        """Older records of this very lane are still to be caught up: a record whose order counts waits with them."""
-        record = entry[3]
-        if record[KEY] is None and record[PARTITION] is None:
-            return False
-        gaps = self._gaps.of(lane)
-        if going is None:
-            return bool(gaps)
-        return any(gap not in going.gaps and gap.at <= order_of(entry) for gap in gaps)
-
     def _begin(self, lane: Lane) -> LaneBatch | None:
         """A new open batch; None when the lane or all lanes together hold as much as they may."""
         if lane.blocked or self.full or self.resuming:
             return None
-        share = (BATCH_BYTES - self._stalled_bytes) // (2 * (len(self._open) + 1))
+        share = (BATCH_BYTES - self.stalled.bytes) // (2 * (len(self._open) + 1))
         lane.open = LaneBatch(min(self._batch_bytes, max(SMALLEST_BATCH, share)), self._codec)
         if not self._lingering:
             self._tick = asyncio.get_running_loop().time() + self._linger
@@ -356,13 +336,10 @@ class Dispatcher:
 
     def acknowledged(self, lane: Lane, batch: LaneBatch) -> None:
         """A batch is in Kafka: there is room, and the lane's lingering batch may follow."""
-        now = time.monotonic()
         self.closed_bytes -= batch.bytes
-        self._stalls.through(lane, now)
         if lane.due and not lane.ready:
             self._close(lane)
-        if lane.stalled:
-            self._comes_back(lane, batch, now)
+        self.stalled.through(lane, batch)
         self.wake()
 
     def drop_open(self, lane: Lane) -> None:
@@ -386,81 +363,21 @@ class Dispatcher:
 
     # -- passing over and catching up --------------------------------------------------------------------------------
 
-    def _fall_behind(self, topic: Topic, lane: Lane | None, entry: Entry, going: GoingBack | None) -> None:
-        if lane is not None and lane.halted is not None and not lane.resumes:  # not sent before the next start
-            self._refuse(lane, entry)
-            return
-        if lane is None:
-            self._tell_of_no_lane(topic, entry[3][PARTITION])
-        for gap in self._gaps_from(topic, lane, entry, going):
-            self._drain.add(gap)
-            self.router.forget_covered(gap)
-        if lane is None:
-            self.fell_behind.set()
-
-    def _gaps_from(self, topic: Topic, lane: Lane | None, entry: Entry, going: GoingBack | None) -> list[Behind]:
-        """What waits from this record on.
-
-        What a second reader cannot take stays in the gaps that it was in, from here on: another gap could cover what
-        the first reader has dispatched meanwhile. Only in the gap of a whole topic there is nothing of that kind.
-        """
-        record = entry[3]
-        if going is not None:
-            gaps = going.gaps.covering(record[TOPIC], record[KEY], record[PARTITION], order_of(entry))
-            if not any(gap.whole for gap in gaps):
-                return [gap.again(entry) for gap in gaps]
-        return [self._gap(topic, lane, entry)]
-
-    def _gap(self, topic: Topic, lane: Lane | None, entry: Entry) -> Behind:
-        key, partition = entry[3][KEY], entry[3][PARTITION]
-        if lane is None:
-            return Behind(topic.name, partition if topic.count else None, entry)
-        if not self.router.spreads_by_key:  # a partitioner of the user's may choose another lane the next time
-            return Behind(topic.name, partition, entry)
-        if key is None and partition is None:
-            return Behind.of_no_lane(topic.name, entry)
-        return Behind.of_lane(lane, topic.partitions, entry)
-
-    def _tell_of_no_lane(self, topic: Topic, partition: int | None) -> None:
-        if topic.count and partition is None:
-            return  # the partitioner failed: the router has said so
-        if topic.count:
-            log.error(
-                "partition does not exist: its records wait in the ring topic=%s partition=%s partitions=%d",
-                topic.name,
-                partition,
-                topic.count,
-            )
-        else:
-            log.info("topic is not known yet: its records wait in the ring topic=%s", topic.name)
-
-    def _passes_over(self, entry: Entry, going: GoingBack | None) -> bool:
-        """Records behind a gap wait for it; a second reader takes only those that it came for."""
-        record = entry[3]
-        gaps = self._gaps.covering(record[TOPIC], record[KEY], record[PARTITION], order_of(entry))
-        if going is None:
-            return bool(gaps)
-        return not gaps or any(gap not in going.gaps for gap in gaps)
-
     def start_catching_up(self) -> None:
         """Read again what was passed over and can be delivered by now."""
         self._drain.start()
         self.wake()
 
-    def _can_take(self, gap: Behind) -> bool:
-        topic = self.router.topic(gap.topic)
-        if gap.lane is not None:
-            return _answers(gap.lane)
-        if gap.partition is not None:
-            lane = topic.lanes.get(gap.partition)
-            return gap.partition in topic.partitions and (lane is None or _answers(lane))
-        _, key, _, partition, *_ = gap.entry[3]
-        place = self._judge.place(gap.entry) if key is None and partition is None else None
-        found_in = topic.lanes.get(place.partition) if place is not None else None
-        lane = found_in or self.router.lane(topic, key, partition)
-        if lane is not None:
-            return _answers(lane)
-        return topic.count > 0 and partition is not None  # it waits for that partition alone from now on
+    def failed(self, lane: Lane, began: float | None) -> None:
+        """An attempt to send a batch failed; ``began``: when it did, None if it was not the lane's fault."""
+        self.stalled.failed(lane, began)
+        if self._no_room:
+            self.wake()
+
+    @property
+    def _no_room(self) -> bool:
+        """A reader stands still until somebody gets through."""
+        return self._held is not None or self._drain.no_room
 
     def _at(self) -> Order:
         """Order of the next record that the first reader dispatches."""
@@ -475,76 +392,9 @@ class Dispatcher:
 
     def close(self) -> None:
         """Nothing more is read."""
-        self._closed = True
-        for timer in self._timers.values():
-            timer.cancel()
+        self.stalled.close()
         self._drain.close()
         self.reader.close()
-
-    # -- stalled lanes -----------------------------------------------------------------------------------------------
-
-    @property
-    def lanes_stalled(self) -> int:
-        """Lanes that do not get through, and whose records are passed over."""
-        return len(self._stalled)
-
-    def failed(self, lane: Lane, began: float | None) -> None:
-        """An attempt to send a batch failed; ``began``: when it did, None if it was not the lane's fault."""
-        if began is None:
-            self._stalls.unknown(lane)
-            return
-        if not lane.failing:
-            self.router.avoid(lane)
-        self._stalls.failed(lane, began)
-        if self._held is not None or self._drain.no_room:
-            self.wake()
-
-    def _pass_over_stalled(self) -> bool:
-        """Go on without the lanes that do not get through; False where there are none."""
-        chosen = self._stalls.choose(time.monotonic(), full=self.full)
-        for lane in chosen:
-            lane.stalled = True
-            self._stalled[lane] = lane.closed_bytes
-            self._stalled_bytes += lane.closed_bytes
-            self.router.forget(lane)
-        if chosen:
-            log.warning(
-                "lanes do not get through: their records wait in the ring, and the others go on "
-                "topic=%s partition=%d lanes=%d lanes_stalled=%d",
-                chosen[0].topic,
-                chosen[0].partition,
-                len(chosen),
-                len(self._stalled),
-            )
-        return bool(chosen)
-
-    def _comes_back(self, lane: Lane, batch: LaneBatch, now: float) -> None:
-        """A stalled lane got through: it is gone back for, at once or, if it has stalled before, after a while."""
-        less = min(batch.bytes, self._stalled[lane])
-        self._stalled[lane] -= less
-        self._stalled_bytes -= less
-        if lane not in self._timers and not self._closed:
-            rest = self._stalls.rest(lane, now)
-            self._timers[lane] = asyncio.get_running_loop().call_later(rest, self._rested, lane)
-
-    def _rested(self, lane: Lane) -> None:
-        del self._timers[lane]
-        if lane.stalled and not lane.failing:
-            self.end_stall(lane)
-
-    def end_stall(self, lane: Lane) -> None:
-        """It takes records again, those that were passed over first; or it is halted, and they are refused."""
-        if not lane.stalled:
-            return
-        lane.stalled = False
-        self._stalled_bytes -= self._stalled.pop(lane)
-        self._stalls.returned(lane, time.monotonic())
-        if None not in self._timers and not self._closed:
-            self._timers[None] = asyncio.get_running_loop().call_later(GATHER, self._gathered)
-
-    def _gathered(self) -> None:
-        del self._timers[None]
-        self.start_catching_up()
 
     # -- flush -------------------------------------------------------------------------------------------------------
 
@@ -567,8 +417,3 @@ class Dispatcher:
     def is_behind(self, lane: Lane) -> bool:
         """Records of the lane were passed over, and are still behind."""
         return bool(self._gaps.of(lane))
-
-
-def _answers(lane: Lane) -> bool:
-    """What is behind is sent; or it is refused, because the lane is halted for good."""
-    return not lane.stalled and not lane.resumes

@@ -150,6 +150,11 @@ class Session:
         return frozenset(self._producer.client.cluster.available_partitions_for_topic(topic) or ())
 
     @property
+    def number(self) -> int | None:
+        """Of the connection that it has, each time another one; None while it has none."""
+        return self.rebuilds if self.state == "connected" else None
+
+    @property
     def answered(self) -> bool:
         """Kafka was reached once: what it did not tell of then is not there, or not to be seen."""
         return self.rebuilds >= 0

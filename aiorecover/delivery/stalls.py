@@ -50,6 +50,11 @@ class Stalls:
         self._since.pop(lane, None)
         lane.failing = False
 
+    def begin_anew(self) -> None:
+        """Another session is connected: attempts that failed before it are no sign of a stall."""
+        for lane in list(self._since):
+            self.unknown(lane)
+
     def through(self, lane: Lane, now: float) -> None:
         """``lane`` got something through."""
         self._through = now

@@ -13,11 +13,11 @@ from aiokafka.conn import AIOKafkaConnection
 from aiokafka.producer.sender import SendProduceReqHandler
 from aiokafka.protocol.produce import ProduceRequest
 
-from aiorecover.delivery.dispatcher import Dispatcher
 from aiorecover.delivery.drain import Drain, GoingBack
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.sender import Sender
 from aiorecover.delivery.session import Session
+from aiorecover.delivery.stalled import StalledLanes
 from aiorecover.wal.checkpoint import CheckpointFile
 from aiorecover.wal.lanes import Lanes
 from aiorecover.wal.ring import Ring
@@ -149,15 +149,15 @@ def before_the_checkpoint_is_flushed(fuse: Fuse) -> None:
 
 def when_a_lane_is_passed_over(fuse: Fuse) -> None:
     """It is known to be stalled, and none of its records is behind yet."""
-    pass_over = Dispatcher._pass_over_stalled
+    pass_over = StalledLanes.pass_over
 
-    def dying(self: Dispatcher) -> bool:
-        chosen = pass_over(self)
+    def dying(self: StalledLanes, *, full: bool) -> bool:
+        chosen = pass_over(self, full=full)
         if chosen:
             fuse.burn()
         return chosen
 
-    Dispatcher._pass_over_stalled = dying  # type: ignore[method-assign]
+    StalledLanes.pass_over = dying  # type: ignore[method-assign]
 
 
 POINTS: Final[dict[str, Callable[[Fuse], None]]] = {

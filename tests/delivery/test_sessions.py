@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,10 @@ def mock() -> Iterator[MockCluster]:
 
 
 @asynccontextmanager
-async def running(servers: str, **options: Any) -> AsyncIterator[Sessions]:
-    sessions = Sessions(Config.from_options(Path("unused"), servers, {**QUICK, **options}), lambda: None)
+async def running(
+    servers: str, failed: Callable[[Lane, float | None], None] = lambda *_: None, **options: Any
+) -> AsyncIterator[Sessions]:
+    sessions = Sessions(Config.from_options(Path("unused"), servers, {**QUICK, **options}), lambda: None, failed)
     sessions.healthy.want("t")
     sessions.start()
     try:
@@ -177,6 +180,34 @@ async def test_a_lane_without_a_leader_leaves_its_neighbours_alone_and_goes_on_w
         assert not sending.done()
         mock.set_leader("t", 2, 2)
         assert await sending == 1
+
+
+async def test_a_lane_that_is_refused_or_silent_is_told_with_the_time_of_each_attempt(mock: MockCluster) -> None:
+    told: list[tuple[Lane, float | None]] = []
+    async with running(mock.bootstrap_servers, lambda *told_of: told.append(told_of)) as sessions:
+        lane, began = Lane("t", 2), time.monotonic()
+        mock.push_partition_errors("t", 2, ApiKey.PRODUCE, *[NotEnoughReplicasError.errno] * 3)
+        await send(sessions, lane)
+        assert [who for who, _ in told] == [lane] * 3
+        times = [when or 0.0 for _, when in told]
+        assert began <= times[0] < times[1] < times[2] <= time.monotonic()
+
+
+async def test_a_session_that_is_lost_is_no_lane_s_fault(mock: MockCluster) -> None:
+    told: list[tuple[Lane, float | None]] = []
+    async with running(mock.bootstrap_servers, lambda *told_of: told.append(told_of)) as sessions:
+        lane = Lane("t", 0)
+        await send(sessions, lane)
+        first = sessions.healthy.number
+        mock.push_broker_errors(1, ApiKey.PRODUCE, HELD)
+        sending = asyncio.create_task(_until_sent(sessions, lane))
+        await asyncio.sleep(0.2)  # a request takes milliseconds, and a second without an answer
+        assert not told
+        sessions.give_up(lane, "asked for here")
+        await sending
+        assert told == [(lane, None)]
+        assert first is not None
+        assert sessions.healthy.number == first + 1
 
 
 async def test_where_nobody_gets_through_no_lane_moves(mock: MockCluster) -> None:

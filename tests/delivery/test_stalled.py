@@ -15,11 +15,13 @@ from aiorecover import RecoverableProducer
 from aiorecover.delivery import dispatcher as dispatcher_module
 from aiorecover.delivery import drain as drain_module
 from aiorecover.delivery import sessions as sessions_module
+from aiorecover.delivery import stalled as stalled_module
 from aiorecover.delivery import stalls as stalls_module
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.dispatcher import Dispatcher
 from aiorecover.delivery.drain import GoingBack
 from aiorecover.delivery.lane import Lane
+from aiorecover.delivery.passed_over import PassedOver
 from aiorecover.errors import WalCorruptError
 from tests.delivery.stand_in import StandIn
 from tests.support.eventually import until
@@ -71,7 +73,7 @@ def kafka_stand_in(monkeypatch: pytest.MonkeyPatch) -> Kafka:
     for name, value in (("STALLED_AFTER", 0.1), ("OTHERS_AFTER", 0.05), ("FIRST_REST", 0.05), ("FIRST_TRIAL", 0.2)):
         monkeypatch.setattr(stalls_module, name, value)
     monkeypatch.setattr(dispatcher_module, "STALL_LOOK", 0.05)
-    monkeypatch.setattr(dispatcher_module, "GATHER", 0.02)
+    monkeypatch.setattr(stalled_module, "GATHER", 0.02)
     return kafka
 
 
@@ -161,7 +163,7 @@ async def test_a_lane_that_is_merely_slow_holds_up_the_dispatcher(kafka_stand_in
     async with producer_of(tmp_path) as producer:
         count = await publish_to_each(producer, 100)
         await producer.flush(timeout_ms=20_000)
-        assert not dispatcher_of(producer)._stalls._returned
+        assert not dispatcher_of(producer).stalled._stalls._returned
     kafka_stand_in.assert_in_order_and_once(count)
 
 
@@ -195,7 +197,7 @@ async def test_many_stalled_lanes_leave_the_others_room_in_memory(
         assert dispatcher_of(producer).closed_bytes == held
         kafka_stand_in.stalled.clear()
         await producer.flush(timeout_ms=20_000)
-        assert (dispatcher_of(producer).closed_bytes, dispatcher_of(producer)._stalled_bytes) == (0, 0)
+        assert (dispatcher_of(producer).closed_bytes, dispatcher_of(producer).stalled.bytes) == (0, 0)
     kafka_stand_in.assert_in_order_and_once(count + 1)
 
 
@@ -254,7 +256,7 @@ async def test_stalls_that_come_and_go_at_random_change_no_order_and_lose_nothin
         await producer.flush(timeout_ms=30_000)
         figures = producer.statistics()
         assert (figures.pending, figures.delivered, figures.lanes_stalled) == (0, count, 0)
-        assert dispatcher_of(producer).closed_bytes == dispatcher_of(producer)._stalled_bytes == 0
+        assert dispatcher_of(producer).closed_bytes == dispatcher_of(producer).stalled.bytes == 0
     kafka_stand_in.assert_in_order_and_once(count)
 
 
@@ -330,13 +332,13 @@ async def test_where_a_partitioner_of_the_user_s_chooses_its_topic_waits_and_no_
 
 
 def the_first_reader_takes_what_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    passes_over = Dispatcher._passes_over
+    covers = PassedOver.covers
 
-    def broken(self: Dispatcher, entry: Any, going: GoingBack | None) -> bool:
-        return going is not None and passes_over(self, entry, going)
+    def broken(self: PassedOver, entry: Any, going: GoingBack | None) -> bool:
+        return going is not None and covers(self, entry, going)
 
-    monkeypatch.setattr(Dispatcher, "_passes_over", broken)
-    monkeypatch.setattr(Dispatcher, "_older_are_behind", lambda *_: False)
+    monkeypatch.setattr(PassedOver, "covers", broken)
+    monkeypatch.setattr(PassedOver, "older_are_behind", lambda *_: False)
 
 
 def the_second_reader_skips_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,4 +381,24 @@ async def stall_and_catch_up(kafka_stand_in: Kafka, tmp_path: Path) -> None:
         count += await publish_to_each(producer, 200)
         await until(lambda: not dispatcher_of(producer).has_gaps and producer.statistics().in_flight == 0)
         await asyncio.sleep(0.2)
+    kafka_stand_in.assert_in_order_and_once(count)
+
+
+async def test_what_failed_with_a_session_that_was_lost_makes_no_lane_stalled(
+    kafka_stand_in: Kafka, tmp_path: Path
+) -> None:
+    """All of them would be passed over for nothing when the brokers are back, and the first one gets through."""
+    async with producer_of(tmp_path) as producer:
+        count = await publish_to_each(producer, 1)
+        await producer.flush(timeout_ms=20_000)
+        session: Any = producer._opened.delivery.session  # type: ignore[union-attr]
+        session.state = "connecting"
+        kafka_stand_in.stalled = set(range(PARTITIONS))
+        count += await publish_to_each(producer, 100)
+        await asyncio.sleep(0.5)
+        assert producer.statistics().lanes_stalled == 0
+        session.connect()
+        kafka_stand_in.stalled = set()
+        await producer.flush(timeout_ms=20_000)
+        assert not dispatcher_of(producer).stalled._stalls._returned
     kafka_stand_in.assert_in_order_and_once(count)

@@ -58,6 +58,16 @@ def test_a_session_that_was_lost_is_not_the_lane_s_fault() -> None:
     assert held.choose(11.5, full=False) == []
 
 
+def test_what_failed_before_the_session_that_is_connected_does_not_count() -> None:
+    held, lanes = stalls(), [lane(0), lane(1)]
+    for one in lanes:
+        held.failed(one, 10.0)
+    held.begin_anew()
+    held.through(lanes[0], 100.0)
+    assert not any(one.failing for one in lanes)
+    assert held.choose(100.0, full=True) == []
+
+
 def test_what_is_passed_over_or_halted_is_not_chosen_again() -> None:
     held, stalled, halted = stalls(), lane(0), lane(1)
     for one in (stalled, halted):

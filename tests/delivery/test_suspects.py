@@ -8,6 +8,7 @@ from aiorecover import record as rec
 from aiorecover.delivery import dispatcher as dispatcher_module
 from aiorecover.delivery.dispatcher import Dispatcher
 from aiorecover.delivery.in_kafka import InKafka, content_of
+from aiorecover.delivery.partitioner import partition_for
 from aiorecover.delivery.router import Router
 from aiorecover.wal.reading import Reader
 from tests.wal.rig import Opened, found
@@ -126,3 +127,25 @@ async def test_what_was_found_in_a_stalled_partition_waits_for_it_and_holds_up_n
     lanes = [lane.open for lane in after.router.topics["x"].lanes.values() if lane.open is not None]
     assert [batch.count for batch in lanes if batch.found_at == 7] == [1]
     assert sum(batch.count for batch in lanes) == 2
+
+
+async def test_a_topic_that_becomes_known_does_not_wait_whole_for_one_stalled_lane() -> None:
+    opened = Opened()
+    keys = {partition_for(b"%d" % number, 2): b"%d" % number for number in range(20)}
+    opened.append(*(encoded("t", keys[number % 2], b"%d" % number) for number in range(10)))
+    opened.directory.sync()
+    after = After(opened)
+    after.go_on()
+    after.known["t"] = {0, 1}
+    stalled = after.router.resumed("t", 0)
+    stalled.stalled = True
+    after.router.refresh()
+    after.dispatcher.start_catching_up()
+    after.go_on()
+    other = after.router.topics["t"].lanes[1]
+    assert other.added == 5
+    assert stalled.added == 0
+    stalled.stalled = False
+    after.dispatcher.start_catching_up()
+    after.go_on()
+    assert (stalled.added, other.added) == (5, 5)
