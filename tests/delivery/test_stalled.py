@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -171,8 +170,8 @@ async def test_where_nobody_gets_through_the_ring_is_the_queue(kafka_stand_in: K
     async with producer_of(tmp_path) as producer:
         kafka_stand_in.stalled = set(range(PARTITIONS))
         count = await publish_to_each(producer, 200)
-        await asyncio.sleep(0.5)  # two or three trials
-        assert 1 <= producer.statistics().lanes_stalled <= 4
+        await until(lambda: producer.statistics().lanes_stalled > 1)  # a second trial
+        assert producer.statistics().lanes_stalled < PARTITIONS
         behind = dispatcher_of(producer).reader.at
         ring = producer._opened.directory.ring  # type: ignore[union-attr]
         assert behind < (ring.live[-1].header.ordinal, ring.sequence - 500)
@@ -238,13 +237,12 @@ async def test_a_lane_that_stalls_again_on_the_way_back_keeps_no_other_waiting(
 async def test_stalls_that_come_and_go_at_random_change_no_order_and_lose_nothing(
     kafka_stand_in: Kafka, tmp_path: Path
 ) -> None:
-    """Keys, explicit partitions and neither; a topic that grows meanwhile."""
+    """Keys and explicit partitions; a topic that grows meanwhile."""
     rng, count = random.Random(7), 0
     async with producer_of(tmp_path) as producer:
-        began = time.monotonic()
-        while time.monotonic() < began + 6:
+        for turn in range(24):
             kafka_stand_in.stalled = set(rng.sample(range(PARTITIONS), rng.choice((0, 1, 1, 3, PARTITIONS))))
-            if time.monotonic() > began + 3 and len(kafka_stand_in.topics["t"]) == PARTITIONS:
+            if turn == 12:
                 kafka_stand_in.topics["t"] = set(range(PARTITIONS + 4))
                 producer._opened.delivery._on_metadata()  # type: ignore[union-attr]
             for _ in range(rng.randrange(2_000)):
