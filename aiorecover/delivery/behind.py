@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.partitioner import partition_for
+from aiorecover.record import KEY, PARTITION
 from aiorecover.wal.run import Entry
 
 KEY_CACHE = 16_384  # keys whose place is remembered; pure-Python murmur2 costs 1-6 us a key, a look-up 30 ns
@@ -22,17 +23,22 @@ Name = tuple[str, int | None, bool, Sequence[int]]
 class Behind:
     """Records of one topic from one record on: all of them, those of one lane, or those that may go anywhere.
 
-    ``name`` says which: two of one name cover the same.
+    ``name`` says which: two of one name cover the same. Of the first of them ``start`` is kept, where it stands (slot,
+    place and sequence), its ``key`` and the partition that it has ``named``, and not its value: there may be a gap for
+    each of a thousand lanes.
     """
 
-    __slots__ = ("at", "entry", "lane", "name", "partition", "topic")
+    __slots__ = ("at", "found_in", "key", "lane", "name", "named", "partition", "start", "topic")
 
     def __init__(self, topic: str, partition: int | None, entry: Entry) -> None:
         """All that name ``partition``, which does not exist; None: all of the topic. ``entry``: the first of them."""
         self.topic = topic
         self.partition = partition
-        self.entry = entry
+        self.start = entry[:3]
         self.at = order_of(entry)
+        self.key: bytes | None = entry[3][KEY]
+        self.named: int | None = entry[3][PARTITION]
+        self.found_in: Lane | None = None  # where it stands in Kafka already
         self.lane: Lane | None = None
         self.name: Name = (topic, partition, False, ())
 

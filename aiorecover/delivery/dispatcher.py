@@ -82,9 +82,7 @@ class Dispatcher:
         self._tick = 0.0  # when what is open must be handed over
         self._lingering = 0  # batches begun since the last tick
         self._flushing = 0
-        self._passed = PassedOver(
-            reader, router, at=self._at, dispatch=self._dispatch_any, refuse=refuse, place=self._judge.place
-        )
+        self._passed = PassedOver(reader, router, at=self._at, dispatch=self._dispatch_any, refuse=refuse)
         self._drain = self._passed.drain
         self._gaps = self._passed.gaps
         self.stalled = StalledLanes(router, session, self.start_catching_up)
@@ -175,7 +173,7 @@ class Dispatcher:
         slot, at, _, record = entry
         lane = self.router.resumed(record[TOPIC], place.partition)
         if lane.passed_over:  # only a record without a key may stand elsewhere than in the lane it was judged for
-            self._passed.fall_behind(self.router.topic(record[TOPIC]), lane, entry, going)
+            self._passed.fall_behind(self.router.topic(record[TOPIC]), lane, entry, going, found=True)
             return True
         batch = lane.open
         if batch is None or batch.found_at is None or batch.found_at + batch.count != place.offset:

@@ -31,9 +31,8 @@ class GoingBack:
 
     def __init__(self, first: Reader, gaps: Gaps, oldest: Behind) -> None:
         """Stand at the first record of the ``oldest`` of ``gaps``."""
-        slot, place, sequence, _ = oldest.entry
         self.gaps = gaps
-        self.reader = first.behind(slot, place, sequence)
+        self.reader = first.behind(*oldest.start)
         self.held: Run | None = None  # what it found no room for
 
     def take(self, run: Run, until: Order) -> Run | None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from aiorecover.delivery.behind import Behind, Order, order_of
 from aiorecover.delivery.drain import Drain, GoingBack
-from aiorecover.delivery.in_kafka import Place
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.router import Router, Topic
 from aiorecover.record import KEY, PARTITION, TOPIC
@@ -27,12 +26,10 @@ class PassedOver:
         at: Callable[[], Order],
         dispatch: Callable[[Run, GoingBack], int],
         refuse: Callable[[Lane, Entry], None],
-        place: Callable[[Entry], Place | None],
     ) -> None:
-        """As `Drain`; ``refuse`` records of a lane that is halted for good, ``place``: where one stands in Kafka."""
+        """As `Drain`; ``refuse`` records of a lane that is halted for good."""
         self._router = router
         self._refuse = refuse
-        self._place = place
         self.drain = Drain(first, at=at, can_take=self._can_take, dispatch=dispatch)
         self.gaps = self.drain.gaps
         self.fell_behind = asyncio.Event()  # what only metadata can help
@@ -53,14 +50,17 @@ class PassedOver:
             return bool(gaps)
         return any(gap not in going.gaps and gap.at <= order_of(entry) for gap in gaps)
 
-    def fall_behind(self, topic: Topic, lane: Lane | None, entry: Entry, going: GoingBack | None) -> None:
-        """Have a record wait that cannot go anywhere now, or be refused."""
+    def fall_behind(
+        self, topic: Topic, lane: Lane | None, entry: Entry, going: GoingBack | None, *, found: bool = False
+    ) -> None:
+        """Have a record wait that cannot go anywhere now, or be refused; ``found``: it stands in ``lane`` already."""
         if lane is not None and lane.halted is not None and not lane.resumes:  # not sent before the next start
             self._refuse(lane, entry)
             return
         if lane is None:
             self._tell_of_no_lane(topic, entry[3][PARTITION])
         for gap in self._gaps_from(topic, lane, entry, going):
+            gap.found_in = lane if found else None
             self.drain.add(gap)
             self._router.forget_covered(gap)
         if lane is None:
@@ -117,13 +117,10 @@ class PassedOver:
         if gap.partition is not None:
             lane = topic.lanes.get(gap.partition)
             return gap.partition in topic.partitions and (lane is None or _answers(lane))
-        _, key, _, partition, *_ = gap.entry[3]
-        place = self._place(gap.entry) if key is None and partition is None else None
-        found_in = topic.lanes.get(place.partition) if place is not None else None
-        lane = found_in or self._router.lane(topic, key, partition)
+        lane = gap.found_in or self._router.lane(topic, gap.key, gap.named)
         if lane is not None:
             return _answers(lane) or (gap.whole and self._router.spreads_by_key)  # then all but that lane's can go on
-        return topic.count > 0 and partition is not None  # it waits for that partition alone from now on
+        return topic.count > 0 and gap.named is not None  # it waits for that partition alone from now on
 
 
 def _answers(lane: Lane) -> bool:

@@ -1,5 +1,6 @@
 """What covers a record that was passed over: nothing may change that until it is caught up."""
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,7 +8,7 @@ from aiorecover.delivery.behind import Behind
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.partitioner import partition_for
 
-ENTRY: Any = (SimpleNamespace(header=SimpleNamespace(ordinal=1)), 0, 1, ())
+ENTRY: Any = (SimpleNamespace(header=SimpleNamespace(ordinal=1)), 0, 1, (None,) * 8)
 
 
 def test_a_topic_that_is_not_known_is_covered_whole_and_no_other() -> None:
@@ -49,3 +50,13 @@ def test_where_all_lanes_are_halted_those_are_covered_that_may_go_anywhere() -> 
     assert not behind.covers("t", b"k", None)
     assert not behind.covers("t", None, 0)
     assert not behind.covers("u", None, None)
+
+
+def test_of_the_first_record_no_value_is_kept() -> None:
+    """It may be a megabyte, and there may be a gap for each of a thousand lanes."""
+    value = b"v" * 1000
+    slot, place, sequence, _ = ENTRY
+    held = sys.getrefcount(value)
+    behind = Behind("t", None, (slot, place, sequence, ("t", b"k", value, 7, 1, None, None, None)))
+    assert sys.getrefcount(value) == held
+    assert (behind.start, behind.key, behind.named) == ((slot, place, sequence), b"k", 7)

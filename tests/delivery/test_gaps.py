@@ -11,7 +11,7 @@ from aiorecover.delivery.lane import Lane
 
 
 def entry(sequence: int, ordinal: int = 1) -> Any:
-    return SimpleNamespace(header=SimpleNamespace(ordinal=ordinal)), 0, sequence, ()
+    return SimpleNamespace(header=SimpleNamespace(ordinal=ordinal)), 0, sequence, (None,) * 8
 
 
 def test_a_gap_is_found_only_by_records_that_stand_behind_its_beginning() -> None:
