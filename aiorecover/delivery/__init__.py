@@ -91,9 +91,9 @@ Stalled lanes
     A lane without room holds up the dispatcher, and so the ring, for as long as it takes: that is what keeps memory
     bounded. Unless it is stalled (`stalls`): attempts to send what it has in flight have failed for 1 s, each by
     itself, while the same session was connected. Then its records are passed over (`stalled`), and nothing is kept of
-    them but where the first one stands. What it holds already (three batches, which shrink as stalled lanes get more:
-    32 MiB of them together, and 16 KiB a batch) stays with it, and does not count for the others. Its batch in flight
-    goes on trying.
+    them but where the first one stands. What it holds already (three batches) stays with it, and does not count for the
+    others. But theirs become smaller with it, down to 16 KiB: all stalled lanes together hold 64 MiB at most, and
+    48 KiB each where they are more than a thousand. The batch in flight goes on trying.
 
     What is passed over is read twice. So where nobody gets through, the ring is the queue: one lane is passed over on
     trial, and the next ones only after somebody got through, or one by one after 1 s, 2 s, 4 s, up to a minute.
