@@ -87,11 +87,17 @@ class Drain:
         return bool(self._under_way)
 
     def add(self, gap: Behind) -> None:
-        """Remember a gap; the reader that came for the one of its name, up to here, leaves it to another."""
-        old = self.gaps.add(gap)
-        if old is not None:
-            for going in self._under_way:
-                going.gaps.remove(old)
+        """Remember a gap; the reader that came for the one of its name, up to here, leaves it to another.
+
+        Where nobody has come for that one yet it stays: all of this gap is in it.
+        """
+        old = self.gaps.named(gap.name)
+        going = next((going for going in self._under_way if old in going.gaps), None)
+        if old is not None and going is None and old.at <= gap.at:
+            return
+        self.gaps.add(gap)
+        if old is not None and going is not None:
+            going.gaps.remove(old)
 
     def start(self) -> None:
         """Go back for all that can be delivered by now, and nobody goes back for yet."""

@@ -34,8 +34,12 @@ class Gaps:
         """Whether this very one is among them."""
         return isinstance(gap, Behind) and self._named.get(gap.name) is gap
 
-    def add(self, gap: Behind) -> Behind | None:
-        """One more, in the place of the one of its name, which is returned."""
+    def named(self, name: Name) -> Behind | None:
+        """The one of that name."""
+        return self._named.get(name)
+
+    def add(self, gap: Behind) -> None:
+        """One more, in the place of the one of its name."""
         old = self._named.get(gap.name)
         if old is not None:
             self.remove(old)
@@ -45,7 +49,6 @@ class Gaps:
             self._lanes.setdefault(topic, {}).setdefault(partitions, {})[gap.lane.partition] = gap
         else:
             self._others.setdefault(topic, []).append(gap)
-        return old
 
     def remove(self, gap: Behind) -> None:
         """Take this very one away, if it is there."""

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from aiorecover.delivery.behind import Behind
+from aiorecover.delivery.drain import Drain
 from aiorecover.delivery.gaps import Gaps
 from aiorecover.delivery.lane import Lane
 
@@ -52,8 +53,9 @@ def test_a_gap_takes_the_place_of_the_one_of_its_name_and_only_the_very_same_is_
     first = Behind.of_lane(lane, [0, 1], entry(5))
     gaps = Gaps([first])
     later = first.again(entry(8))
-    assert gaps.add(later) is first
+    gaps.add(later)
     assert list(gaps) == [later]
+    assert gaps.named(first.name) is later
     gaps.remove(first)
     assert later in gaps
     assert first not in gaps
@@ -83,3 +85,15 @@ def test_a_lane_is_held_by_its_own_gaps_and_by_those_that_name_its_partition() -
     assert Gaps([Behind.of_lane(lane, [0], entry(1))]).of(lane)
     assert not Gaps([Behind.of_lane(neighbour, [0], entry(1)), Behind("t", 8, entry(1))]).of(lane)
     assert not Gaps([Behind.of_no_lane("t", entry(1)), Behind("u", 9, entry(1))]).of(lane)
+
+
+def test_a_gap_that_nobody_goes_back_for_yet_keeps_its_beginning() -> None:
+    reader: Any = None
+    drain = Drain(reader, at=lambda: (9, 9), can_take=lambda _: False, dispatch=lambda *_: 0)
+    first = Behind("t", None, entry(5))
+    drain.add(first)
+    drain.add(first.again(entry(8)))
+    assert list(drain.gaps) == [first]
+    earlier = first.again(entry(3))
+    drain.add(earlier)
+    assert list(drain.gaps) == [earlier]
