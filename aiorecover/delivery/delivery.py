@@ -28,6 +28,7 @@ from aiorecover.supervised import Supervised
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.run import Entry, Run
+from aiorecover.wal.slot import Slot
 
 log = logging.getLogger("aiorecover.delivery")
 
@@ -98,6 +99,7 @@ class Delivery:
         self._closed = False
         self._progress: set[asyncio.Future[None]] = set()
         self._held: deque[tuple[Lane, Resumed]] = deque()  # lanes whose batch in flight is not built again yet
+        self._in_no_lane = [resumed for resumed in taken.lanes if resumed.frames]
         self._resuming = Supervised("resume", self._resume)
         self._checking = Supervised("recovery-check", self._check)
         self.batches_resumed = 0
@@ -151,8 +153,18 @@ class Delivery:
             return
         self.batches_resumed += 1
         self.dispatcher.closed_bytes += batch.bytes
+        self._in_no_lane.remove(resumed)
         lane.release(batch)
         self.sender.deliver(lane)
+
+    def may_move(self, slot: Slot) -> bool:
+        """Whether a slot may be copied elsewhere now: ask before its move, or the retry ring's rewriting, begins.
+
+        Not while what the last process had in flight there is in no lane yet: nobody would point its entry in the
+        journal to the copies (`Journal.repoint`), and the process after this one would take them for records that were
+        never sent. What cannot be built again stays where it is until the next start.
+        """
+        return all(slot is not held for resumed in self._in_no_lane for _, held, _ in resumed.frames)
 
     async def close(self) -> None:
         """Stop sending; whatever is not acknowledged stays in the ring."""
