@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.metadata import MetadataRequest
 
-__all__ = ["View", "ask_every_node", "create_topic", "run", "until"]
+__all__ = ["View", "ask_every_node", "configure_topic", "create_topic", "run", "until"]
 
 T = TypeVar("T")
 
@@ -122,4 +123,19 @@ async def create_topic(
     for refusal in answer.to_object()["topic_errors"]:
         if refusal["error_code"]:
             why = f"topic not created, {refusal['error_message']}: {name=} {partitions=} {replication=}"
+            raise for_code(refusal["error_code"])(why)
+
+
+async def configure_topic(bootstrap_servers: str, name: str, config: Mapping[str, str]) -> None:
+    """Give the topic this configuration, in the place of the one that it had; the nodes heed it a moment later."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    try:
+        await admin.start()
+        wanted = ConfigResource(ConfigResourceType.TOPIC, name, configs=dict(config))
+        answers = await admin.alter_configs([wanted])
+    finally:
+        await admin.close()
+    for refusal in (resource for answer in answers for resource in answer.to_object()["resources"]):
+        if refusal["error_code"]:
+            why = f"topic not configured, {refusal['error_message']}: {name=} {config=}"
             raise for_code(refusal["error_code"])(why)
