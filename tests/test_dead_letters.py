@@ -341,6 +341,46 @@ async def test_a_letter_is_there_once_when_the_loop_is_cancelled_that_publishes_
         assert len(await letters_of(producer)) == 1
 
 
+async def died_while_a_letter_was_replaced(broker: Recording, monkeypatch: pytest.MonkeyPatch) -> MemoryDisk:
+    """The disk as the next process finds it: its copy is in the topic, and the letter stands there twice."""
+    disk = MemoryDisk()
+    async with producer_on(disk, dead_letter_topic="dead") as producer:
+        held = Held(producer, monkeypatch)
+        await bury(producer, b"poison".ljust(3_000))  # of several sectors
+        await held.begun.wait()
+        await producer.flush(timeout_ms=20_000)
+        assert len(broker.records.pop("dead")) == 1
+        return disk.after_process_death()
+
+
+@pytest.mark.parametrize("topic", ["dead", None])
+async def test_a_letter_is_there_once_after_a_death_in_the_middle_of_its_replacement(
+    broker: Recording, monkeypatch: pytest.MonkeyPatch, topic: str | None
+) -> None:
+    disk = await died_while_a_letter_was_replaced(broker, monkeypatch)
+    async with producer_on(disk, dead_letter_topic=topic) as producer:
+        (letter,) = await letters_of(producer)
+        assert (letter.value or b"").startswith(b"poison")
+        await producer.publish("t", b"behind", key=b"k")
+        await producer.flush(timeout_ms=20_000)
+        assert producer._opened is not None
+        assert producer._opened.directory.dead.pending() == 1
+    assert "dead" not in broker.records, "it was published already"
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_a_letter_is_there_after_a_power_cut_that_follows(
+    broker: Recording, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """The newer one goes to the disk before the older one goes."""
+    disk = await died_while_a_letter_was_replaced(broker, monkeypatch)
+    async with producer_on(disk, checkpoint_interval_ms=600_000) as producer:
+        assert len(await letters_of(producer)) == 1
+        disk = disk.after_power_cut(seed)
+    async with producer_on(disk) as producer:
+        assert len(await letters_of(producer)) == 1
+
+
 async def test_a_letter_that_is_purged_while_it_is_published_does_not_come_back(
     broker: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
