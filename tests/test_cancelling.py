@@ -111,7 +111,7 @@ def assert_nobody_waits(producer: RecoverableProducer) -> None:
     """What a cancelled call was entered in has forgotten it."""
     assert producer._opened is not None
     delivery = producer._opened.delivery
-    assert (delivery.reports._waiters, delivery._progress, delivery.dispatcher._flushing) == ({}, set(), 0)
+    assert (delivery.reports._waiters, delivery._progress, delivery.dispatcher._flushes) == ({}, set(), [])
     assert (producer._opened.commit._waiting, len(producer._waiting)) == ([], 0)
 
 

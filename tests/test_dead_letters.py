@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.errors import InvalidTimestampError
+from aiokafka.errors import InvalidTimestampError, NotEnoughReplicasError
 
 from aiorecover import (
     ClosedError,
     ConfigError,
     DeadLetter,
+    DeliveryPendingError,
     RecoverableProducer,
     RecoverError,
     WalFullError,
@@ -272,6 +273,35 @@ async def test_a_dead_letter_goes_to_its_topic_with_what_it_was(broker: Recordin
     assert told["aiorecover-dlq-timestamp"] == b"7"
     assert told["aiorecover-dlq-attempts"] == b"1"
     assert abs(int(told["aiorecover-dlq-time"] or b"0") - timestamp_ms) < 60_000
+
+
+async def test_a_flush_waits_for_the_letter_and_not_for_its_copy(
+    broker: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic of dead letters that is stuck must not hold up who only wants his own records to be safe."""
+
+    def stuck(records: list[Sent]) -> BaseException | None:
+        return refusing(records) or (NotEnoughReplicasError() if records[0].topic == "dead" else None)
+
+    broker.refuses = stuck
+    async with producer_on(MemoryDisk(), dead_letter_topic="dead") as producer:
+        assert producer._opened is not None
+        delivery, commit = producer._opened.delivery, producer._opened.dead._commit
+        durable = commit.durable
+
+        async def slow() -> None:
+            await until(lambda: any(lane.topic == "dead" and lane.added for lane in delivery.router.lanes()))
+            await durable()
+
+        await bury(producer, b"connected")
+        monkeypatch.setattr(commit, "durable", slow)
+        await bury(producer, b"poison")
+        assert len(await letters_of(producer)) == 1
+        with pytest.raises(DeliveryPendingError):  # now it is in the ring as any other record
+            await producer.flush(timeout_ms=300)
+        broker.refuses = refusing
+        await producer.flush(timeout_ms=20_000)
+        assert [value for _, _, value, *_ in broker.records["dead"]] == [b"poison"]
 
 
 async def test_a_copy_that_is_refused_is_a_dead_letter_and_no_copy_is_made_of_it(broker: Recording) -> None:

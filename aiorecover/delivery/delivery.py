@@ -211,23 +211,20 @@ class Delivery:
                 await self.dispatcher.fell_behind.wait()
 
     async def flush(self) -> None:
-        """Wait until everything that is in the ring now is settled."""
-        target = self._tail()
-        self.dispatcher.begin_flush()
+        """Wait until everything that is in the ring now is settled; not for what comes meanwhile."""
+        flush = self.dispatcher.begin_flush(self._tail())
         try:
-            while self.dispatcher.waiting_from <= target or self.refused.waiting:
+            while not flush.dispatched or self.refused.waiting:
                 await self._changed()
                 self._check_room()
-            marks = [(lane, lane.added) for lane in self.router.lanes()]
-            for lane, mark in marks:
-                while lane.settled < mark:
-                    if lane.halted is not None and not lane.resumes:
-                        raise lane_halted(lane)
-                    self.dispatcher.hand_over()
-                    await self._changed()
-                    self._check_room()
+            while (lane := flush.unsettled()) is not None:
+                if lane.halted is not None and not lane.resumes:
+                    raise lane_halted(lane)
+                self.dispatcher.hand_over()
+                await self._changed()
+                self._check_room()
         finally:
-            self.dispatcher.end_flush()
+            self.dispatcher.end_flush(flush)
 
     def _check_room(self) -> None:
         """Who waits for a lane that waits for room may be the one who has to make it."""
