@@ -155,8 +155,8 @@ class RecoverableProducer:
     async def stop(self, timeout_ms: int | None = None) -> int:
         """Deliver what can be delivered in time, then close; the number of records known to be left in the ring.
 
-        Records of earlier epochs that were not looked at yet are counted as their slots' seals say; those in a slot
-        that a crash left open are not known before they are read.
+        Records of earlier epochs that were not looked at yet are counted as far as they are known, as in
+        `statistics().unread`.
 
         Args:
             timeout_ms: for all of it, in milliseconds; None takes ``stop_timeout_ms``. It returns in time whatever

@@ -520,6 +520,21 @@ def test_counts_add_up_over_lives() -> None:
             assert following.ring.unread() == 0
 
 
+def test_of_a_slot_that_was_left_open_so_many_are_unread_as_the_newest_checkpoint_flushed() -> None:
+    opened = Opened()
+    opened.append(*[b"f" * 100] * 5)
+    opened.checkpoint()
+    opened.append(*[b"f" * 100] * 2)
+    following = opened.dies()
+    assert following.ring.unread() == 5
+    following.reader.take(3)
+    assert following.ring.unread() == 2
+    following.reader.take(3)
+    assert (following.ring.unread(), following.ring.pending()) == (0, 6)
+    following.read()
+    assert (following.ring.unread(), following.ring.pending()) == (0, 7)
+
+
 def test_is_settled_tells_of_each_record_of_this_epoch() -> None:
     with Opened() as opened:
         full_slots(opened, 2)
