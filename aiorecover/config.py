@@ -97,7 +97,9 @@ class Config:
         request_timeout_ms: aiokafka's, for one request to a broker.
         stop_timeout_ms: how long stop() waits for delivery.
         on_permanent_error: "dead_letter" keeps the record in the dead ring, "halt" stops its lane.
-        on_delivery: called with the report of every record.
+        on_delivery: called, or awaited, with the report of every record, before that counts as delivered: one after the
+            other in each partition, whose next batch waits. A plain one holds up the loop, an awaited one is cancelled
+            after 30 s. What it raises is logged and counted (``callback_errors``); the record is not told again.
         recovery_check: where the journal cannot be trusted (a power cut), read back what is in Kafka, and do not send
             that again; needs permission to Read the topics, and holds delivery for 10 s at most.
         key_serializer, value_serializer: callable(value), or serialize(topic, value, headers).

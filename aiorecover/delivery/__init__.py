@@ -133,9 +133,11 @@ Poison
     once (`dead_letter_topic`).
 
 Reports
-    `on_delivery` is called before settling, so at least once for each record, also across a crash. Reports are read
-    back from the frames: nothing is kept for records that nobody asks about. Who waits for a record that became a dead
-    letter gets a `PermanentDeliveryError`; who asks for it later too, as long as it is one of the last 65,536.
+    `on_delivery` is called before settling, so at least once for each record, also across a crash. Its lane waits for
+    it, record by record, 30 s for each at most, as for a partition that does not answer. What it raises is counted, and
+    the record is settled. Reports are read back from the frames: nothing is kept for records that nobody asks about.
+    Who waits for a record that became a dead letter gets a `PermanentDeliveryError`; who asks for it later too, as long
+    as it is one of the last 65,536.
 
 Limits
     A lane whose partition does not answer holds up the dispatcher once its two batches wait (the retry drain will pass
