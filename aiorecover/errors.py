@@ -46,7 +46,7 @@ class RecoverError(Exception):
 
 
 class ConfigError(RecoverError, ValueError):
-    """An option is unknown, of the wrong type, out of range or in conflict with another one."""
+    """An option, or a time limit, is unknown, of the wrong type, out of range or in conflict with another one."""
 
 
 class ClosedError(RecoverError):
