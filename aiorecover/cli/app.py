@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import json
 import pathlib
 import sys
@@ -28,6 +29,21 @@ app = typer.Typer(
 _USAGE = 2
 _FAILED = 1
 _INTERRUPTED = 130
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
+    if wanted:
+        sys.stdout.write(f"aiorecover {importlib.metadata.version('aiorecover')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[  # noqa: FBT002 - an option, never passed by place
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
+    """What is told before any command."""
 
 
 @app.command()
@@ -89,6 +105,9 @@ def inspect(
     ] = False,
 ) -> None:
     """Look into a write-ahead log, also while its owner works: nothing is locked and nothing is changed.
+
+    Rings: what was published; "dead", what Kafka refused for good. Waiting: records still to be delivered. Settled:
+    done, and not overwritten yet. Missing: taken away by damage.
 
     Exit status 0: all is whole. 1: something is damaged or cannot be read. 2: nothing of aiorecover is there.
     """
