@@ -7,6 +7,7 @@ import logging
 import secrets
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from aiorecover.wal.spares import Limits
 from aiorecover.wal.storage import StorageFile
 
 log = logging.getLogger("aiorecover.wal")
+
+DEAD_REMEDY = "export the dead letters and purge them"  # nothing else takes them out
 
 
 def open_directory(options: Options) -> Directory:
@@ -89,7 +92,7 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
     )
     text = fmt.producer_text(checkpoint.producer_id)
 
-    def ring_of(file: StorageFile, ring_plan: RingPlan, margin: int = 0) -> Ring:
+    def ring_of(file: StorageFile, ring_plan: RingPlan, limits: Limits, margin: int = 0) -> Ring:
         return Ring(
             file,
             ring_plan,
@@ -106,9 +109,9 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
         path=path,
         files=files,
         checkpoint_file=checkpoint_file,
-        ring=ring_of(files.ring, found.main, MARGIN),
-        retry=ring_of(files.retry, found.retry),
-        dead=ring_of(files.dead, found.dead),
+        ring=ring_of(files.ring, found.main, limits, MARGIN),
+        retry=ring_of(files.retry, found.retry, limits),
+        dead=ring_of(files.dead, found.dead, replace(limits, remedy=DEAD_REMEDY)),
         lanes=Lanes(files.lanes, checkpoint.producer_id, checkpoint.epoch, boot_id),
         producer_id=text,
         checkpoint=checkpoint,
