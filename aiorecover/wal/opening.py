@@ -120,6 +120,7 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
     valid_up_to = None if found.newest is None else found.retry.flushed
     void_copies(directory.retry, valid_up_to, surviving(found.main.lives))
     _reserve(directory)
+    _report_damaged_slots(directory)
     return directory
 
 
@@ -179,6 +180,19 @@ def _reserve(directory: Directory) -> None:
         directory.lanes.grow()
     except WalFullError as error:
         log.warning("no room for what is in flight: free disk space path=%s error=%s", directory.path, error)
+
+
+def _report_damaged_slots(directory: Directory) -> None:
+    """I10, also where no record is missed: nobody will use their room again. Which records are, its reader says."""
+    for file, ring in zip(
+        (directory.files.ring, directory.files.retry, directory.files.dead), directory.rings, strict=True
+    ):
+        if ring.damaged_slots:
+            log.warning(
+                "of some slots nothing can be read: check the disk; they are left as they are path=%s slots=%s",
+                file.path,
+                ",".join(map(str, ring.damaged_slots)),
+            )
 
 
 def _destination(path: Path, stored: Destination, name: str | None) -> Destination:
