@@ -814,8 +814,10 @@ async def test_a_wal_dir_with_files_of_another_program_is_refused_and_nothing_is
         (foreign / "data.db").write_bytes(b"precious")
     else:
         foreign.write_bytes(b"precious")
+    culprit = foreign / "data.db" if what == "directory" else foreign
+    remedy = "choose another wal_dir, or if it is ours move the file away"
     before = contents(tmp_path)
-    await refused_to_start(tmp_path, WalFormatError, "files that are not ours: choose an empty directory")
+    await refused_to_start(tmp_path, WalFormatError, f"of another program: {remedy} path={culprit}")
     assert contents(tmp_path) == before
     foreign.rename(tmp_path.parent / f"{tmp_path.name}-foreign")
     assert len(kept(tmp_path)) == 5

@@ -14,10 +14,10 @@ from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.dispatcher import DISCOVER_INTERVAL, DISCOVER_MAX, Dispatcher
 from aiorecover.delivery.in_kafka import InKafka, oldest_hints
 from aiorecover.delivery.journaling import Journal
-from aiorecover.delivery.lane import Lane, lane_halted
+from aiorecover.delivery.lane import START_ANEW, Lane, lane_halted
 from aiorecover.delivery.recovery_check import RecoveryCheck
 from aiorecover.delivery.refused import Refused
-from aiorecover.delivery.reports import Reports
+from aiorecover.delivery.reports import Reports, tell_halted
 from aiorecover.delivery.resume import Resumed, Taken, rebuild
 from aiorecover.delivery.router import Router
 from aiorecover.delivery.sender import Sender
@@ -141,14 +141,9 @@ class Delivery:
         try:
             batch = await rebuild(resumed, self._codec)
         except Exception as error:  # it could be read when the directory was opened: the next opening decides anew
-            lane.halted = f"{type(error).__name__}: {error}"
-            log.exception(
-                "what was in flight cannot be read again: the lane is halted until the next start "
-                "topic=%s partition=%d error=%s",
-                lane.topic,
-                lane.partition,
-                lane.halted,
-            )
+            log.exception("what was in flight cannot be read again topic=%s partition=%d", lane.topic, lane.partition)
+            lane.halt(f"{type(error).__name__}: {error}", START_ANEW)
+            tell_halted(lane)
             self._on_halted(lane)
             return
         self.batches_resumed += 1
@@ -219,7 +214,7 @@ class Delivery:
                 self._check_room()
             while (lane := flush.unsettled()) is not None:
                 if lane.halted is not None and not lane.resumes:
-                    raise lane_halted(lane)
+                    raise lane_halted(lane, lane.in_flight)
                 self.dispatcher.hand_over()
                 await self._changed()
                 self._check_room()
@@ -230,7 +225,7 @@ class Delivery:
         """Who waits for a lane that waits for room may be the one who has to make it."""
         for lane in self.halted:
             if lane.resumes:
-                raise lane_halted(lane)
+                raise lane_halted(lane, lane.in_flight)
 
     async def partitions_for(self, topic: str) -> set[int]:
         """The partitions of a topic, asked from Kafka where they are not known; bounded by the caller."""

@@ -472,6 +472,16 @@ def test_the_disk_keeps_what_min_free_bytes_asks_for() -> None:
             full_slots(opened, 2)
 
 
+@pytest.mark.parametrize(("free", "told"), [(SLOT - 1, False), (SLOT, True)])
+def test_the_guard_of_the_disk_is_named_only_where_lowering_it_would_help(free: int, *, told: bool) -> None:
+    with Opened() as opened:
+        limits = dataclasses.replace(opened.ring.spares.limits, min_free_bytes=1 << 40, free_bytes=lambda: free)
+        opened.ring.spares.limits = limits
+        with pytest.raises(WalFullError, match="the disk is full: wait for delivery to free space, or free") as full:
+            full_slots(opened, 2)
+        assert ("lower wal_min_free_bytes" in str(full.value)) is told
+
+
 def test_a_mapping_that_fails_costs_no_slot() -> None:
     with Opened(Disk(max_slots=3)) as opened:
         full_slots(opened, 1)
