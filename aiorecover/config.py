@@ -74,36 +74,45 @@ _NOT_YET: tuple[tuple[str, object], ...] = (
 class Config:
     """Checked options; make it with ``from_options``. Durations are ms, sizes are bytes.
 
+    What stands here of an option is what the README says (``python -m tests.support.options`` writes it there).
+
     Attributes:
-        wal_dir: the write-ahead log's directory, absolute; nothing has touched it yet.
+        wal_dir: directory of the write-ahead log: on a disk that outlives the process, owned by its user.
         file_system: what a ``wal_dir`` brings of its own (`aiorecover.testing.MemoryDisk`); None: the system's.
-        bootstrap_servers: "host:port" each.
+        bootstrap_servers: Kafka, as "host:port,host:port" or a list; 9092 where no port is named.
         client: options for aiokafka that are no attribute here (security, compression, metadata).
-        name: a name of the destination that the directory remembers beside the cluster id.
-        instance: the instance directory to wait for; None takes the first free one.
+        name: a name of the destination, which the directory remembers: under another one it is refused.
+        instance: the folder in ``wal_dir`` to take, and to wait for; None: the first number that is free.
         guarantee: "at_least_once"; "exactly_once" is not available yet.
-        fsync: "never", "interval" (every ``fsync_interval_ms``) or "always" (publishers wait for it).
-        fsync_interval_ms: at most this much is lost in a power cut under "interval".
-        checkpoint_interval_ms: how often the durable state of the directory is written.
-        wal_max_bytes, wal_min_free_bytes: the ring grows up to here, and leaves this much of the disk free.
-        on_full: "raise" WalFullError at once, or "wait" for space.
-        full_timeout_ms: how long ``on_full="wait"`` waits for space, and ``instance`` for its directory.
-        slot_bytes: size of the ring's slots, a power of two; a directory keeps the size it was made with.
+        fsync: what a power cut may take. "never": what the kernel had not written; "interval": at most what came after
+            the last flush began; "always": nothing, ``publish`` waits for the disk.
+        fsync_interval_ms: pause between two flushes under ``fsync="interval"``.
+        checkpoint_interval_ms: how often the state of the directory is written; a restart reads what came since.
+        wal_max_bytes: the ring grows up to here, and the dead ring by itself.
+        wal_min_free_bytes: what the rings leave free on the disk for others.
+        on_full: "raise" ``WalFullError`` at once, or "wait" in line for room.
+        full_timeout_ms: how long ``on_full="wait"`` waits for room, and ``instance`` for its folder.
+        slot_bytes: the ring is freed and grows by slots of this size, a power of two; a directory keeps its own.
         max_batch_size: records of one partition that travel together, before compression.
-        max_request_size: one record, as Kafka counts it; at most what a slot holds.
+        max_request_size: the largest record, as Kafka counts it; it must fit a slot.
         linger_ms: how long a batch that is not full waits for more records.
         delivery_timeout_ms: not available yet: records are tried for ever.
-        retry_backoff_ms, retry_backoff_max_ms: first and longest pause before a stalled lane is tried again.
-        request_timeout_ms: aiokafka's, for one request to a broker.
-        stop_timeout_ms: how long stop() waits for delivery.
-        on_permanent_error: "dead_letter" keeps the record in the dead ring, "halt" stops its lane.
-        on_delivery: called with the report of every record.
-        recovery_check: where the journal cannot be trusted (a power cut), read back what is in Kafka, and do not send
-            that again; needs permission to Read the topics, and holds delivery for 10 s at most.
-        key_serializer, value_serializer: callable(value), or serialize(topic, value, headers).
-        partitioner: callable(key, all_partitions, available) as in aiokafka; None: Kafka's murmur2.
+        retry_backoff_ms: first pause before what failed is tried again; it doubles.
+        retry_backoff_max_ms: longest pause.
+        request_timeout_ms: aiokafka's, for one request; ``send_and_wait`` and ``partitions_for`` wait so long, too.
+        stop_timeout_ms: how long ``stop()`` and the end of ``async with`` take at most.
+        on_permanent_error: what becomes of a record that Kafka refuses for good. "dead_letter": the dead ring keeps it;
+            "halt": its partition stands still.
+        dead_letter_topic: where dead letters are published, besides being kept in the dead ring.
+        on_delivery: called with the ``DeliveryReport`` of every record, plain or async, before it counts as delivered:
+            one after the other in each partition, whose next batch waits. A plain one holds up the loop, an awaited one
+            is cancelled after 30 s. What it raises is logged and counted (``callback_errors``).
+        recovery_check: after a power cut, look in Kafka for what was in flight, so that it does not come twice; needs
+            permission to Read the topics, and holds delivery for 10 s at most.
+        key_serializer: callable(key), or an object with serialize(topic, key, headers).
+        value_serializer: callable(value), or an object with serialize(topic, value, headers).
+        partitioner: callable(key, all_partitions, available), as in aiokafka; None: Kafka's murmur2.
         adoption_grace_ms: not available yet: nothing is adopted.
-        dead_letter_topic: where dead letters are published to, besides being kept in the dead ring.
         audit_topic: not available yet.
 
     """

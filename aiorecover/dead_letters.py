@@ -27,8 +27,16 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """A record that Kafka will never take, and why.
 
     ``record_id`` is the record's own, as `Receipt.record_id`. ``error`` is the class of what Kafka answered and
-    ``message`` its text; ``persisted`` is what is known of Kafka's log ("not", or "possibly" where an earlier attempt
-    had no answer).
+    ``message`` its text.
+
+    ``persisted`` tells whether the record may be in Kafka all the same. "not": each attempt was answered, with a
+    refusal that comes before anything is appended. "possibly": an earlier attempt, of it or of the batch that it was
+    cut from, had no answer, or one that a broker also gives after it has appended (a leader that loses the partition
+    while it waits for its replicas says NotLeaderForPartition, just as one that never led it), or a process died of it.
+    Where a repeat would hurt, look for the ``record_id`` in the topic's headers ``aiorecover-id`` before it is
+    requeued. It is never "persisted". What a start could not trust any more of the attempts before it (after a power
+    cut, in a copied directory) does not count.
+
     ``attempts`` counts the batches in which it was sent; ``first_ms`` and ``last_ms``: when, ms since 1970.
     ``partition`` is the one that refused it. A frame that cannot be decoded has no topic: its bytes are in ``payload``.
     """

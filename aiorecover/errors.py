@@ -46,7 +46,7 @@ class RecoverError(Exception):
 
 
 class ConfigError(RecoverError, ValueError):
-    """An option is unknown, of the wrong type, out of range or in conflict with another one."""
+    """An option, or a time limit, is unknown, of the wrong type, out of range or in conflict with another one."""
 
 
 class ClosedError(RecoverError):
@@ -98,7 +98,9 @@ class WalIOError(WalError, OSError):
 class DeliveryError(RecoverError, KafkaError):
     """An accepted record did not reach Kafka (yet); also a ``KafkaError`` for code written for aiokafka.
 
-    ``persisted`` says what is known of the broker's log: ``"not"``, ``"possibly"`` or ``"persisted"``.
+    ``persisted`` says whether the record may be in Kafka all the same: ``"not"`` (it was not sent, or each attempt
+    was answered with a refusal that comes before anything is appended), or ``"possibly"`` (one had no answer, or one
+    that a broker also gives after it has appended). Never ``"persisted"``: what is known to be there is delivered.
     """
 
     def __init__(self, message: str = "", *, persisted: str = "possibly") -> None:

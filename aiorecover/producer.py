@@ -43,6 +43,7 @@ from aiorecover.serialization import (
     value_encoder,
 )
 from aiorecover.statistics import Statistics
+from aiorecover.time_limit import seconds_of
 from aiorecover.waiting import WaitingLine
 from aiorecover.wal.directory import Options
 from aiorecover.wal.keeper import Keeper
@@ -154,24 +155,27 @@ class RecoverableProducer:
     async def stop(self, timeout_ms: int | None = None) -> int:
         """Deliver what can be delivered in time, then close; the number of records known to be left in the ring.
 
-        Records of earlier epochs that were not looked at yet are counted as their slots' seals say; those in a slot
-        that a crash left open are not known before they are read.
+        Records of earlier epochs that were not looked at yet are counted as far as they are known, as in
+        `statistics().unread`.
 
         Args:
             timeout_ms: for all of it, in milliseconds; None takes ``stop_timeout_ms``. It returns in time whatever
                 the broker does; what is left is delivered after the next start.
 
+        Raises:
+            ConfigError: ``timeout_ms`` is no number of milliseconds; the producer goes on.
+
         """
+        limit = seconds_of(self._config.stop_timeout_ms if timeout_ms is None else timeout_ms)
         if self._life == "forked":
             return 0
         if self._stopping is None or self._stopping.cancelled():  # by somebody else, and it could not even begin
             if self._opened is None or self._life == "created":
                 self._life = "stopped"
                 return 0
-            limit = (self._config.stop_timeout_ms if timeout_ms is None else timeout_ms) / 1000
             self._life = "stopping"
             self._turn_ends = 0
-            self._stopping = asyncio.create_task(self._opened.stop(limit), name="aiorecover-stop")
+            self._stopping = asyncio.create_task(self._opened.stop(limit or 0.0), name="aiorecover-stop")
             self._stopping.add_done_callback(self._stopped)
         return await asyncio.shield(self._stopping)
 
@@ -470,16 +474,25 @@ class RecoverableProducer:
     # -- delivery ----------------------------------------------------------------------------------------------------
 
     async def flush(self, timeout_ms: int | None = None) -> None:
-        """Wait until everything that is in the ring now, earlier epochs included, is in Kafka.
+        """Wait until everything that is in the ring now, earlier epochs included, is in Kafka or a dead letter.
+
+        Dead letters are on disk then. Their copies for ``dead_letter_topic`` are records of their own, stored behind
+        them: those that are there when this is called are waited for, those of letters that come meanwhile are not.
+
+        Args:
+            timeout_ms: at most so long, in milliseconds; None waits as long as it takes, or until it is stopped.
 
         Raises:
+            ConfigError: ``timeout_ms`` is no number of milliseconds.
+            ClosedError: the producer is not running, or was stopped first.
             DeliveryPendingError: not within ``timeout_ms``; everything is still in the ring.
             PermanentDeliveryError: Kafka refused a record for good and its lane is halted.
 
         """
+        limit = seconds_of(timeout_ms)
         delivery = self._get_opened().delivery
         try:
-            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+            async with asyncio.timeout(limit):
                 await delivery.flush()
         except TimeoutError:
             message = "not everything is in kafka yet: it stays in the ring, do not publish it again"
@@ -487,12 +500,13 @@ class RecoverableProducer:
 
     async def wait_delivered(self, receipt: Receipt, timeout_ms: int | None) -> DeliveryReport:
         """Behind `Receipt.delivered`."""
+        limit = seconds_of(timeout_ms)
         if self._opened is None or self._life == "forked":
             raise self._closed_error()
         reports = self._opened.delivery.reports
         future = reports.waiter(receipt.topic, receipt.sequence, receipt._place)  # noqa: SLF001
         try:
-            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+            async with asyncio.timeout(limit):
                 return await future
         except TimeoutError:
             message = f"accepted as {receipt.record_id} and not delivered yet: do not publish it again"

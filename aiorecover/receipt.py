@@ -65,6 +65,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
             timeout_ms: at most so long, in milliseconds; None waits until it is settled or the producer stops.
 
         Raises:
+            ConfigError: ``timeout_ms`` is no number of milliseconds.
             DeliveryPendingError: not settled within the time; it stays in the ring: do not publish it again.
             PermanentDeliveryError: it became a dead letter, or its lane is halted.
             ClosedError: the producer was stopped first; the record is delivered after the next start.

@@ -8,8 +8,10 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
 
     accepted: records stored by `publish`, and copies for ``dead_letter_topic`` and by ``dead_letters.requeue``.
     dead_lettered: records that Kafka refused for good and the dead ring keeps, since `start`.
-    recovered: records of earlier epochs found unsettled so far.
-    unread: at most so many records of earlier epochs that have not been looked at yet.
+    recovered: records of earlier epochs found unsettled so far. The ring is read as Kafka takes what stands in it, and
+        not much ahead: in an outage most of it is ``unread``.
+    unread: records of earlier epochs that have not been looked at yet, settled ones among them. What a process that was
+        killed stored behind its last checkpoint, in its last slot, is not known before it is read.
     pending: records in the ring that are not settled; in_flight of them are on their way to Kafka.
     undeliverable: records that cannot be decoded and stay in the ring; see the log.
     batches_resumed: what the last process had in flight and this one sends again as it was, for Kafka to recognise.
@@ -18,7 +20,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     identities_renewed: lanes that took a fresh Kafka identity, also those whose old one an opening could not trust.
     lanes_suspect: lanes that did not get through while others did, and go through a session apart.
     lanes_stalled: lanes that do not get through and have no room: their records wait in the ring, and others go on.
-    missing: sequences that damage took away; see the log for each.
+    missing: sequences that damage took away, as far as the ring was read; see the log for each.
     """
 
     state: str

@@ -585,6 +585,25 @@ async def test_publishing_before_start_after_stop_and_during_stop_is_refused_and
     assert kept(tmp_path) == [b"0", b"1", b"2"]
 
 
+NO_TIME_LIMITS: list[Any] = ["x", b"1", True, -1, float("nan"), float("inf"), [1], 10**400]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("limit", NO_TIME_LIMITS, ids=lambda limit: repr(limit)[:12])
+async def test_what_is_no_time_limit_is_refused_and_changes_nothing(tmp_path: Path, limit: Any) -> None:
+    producer = RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE)
+    await producer.start()
+    receipt = await producer.publish("good", b"0")
+    for call in (producer.flush, producer.stop, receipt.delivered):
+        with refused(ConfigError, "timeout_ms must be"):
+            await call(timeout_ms=limit)
+    await producer.publish("good", b"1")
+    assert await producer.stop(timeout_ms=0) == 2
+    with refused(ConfigError, "timeout_ms must be"):
+        await producer.stop(timeout_ms=limit)
+    assert kept(tmp_path) == [b"0", b"1"]
+
+
 @pytest.mark.asyncio
 async def test_publish_nowait_is_refused_where_it_would_have_to_wait_for_the_disk(tmp_path: Path) -> None:
     async with accepting(tmp_path, fsync="always") as producer:
@@ -795,8 +814,10 @@ async def test_a_wal_dir_with_files_of_another_program_is_refused_and_nothing_is
         (foreign / "data.db").write_bytes(b"precious")
     else:
         foreign.write_bytes(b"precious")
+    culprit = foreign / "data.db" if what == "directory" else foreign
+    remedy = "choose another wal_dir, or if it is ours move the file away"
     before = contents(tmp_path)
-    await refused_to_start(tmp_path, WalFormatError, "files that are not ours: choose an empty directory")
+    await refused_to_start(tmp_path, WalFormatError, f"of another program: {remedy} path={culprit}")
     assert contents(tmp_path) == before
     foreign.rename(tmp_path.parent / f"{tmp_path.name}-foreign")
     assert len(kept(tmp_path)) == 5

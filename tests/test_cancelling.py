@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 
 from aiorecover import ClosedError, RecoverableProducer, WalFullError
+from aiorecover import producer as producer_module
+from aiorecover.delivery.resume import Taken, take_up
 from aiorecover.testing import MockClusterProcess
+from aiorecover.wal.directory import Directory, Options
+from aiorecover.wal.keeper import Keeper
+from aiorecover.wal.opening import open_directory
 from tests.support.census import Census
 from tests.support.oracle import read_topic
 
@@ -106,7 +111,7 @@ def assert_nobody_waits(producer: RecoverableProducer) -> None:
     """What a cancelled call was entered in has forgotten it."""
     assert producer._opened is not None
     delivery = producer._opened.delivery
-    assert (delivery.reports._waiters, delivery._progress, delivery.dispatcher._flushing) == ({}, set(), 0)
+    assert (delivery.reports._waiters, delivery._progress, delivery.dispatcher._flushes) == ({}, set(), [])
     assert (producer._opened.commit._waiting, len(producer._waiting)) == ([], 0)
 
 
@@ -258,6 +263,29 @@ async def test_start_cancelled_at_each_of_its_waits_lets_go_of_the_directory(tmp
                 assert another.wal_path == tmp_path / "wal" / "0"
 
         await each_time(scenario)
+
+
+async def test_a_start_that_forgot_what_it_has_opened_would_be_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def forgetful(keeper: Keeper, options: Options) -> tuple[Directory, Taken]:
+        def open_it() -> tuple[Directory, Taken]:
+            directory = open_directory(options)
+            opened.append(directory)
+            return directory, take_up(directory, options.file_system.since_boot_ms())
+
+        return await keeper.submit(open_it)
+
+    opened: list[Directory] = []
+    monkeypatch.setattr(producer_module, "opening", forgetful)
+    before = Census(tmp_path)
+    producer = RecoverableProducer(tmp_path / "wal", bootstrap_servers="127.0.0.1:1")
+    await Victim(1).run(producer.start())
+    await producer.stop()
+    with pytest.raises(AssertionError, match="descriptor"):
+        await until_nothing_is_left(before)
+    for directory in opened:
+        directory.close()
 
 
 async def test_a_stop_while_it_starts_leaves_nothing(tmp_path: Path) -> None:

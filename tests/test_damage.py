@@ -1,11 +1,13 @@
 """Damage under a producer: the rest is delivered, what is missing is counted, the bytes are kept."""
 
 import asyncio
+from typing import Any
 
 from aiorecover import RecoverableProducer
 from aiorecover.testing import MemoryDisk, MockCluster
 from aiorecover.wal import format as fmt
 from aiorecover.wal.kept import DAMAGED
+from tests.support.eventually import until
 
 
 def test_a_producer_keeps_what_is_damaged_and_counts_what_is_missing() -> None:
@@ -33,7 +35,33 @@ async def _produce_and_damage() -> None:
         assert b"\xee" * 300 in after.file(f"0/{DAMAGED}/{name}").live()
 
 
-def producer(disk: MemoryDisk, cluster: MockCluster) -> RecoverableProducer:
-    return RecoverableProducer(
-        disk, bootstrap_servers=cluster.bootstrap_servers, slot_bytes=64 * 1024, retry_backoff_ms=10
-    )
+def test_figures_are_right_from_the_first_look_on_or_as_soon_as_the_ring_was_read() -> None:
+    asyncio.run(_stop_start_and_look())
+
+
+async def _stop_start_and_look() -> None:
+    with MockCluster() as cluster:
+        cluster.create_topic("orders")
+        cluster.broker_down()
+        disk = MemoryDisk()
+        async with producer(disk, cluster, stop_timeout_ms=0) as first:
+            for number in range(1_000):  # two full slots, and one that is left open
+                await first.publish("orders", b"%d" % number * 50, partition=0)
+        second = producer(disk, cluster)
+        await second.start()
+        known = second.statistics()
+        assert (known.unread, known.pending, known.missing) == (1_000, 0, 0)
+        assert await second.stop(timeout_ms=0) == 1_000
+        disk.file("0/ring").damage(0, b"\xee" * len(disk.file("0/ring").live()))
+        third = producer(disk, cluster)
+        await third.start()
+        try:
+            await until(lambda: third.statistics().missing == 1_000)  # Kafka is not needed to see that nothing is there
+            assert third.statistics().unread == 0
+        finally:
+            assert await third.stop(timeout_ms=0) == 0
+
+
+def producer(disk: MemoryDisk, cluster: MockCluster, **options: int) -> RecoverableProducer:
+    given: dict[str, Any] = {"slot_bytes": 64 * 1024, "retry_backoff_ms": 10, **options}
+    return RecoverableProducer(disk, bootstrap_servers=cluster.bootstrap_servers, **given)

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.errors import InvalidTimestampError
+from aiokafka.errors import InvalidTimestampError, NotEnoughReplicasError
 
 from aiorecover import (
     ClosedError,
     ConfigError,
     DeadLetter,
+    DeliveryPendingError,
     RecoverableProducer,
     RecoverError,
     WalFullError,
@@ -274,6 +275,35 @@ async def test_a_dead_letter_goes_to_its_topic_with_what_it_was(broker: Recordin
     assert abs(int(told["aiorecover-dlq-time"] or b"0") - timestamp_ms) < 60_000
 
 
+async def test_a_flush_waits_for_the_letter_and_not_for_its_copy(
+    broker: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic of dead letters that is stuck must not hold up who only wants his own records to be safe."""
+
+    def stuck(records: list[Sent]) -> BaseException | None:
+        return refusing(records) or (NotEnoughReplicasError() if records[0].topic == "dead" else None)
+
+    broker.refuses = stuck
+    async with producer_on(MemoryDisk(), dead_letter_topic="dead") as producer:
+        assert producer._opened is not None
+        delivery, commit = producer._opened.delivery, producer._opened.dead._commit
+        durable = commit.durable
+
+        async def slow() -> None:
+            await until(lambda: any(lane.topic == "dead" and lane.added for lane in delivery.router.lanes()))
+            await durable()
+
+        await bury(producer, b"connected")
+        monkeypatch.setattr(commit, "durable", slow)
+        await bury(producer, b"poison")
+        assert len(await letters_of(producer)) == 1
+        with pytest.raises(DeliveryPendingError):  # now it is in the ring as any other record
+            await producer.flush(timeout_ms=300)
+        broker.refuses = refusing
+        await producer.flush(timeout_ms=20_000)
+        assert [value for _, _, value, *_ in broker.records["dead"]] == [b"poison"]
+
+
 async def test_a_copy_that_is_refused_is_a_dead_letter_and_no_copy_is_made_of_it(broker: Recording) -> None:
     async with producer_on(MemoryDisk(), dead_letter_topic="t") as producer:
         await bury(producer, b"poison")
@@ -338,6 +368,46 @@ async def test_a_letter_is_there_once_when_the_loop_is_cancelled_that_publishes_
         await bury(producer, b"poison")
         await held.begun.wait()
     async with producer_on(disk, dead_letter_topic="dead") as producer:
+        assert len(await letters_of(producer)) == 1
+
+
+async def died_while_a_letter_was_replaced(broker: Recording, monkeypatch: pytest.MonkeyPatch) -> MemoryDisk:
+    """The disk as the next process finds it: its copy is in the topic, and the letter stands there twice."""
+    disk = MemoryDisk()
+    async with producer_on(disk, dead_letter_topic="dead") as producer:
+        held = Held(producer, monkeypatch)
+        await bury(producer, b"poison".ljust(3_000))  # of several sectors
+        await held.begun.wait()
+        await producer.flush(timeout_ms=20_000)
+        assert len(broker.records.pop("dead")) == 1
+        return disk.after_process_death()
+
+
+@pytest.mark.parametrize("topic", ["dead", None])
+async def test_a_letter_is_there_once_after_a_death_in_the_middle_of_its_replacement(
+    broker: Recording, monkeypatch: pytest.MonkeyPatch, topic: str | None
+) -> None:
+    disk = await died_while_a_letter_was_replaced(broker, monkeypatch)
+    async with producer_on(disk, dead_letter_topic=topic) as producer:
+        (letter,) = await letters_of(producer)
+        assert (letter.value or b"").startswith(b"poison")
+        await producer.publish("t", b"behind", key=b"k")
+        await producer.flush(timeout_ms=20_000)
+        assert producer._opened is not None
+        assert producer._opened.directory.dead.pending() == 1
+    assert "dead" not in broker.records, "it was published already"
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_a_letter_is_there_after_a_power_cut_that_follows(
+    broker: Recording, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """The newer one goes to the disk before the older one goes."""
+    disk = await died_while_a_letter_was_replaced(broker, monkeypatch)
+    async with producer_on(disk, checkpoint_interval_ms=600_000) as producer:
+        assert len(await letters_of(producer)) == 1
+        disk = disk.after_power_cut(seed)
+    async with producer_on(disk) as producer:
         assert len(await letters_of(producer)) == 1
 
 

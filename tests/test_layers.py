@@ -29,7 +29,17 @@ LAYERS = [
     [
         f"aiorecover.{base}"
         for base in (
-            *("waiting", "supervised", "statistics", "config", "serialization", "receipt", "record", "errors"),
+            *(
+                "waiting",
+                "supervised",
+                "time_limit",
+                "statistics",
+                "config",
+                "serialization",
+                "receipt",
+                "record",
+                "errors",
+            ),
         )
     ],
 ]
@@ -49,6 +59,7 @@ PURE = {
     "aiorecover.wal.scan": (),
     "aiorecover.wal.suffix": (),
     "aiorecover.delivery.behind": (),
+    "aiorecover.delivery.flush": (),
     "aiorecover.delivery.gaps": (),
     "aiorecover.delivery.stalls": (),
     "aiorecover.delivery.halving": (),
@@ -62,6 +73,7 @@ PURE = {
     "aiorecover.delivery.partitioner": (),
     "aiorecover.record": (),
     "aiorecover.receipt": (),
+    "aiorecover.time_limit": (),
     "aiorecover.serialization": (),
     "aiorecover.errors": (),
 }

@@ -1,13 +1,21 @@
 """What other recoverable producers got wrong and no other test here covers: see the table in `test_ancestor`."""
 
 import asyncio
+import operator
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiokafka.errors import NotEnoughReplicasError
 
-from aiorecover import DeliveryPendingError, DeliveryReport, RecoverableProducer
+from aiorecover import DeliveryPendingError, DeliveryReport, PermanentDeliveryError, RecoverableProducer
+from aiorecover.delivery import delivery as delivery_module
+from aiorecover.delivery import outcomes
+from aiorecover.delivery.outcomes import Outcome, Persisted, Verdict
+from aiorecover.record import HEADERS, KEY, PARTITION, TIMESTAMP, VALUE, decode
 from aiorecover.wal.storage import StorageFile
 from tests.support.broker import Cluster, KafkaCluster, TopicFactory
 from tests.support.eventually import until
@@ -18,6 +26,7 @@ pytestmark = pytest.mark.asyncio
 NOWHERE = "127.0.0.1:1"  # no broker listens there
 FLUSH_MS = 40_000
 FROZEN_S = 2.0
+ALL_IN_SYNC = {"min.insync.replicas": "3"}
 TOO_FEW_MS = 6_000  # a dead follower leaves the replicas in sync after about 2 s
 
 Fields = tuple[bytes | None, bytes | None, int]
@@ -31,12 +40,11 @@ FIELDS: list[Fields] = [
 ]
 
 
-async def test_everything_of_a_record_is_the_same_after_a_restart(
-    kafka: Cluster, topic: TopicFactory, tmp_path: Path
-) -> None:
-    name, headers = topic(kafka), [("a", b"1"), ("b", None), ("a", b"")]
+async def restarted(kafka: Cluster, name: str, path: Path) -> None:
+    """Everything of a record is the same, whoever delivers it."""
+    headers = [("a", b"1"), ("b", None), ("a", b"")]
     began = time.time_ns() // 1_000_000
-    first = RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE)
+    first = RecoverableProducer(path, bootstrap_servers=NOWHERE)
     await first.start()
     for key, value, partition in FIELDS:
         await first.publish(name, value, key=key, partition=partition, timestamp_ms=77 + partition, headers=headers)
@@ -44,7 +52,7 @@ async def test_everything_of_a_record_is_the_same_after_a_restart(
     ended = time.time_ns() // 1_000_000
     assert await first.stop(timeout_ms=0) == len(FIELDS) + 1
     await asyncio.sleep(0.05)
-    async with RecoverableProducer(tmp_path, bootstrap_servers=kafka.bootstrap_servers) as second:
+    async with RecoverableProducer(path, bootstrap_servers=kafka.bootstrap_servers) as second:
         await second.flush(timeout_ms=FLUSH_MS)
     *others, now = sorted(
         await read_topic(kafka.bootstrap_servers, name), key=lambda record: (record.value == b"now", -record.partition)
@@ -53,6 +61,35 @@ async def test_everything_of_a_record_is_the_same_after_a_restart(
     assert [record.timestamp_ms for record in others] == [77 + partition for _, _, partition in FIELDS]
     assert {record.headers[:3] for record in others} == {tuple(headers)}
     assert began <= now.timestamp_ms <= ended  # when it was published, not when it was delivered
+
+
+async def test_everything_of_a_record_is_the_same_after_a_restart(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    await restarted(kafka, topic(kafka), tmp_path)
+
+
+SPOILED: dict[str, Callable[[list[Any]], Any]] = {
+    "an empty key is none": lambda fields: operator.setitem(fields, KEY, fields[KEY] or None),
+    "no value is an empty one": lambda fields: operator.setitem(fields, VALUE, fields[VALUE] or b""),
+    "the partition is chosen anew": lambda fields: operator.setitem(fields, PARTITION, None),
+    "the time is that of the delivery": lambda fields: operator.setitem(fields, TIMESTAMP, int(time.time() * 1000)),
+    "a header is lost": lambda fields: fields[HEADERS] and fields[HEADERS].pop(1),
+}
+
+
+@pytest.mark.parametrize("what", SPOILED)
+async def test_what_a_restart_changed_would_be_seen(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def spoiled(payload: memoryview) -> Any:
+        fields = list(decode(payload))
+        SPOILED[what](fields)
+        return tuple(fields)
+
+    monkeypatch.setattr(delivery_module, "decode", spoiled)
+    with pytest.raises(AssertionError):
+        await restarted(kafka, topic(kafka), tmp_path)
 
 
 async def test_a_frozen_broker_costs_no_report_and_each_comes_once_and_in_the_loop_s_thread(
@@ -83,16 +120,13 @@ async def test_a_frozen_broker_costs_no_report_and_each_comes_once_and_in_the_lo
     assert len(await read_topic(kafka.bootstrap_servers, name)) == len(receipts)
 
 
-@pytest.mark.timeout(240)
-async def test_with_too_few_replicas_a_record_waits_and_its_publisher_is_told_so(
-    kafka3: Cluster, topic: TopicFactory, tmp_path: Path
-) -> None:
-    name = topic(kafka3, partitions=1, config={"min.insync.replicas": "3"})
+async def published_with_too_few_replicas(kafka3: Cluster, name: str, path: Path) -> None:
+    """It waits, its publisher is told so, and it arrives once there are enough."""
     leader = kafka3.leaders(name)[0]
     follower = next(node for node in kafka3.nodes if node.node_id != leader)
     await asyncio.to_thread(follower.kill)
     async with RecoverableProducer(
-        tmp_path, bootstrap_servers=kafka3.bootstrap_servers, retry_backoff_max_ms=200
+        path, bootstrap_servers=kafka3.bootstrap_servers, retry_backoff_max_ms=200
     ) as producer:
         receipt = await producer.publish(name, b"value", key=b"k")
         with pytest.raises(DeliveryPendingError, match="do not publish it again"):
@@ -102,6 +136,23 @@ async def test_with_too_few_replicas_a_record_waits_and_its_publisher_is_told_so
         assert (await receipt.delivered(timeout_ms=FLUSH_MS)).status == "delivered"
     (record,) = await read_topic(kafka3.bootstrap_servers, name)
     assert record.record_id == receipt.record_id
+
+
+@pytest.mark.timeout(240)
+async def test_with_too_few_replicas_a_record_waits_and_its_publisher_is_told_so(
+    kafka3: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    await published_with_too_few_replicas(kafka3, topic(kafka3, partitions=1, config=ALL_IN_SYNC), tmp_path)
+
+
+@pytest.mark.timeout(240)
+async def test_a_record_that_did_not_wait_for_its_replicas_would_be_seen(
+    kafka3: Cluster, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = Outcome(Verdict.PERMANENT, Persisted.NOT, "planted")
+    monkeypatch.setattr(outcomes, "OUTCOMES", {**outcomes.OUTCOMES, NotEnoughReplicasError: refused})
+    with pytest.raises(PermanentDeliveryError):
+        await published_with_too_few_replicas(kafka3, topic(kafka3, partitions=1, config=ALL_IN_SYNC), tmp_path)
 
 
 async def test_publishers_do_not_wait_for_a_checkpoint_whose_flush_hangs(

@@ -1,7 +1,6 @@
 """Whatever becomes of the brokers and of our tasks: every call ends in its time, and a stop leaves nothing behind."""
 
 import asyncio
-import gc
 import os
 import random
 import signal
@@ -19,6 +18,7 @@ from aiorecover.delivery import session as session_module
 from aiorecover.testing import MockClusterProcess
 from tests.support.census import Census
 from tests.support.oracle import read_topic
+from tests.support.silence import complaints
 
 NOWHERE = "127.0.0.1:1"  # no broker listens there
 TOPIC = "limits"
@@ -104,11 +104,8 @@ async def every_task_cancelled(scene: Scene) -> None:
 
 @pytest.fixture(autouse=True)
 def _silent_loop(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """No exception in a callback, no task destroyed, no error that nobody retrieved."""
     yield
-    gc.collect()
-    records = [*caplog.get_records("call"), *caplog.records]
-    assert [record.getMessage() for record in records if record.name == "asyncio"] == []
+    assert complaints(caplog) == []
 
 
 Trouble = Callable[[Scene], Awaitable[None]]

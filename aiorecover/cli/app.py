@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import json
 import pathlib
 import sys
@@ -30,6 +31,21 @@ _FAILED = 1
 _INTERRUPTED = 130
 
 
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
+    if wanted:
+        sys.stdout.write(f"aiorecover {importlib.metadata.version('aiorecover')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _version: Annotated[  # noqa: FBT002 - an option, never passed by place
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
+    """What is told before any command."""
+
+
 @app.command()
 def demo(
     records: Annotated[int, typer.Option(min=1, help="How many records to publish.")] = 60_000,
@@ -50,7 +66,8 @@ def demo(
 ) -> None:
     """Publish while the broker goes down and the publishing process is killed, then count every record.
 
-    Exit status 0: every accepted record is in Kafka, in order. 1: it is not, or the demonstration failed.
+    Exit status 0: every accepted record is in Kafka, in order (and once, unless the broker is the embedded one, which
+    does not recognise a batch that it has already). 1: it is not, or the demonstration failed.
     2: an option or an installation needs mending.
     """
     options = demo_command.Options(
@@ -89,6 +106,9 @@ def inspect(
     ] = False,
 ) -> None:
     """Look into a write-ahead log, also while its owner works: nothing is locked and nothing is changed.
+
+    Rings: what was published; "dead", what Kafka refused for good. Waiting: records still to be delivered. Settled:
+    done, and not overwritten yet. Missing: taken away by damage.
 
     Exit status 0: all is whole. 1: something is damaged or cannot be read. 2: nothing of aiorecover is there.
     """

@@ -26,6 +26,9 @@ from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from aiorecover.cli.demo_publisher import DemoError, Publisher, Stage, log_tail
 from aiorecover.cli.demo_verdict import Verdict, judge, present_ends, read_back
+from aiorecover.config import Config
+from aiorecover.errors import ConfigError, EncodeError
+from aiorecover.serialization import check_topic
 from aiorecover.testing.mock_cluster_process import MockClusterProcess
 
 if TYPE_CHECKING:
@@ -102,11 +105,11 @@ async def run(options: Options, view: View) -> Outcome:
             await _play(stage)
             view.event("reading everything back with a plain aiokafka consumer")
             seen, cut_off = await read_back(stage.bootstrap_servers, stage.topic, begin)
-        verdict = judge(stage.accepted, seen, cut_off)
+        verdict = judge(stage.accepted, seen, cut_off, recognises_repeats=broker is None)
     except TimeoutError:
         raise DemoError(f"the demonstration took too long; {log_tail(log)}") from None
     except (KafkaError, OSError, RuntimeError) as error:
-        what = f"{type(error).__name__}: {error}"
+        what = str(error) if isinstance(error, KafkaError) else f"{type(error).__name__}: {error}"
         raise DemoError(f"the demonstration broke down: {what}; {log_tail(log)}") from error
     except asyncio.CancelledError:
         shutil.rmtree(directory, ignore_errors=True)
@@ -125,6 +128,12 @@ async def run(options: Options, view: View) -> Outcome:
 
 
 def _check(options: Options) -> None:
+    try:
+        if options.topic is not None:
+            check_topic(options.topic)
+        Config.from_options(options.wal_dir or "wal", options.bootstrap_servers or "localhost", {})
+    except (ConfigError, EncodeError) as error:
+        raise UsageError(str(error)) from None
     if options.bootstrap_servers is not None:
         return
     if importlib.util.find_spec("confluent_kafka") is None:

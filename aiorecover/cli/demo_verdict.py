@@ -52,9 +52,9 @@ class Verdict:
 
     ``delivered``: accepted records found in Kafka. ``out_of_order``: first appearances behind a later record
     of their key, or in another partition than it. ``altered``: the id stands at another record's contents.
-    ``repeated``: further appearances of an id. ``without_word``: in Kafka although the child was killed
-    before it could report that ``publish`` had returned. ``cut_off``: partitions whose oldest records the
-    broker deleted before they could be counted.
+    ``repeated``: further appearances of an id; a fault where the broker ``recognises_repeats``. ``without_word``:
+    in Kafka although the child was killed before it could report that ``publish`` had returned. ``cut_off``:
+    partitions whose oldest records the broker deleted before they could be counted.
     """
 
     accepted: int
@@ -65,20 +65,27 @@ class Verdict:
     repeated: int
     without_word: int
     cut_off: int
+    recognises_repeats: bool = False
     examples: list[str] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
-        """True if every accepted record is there, unaltered and in order."""
-        return not (self.missing or self.out_of_order or self.altered or self.cut_off)
+        """True if every accepted record is there, unaltered and in order; and once, where the broker sees to that."""
+        repeated = self.repeated and self.recognises_repeats
+        return not (self.missing or self.out_of_order or self.altered or self.cut_off or repeated)
 
     def as_json(self) -> dict[str, Any]:
         """The counts and the judgement as plain data."""
         return {**asdict(self), "good": self.good}
 
 
-def judge(accepted: Mapping[str, Ordinal], seen: Iterable[Seen], cut_off: int = 0) -> Verdict:
-    """Compare what was accepted with what is in Kafka, given in the order of each partition's offsets."""
+def judge(
+    accepted: Mapping[str, Ordinal], seen: Iterable[Seen], cut_off: int = 0, *, recognises_repeats: bool = False
+) -> Verdict:
+    """Compare what was accepted with what is in Kafka, given in the order of each partition's offsets.
+
+    ``recognises_repeats``: a batch that is sent again is not appended again, as by any Kafka but a mock of one.
+    """
     found: set[str] = set()
     newest: dict[bytes, Seen] = {}
     repeated = out_of_order = altered = 0
@@ -86,6 +93,7 @@ def judge(accepted: Mapping[str, Ordinal], seen: Iterable[Seen], cut_off: int = 
     for record in seen:
         if record.record_id in found:
             repeated += 1
+            examples += [f"repeated {record.record_id}"] * recognises_repeats
             continue
         found.add(record.record_id)
         if accepted.get(record.record_id, record.ordinal) != record.ordinal:
@@ -108,6 +116,7 @@ def judge(accepted: Mapping[str, Ordinal], seen: Iterable[Seen], cut_off: int = 
         repeated=repeated,
         without_word=len(found) - (len(accepted) - len(missing)),
         cut_off=cut_off,
+        recognises_repeats=recognises_repeats,
         examples=examples[:_EXAMPLES],
     )
 

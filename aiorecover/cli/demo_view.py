@@ -25,6 +25,12 @@ _REFRESH_PER_SECOND = 10
 _PLAIN_SECONDS = 1.0
 _EVENTS_SHOWN = 16
 
+_REPEATED = (
+    "Repeated: what was on its way at an outage or a kill is sent again as the very same batch. Kafka recognises it "
+    "and appends it once; the embedded broker, a mock, does not. With --bootstrap-servers and a Kafka of yours it must "
+    "be 0."
+)
+
 
 @dataclass(slots=True)
 class Progress:
@@ -129,7 +135,7 @@ def show_verdict(console: Console, outcome: Outcome) -> None:
     _row(table, "missing", verdict.missing, "accepted and not in Kafka", bad=True)
     _row(table, "out of order", verdict.out_of_order, "first seen behind a later one of its key", bad=True)
     _row(table, "altered", verdict.altered, "not what was published under this id", bad=True)
-    _row(table, "repeated", verdict.repeated, _repeated_meaning(outcome))
+    _row(table, "repeated", verdict.repeated, "appended more than once", bad=verdict.recognises_repeats)
     _row(table, "accepted without word", verdict.without_word, "in Kafka; killed before it could say so")
     _row(table, "recovered", outcome.recovered, "left undelivered by a killed publisher")
     console.print(table)
@@ -141,17 +147,13 @@ def _row(table: Table, name: str, count: int, meaning: str, *, bad: bool = False
     table.add_row(name, f"{count:,}", meaning, style="bold red" if bad and count else None)
 
 
-def _repeated_meaning(outcome: Outcome) -> str:
-    if outcome.embedded:
-        return "on its way at an outage or a kill, sent again"
-    return "appended more than once"
-
-
 def _sentences(outcome: Outcome) -> list[str]:
     verdict = outcome.verdict
     lines = [f"{example}" for example in verdict.examples]
     if verdict.cut_off:
         lines.append(f"{verdict.cut_off} partitions had records deleted by the broker: this proves nothing.")
+    if verdict.repeated and not verdict.recognises_repeats:
+        lines.append(_REPEATED)
     if verdict.good:
         lines.append(f"Every accepted record is in Kafka, in order. ({outcome.seconds:.0f} s)")
     else:

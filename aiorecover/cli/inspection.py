@@ -1,21 +1,28 @@
-"""What ``aiorecover inspect`` shows: instances, slots and counts, and records if they are asked for."""
+"""What ``aiorecover inspect`` shows: instances, slots and counts, and records if they are asked for.
+
+A terminal of 80 columns holds every table, whatever the counts: a line that is not one is left to the terminal to wrap,
+so that it can be copied and searched for.
+"""
 
 from __future__ import annotations
 
+import errno
 from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from rich.filesize import pick_unit_and_suffix
 from rich.table import Table
 
 from aiorecover import record as records
 from aiorecover.delivery import refusal
-from aiorecover.errors import WalError, WalFormatError
+from aiorecover.errors import WalError, WalFormatError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.view import instances, open_view
 
 if TYPE_CHECKING:
     import pathlib
+    from collections.abc import Iterator
 
     from rich.console import Console
 
@@ -25,7 +32,15 @@ __all__ = ["damaged", "inspect", "show"]
 
 RINGS = ("ring", "retry", "dead")
 _BYTES_SHOWN = 200  # of a key, a value or a header: a line of a terminal or two
-_COLUMNS = ("waiting", "settled", "damaged", "slots", "recycled", "bytes_used", "bytes_allocated")
+_COLUMNS = {
+    "waiting": "waiting",
+    "settled": "settled",
+    "damaged": "missing",
+    "slots": "slots",
+    "bytes_used": "used",
+    "bytes_allocated": "on disk",
+}
+_UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB"]
 
 
 def inspect(path: pathlib.Path, count: int) -> list[dict[str, Any]]:
@@ -35,7 +50,12 @@ def inspect(path: pathlib.Path, count: int) -> list[dict[str, Any]]:
         WalError: there is none, or the path cannot be read. What is wrong with one of several stands in its ``error``.
 
     """
-    found = instances(path)
+    try:
+        found = instances(path)
+    except WalIOError as error:
+        if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
+            raise
+        raise WalFormatError(f"there is no such directory: name a wal_dir or an instance in it path={path}") from None
     if not found:
         raise WalFormatError(f"nothing of aiorecover is here: name a wal_dir or an instance in it path={path}")
     return [_instance(one, count) for one in found]
@@ -106,49 +126,90 @@ def _text(data: bytes | None) -> str | None:
 def damaged(found: list[dict[str, Any]]) -> bool:
     """Whether anything is missing, damaged or unreadable."""
     rings = [ring for one in found for ring in one["rings"]]
-    return any(one["error"] for one in found) or any(ring["damaged"] or ring["damaged_slots"] for ring in rings)
+    return any(one["error"] for one in found) or any(_is_damaged(ring) for ring in rings)
 
 
 def show(console: Console, found: list[dict[str, Any]]) -> None:
-    """Print the instances as a table, then what is wrong, then the records."""
-    table = Table()
-    for name in ("instance", "held by", "ring"):
-        table.add_column(name)
-    for name in _COLUMNS:
-        table.add_column(name.replace("_", " "), justify="right")
-    for one in found:
-        held = f"pid {one['pid']}" if one["pid"] is not None else one["state"]
-        for ring in one["rings"]:
-            bad = "bold red" if ring["damaged"] or ring["damaged_slots"] else None
-            table.add_row(one["path"], held, ring["ring"], *(f"{ring[name]:,}" for name in _COLUMNS), style=bad)
-    console.print(table)
-    for one in found:
-        lines = [f"{one['path']}: {one['error']}"] if one["error"] else []
-        lines += [_suspicion(one, ring) for ring in one["rings"] if ring["suspect_up_to"]]
-        lines += [_damage(one["path"], ring) for ring in one["rings"] if ring["damaged"] or ring["damaged_slots"]]
-        lines += [_line(record) for record in one["records"]]
-        for line in lines:
-            console.print(line, markup=False, soft_wrap=True)
+    """Print of each instance who has it, its rings as a table, what is wrong in plain sentences, and the records."""
+    for number, one in enumerate(found):
+        if number:
+            console.print()
+        _print(console, _heading(one), style="bold")
+        if one["rings"]:
+            console.print(_table(one["rings"]))
+        for line in _wrong(one):
+            _print(console, line, style="red")
+        for record in one["records"]:
+            for line in _lines(record):
+                _print(console, line)
 
 
-def _suspicion(one: dict[str, Any], ring: dict[str, Any]) -> str:
-    position = ring["suspect_up_to"]
-    epoch, sequence = fmt.parts(position)
-    up_to = f"epoch={epoch} sequence={sequence}"
-    return f"{one['path']}: settle words up to {up_to} may be wrong after a power cut ring={ring['ring']}"
+def _print(console: Console, line: str, style: str | None = None) -> None:
+    console.print(line, markup=False, soft_wrap=True, style=style)
 
 
-def _damage(path: str, ring: dict[str, Any]) -> str:
-    missing = " ".join(
-        f"epoch={one['epoch']} sequences={one['first']}-{one['last']} slot={one['slot']} "
-        f"file_offset={one['file_offset']}"
-        for one in ring["missing"]
+def _heading(one: dict[str, Any]) -> str:
+    users = {"free": "not in use", "unknown": "the system does not say who uses it"}
+    user = f"in use by pid {one['pid']}" if one["pid"] is not None else users.get(one["state"], one["state"])
+    producer = f", producer {one['producer_id']}" if one.get("producer_id") else ""
+    return f"{one['path']}: {user}{producer}"
+
+
+def _table(rings: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, padding=(0, 0, 0, 2), header_style="dim")
+    table.add_column("ring", no_wrap=True)
+    for title in _COLUMNS.values():
+        table.add_column(title, justify="right", no_wrap=True)
+    for ring in rings:
+        cells = (_size(ring[name]) if name.startswith("bytes") else f"{ring[name]:,}" for name in _COLUMNS)
+        table.add_row(ring["ring"], *cells, style="red" if _is_damaged(ring) else None)
+    return table
+
+
+def _size(count: int) -> str:
+    unit, suffix = pick_unit_and_suffix(count, _UNITS, 1024)
+    return f"{count} {suffix}" if unit == 1 else f"{count / unit:.1f} {suffix}"
+
+
+def _is_damaged(ring: dict[str, Any]) -> bool:
+    return bool(ring["damaged"] or ring["damaged_slots"])
+
+
+def _wrong(one: dict[str, Any]) -> Iterator[str]:
+    if one["error"]:
+        yield one["error"]
+    for ring in one["rings"]:
+        if ring["suspect_up_to"]:
+            yield _suspicion(ring)
+        yield from (_missing(ring, damage) for damage in ring["missing"])
+        if ring["damaged_slots"]:
+            yield (
+                f"{ring['ring']}: of some slots nothing can be read; they are left as they are, and the next start "
+                f"says which records that takes away, if any damaged_slots={ring['damaged_slots']}"
+            )
+
+
+def _suspicion(ring: dict[str, Any]) -> str:
+    epoch, sequence = fmt.parts(ring["suspect_up_to"])
+    return (
+        f"{ring['ring']}: after a power cut settled records may be waiting in truth: the next start finds out "
+        f"up_to_epoch={epoch} up_to_sequence={sequence}"
     )
-    return f"{path}: damaged ring={ring['ring']} damaged_slots={ring['damaged_slots']} {missing}".rstrip()
 
 
-def _line(record: dict[str, Any]) -> str:
+def _missing(ring: dict[str, Any], damage: dict[str, Any]) -> str:
+    return (
+        f"{ring['ring']}: damage took away records; the others are delivered epoch={damage['epoch']} "
+        f"sequences={damage['first']}-{damage['last']} slot={damage['slot']} file_offset={damage['file_offset']}"
+    )
+
+
+def _lines(record: dict[str, Any]) -> Iterator[str]:
+    """What a record is, and below it what may be long."""
+    start = f"{record['ring']}: {record['id']}"
     if "undecodable" in record:
-        return f"{record['id']} undecodable: {record['undecodable']}"
-    fields = [name for name in ("topic", "partition", "key", "timestamp_ms", "value", "error") if name in record]
-    return " ".join([record["id"], *(f"{name}={record[name]}" for name in fields)])
+        yield f"{start} undecodable: {record['undecodable']}"
+        return
+    fields = (name for name in ("topic", "partition", "key", "timestamp_ms") if record[name] is not None)
+    yield " ".join([start, *(f"{name}={record[name]}" for name in fields)])
+    yield from (f"    {name}={record[name]}" for name in ("value", "error") if name in record)

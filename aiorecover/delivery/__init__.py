@@ -32,7 +32,8 @@ Journal
     its records to that.
 
     A batch in flight whose slot is moved to the retry ring is written down once more with its copies, before the
-    checkpoint that makes the move (`Journal.repoint`): the next process takes those frames of the two that count.
+    checkpoint that makes the move (`Journal.repoint`): the next process takes those frames of the two that count. No
+    move of a slot begins while what the last process had in flight there is not built again (`Delivery.may_move`).
 
     In doubt a lane begins with a fresh identity, under a new Kafka producer id (never epoch + 1: two copies of a
     directory would swallow each other's records), and its records are delivered as any others; those that were in
@@ -157,9 +158,11 @@ Poison
     once (`dead_letter_topic`).
 
 Reports
-    `on_delivery` is called before settling, so at least once for each record, also across a crash. Reports are read
-    back from the frames: nothing is kept for records that nobody asks about. Who waits for a record that became a dead
-    letter gets a `PermanentDeliveryError`; who asks for it later too, as long as it is one of the last 65,536.
+    `on_delivery` is called before settling, so at least once for each record, also across a crash. Its lane waits for
+    it, record by record, 30 s for each at most, as for a partition that does not answer. What it raises is counted, and
+    the record is settled. Reports are read back from the frames: nothing is kept for records that nobody asks about.
+    Who waits for a record that became a dead letter gets a `PermanentDeliveryError`; who asks for it later too, as long
+    as it is one of the last 65,536.
 
 Limits
     What is behind stays in the ring, and no slot behind its first record is freed: the ring grows until it is full

@@ -87,6 +87,11 @@ class LaneBatch(BatchBuilder):
         crc = calc_crc32c(bytes(self._buffer[_ATTRIBUTES_AT:]))
         struct.pack_into(">I", self._buffer, _CRC_AT, crc)
 
+    @property
+    def maybe_there(self) -> bool:
+        """Its records may be in Kafka's log: from an attempt of it, or of a batch that it was cut from."""
+        return self.possibly or self.doubtful
+
     def _build(self) -> Any:
         """The bytes for one more request (asked by aiokafka once for each): from the second on a batch is a repeat.
 

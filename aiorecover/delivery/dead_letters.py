@@ -8,7 +8,9 @@ import asyncio
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container
+from contextlib import aclosing
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from aiorecover import record as rec
@@ -105,7 +107,9 @@ class DeadLetters:
             await asyncio.sleep(FLUSH_PAUSE)
 
     async def replace(self, found: Found, letter: Letter) -> None:
-        """Put ``letter`` in the place of one that was found, unless it was removed; a crash in between leaves both.
+        """Put ``letter`` in the place of one that was found, unless it was removed.
+
+        A crash in between leaves both, until `take_stock` finds them.
 
         Raises:
             WalFullError: the dead ring has no room: wait for `room`.
@@ -194,6 +198,11 @@ class DeadLetters:
     async def letters(self) -> AsyncGenerator[Found, None]:
         """Every letter that waits now, oldest first; few at a time are in memory."""
         await self.take_stock()
+        async with aclosing(self._letters()) as letters:
+            async for found in letters:
+                yield found
+
+    async def _letters(self) -> AsyncGenerator[Found, None]:
         last = self._ring.last_position
         reader = Reader(self._ring, _found, primary=False)
         try:
@@ -229,7 +238,8 @@ class DeadLetters:
     async def take_stock(self) -> None:
         """Read once what earlier epochs left: their frames are counted, and their positions known.
 
-        8 bytes of memory a letter.
+        8 bytes of memory a letter. Of two letters of one record, which a process left that died while it put one in the
+        place of the other (`replace`), the newer one counts.
         """
         async with self._taking_stock:
             if self._stock is not None:
@@ -239,9 +249,28 @@ class DeadLetters:
             reader, positions = self._counting
             while (run := await self._look(reader)) is not None:  # cancelled there, the next one goes on from it
                 positions.extend(position for position in run.records if isinstance(position, int))
+            stock = array("q", sorted(positions))
+            twice = {first for first, second in pairwise(stock) if first == second}
+            if twice:
+                await self._remove_replaced(twice)
             reader.close()
             self._counting = None
-            self._stock = array("q", sorted(positions))
+            self._stock = stock
+
+    async def _remove_replaced(self, twice: Container[int]) -> None:
+        """Leave only the newest letter of each record in ``twice``."""
+        try:
+            await self.durable()  # the newer ones, before the others go: nobody knows whether they were flushed
+        except WalIOError:
+            return
+        newest: dict[int, Found] = {}
+        async with aclosing(self._letters()) as letters:
+            async for found in letters:
+                if found.position not in twice:
+                    continue
+                if (older := newest.get(found.position)) is not None:
+                    self.remove(older)
+                newest[found.position] = found
 
     async def _holds(self, position: int) -> bool:
         await self.take_stock()

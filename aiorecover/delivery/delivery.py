@@ -14,10 +14,10 @@ from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.dispatcher import DISCOVER_INTERVAL, DISCOVER_MAX, Dispatcher
 from aiorecover.delivery.in_kafka import InKafka, oldest_hints
 from aiorecover.delivery.journaling import Journal
-from aiorecover.delivery.lane import Lane, lane_halted
+from aiorecover.delivery.lane import START_ANEW, Lane, lane_halted
 from aiorecover.delivery.recovery_check import RecoveryCheck
 from aiorecover.delivery.refused import Refused
-from aiorecover.delivery.reports import Reports
+from aiorecover.delivery.reports import Reports, tell_halted
 from aiorecover.delivery.resume import Resumed, Taken, rebuild
 from aiorecover.delivery.router import Router
 from aiorecover.delivery.sender import Sender
@@ -28,6 +28,7 @@ from aiorecover.supervised import Supervised
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.run import Entry, Run
+from aiorecover.wal.slot import Slot
 
 log = logging.getLogger("aiorecover.delivery")
 
@@ -99,6 +100,7 @@ class Delivery:
         self._closed = False
         self._progress: set[asyncio.Future[None]] = set()
         self._held: deque[tuple[Lane, Resumed]] = deque()  # lanes whose batch in flight is not built again yet
+        self._in_no_lane = [resumed for resumed in taken.lanes if resumed.frames]
         self._resuming = Supervised("resume", self._resume)
         self._checking = Supervised("recovery-check", self._check)
         self.batches_resumed = 0
@@ -140,20 +142,25 @@ class Delivery:
         try:
             batch = await rebuild(resumed, self._codec)
         except Exception as error:  # it could be read when the directory was opened: the next opening decides anew
-            lane.halted = f"{type(error).__name__}: {error}"
-            log.exception(
-                "what was in flight cannot be read again: the lane is halted until the next start "
-                "topic=%s partition=%d error=%s",
-                lane.topic,
-                lane.partition,
-                lane.halted,
-            )
+            log.exception("what was in flight cannot be read again topic=%s partition=%d", lane.topic, lane.partition)
+            lane.halt(f"{type(error).__name__}: {error}", START_ANEW)
+            tell_halted(lane)
             self._on_halted(lane)
             return
         self.batches_resumed += 1
         self.dispatcher.closed_bytes += batch.bytes
+        self._in_no_lane.remove(resumed)
         lane.release(batch)
         self.sender.deliver(lane)
+
+    def may_move(self, slot: Slot) -> bool:
+        """Whether a slot may be copied elsewhere now: ask before its move, or the retry ring's rewriting, begins.
+
+        Not while what the last process had in flight there is in no lane yet: nobody would point its entry in the
+        journal to the copies (`Journal.repoint`), and the process after this one would take them for records that were
+        never sent. What cannot be built again stays where it is until the next start.
+        """
+        return all(slot is not held for resumed in self._in_no_lane for _, held, _ in resumed.frames)
 
     async def close(self) -> None:
         """Stop sending; whatever is not acknowledged stays in the ring."""
@@ -200,29 +207,26 @@ class Delivery:
                 await self.dispatcher.fell_behind.wait()
 
     async def flush(self) -> None:
-        """Wait until everything that is in the ring now is settled."""
-        target = self._tail()
-        self.dispatcher.begin_flush()
+        """Wait until everything that is in the ring now is settled; not for what comes meanwhile."""
+        flush = self.dispatcher.begin_flush(self._tail())
         try:
-            while self.dispatcher.waiting_from <= target or self.refused.waiting:
+            while not flush.dispatched or self.refused.waiting:
                 await self._changed()
                 self._check_room()
-            marks = [(lane, lane.added) for lane in self.router.lanes()]
-            for lane, mark in marks:
-                while lane.settled < mark:
-                    if lane.halted is not None and not lane.resumes:
-                        raise lane_halted(lane)
-                    self.dispatcher.hand_over()
-                    await self._changed()
-                    self._check_room()
+            while (lane := flush.unsettled()) is not None:
+                if lane.halted is not None and not lane.resumes:
+                    raise lane_halted(lane, lane.in_flight)
+                self.dispatcher.hand_over()
+                await self._changed()
+                self._check_room()
         finally:
-            self.dispatcher.end_flush()
+            self.dispatcher.end_flush(flush)
 
     def _check_room(self) -> None:
         """Who waits for a lane that waits for room may be the one who has to make it."""
         for lane in self.halted:
             if lane.resumes or self.dispatcher.is_behind(lane):
-                raise lane_halted(lane)
+                raise lane_halted(lane, lane.in_flight)
 
     async def partitions_for(self, topic: str) -> set[int]:
         """The partitions of a topic, asked from Kafka where they are not known; bounded by the caller."""

@@ -15,6 +15,7 @@ from typing import Any
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.behind import Order, order_of
 from aiorecover.delivery.drain import STEP, GoingBack
+from aiorecover.delivery.flush import Flush
 from aiorecover.delivery.in_kafka import InKafka, Place
 from aiorecover.delivery.judge import Judge, Verdict, words_of
 from aiorecover.delivery.lane import Lane
@@ -81,7 +82,7 @@ class Dispatcher:
         self._bell: asyncio.Future[None] | None = None
         self._tick = 0.0  # when what is open must be handed over
         self._lingering = 0  # batches begun since the last tick
-        self._flushing = 0
+        self._flushes: list[Flush] = []
         self._passed = PassedOver(reader, router, at=self._at, dispatch=self._dispatch_any, refuse=refuse)
         self._drain = self._passed.drain
         self._gaps = self._passed.gaps
@@ -97,7 +98,10 @@ class Dispatcher:
     async def run(self) -> None:
         """Dispatch for ever; never longer than a few milliseconds without giving the loop a turn."""
         while True:
-            if self.step():
+            moved = self.step()
+            if self._flushes:
+                self._look_at_flushes()
+            if moved:
                 if self._lingering and self._tick <= asyncio.get_running_loop().time():
                     self.hand_over()  # also while there is no rest: a lane with few records must not wait for it
                 await asyncio.sleep(0)
@@ -195,7 +199,7 @@ class Dispatcher:
     async def _rest(self) -> None:
         """Wait for records, room, or the moment to hand over what lingers."""
         loop = asyncio.get_running_loop()
-        if self._flushing:
+        if self._flushes:
             self.hand_over()
         if self._lingering and self._tick <= loop.time():
             self.hand_over()
@@ -396,15 +400,24 @@ class Dispatcher:
 
     # -- flush -------------------------------------------------------------------------------------------------------
 
-    def begin_flush(self) -> None:
-        """Somebody waits: hand over without lingering."""
-        self._flushing += 1
+    def begin_flush(self, target: tuple[int, int]) -> Flush:
+        """Somebody waits for what is dispatched up to ``target``: hand over without lingering."""
+        flush = Flush(target)
+        self._flushes.append(flush)
+        self._look_at_flushes()
         self.hand_over()
         self.wake()
+        return flush
 
-    def end_flush(self) -> None:
+    def end_flush(self, flush: Flush) -> None:
         """They no longer do."""
-        self._flushing -= 1
+        self._flushes.remove(flush)
+
+    def _look_at_flushes(self) -> None:
+        """While nothing that is dispatched later is in a lane yet."""
+        waiting_from = self.waiting_from
+        for flush in self._flushes:
+            flush.look(waiting_from, self.router.lanes())
 
     @property
     def waiting_from(self) -> tuple[int, int]:

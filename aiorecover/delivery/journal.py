@@ -46,7 +46,7 @@ _GROUP = struct.Struct("<QHHI")
 class Doubt(StrEnum):
     """Why an entry is not trusted."""
 
-    ELSEWHERE = "the machine was down, or the directory was copied"
+    ELSEWHERE = "the machine was down, the directory was copied, or its file lanes was damaged"
     DAMAGED = "an entry was being stored, or is damaged"
     TWICE = "a lane has two entries"
     OLD = "kafka may have forgotten the identity"

@@ -9,6 +9,12 @@ from aiorecover.errors import PermanentDeliveryError
 
 SEQUENCE_MODULUS = 1 << 31  # Kafka's sequences are signed 32-bit integers that wrap to zero
 EPOCH_LIMIT = (1 << 15) - 1  # Kafka's producer epochs are signed 16-bit integers
+
+# How a halted lane is set going again, for logs and errors.
+MEND_TOPIC = 'mend the topic and start anew, or start with on_permanent_error="dead_letter"'
+MAKE_ROOM = "export producer.dead_letters and purge them, then it goes on by itself"
+START_ANEW = "stop and start anew"
+
 MAX_READY = 2  # full batches waiting behind the one in flight: the next is there when the acknowledgement comes
 
 
@@ -43,7 +49,7 @@ class Lane:
         "open",
         "partition",
         "ready",
-        "resumes",
+        "remedy",
         "sequence",
         "settled",
         "stalled",
@@ -66,7 +72,7 @@ class Lane:
         self.unwritten = False  # its batches are sent though the disk takes no entry
         self.due = False  # the open batch has lingered enough
         self.halted: str | None = None  # why it stands: a permanent error, or no room for a dead letter
-        self.resumes = False  # it was halted for want of room, and goes on by itself
+        self.remedy = ""  # what sets it going again
         self.failing = False  # what it has in flight does not get through, so far
         self.stalled = False  # nor has it for so long that its records are passed over
         self.delivering = False  # a task is at work on it
@@ -89,10 +95,25 @@ class Lane:
         return self.stalled or self.halted is not None
 
     @property
+    def resumes(self) -> bool:
+        """It is halted for want of room, and goes on by itself."""
+        return self.halted is not None and self.remedy == MAKE_ROOM
+
+    @property
     def closed_bytes(self) -> int:
         """Of its batches that are ready or in flight."""
         sent = self.in_flight.bytes if self.in_flight is not None else 0
         return sent + sum(batch.bytes for batch in self.ready)
+
+    def halt(self, why: str, remedy: str) -> None:
+        """Send nothing more; its records stay in the ring."""
+        self.halted = why
+        self.remedy = remedy
+
+    def go_on(self) -> None:
+        """What halted it is mended."""
+        self.halted = None
+        self.remedy = ""
 
     def close_open(self) -> LaneBatch | None:
         """Move the open batch to the ready ones; it, or None when there was nothing in it."""
@@ -193,10 +214,9 @@ class Lane:
         self.sequence = 0
 
 
-def lane_halted(lane: Lane) -> PermanentDeliveryError:
-    """What whoever waits for a record of a halted lane is told."""
-    message = "kafka refused a record of this lane for good and the lane is halted: its records stay in the ring"
-    if lane.resumes:
-        message += ", purge producer.dead_letters to make room"
+def lane_halted(lane: Lane, batch: LaneBatch | None = None) -> PermanentDeliveryError:
+    """What whoever waits for a record of a halted lane is told; ``batch``: the one that it stands in, if in any."""
+    persisted = "possibly" if batch is not None and batch.maybe_there else "not"
+    message = f"the lane is halted and its records stay in the ring: {lane.remedy}"
     where = f"topic={lane.topic} partition={lane.partition} error={lane.halted}"
-    return PermanentDeliveryError(f"{message} {where}", persisted="not")
+    return PermanentDeliveryError(f"{message} {where}", persisted=persisted)

@@ -15,10 +15,10 @@ from aiorecover.delivery import halving
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.frames import frames_of, id_at, payload_at, position_at, record_at
-from aiorecover.delivery.lane import Lane
+from aiorecover.delivery.lane import MAKE_ROOM, Lane
 from aiorecover.delivery.outcomes import outcome_of
 from aiorecover.delivery.refusal import Refusal, letter_of
-from aiorecover.delivery.reports import Reports
+from aiorecover.delivery.reports import Reports, tell_halted
 from aiorecover.errors import WalError, WalFullError
 from aiorecover.record import RECORD_ID_HEADER
 from aiorecover.supervised import Supervised
@@ -79,7 +79,7 @@ class Refused:
         refusal = Refusal(
             error=type(error).__name__,
             message=f"{outcome_of(error).reason}: {error}",
-            persisted="possibly" if batch.possibly or batch.doubtful else "not",
+            persisted="possibly" if batch.maybe_there else "not",
             attempts=batch.earlier + batch.attempts,
             first_ms=batch.first_ms,
             last_ms=_now_ms(),
@@ -177,20 +177,12 @@ class Refused:
         self._reports.bury(position, report, refusal)
 
     def _halt(self, lane: Lane, error: WalFullError) -> None:
-        lane.resumes = True
-        lane.halted = f"no room for a dead letter: {error}"
-        log.error(
-            "the dead ring is full: the lane is halted until there is room, purge producer.dead_letters "
-            "topic=%s partition=%d error=%s",
-            lane.topic,
-            lane.partition,
-            error,
-        )
+        lane.halt(f"no room for a dead letter: {error}", MAKE_ROOM)
+        tell_halted(lane)
         self._on_full(lane)
 
     def _go_on(self, lane: Lane) -> None:
-        lane.halted = None
-        lane.resumes = False
+        lane.go_on()
         log.warning(
             "the lane that had no room for a dead letter goes on topic=%s partition=%d", lane.topic, lane.partition
         )
@@ -206,7 +198,7 @@ class Refused:
             part = LaneBatch(PART_BYTES, self._codec)
             part.earlier = batch.earlier + batch.attempts
             part.first_ms = batch.first_ms
-            part.doubtful = batch.doubtful or batch.possibly
+            part.doubtful = batch.maybe_there
             for number in range(length):
                 _add(part, *next(frames))
                 if number % STEP == STEP - 1:

@@ -16,6 +16,7 @@ from aiokafka.structs import RecordMetadata
 from aiorecover import record as rec
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.frames import frames_of, id_at, position_at, record_at
+from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.refusal import Refusal
 from aiorecover.errors import ClosedError, PermanentDeliveryError
 from aiorecover.receipt import DeliveryReport
@@ -250,3 +251,14 @@ def _offset(metadata: RecordMetadata, number: int) -> int | None:
 def _stopped() -> ClosedError:
     message = "the producer was stopped before the record was settled: it is delivered after the next start"
     return ClosedError(message)
+
+
+def tell_halted(lane: Lane) -> None:
+    """Loud, once, and what to do."""
+    log.error(
+        "the lane is halted and its records stay in the ring: %s topic=%s partition=%d error=%s",
+        lane.remedy,
+        lane.topic,
+        lane.partition,
+        lane.halted,
+    )

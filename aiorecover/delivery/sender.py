@@ -16,10 +16,10 @@ from aiorecover.delivery.backoff import Backoff
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.frames import frames_of
 from aiorecover.delivery.journaling import Journal
-from aiorecover.delivery.lane import Lane, lane_halted
+from aiorecover.delivery.lane import MEND_TOPIC, START_ANEW, Lane, lane_halted
 from aiorecover.delivery.outcomes import TOO_LARGE, Persisted, Verdict, outcome_of
 from aiorecover.delivery.refused import Refused
-from aiorecover.delivery.reports import Reports
+from aiorecover.delivery.reports import Reports, tell_halted
 from aiorecover.delivery.session import SessionLostError
 from aiorecover.delivery.sessions import Sessions, tell_stuck
 from aiorecover.errors import ClosedError
@@ -117,9 +117,9 @@ class Sender:
         except Exception as error:
             if self._closing:  # an `on_delivery` that outlived the stop: the ring is closed, the record stays in it
                 return
-            log.exception("delivering a lane failed: it is halted topic=%s partition=%d", lane.topic, lane.partition)
+            log.exception("delivering a lane failed topic=%s partition=%d", lane.topic, lane.partition)
             if lane.in_flight is not None:
-                self._halt(lane, lane.in_flight, error)
+                self._halt(lane, lane.in_flight, error, START_ANEW)
         finally:
             lane.delivering = False
 
@@ -176,7 +176,7 @@ class Sender:
     async def _give_up(self, lane: Lane, batch: LaneBatch, error: BaseException) -> None:
         """Kafka refuses the batch for good: cut it, or if it is a single record, part with that."""
         if batch.count == 1 and self._halts:
-            self._halt(lane, batch, error)
+            self._halt(lane, batch, error, MEND_TOPIC)
             return
         lane.take_back(batch, await self._sessions.identity())
         if batch.count == 1:
@@ -192,20 +192,12 @@ class Sender:
             )
         await self._refused.cut(lane, batch, too_large=isinstance(error, TOO_LARGE))
 
-    def _halt(self, lane: Lane, batch: LaneBatch, error: BaseException) -> None:
-        lane.halted = f"{type(error).__name__}: {error}"
-        log.error(
-            "kafka refused a batch for good: the lane is halted, its records stay in the ring "
-            "topic=%s partition=%d records=%d error=%s",
-            lane.topic,
-            lane.partition,
-            batch.count,
-            lane.halted,
-        )
-        refused = lane_halted(lane)
+    def _halt(self, lane: Lane, batch: LaneBatch, error: BaseException, remedy: str) -> None:
+        lane.halt(f"{type(error).__name__}: {error}", remedy)
+        tell_halted(lane)
         for held in (batch, *lane.ready, lane.open):
             if held is not None:
-                self._reports.refuse(frames_of(held), refused)
+                self._reports.refuse(frames_of(held), lane_halted(lane, held))
         self._on_halted(lane)
 
     async def _settle(self, lane: Lane, batch: LaneBatch, metadata: RecordMetadata) -> None:

@@ -45,10 +45,16 @@ def _check_content(file_system: FileSystem, wal_dir: Path) -> None:
     """Refuse a directory of another program: we would lock, grow and recycle among its files."""
     for name in file_system.names(wal_dir):
         entry = wal_dir / name
-        if name == LOST_FOUND or (file_system.is_directory(entry) and set(file_system.names(entry)) <= FILES):
+        if name == LOST_FOUND:
             continue
-        message = "wal_dir holds files that are not ours: choose an empty directory"
-        raise WalFormatError(f"{message} path={entry}")
+        foreign = [entry]
+        if file_system.is_directory(entry):
+            foreign = [entry / one for one in file_system.names(entry) if one not in FILES]
+        if foreign:
+            message = (
+                "wal_dir holds a file of another program: choose another wal_dir, or if it is ours move the file away"
+            )
+            raise WalFormatError(f"{message} path={foreign[0]}")
 
 
 def lock_instance(options: Options) -> tuple[Path, StorageFile]:

@@ -7,6 +7,7 @@ import logging
 import secrets
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from aiorecover.wal.spares import Limits
 from aiorecover.wal.storage import StorageFile
 
 log = logging.getLogger("aiorecover.wal")
+
+DEAD_REMEDY = "export the dead letters and purge them"  # nothing else takes them out
 
 
 def open_directory(options: Options) -> Directory:
@@ -89,7 +92,7 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
     )
     text = fmt.producer_text(checkpoint.producer_id)
 
-    def ring_of(file: StorageFile, ring_plan: RingPlan, margin: int = 0) -> Ring:
+    def ring_of(file: StorageFile, ring_plan: RingPlan, limits: Limits, margin: int = 0) -> Ring:
         return Ring(
             file,
             ring_plan,
@@ -106,9 +109,9 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
         path=path,
         files=files,
         checkpoint_file=checkpoint_file,
-        ring=ring_of(files.ring, found.main, MARGIN),
-        retry=ring_of(files.retry, found.retry),
-        dead=ring_of(files.dead, found.dead),
+        ring=ring_of(files.ring, found.main, limits, MARGIN),
+        retry=ring_of(files.retry, found.retry, limits),
+        dead=ring_of(files.dead, found.dead, replace(limits, remedy=DEAD_REMEDY)),
         lanes=Lanes(files.lanes, checkpoint.producer_id, checkpoint.epoch, boot_id),
         producer_id=text,
         checkpoint=checkpoint,
@@ -117,6 +120,7 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
     valid_up_to = None if found.newest is None else found.retry.flushed
     void_copies(directory.retry, valid_up_to, surviving(found.main.lives))
     _reserve(directory)
+    _report_damaged_slots(directory)
     return directory
 
 
@@ -176,6 +180,19 @@ def _reserve(directory: Directory) -> None:
         directory.lanes.grow()
     except WalFullError as error:
         log.warning("no room for what is in flight: free disk space path=%s error=%s", directory.path, error)
+
+
+def _report_damaged_slots(directory: Directory) -> None:
+    """I10, also where no record is missed: nobody will use their room again. Which records are, its reader says."""
+    for file, ring in zip(
+        (directory.files.ring, directory.files.retry, directory.files.dead), directory.rings, strict=True
+    ):
+        if ring.damaged_slots:
+            log.warning(
+                "of some slots nothing can be read: check the disk; they are left as they are path=%s slots=%s",
+                file.path,
+                ",".join(map(str, ring.damaged_slots)),
+            )
 
 
 def _destination(path: Path, stored: Destination, name: str | None) -> Destination:

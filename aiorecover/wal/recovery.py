@@ -306,8 +306,8 @@ def _check_readable(copies: Sequence[Copy], newest: Checkpoint | None, slots: Se
     # leaves the first one blank, and no slots.
     begun = copies[0].state == "damaged" or damaged_slot or any(slot.state == "torn" for slot in slots)
     if (begun and not live) or (damaged_copy and damaged_slot):
-        message = "both the checkpoint and the ring are damaged: keep the files and restore them from a copy"
-        raise WalCorruptError(f"{message}, or choose another directory")
+        message = "both the checkpoint and the ring are damaged: restore them from a copy, or move the directory away"
+        raise WalCorruptError(f"{message} and keep it; nothing was changed")
 
 
 def _producer_id(newest: Checkpoint | None, headers: Sequence[fmt.SlotHeader]) -> int | None:

@@ -378,8 +378,17 @@ class Ring:
         return slot.unsettled + self._sequence - slot.last_sequence
 
     def unread(self) -> int:
-        """At most so many records of earlier epochs that no reader has reached (from the seals)."""
-        return sum(slot.count - slot.unsettled for slot in self.live if not slot.complete and slot.sealed)
+        """Records of earlier epochs that no reader has reached, settled ones among them, as far as it is known.
+
+        The seals tell; of the slot that a crash left open, how far the newest checkpoint had flushed it.
+        """
+        return sum(max(0, self._told(slot) - slot.unsettled) for slot in self.live if not slot.complete)
+
+    def _told(self, slot: Slot) -> int:
+        if slot.sealed:
+            return slot.count
+        epoch, last = fmt.parts(self.flushed)
+        return last - slot.header.first_sequence + 1 if slot.header.epoch == epoch else 0
 
     def is_settled(self, sequence: int, place: int) -> bool:
         """Whether a record of this epoch is done; after `close`, as far as the last watermark tells."""

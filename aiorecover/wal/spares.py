@@ -33,12 +33,16 @@ class RingFile(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large a ring may grow; ``free_bytes`` asks the file system, and None does not ask."""
+    """How large a ring may grow; ``free_bytes`` asks the file system, and None does not ask.
+
+    ``remedy``: what makes room in it.
+    """
 
     slot_bytes: int
     max_bytes: int
     min_free_bytes: int = 0
     free_bytes: Callable[[], int] | None = None
+    remedy: str = "wait for delivery to free space"
 
 
 class Spares:
@@ -198,7 +202,9 @@ class Spares:
 
     def _no_room(self, free_bytes: int | None) -> WalFullError:
         if self.allocated >= self._room.most or free_bytes is None:
-            message = "the ring is full: wait for delivery to free space, or raise wal_max_bytes"
+            message = f"the ring is full: {self.limits.remedy}, or raise wal_max_bytes"
             return WalFullError(f"{message} wal_max_bytes={self.limits.max_bytes}")
-        message = "the disk is full: free space, or lower wal_min_free_bytes"
+        message = f"the disk is full: {self.limits.remedy}, or free space on the disk"
+        if free_bytes >= self.limits.slot_bytes:  # else the guard is not what stands in the way
+            message += ", or lower wal_min_free_bytes"
         return WalFullError(f"{message} free={free_bytes} wal_min_free_bytes={self.limits.min_free_bytes}")

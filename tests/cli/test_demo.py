@@ -88,10 +88,26 @@ def test_more_than_the_embedded_broker_keeps_is_refused(tmp_path: pathlib.Path) 
     assert "--bootstrap-servers" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("--topic", "a b", "Kafka refuses this topic name"),
+        ("--bootstrap-servers", "http://localhost:9092", "bootstrap_servers must be"),
+    ],
+)
+def test_an_option_that_cannot_work_is_refused_before_anything_is_started(
+    option: str, value: str, says: str, tmp_path: pathlib.Path
+) -> None:
+    done = run_cli("demo", option, value, directory=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(says)
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_kafka_that_is_not_there_is_one_clear_error(tmp_path: pathlib.Path) -> None:
     done = run_cli("demo", "--bootstrap-servers", "127.0.0.1:1", directory=tmp_path)
     assert done.returncode == 1
-    assert done.stderr.startswith("the demonstration broke down: KafkaConnectionError")
+    assert done.stderr.startswith("the demonstration broke down: KafkaConnectionError: Unable to bootstrap")
     assert "Traceback" not in done.stderr
 
 
@@ -179,6 +195,27 @@ def test_the_judge_counts_repeats_apart_and_forgives_them() -> None:
     verdict = verdict_on(in_kafka([*ordinals[:4], *ordinals[2:]]))
     assert verdict.good
     assert verdict.repeated == 2
+
+
+def test_the_judge_finds_fault_with_a_repeat_where_the_broker_recognises_them() -> None:
+    ordinals = published()
+    accepted = {record_id(ordinal): ordinal for ordinal in ordinals}
+    assert judge(accepted, in_kafka(ordinals), recognises_repeats=True).good
+    verdict = judge(accepted, in_kafka([*ordinals, ordinals[-1]]), recognises_repeats=True)
+    assert not verdict.good
+    assert verdict.examples == ["repeated someproducer/2/6"]
+
+
+@pytest.mark.parametrize("embedded", [True, False])
+def test_repeats_in_the_embedded_broker_are_explained(*, embedded: bool) -> None:
+    verdict = judge({}, in_kafka([published()[0]] * 2), recognises_repeats=not embedded)
+    outcome = demo_command.Outcome(verdict, embedded, "orders", seconds=1, kills=2, recovered=0)
+    console = Console(file=io.StringIO(), record=True, width=80)
+    show_verdict(console, outcome)
+    text = console.export_text()
+    assert count_in_row(text, "repeated") == 1
+    assert ("Kafka recognises it and appends it once" in text) is embedded
+    assert ("FAILED" in text) is not embedded
 
 
 def test_the_judge_counts_apart_what_was_accepted_without_word_of_it() -> None:

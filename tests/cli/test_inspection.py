@@ -1,14 +1,18 @@
 """`aiorecover inspect`, run as a user runs it: on a directory that is in use, on a damaged one, and on none."""
 
+import importlib.metadata
+import io
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from aiorecover import record
+from aiorecover.cli import inspection
 from aiorecover.cli.app import app
 from aiorecover.delivery import refusal
 from aiorecover.wal.directory import Directory, Options
@@ -28,7 +32,13 @@ def stored(wal_dir: Path, count: int = 100) -> Directory:
 
 
 def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["inspect", *map(str, arguments)], env={"COLUMNS": "200"})
+    return CliRunner().invoke(app, ["inspect", *map(str, arguments)], env={"COLUMNS": "80"})
+
+
+def cells_of(done: Result, ring: str = "ring") -> list[str]:
+    """The line of a ring in the table."""
+    _, *rows = (line.split() for line in done.stdout.splitlines() if line.startswith("  "))
+    return next(cells for cells in rows if cells[0] == ring)
 
 
 def as_json(*arguments: object) -> Any:
@@ -39,11 +49,33 @@ def test_a_directory_that_is_in_use_is_shown_with_its_owner_and_counts(tmp_path:
     directory = stored(tmp_path)
     done = run(tmp_path)
     assert done.exit_code == 0
-    row = next(line for line in done.stdout.splitlines() if f"pid {os.getpid()}" in line)
-    cells = [cell.strip() for cell in row.split("│")]
-    assert cells[3:6] == ["ring", "100", "0"]
+    heading, *_ = done.stdout.splitlines()
+    assert heading == f"{tmp_path / '0'}: in use by pid {os.getpid()}, producer {directory.producer_id}"
+    assert cells_of(done)[:4] == ["ring", "100", "0", "0"]
     directory.close()
-    assert " free " in run(tmp_path).stdout
+    assert f"{tmp_path / '0'}: not in use" in run(tmp_path).stdout
+
+
+def test_a_terminal_of_80_columns_holds_every_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    counts = {"waiting": 123_456_789, "settled": 234_567_890, "damaged": 345_678, "slots": 1280, "damaged_slots": 10}
+    sizes = {"bytes_used": 20 << 30, "bytes_allocated": 1023 << 20}
+    ring = {"ring": "retry", **counts, **sizes, "suspect_up_to": 0, "missing": []}
+    one = {"path": "wal/0", "state": "free", "pid": None, "error": None, "rings": [ring], "records": []}
+    console = Console(record=True, file=io.StringIO())
+    inspection.show(console, [one])
+    heading, titles, row, wrong = console.export_text().splitlines()
+    assert heading == "wal/0: not in use"
+    assert titles.split() == ["ring", "waiting", "settled", "missing", "slots", "used", "on", "disk"]
+    shown = "retry 123,456,789 234,567,890 345,678 1,280 20.0 GiB 1023.0 MiB"
+    assert " ".join(row.split()) == shown
+    assert max(len(titles), len(row)) <= 80
+    assert "damaged_slots=10" in wrong
+
+
+def test_an_instance_without_a_record_yet_has_its_line(tmp_path: Path) -> None:
+    stored(tmp_path, 0).close()
+    assert cells_of(run(tmp_path)) == ["ring", "0", "0", "0", "0", "0", "bytes", "0", "bytes"]
 
 
 def test_one_instance_may_be_named_and_everything_comes_as_json(tmp_path: Path) -> None:
@@ -61,11 +93,13 @@ def test_one_instance_may_be_named_and_everything_comes_as_json(tmp_path: Path) 
 
 def test_records_are_printed_and_a_terminal_obeys_nothing_in_them(tmp_path: Path) -> None:
     stored(tmp_path).close()
-    lines = [line for line in run(tmp_path, "--records", 3).stdout.splitlines() if "topic=orders" in line]
-    assert len(lines) == 3
-    assert "key=key 2" in lines[2]
-    assert "value=\\x1b[31m[bold]v[bold]v" in lines[0]
-    assert lines[0].endswith("…")
+    lines = run(tmp_path, "--records", 3).stdout.splitlines()
+    records = [line for line in lines if line.startswith("ring: ")]
+    values = [line for line in lines if line.startswith("    value=")]
+    assert len(records) == len(values) == 3
+    assert records[2].endswith("/1/3 topic=orders partition=3 key=key 2 timestamp_ms=1700000000000")
+    assert values[0].startswith("    value=\\x1b[31m[bold]v[bold]v")
+    assert values[0].endswith("…")
 
 
 def test_a_payload_that_is_no_record_is_said_to_be_none(tmp_path: Path) -> None:
@@ -87,7 +121,9 @@ def test_a_dead_letter_is_shown_with_why_it_is_one(tmp_path: Path) -> None:
     assert (shown["ring"], shown["topic"], shown["partition"], shown["key"]) == ("dead", "orders", 2, "key")
     assert shown["id"].endswith("/1/7")
     assert (shown["error"], shown["attempts"], shown["refused_ms"]) == ("InvalidTimestampError: too old", 3, 5)
-    assert "error=InvalidTimestampError: too old" in run(tmp_path, "--records", 5).stdout
+    lines = run(tmp_path, "--records", 5).stdout.splitlines()
+    assert lines[-3].startswith(f"dead: {shown['id']} topic=orders ")
+    assert lines[-2:] == ["    value=value", "    error=InvalidTimestampError: too old"]
 
 
 def test_damage_is_named_and_the_exit_status_says_so(tmp_path: Path) -> None:
@@ -97,19 +133,34 @@ def test_damage_is_named_and_the_exit_status_says_so(tmp_path: Path) -> None:
         ring.write(bytes(64))
     done = run(tmp_path)
     assert done.exit_code == 1
-    assert "damaged ring=ring damaged_slots=0 epoch=1 sequences=" in done.stdout
+    line = next(line for line in done.stdout.splitlines() if "took away" in line)
+    assert line.startswith("ring: damage took away records; the others are delivered epoch=1 sequences=")
+    assert cells_of(done)[3] == "2"
+    assert "damaged_slots" not in done.stdout
+
+
+def test_a_slot_in_which_nothing_can_be_read_is_told_apart_from_records_that_are_missing(tmp_path: Path) -> None:
+    stored(tmp_path).close()
+    with (tmp_path / "0" / "ring").open("r+b") as ring:
+        for header in (SLOT, 2 * SLOT - 512):  # it stands at both ends of the second slot
+            ring.seek(header)
+            ring.write(b"x" * 512)
+    done = run(tmp_path)
+    assert done.exit_code == 1
+    assert "ring: of some slots nothing can be read; they are left as they are" in done.stdout
+    assert "damaged_slots=1\n" in done.stdout
 
 
 def test_after_a_power_cut_it_says_that_settle_words_may_be_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored(tmp_path).files.close()
-    assert "may be wrong" not in run(tmp_path).stdout
+    assert "power cut" not in run(tmp_path).stdout
     monkeypatch.setattr("aiorecover.wal.storage.FileSystem.boot_id", lambda self: "the next boot")
     done = run(tmp_path)
     assert done.exit_code == 0
-    assert "settle words up to epoch=1 sequence=" in done.stdout
-    assert "may be wrong after a power cut ring=ring" in done.stdout
+    assert "ring: after a power cut settled records may be waiting in truth" in done.stdout
+    assert "up_to_epoch=1 up_to_sequence=" in done.stdout
 
 
 def test_an_instance_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
@@ -119,6 +170,7 @@ def test_an_instance_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path
     done = run(tmp_path)
     assert done.exit_code == 1
     assert "restore the files" in done.stdout
+    assert done.stdout.count("waiting") == 1  # no table without rings
     assert [one["error"] is None for one in as_json(tmp_path)] == [True, False]
 
 
@@ -126,4 +178,17 @@ def test_an_instance_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path
 def test_a_path_with_nothing_of_ours_is_refused(name: str, tmp_path: Path) -> None:
     done = run(tmp_path / name)
     assert done.exit_code == 2
-    assert f"path={tmp_path / name}" in done.stderr or str(tmp_path / name) in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert f": name a wal_dir or an instance in it path={tmp_path / name}\n" in done.stderr
+
+
+def test_a_file_is_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = run(tmp_path / "file")
+    assert done.exit_code == 2
+    assert "there is no such directory: " in done.stderr
+
+
+def test_the_version_is_told() -> None:
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.stdout) == (0, f"aiorecover {importlib.metadata.version('aiorecover')}\n")

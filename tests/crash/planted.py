@@ -111,6 +111,17 @@ def stand_still_in_the_sequence() -> None:
     _put(Lane, "identify", identify)
 
 
+def give_every_refused_sequence_back() -> None:
+    """Against the rule of what is possibly persisted: the next batch takes the number of one that the broker knows."""
+    take_back = Lane.take_back
+
+    def give_back(self: Lane, batch: LaneBatch, fresh: Identity) -> None:
+        batch.possibly = False
+        take_back(self, batch, fresh)
+
+    _put(Lane, "take_back", give_back)
+
+
 def write_down_after_the_send() -> None:
     """Against I6b: what is in flight stands in the journal once it is acknowledged."""
     enter, settle = Journal.enter, Sender._settle
@@ -157,6 +168,7 @@ FAULTS: dict[str, Callable[[], None]] = {
         open_without_a_new_epoch,
         send_the_newest_batch_first,
         stand_still_in_the_sequence,
+        give_every_refused_sequence_back,
         write_down_after_the_send,
         go_on_from_every_entry,
         forget_what_was_in_flight,

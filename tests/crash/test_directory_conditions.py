@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.child import digest
+from tests.crash.flights import LANES, die_unanswered
 from tests.crash.judgement import Verdict
 from tests.crash.lives import Child
 from tests.crash.scenario import FLUSH, Scenario, Step
@@ -24,8 +25,6 @@ from tests.support.suffixes import torn_suffixes
 
 pytestmark = pytest.mark.timeout(240)
 
-LANES = 6
-BATCHES_BYTES = 3_000  # what is in flight in six lanes is more
 MORE: list[Step] = [("publish", {"count": 600, "rate": 3_000}), FLUSH]
 EXPIRES_MS = 1_500
 LANES_FILE = Path("0", "lanes")
@@ -34,19 +33,6 @@ LANES_FILE = Path("0", "lanes")
 @pytest.fixture
 def scenario(detoured: KafkaCluster, detour: Detour, tmp_path: Path) -> Scenario:
     return Scenario(detoured, tmp_path, lanes=LANES, servers=detoured.detour_servers)
-
-
-def die_in_flight(scenario: Scenario, detour: Detour, count: int = 600) -> None:
-    """Appended in every lane, and never answered."""
-    steps: list[Step] = [("publish", {"count": 60}), FLUSH, ("wait", {}), ("publish", {"count": count})]
-    child = scenario.life(*steps, ("wait_in_flight", {}), ("wait", {}))
-    child.wait_for("wait")
-    detour.deafen()
-    carried = detour.count()
-    child.tell()
-    child.wait_for("wait", times=2)
-    detour.wait_carried(carried + min(BATCHES_BYTES, 100 * count))
-    scenario.kill(child)
 
 
 def consumed(scenario: Scenario) -> list[Consumed]:
@@ -60,14 +46,14 @@ def assert_only_whole_suffixes(scenario: Scenario, verdict: Verdict) -> None:
 
 
 def test_another_boot(scenario: Scenario, detour: Detour) -> None:
-    die_in_flight(scenario, detour)
+    die_unanswered(scenario, detour)
     scenario.finish(scenario.life(*MORE, boot_id="another"))
     assert_only_whole_suffixes(scenario, scenario.verdict(boot_id="another", once=False))
 
 
 @pytest.mark.parametrize("damage", ["flipped", "zeroed", "cut", "removed", "garbage"])
 def test_damaged_lanes(scenario: Scenario, detour: Detour, damage: str) -> None:
-    die_in_flight(scenario, detour)
+    die_unanswered(scenario, detour)
     path = scenario.wal_dir / LANES_FILE
     data = bytearray(path.read_bytes())
     if damage == "flipped":
@@ -99,7 +85,7 @@ def test_a_directory_that_is_restored_as_it_once_was(
     inodes do not tell: a file system gives them out again, `cp -a` to a backup, `rm -r` and `cp -a` back will do.
     """
     if in_flight:
-        die_in_flight(scenario, detour, count=10 * LANES)
+        die_unanswered(scenario, detour, count=10 * LANES)
     else:
         scenario.finish(scenario.life(*one_batch_in_each_lane(3)))
     backup = Path(shutil.copytree(scenario.wal_dir, scenario.wal_dir.with_name("backup")))
@@ -133,7 +119,7 @@ def test_two_copies_of_one_directory_running_at_once_lose_nothing(
     copy = scenario.wal_dir.with_name("copy")
     first: Child | None = None
     if moment == "dead":
-        die_in_flight(scenario, detour)
+        die_unanswered(scenario, detour)
         shutil.copytree(scenario.wal_dir, copy)
     else:
         first = scenario.life(("publish", {"rate": 5_000, "seconds": 3.0}), FLUSH)
@@ -184,7 +170,7 @@ def forget() -> None:
 
 def test_an_identity_that_the_broker_forgot_between_two_lives(forgotten: tuple[Scenario, Detour]) -> None:
     scenario, detour = forgotten
-    die_in_flight(scenario, detour)
+    die_unanswered(scenario, detour)
     forget()
     scenario.finish(scenario.life(*MORE))
     assert_only_whole_suffixes(scenario, scenario.verdict(once=False))

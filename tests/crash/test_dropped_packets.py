@@ -10,16 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.scenario import FLUSH, Scenario
+from tests.crash.flights import BATCHES_BYTES, LANES, MORE_THAN_REMEMBERED, ready, take_off
+from tests.crash.scenario import Scenario
 from tests.support.broker import KafkaCluster
 from tests.support.detour import Detour
 from tests.support.namespace import Namespace, why_impossible
 
 pytestmark = pytest.mark.timeout(240)
 
-LANES = 6
-BATCHES_BYTES = 3_000  # what is in flight in six lanes is more
-SUCCESSOR = [("publish", {"count": 1_500, "rate": 3_000}), FLUSH]
 _HANDED_OVER_S = 0.5  # from the beginning of a flight until the kernel has it
 
 
@@ -52,12 +50,9 @@ def scenario(cluster: KafkaCluster, detour: Detour, namespace: Namespace, tmp_pa
 
 def die_cut_off(scenario: Scenario, namespace: Namespace) -> None:
     """Publish, with the cable cut before anything of it is sent."""
-    steps = [("publish", {"count": 60}), FLUSH, ("wait", {}), ("publish", {"count": 600}), ("wait_in_flight", {})]
-    child = scenario.life(*steps, ("wait", {}))
-    child.wait_for("wait")
+    child = ready(scenario)
     namespace.cut()
-    child.tell()
-    child.wait_for("wait", times=2)
+    take_off(child)
     time.sleep(_HANDED_OVER_S)
     scenario.kill(child)
 
@@ -68,7 +63,7 @@ def test_what_the_kernel_delivers_for_a_dead_process_is_not_appended_behind_its_
     """The successor has another way to the brokers, and is done before the network is back."""
     die_cut_off(scenario, namespace)
     outside = scenario.cluster.bootstrap_servers
-    scenario.finish(scenario.life(*SUCCESSOR, servers=outside, prefix=()))
+    scenario.finish(scenario.life(*MORE_THAN_REMEMBERED, servers=outside, prefix=()))
     before = detour.count()
     namespace.mend()
     detour.wait_carried(before + BATCHES_BYTES)  # else nothing was delayed
@@ -81,7 +76,7 @@ def test_a_restart_while_packets_are_dropped_and_the_network_coming_back_under_i
     scenario: Scenario, namespace: Namespace
 ) -> None:
     die_cut_off(scenario, namespace)
-    successor = scenario.life(*SUCCESSOR)
+    successor = scenario.life(*MORE_THAN_REMEMBERED)
     successor.wait_for("publish")
     time.sleep(1)
     namespace.mend()

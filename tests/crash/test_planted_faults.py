@@ -4,6 +4,7 @@ Every scenario is made so that its fault cannot hide: what must be in flight is 
 must be left in the ring has no broker to go to.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,17 +13,21 @@ import pytest
 from tests.crash.judgement import Verdict
 from tests.crash.planted import FAULTS
 from tests.crash.scenario import FLUSH, SLOT_BYTES, Scenario, Step
+from tests.support import admin
 from tests.support.broker import KafkaCluster
+from tests.support.detour import Detour
 
 pytestmark = pytest.mark.timeout(240)
 
 NOWHERE = "127.0.0.1:1"  # no broker listens there
+TOO_OLD_MS = 2_800  # a request without an answer is given up after 3 s: then its batch is, and others are not
+HEEDED_S = 1.0  # until a broker heeds a topic's new configuration
 
 
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[KafkaCluster]:
     """A cluster of our own: its node is paused and dies here."""
-    with KafkaCluster(1) as cluster:
+    with KafkaCluster(1, detour_host="127.0.0.1") as cluster:
         yield cluster
 
 
@@ -112,6 +117,36 @@ def batches_of_one_record_each(scenario: Scenario, fault: str | None) -> Verdict
     return scenario.verdict()
 
 
+def refused_after_it_was_appended(scenario: Scenario, fault: str | None) -> Verdict:
+    """The answer to a batch is lost, and when it is sent again the topic has become stricter: too old.
+
+    The broker looks at a timestamp before it looks whether it has the batch already. Those that follow are as long as
+    the one that was refused.
+    """
+    cluster = scenario.cluster
+    assert isinstance(cluster, KafkaCluster)
+    with Detour(cluster.detour_routes) as detour:
+        child = scenario.life(
+            ("publish", {"count": 10}),
+            FLUSH,
+            ("wait", {}),
+            *[("publish", {"count": 1}), FLUSH] * 4,
+            ("wait", {}),
+            fault=fault,
+            servers=cluster.detour_servers,
+        )
+        child.wait_for("wait")
+        strict = {"message.timestamp.before.max.ms": str(TOO_OLD_MS)}
+        admin.run(admin.configure_topic(cluster.bootstrap_servers, scenario.topic, strict))
+        time.sleep(HEEDED_S)
+        detour.deafen()
+        child.tell()
+        child.wait_for("wait", times=2)
+        child.tell()
+        scenario.finish(child)
+    return scenario.verdict()
+
+
 def in_flight_when_the_publisher_dies(scenario: Scenario, fault: str | None) -> Verdict:
     """Handed over to a broker that is paused: it finds the batch in its socket when it wakes up, and appends it.
 
@@ -163,6 +198,7 @@ SCENARIOS: dict[str, tuple[Callable[[Scenario, str | None], Verdict], str]] = {
     "open_without_a_new_epoch": (an_opening_after_another, "altered"),
     "send_the_newest_batch_first": (many_batches_of_one_lane, "out_of_order"),
     "stand_still_in_the_sequence": (batches_of_one_record_each, "missing"),
+    "give_every_refused_sequence_back": (refused_after_it_was_appended, "missing"),
     "write_down_after_the_send": (in_flight_when_the_publisher_dies, "repeats"),
     "go_on_from_every_entry": (a_copied_directory, "missing"),
     "forget_what_was_in_flight": (in_flight_when_the_publisher_dies, "repeats"),

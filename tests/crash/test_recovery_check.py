@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.flights import LANES, die_unanswered
 from tests.crash.scenario import FLUSH, Scenario, Step
-from tests.crash.test_directory_conditions import LANES, consumed, die_in_flight
+from tests.crash.test_directory_conditions import consumed
 from tests.support.broker import KafkaCluster
 from tests.support.detour import Detour
 from tests.support.suffixes import torn_suffixes
@@ -25,7 +26,7 @@ def scenario(detoured: KafkaCluster, detour: Detour, tmp_path: Path) -> Scenario
 def test_after_another_boot_nothing_stands_twice_with_the_check_and_something_without(
     scenario: Scenario, detour: Detour, check: bool
 ) -> None:
-    die_in_flight(scenario, detour)
+    die_unanswered(scenario, detour)
     child = scenario.life(*MORE, boot_id="another", recovery_check=check)
     scenario.finish(child)
     (stopped,) = [line for line in child.words if line.startswith("stopped ")]

@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.scenario import FLUSH, Scenario
+from tests.crash.flights import LANES, die_unanswered
+from tests.crash.scenario import Scenario
 from tests.support.broker import Cluster, KafkaCluster
 from tests.support.detour import Detour
 from tests.support.node import Node
 
 pytestmark = pytest.mark.timeout(240)
 
-LANES = 6
-BATCHES_BYTES = 3_000  # what is in flight in six lanes is more
 DELAYS_S = (0.0, 0.1)  # from the opening of a successor to the faults: connecting takes about so long
 
 
@@ -49,15 +48,7 @@ def test_brokers_that_die_while_batches_are_sent_again(
     detoured: KafkaCluster, detour: Detour, tmp_path: Path, fault: Callable[[Cluster, str], None]
 ) -> None:
     scenario = Scenario(detoured, tmp_path, lanes=LANES, servers=detoured.detour_servers)
-    steps = [("publish", {"count": 60}), FLUSH, ("wait", {}), ("publish", {"count": 600}), ("wait_in_flight", {})]
-    child = scenario.life(*steps, ("wait", {}))
-    child.wait_for("wait")
-    detour.deafen()
-    carried = detour.count()
-    child.tell()
-    child.wait_for("wait", times=2)
-    detour.wait_carried(carried + BATCHES_BYTES)
-    scenario.kill(child)
+    die_unanswered(scenario, detour)
     for delay_s in DELAYS_S:
         child = scenario.life(("publish", {"count": 600, "rate": 1_000}), ("wait", {}))
         child.wait_for("opened")

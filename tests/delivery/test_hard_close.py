@@ -1,7 +1,6 @@
 """An AIOKafkaProducer is closed whatever state it is in; and the private parts of aiokafka that this rests on."""
 
 import asyncio
-import gc
 import importlib
 import logging
 import pkgutil
@@ -19,6 +18,7 @@ from aiokafka.structs import TopicPartition
 from aiorecover.delivery.hard_close import Holdings, SessionLostError, close_bootstrap, close_hard
 from aiorecover.testing import ApiKey, MockCluster
 from tests.support.census import Census
+from tests.support.silence import complaints
 
 HELD = (0, 600_000)  # an answer that never comes
 NOT_LEADER = 6  # aiokafka asks for metadata and tries again by itself
@@ -47,9 +47,7 @@ async def started(mock: MockCluster, **options: Any) -> AsyncIterator[tuple[AIOK
 @pytest.fixture(autouse=True)
 def _silent_loop(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     yield
-    gc.collect()
-    records = [*caplog.get_records("call"), *caplog.records]
-    assert [record.getMessage() for record in records if record.name == "asyncio"] == []
+    assert complaints(caplog) == []
 
 
 async def assert_closes(producer: AIOKafkaProducer, holdings: Holdings, tasks: set[asyncio.Task[Any]]) -> None:

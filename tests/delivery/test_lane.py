@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.lane import EPOCH_LIMIT, MAX_READY, SEQUENCE_MODULUS, Identity, Lane, lane_halted
+from aiorecover.delivery.lane import (
+    EPOCH_LIMIT,
+    MAKE_ROOM,
+    MAX_READY,
+    MEND_TOPIC,
+    SEQUENCE_MODULUS,
+    START_ANEW,
+    Identity,
+    Lane,
+    lane_halted,
+)
 from aiorecover.errors import DeliveryError, PermanentDeliveryError
 
 FRESH = Identity(7, 0)
@@ -200,14 +210,39 @@ def test_an_identity_cannot_be_changed() -> None:
 
 def test_whoever_waits_for_a_halted_lane_is_told_where_and_why() -> None:
     lane = Lane("orders", 3)
-    lane.halted = "MessageSizeTooLargeError: 5000"
+    lane.halt("MessageSizeTooLargeError: 5000", MEND_TOPIC)
     error = lane_halted(lane)
     assert isinstance(error, PermanentDeliveryError)
     assert isinstance(error, DeliveryError)
     assert isinstance(error, KafkaError)
     assert error.persisted == "not"
     assert str(error).endswith("topic=orders partition=3 error=MessageSizeTooLargeError: 5000")
-    assert "stay in the ring" in str(error)
+    assert str(error).startswith(f"the lane is halted and its records stay in the ring: {MEND_TOPIC} topic=")
+
+
+def test_a_record_of_a_halted_lane_is_possibly_in_kafka_where_its_batch_is() -> None:
+    lane, sent, part = Lane("orders", 3), batch_of(1), batch_of(1)
+    lane.halt("MessageSizeTooLargeError: 5000", MEND_TOPIC)
+    assert lane_halted(lane, sent).persisted == "not"
+    sent.possibly = True
+    part.doubtful = True
+    assert [lane_halted(lane, batch).persisted for batch in (sent, part)] == ["possibly", "possibly"]
+
+
+def test_only_what_was_halted_for_want_of_room_goes_on_by_itself() -> None:
+    lane = Lane("orders", 3)
+    resumes = []
+    for remedy in (MEND_TOPIC, MAKE_ROOM, START_ANEW):
+        lane.halt("a reason", remedy)
+        resumes.append(lane.resumes)
+    assert resumes == [False, True, False]
+
+
+def test_a_lane_that_goes_on_is_as_if_it_had_never_halted() -> None:
+    lane = Lane("orders", 3)
+    lane.halt("no room", MAKE_ROOM)
+    lane.go_on()
+    assert (lane.halted, lane.remedy, lane.resumes) == (None, "", False)
 
 
 # --- what the last process had in flight

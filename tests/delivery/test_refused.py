@@ -17,6 +17,7 @@ from aiokafka.errors import (
 
 from aiorecover import DeadLetter, DeliveryPendingError, DeliveryReport, PermanentDeliveryError, RecoverableProducer
 from aiorecover.delivery import sessions as sessions_module
+from aiorecover.delivery.lane import MAKE_ROOM, MEND_TOPIC
 from aiorecover.delivery.session import SessionLostError
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal.directory import Directory
@@ -254,7 +255,7 @@ async def test_halting_halves_too_and_stops_at_the_record_at_fault(broker: Broke
     async with producer_on(disk, on_permanent_error="halt") as producer:
         receipts = await publish_batch(producer, "t", [b"1", b"2", POISON, b"3", b"4"])
         other = await producer.publish("other", b"fine")
-        with pytest.raises(PermanentDeliveryError, match="halted"):
+        with pytest.raises(PermanentDeliveryError, match=f"halted and its .*: {MEND_TOPIC} topic"):
             await producer.flush(timeout_ms=20_000)
         assert (await other.delivered(20_000)).offset == 0
         assert producer.state == "halted"
@@ -270,6 +271,20 @@ async def test_halting_halves_too_and_stops_at_the_record_at_fault(broker: Broke
     assert broker.values("t") == [POISON, b"3", b"4"]
 
 
+async def test_a_halted_lane_is_left_by_a_start_that_makes_dead_letters(broker: Broker) -> None:
+    broker.refuses = refusing_poison
+    disk = MemoryDisk()
+    async with producer_on(disk, on_permanent_error="halt") as producer:
+        await publish_batch(producer, "t", [b"1", POISON, b"2"])
+        await until(lambda: producer.state == "halted")
+        assert await producer.stop() == 2
+    async with producer_on(disk) as producer:
+        await producer.flush(timeout_ms=20_000)
+        assert [letter.value for letter in await letters_of(producer)] == [POISON]
+        assert producer.state == "connected"
+    assert broker.values("t") == [b"1", b"2"]
+
+
 async def test_a_full_dead_ring_halts_its_lane_alone_until_there_is_room(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -281,7 +296,7 @@ async def test_a_full_dead_ring_halts_its_lane_alone_until_there_is_room(
             await producer.flush(timeout_ms=20_000)
         await producer.publish("t", big, key=b"k")
         await until(lambda: producer.state == "halted")
-        with pytest.raises(PermanentDeliveryError, match="purge producer"):
+        with pytest.raises(PermanentDeliveryError, match=MAKE_ROOM):
             await producer.flush(timeout_ms=20_000)
         values = [b"%d" % number for number in range(100)]
         for value in values:  # far more than a lane's two batches hold
@@ -297,7 +312,10 @@ async def test_a_full_dead_ring_halts_its_lane_alone_until_there_is_room(
         assert producer.state == "connected"
         adds_up(producer)
     assert broker.values("t") == [value + end for value in values for end in (b"", b"e")]
-    assert "the dead ring is full" in caplog.text
+    assert f"the lane is halted and its records stay in the ring: {MAKE_ROOM} topic=t partition=0" in caplog.text
+    assert (
+        "error=no room for a dead letter: the ring is full: export the dead letters and purge them, or " in caplog.text
+    )
 
 
 async def test_records_without_a_key_go_past_a_halted_lane_and_wait_where_all_are_halted(broker: Broker) -> None:
@@ -401,7 +419,7 @@ async def test_a_record_waits_and_nobody_hears_of_it_until_its_letter_is_durable
     monkeypatch.setattr(Directory, "sync_dead", slow)
     async with producer_on(MemoryDisk(), on_delivery=heard.append) as producer:
         await publish_batch(producer, "t", [POISON, b"1"])
-        producer._opened.delivery.dispatcher.begin_flush()  # type: ignore[union-attr]
+        producer._opened.delivery.dispatcher.begin_flush((-1, 0))  # type: ignore[union-attr]
         await until(begun.is_set)
         await asyncio.sleep(0.1)
         assert producer.statistics().pending == 2

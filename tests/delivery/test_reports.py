@@ -9,18 +9,23 @@ import pytest
 import pytest_asyncio
 from aiokafka.structs import RecordMetadata, TopicPartition
 
+from aiorecover import DeliveryPendingError, RecoverableProducer
 from aiorecover import record as rec
 from aiorecover.delivery import reports as module
+from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.frames import frames_of, position_at
 from aiorecover.delivery.reports import Reports
 from aiorecover.errors import ClosedError, PermanentDeliveryError
 from aiorecover.receipt import DeliveryReport
+from aiorecover.testing import MemoryDisk
 from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.slot import Slot
+from tests.delivery.refusing import Broker
+from tests.support.eventually import until
 
 pytestmark = pytest.mark.asyncio
 
@@ -342,6 +347,32 @@ async def test_an_on_delivery_that_hangs_is_given_up(directory: Directory, monke
     async with asyncio.timeout(5):
         await acknowledge(directory, reports, batch_of(*store(directory, *range(3))), 0)
     assert reports.callback_errors == 1
+
+
+async def test_an_on_delivery_that_takes_its_time_holds_up_its_own_lane_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = asyncio.Event()
+    told: list[tuple[int | None, Any]] = []
+
+    async def on_delivery(report: DeliveryReport) -> None:
+        if report.partition == 0:
+            await go_on.wait()
+        told.append((report.partition, report.context))
+
+    broker = Broker(t=2)
+    monkeypatch.setattr(sessions_module, "Session", broker.session())
+    async with RecoverableProducer(MemoryDisk(), bootstrap_servers="nowhere:1", on_delivery=on_delivery) as producer:
+        await producer.publish("t", b"0", partition=0, context=0)
+        await until(lambda: broker.values("t", 0) == [b"0"])
+        waiting = await producer.publish("t", b"1", partition=0, context=1)
+        for number in range(5):
+            receipt = await producer.publish("t", b"%d" % number, partition=1, context=number)
+            assert (await receipt.delivered(timeout_ms=20_000)).partition == 1
+        with pytest.raises(DeliveryPendingError):
+            await waiting.delivered(timeout_ms=50)
+        assert (broker.values("t", 0), producer.statistics().pending) == ([b"0"], 2)
+        go_on.set()
+        await producer.flush(timeout_ms=20_000)
+    assert told == [*((1, number) for number in range(5)), (0, 0), (0, 1)]
 
 
 async def test_being_stopped_while_on_delivery_runs_is_no_error_of_the_callback(directory: Directory) -> None:

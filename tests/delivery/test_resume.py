@@ -11,13 +11,11 @@ from aiokafka.record.memory_records import MemoryRecords
 from aiorecover import record as rec
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.journal import IDENTITY_LIFE_MS, MAIN, Doubt, Entry, Group, encode
-from aiorecover.delivery.journaling import Journal
-from aiorecover.delivery.lane import Identity, Lane
+from aiorecover.delivery.lane import Identity
 from aiorecover.delivery.resume import Taken, rebuild, take_up
 from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.lanes import ENTRY_BYTES
-from aiorecover.wal.moving import Move
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.run import Entry as Stored
 from tests.wal.memory import FaultyFile, broken
@@ -340,124 +338,3 @@ def test_a_lane_goes_on_in_its_block() -> None:
     found = taken(following)
     assert [resumed.block for resumed in found.lanes] == [0]
     assert following.directory.lanes.take() != 0
-
-
-# -- moved meanwhile -------------------------------------------------------------------------------------------------
-
-
-class Moving:
-    """The slot of a batch in flight is moved to the retry ring, up to a step of the test's choice."""
-
-    def __init__(self) -> None:
-        self.opened = Opened()
-        self.opened.append(*(payload(number, 300) for number in range(20)))
-        self.opened.fill_slot()
-        self.opened.fill_slot()
-        entries = self.opened.read()
-        self.entries = entries[5:15]
-        self.opened.settle(entries[:5])
-        self.lane = Lane("t", 3)
-        self.lane.resume(39, 0)
-        self.lane.identity, self.lane.sequence = IDENTITY, 40
-        batch = LaneBatch(1 << 20, 0)
-        for slot, place, _, _ in self.entries:
-            (batch.places if slot is batch.slot else batch.start_group(slot)).append(place)
-        batch.count = len(self.entries)
-        self.lane.ready.append(batch)
-        self.batch = self.lane.next()
-        assert self.batch is batch
-        self.lane.identify(batch, IDENTITY)
-        directory = self.opened.directory
-        assert directory.lanes.take() == 0
-        self.journal = Journal(directory.lanes, self._never, lambda: NOW)
-
-    async def _never(self) -> None:
-        raise AssertionError
-
-    def enter(self) -> None:
-        assert self.batch is not None
-        asyncio.run(self.journal.enter(self.lane, self.batch))
-
-    def copy(self) -> None:
-        directory = self.opened.directory
-        self.move = Move(self.opened.ring, directory.retry, self.opened.ring.live[0])
-        directory.copies_from = self.move.copies_from
-        while not self.move.step():
-            pass
-
-    def repoint(self) -> None:
-        self.journal.repoint(self.lane)
-
-    def make(self) -> None:
-        directory = self.opened.directory
-        captured = directory.next_checkpoint(moved=self.move.slot.last_position)
-        directory.write_checkpoint(captured)
-        directory.copies_from = None
-        self.move.finish()
-        self.opened.reader.close()
-        directory.recycle(captured)
-
-    def abandon(self) -> None:
-        self.move.abandon()
-        self.opened.directory.copies_from = None
-
-    def settle(self) -> None:
-        assert self.batch is not None
-        for slot, places in self.batch.frames:
-            slot.ring.settle(slot, places)
-
-
-ORDERS = {
-    "copied": (["enter", "copy"], "ring"),
-    "pointed to the copies": (["enter", "copy", "repoint"], "ring"),
-    "made": (["enter", "copy", "repoint", "make"], "retry"),
-    "given up": (["enter", "copy", "repoint", "abandon", "repoint"], "ring"),
-    "given up, and not pointed back": (["enter", "copy", "repoint", "abandon"], "ring"),
-    "sent while it is copied": (["copy", "enter"], "ring"),
-    "sent while it is copied, and made": (["copy", "enter", "make"], "retry"),
-    "sent when it was made": (["copy", "make", "enter"], "retry"),
-}
-
-
-@pytest.mark.parametrize("steps", ORDERS)
-def test_a_batch_that_is_moved_is_found_where_it_counts(steps: str) -> None:
-    names, where = ORDERS[steps]
-    moving = Moving()
-    for name in names:
-        getattr(moving, name)()
-    following = moving.opened.dies()
-    (resumed,) = taken(following).lanes
-    assert [ring is getattr(following.directory, where) for ring, _, _ in resumed.frames] == [True]
-    prefix = f"{following.directory.producer_id}/1/".encode()
-    found = records_of(asyncio.run(rebuild(resumed, 0)))
-    assert [one[1] for one in found] == [b"k%d" % number for number in range(5, 15)]
-    assert [one[3][-1][1] for one in found] == [b"%b%d" % (prefix, number + 1) for number in range(5, 15)]  # type: ignore[index]
-    waiting_there = read(Reader(following.directory.retry, bytes)) + following.read()
-    assert len(waiting_there) == len(moving.opened.accepted) - 15
-    for ring, slot, places in resumed.frames:
-        ring.settle(slot, places)
-    (spent,) = taken(following.dies()).lanes
-    assert spent.frames == []
-
-
-@pytest.mark.parametrize("steps", ORDERS)
-def test_a_batch_that_is_moved_and_settled_is_spent(steps: str) -> None:
-    names, _ = ORDERS[steps]
-    moving = Moving()
-    for name in names:
-        getattr(moving, name)()
-    moving.settle()
-    (spent,) = taken(moving.opened.dies()).lanes
-    assert spent.frames == []
-
-
-def test_a_move_that_does_not_point_to_its_copies_would_repeat_the_batch() -> None:
-    """Why `Journal.repoint` is called: without it the originals are gone, and the copies seem to be others' records."""
-    moving = Moving()
-    moving.enter()
-    moving.copy()
-    moving.make()
-    following = moving.opened.dies()
-    (resumed,) = taken(following).lanes
-    assert resumed.frames == []
-    assert len(read(Reader(following.directory.retry, bytes))) > len(moving.entries)

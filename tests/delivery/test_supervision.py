@@ -4,7 +4,7 @@ import asyncio
 import gc
 import random
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from aiorecover import supervised as supervised_module
 from aiorecover.delivery import chatter
 from aiorecover.delivery import sender as sender_module
 from aiorecover.delivery import session as session_module
+from aiorecover.delivery.hard_close import close_hard
+from aiorecover.delivery.session import Session
 from aiorecover.testing import ApiKey, MockCluster
 from tests.delivery.test_session import NOWHERE, identified, made, running, until_rebuilt, until_sent
 from tests.support.census import Census
@@ -220,6 +222,51 @@ async def test_a_close_while_a_lost_session_is_being_closed_leaves_nothing(
     async with asyncio.timeout(HANG):
         await session.close()
     assert {task for task in asyncio.all_tasks() if not task.done()} == before.tasks
+
+
+async def closed_while_a_session_is_being_closed(mock: MockCluster) -> bool:
+    """Whether everything has ended then, also what obeys only the second cancellation, as aiokafka's sender may."""
+    waits = [asyncio.Event(), asyncio.Event()]
+
+    async def stubborn() -> None:
+        for event in waits:
+            with suppress(asyncio.CancelledError):
+                await event.wait()
+
+    session = made(mock.bootstrap_servers)
+    session.start()
+    await session.identity()
+    assert session._holdings is not None
+    task = asyncio.create_task(stubborn())
+    session._holdings.tasks.add(task)
+    session.give_up("a test")
+    async with asyncio.timeout(HANG):
+        while not task.cancelling():  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0)
+        await session.close()
+    ended = task.done()
+    task.cancel()
+    return ended
+
+
+async def test_a_close_while_a_lost_session_is_being_closed_ends_what_waits_when_it_is_cancelled(
+    mock: MockCluster,
+) -> None:
+    assert await closed_while_a_session_is_being_closed(mock)
+
+
+async def test_without_a_task_of_its_own_the_closing_of_a_lost_session_would_be_cut_off(
+    mock: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def closed_in_ours(self: Session) -> None:
+        self._connected.clear()
+        producer, self._producer = self._producer, None
+        assert producer is not None
+        assert self._holdings is not None
+        await close_hard(producer, self._holdings)
+
+    monkeypatch.setattr(Session, "_drop", closed_in_ours)
+    assert not await closed_while_a_session_is_being_closed(mock)
 
 
 async def test_a_close_that_is_cancelled_and_called_again_leaves_nothing(tmp_path: Path, mock: MockCluster) -> None:

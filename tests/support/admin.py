@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.metadata import MetadataRequest
 
-__all__ = ["View", "ask_every_node", "create_placed_topic", "create_topic", "run", "until"]
+__all__ = ["View", "ask_every_node", "configure_topic", "create_placed_topic", "create_topic", "run", "until"]
 
 T = TypeVar("T")
 
@@ -131,3 +132,18 @@ async def _create(bootstrap_servers: str, topic: NewTopic) -> None:
     for refusal in answer.to_object()["topic_errors"]:
         if refusal["error_code"]:
             raise for_code(refusal["error_code"])(f"topic not created, {refusal['error_message']}: {vars(topic)}")
+
+
+async def configure_topic(bootstrap_servers: str, name: str, config: Mapping[str, str]) -> None:
+    """Give the topic this configuration, in the place of the one that it had; the nodes heed it a moment later."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    try:
+        await admin.start()
+        wanted = ConfigResource(ConfigResourceType.TOPIC, name, configs=dict(config))
+        answers = await admin.alter_configs([wanted])
+    finally:
+        await admin.close()
+    for refusal in (resource for answer in answers for resource in answer.to_object()["resources"]):
+        if refusal["error_code"]:
+            why = f"topic not configured, {refusal['error_message']}: {name=} {config=}"
+            raise for_code(refusal["error_code"])(why)

@@ -683,6 +683,25 @@ def test_a_ring_with_some_readable_slots_under_damaged_checkpoints_is_refused_if
     assert (wal / "0" / "ring").read_bytes() == before
 
 
+def test_slots_of_which_nothing_can_be_read_are_told_at_each_opening_and_left_alone(
+    wal: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(wal) as made:
+        append(made, *[b"f" * 9000] * 3)
+    assert "of some slots" not in caplog.text
+    with (wal / "0" / "ring").open("r+b") as file:
+        for start in (SLOT, 2 * SLOT - fmt.RESERVED):
+            file.seek(start)
+            file.write(b"\xa5" * fmt.RESERVED)
+    for _ in range(2):
+        caplog.clear()
+        with opened(wal) as found:
+            assert found.ring.damaged_slots == [1]
+            append(found, *[b"g" * 9000] * 3)
+        assert f"they are left as they are path={wal / '0' / 'ring'} slots=1" in caplog.text
+    assert (wal / "0" / "ring").read_bytes()[SLOT : SLOT + fmt.RESERVED] == b"\xa5" * fmt.RESERVED
+
+
 @pytest.mark.parametrize("content", [b"precious", b"precious" * SLOT], ids=["short", "long"])
 def test_a_ring_that_nobody_can_read_is_never_taken_for_a_new_one(wal: Path, content: bytes) -> None:
     (wal / "0").mkdir(parents=True)

@@ -310,7 +310,7 @@ def test_files_of_which_nothing_can_be_read_are_never_taken_for_new(case: str) -
     if not refused:
         plan(copies, slots)
         return
-    with pytest.raises(WalCorruptError, match="keep the files and restore them"):
+    with pytest.raises(WalCorruptError, match="restore them from a copy, or move the directory away and keep it"):
         plan(copies, slots)
 
 

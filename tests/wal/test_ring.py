@@ -472,6 +472,16 @@ def test_the_disk_keeps_what_min_free_bytes_asks_for() -> None:
             full_slots(opened, 2)
 
 
+@pytest.mark.parametrize(("free", "told"), [(SLOT - 1, False), (SLOT, True)])
+def test_the_guard_of_the_disk_is_named_only_where_lowering_it_would_help(free: int, *, told: bool) -> None:
+    with Opened() as opened:
+        limits = dataclasses.replace(opened.ring.spares.limits, min_free_bytes=1 << 40, free_bytes=lambda: free)
+        opened.ring.spares.limits = limits
+        with pytest.raises(WalFullError, match="the disk is full: wait for delivery to free space, or free") as full:
+            full_slots(opened, 2)
+        assert ("lower wal_min_free_bytes" in str(full.value)) is told
+
+
 def test_a_mapping_that_fails_costs_no_slot() -> None:
     with Opened(Disk(max_slots=3)) as opened:
         full_slots(opened, 1)
@@ -518,6 +528,21 @@ def test_counts_add_up_over_lives() -> None:
             entries = following.read()
             assert len(entries) == following.reader.found == following.ring.pending() == accepted - 10
             assert following.ring.unread() == 0
+
+
+def test_of_a_slot_that_was_left_open_so_many_are_unread_as_the_newest_checkpoint_flushed() -> None:
+    opened = Opened()
+    opened.append(*[b"f" * 100] * 5)
+    opened.checkpoint()
+    opened.append(*[b"f" * 100] * 2)
+    following = opened.dies()
+    assert following.ring.unread() == 5
+    following.reader.take(3)
+    assert following.ring.unread() == 2
+    following.reader.take(3)
+    assert (following.ring.unread(), following.ring.pending()) == (0, 6)
+    following.read()
+    assert (following.ring.unread(), following.ring.pending()) == (0, 7)
 
 
 def test_is_settled_tells_of_each_record_of_this_epoch() -> None:

@@ -1,0 +1,38 @@
+"""A life that dies with batches in flight in every lane, where the test wants them to be: the prelude of many."""
+
+from tests.crash.lives import Child
+from tests.crash.scenario import FLUSH, Scenario, Step
+from tests.support.detour import Detour
+
+__all__ = ["BATCHES_BYTES", "LANES", "MORE_THAN_REMEMBERED", "die_unanswered", "ready", "take_off"]
+
+LANES = 6
+RECORDS = 600
+BATCHES_BYTES = 3_000  # what is in flight in six lanes is more
+RECORD_BYTES = 100  # a record is more
+MORE_THAN_REMEMBERED: list[Step] = [("publish", {"count": 1_500, "rate": 3_000}), FLUSH]
+"""What a successor publishes: more than the five batches of a lane that a broker remembers."""
+
+
+def ready(scenario: Scenario, count: int = RECORDS) -> Child:
+    """A life that has delivered something in each lane, and waits to be told to publish ``count`` more."""
+    steps: list[Step] = [("publish", {"count": 10 * LANES}), FLUSH, ("wait", {}), ("publish", {"count": count})]
+    child = scenario.life(*steps, ("wait_in_flight", {}), ("wait", {}))
+    child.wait_for("wait")
+    return child
+
+
+def take_off(child: Child) -> None:
+    """Have it publish them; returns when they are in flight."""
+    child.tell()
+    child.wait_for("wait", times=2)
+
+
+def die_unanswered(scenario: Scenario, detour: Detour, count: int = RECORDS) -> None:
+    """Appended in every lane, and never answered."""
+    child = ready(scenario, count)
+    detour.deafen()
+    carried = detour.count()
+    take_off(child)
+    detour.wait_carried(carried + min(BATCHES_BYTES, RECORD_BYTES * count))
+    scenario.kill(child)

@@ -1,0 +1,202 @@
+"""Each example does what it says, and what the README shows is one of them."""
+
+import asyncio
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import httpx
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from aiorecover import RecoverableProducer
+from aiorecover.errors import WalFullError
+from aiorecover.testing import MemoryDisk, MockCluster
+from tests.support.broker import Cluster, TopicFactory
+from tests.support.oracle import Consumed, read_topic
+
+REPOSITORY = Path(__file__).parents[2]
+EXAMPLES = REPOSITORY / "examples"
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+WITHIN_S = 60.0
+
+
+@pytest.fixture
+def cluster() -> Iterator[MockCluster]:
+    with MockCluster() as cluster:
+        cluster.create_topic("orders", partitions=3)
+        yield cluster
+
+
+def blocks() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def environment(wal_dir: Path, kafka: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "WAL_DIR": str(wal_dir), "KAFKA": kafka}
+
+
+# --- quickstart
+
+
+def test_the_quickstart_is_the_program_of_the_readme() -> None:
+    _, _, program = (EXAMPLES / "quickstart.py").read_text(encoding="utf-8").partition('"""\n\n')
+    assert blocks()[0] == program
+
+
+def test_the_quickstart_publishes_and_tells_where_the_record_is(tmp_path: Path, cluster: MockCluster) -> None:
+    program = blocks()[0].replace("localhost:9092", cluster.bootstrap_servers)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=environment(tmp_path, ""),
+        capture_output=True,
+        text=True,
+        timeout=WITHIN_S,
+        check=True,
+    )
+    assert re.fullmatch(r"accepted \w+/1/1\nin Kafka \d 0\n", done.stdout)
+
+
+async def _run_block(block: str, producer: RecoverableProducer) -> None:
+    names: dict[str, Any] = {}
+    exec(f"async def shown(producer):\n{textwrap.indent(block, '    ')}", names)  # noqa: S102 - our own page
+    await names["shown"](producer)
+
+
+@pytest.mark.asyncio
+async def test_the_other_programs_of_the_readme_run(
+    cluster: MockCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(blocks()) > 1
+    async with RecoverableProducer(MemoryDisk(), bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for block in blocks()[1:]:
+            await _run_block(block, producer)
+
+
+# --- the web service
+
+
+@pytest.mark.asyncio
+async def test_the_web_service_takes_orders_without_kafka_and_delivers_them_when_it_is_back(
+    cluster: MockCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WAL_DIR", str(tmp_path))
+    monkeypatch.setenv("KAFKA", cluster.bootstrap_servers)
+    service = loaded("web_service")
+    cluster.broker_down()
+    async with _client(service.app) as client:
+        answers = [await client.post("/orders", json={"id": number, "item": "tea"}) for number in range(20)]
+        assert {answer.status_code for answer in answers} == {202}
+        assert (await client.post("/orders", json={"item": "tea"})).status_code == 422
+        health = (await client.get("/health")).json()
+        assert (health["accepted"], health["delivered"], health["pending"]) == (20, 0, 20)
+        cluster.broker_up()
+    found = await read_topic(cluster.bootstrap_servers, "orders")
+    ids = {answer.json()["accepted"] for answer in answers}
+    assert {dict(record.headers)["aiorecover-id"] for record in found} == {one.encode() for one in ids}
+    assert {json.loads(record.value or b"")["item"] for record in found} == {"tea"}
+
+
+@pytest.mark.asyncio
+async def test_the_web_service_says_try_again_where_the_ring_is_full(
+    cluster: MockCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WAL_DIR", str(tmp_path))
+    monkeypatch.setenv("KAFKA", cluster.bootstrap_servers)
+    service = loaded("web_service")
+
+    async def full(*_: object, **__: object) -> None:
+        raise WalFullError("the ring is full")
+
+    monkeypatch.setattr(RecoverableProducer, "publish", full)
+    async with _client(service.app) as client:
+        answer = await client.post("/orders", json={"id": 1, "item": "tea"})
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
+
+
+class _client:  # noqa: N801 - reads as the function that it stands for
+    """A client of an application in this process, whose lifespan it brings about."""
+
+    def __init__(self, app: Any) -> None:
+        self._lifespan = app.router.lifespan_context(app)
+        self._client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://service")
+
+    async def __aenter__(self) -> httpx.AsyncClient:
+        await self._lifespan.__aenter__()
+        return self._client
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
+        await self._lifespan.__aexit__(None, None, None)
+
+
+# --- the worker
+
+
+@pytest.mark.asyncio
+async def test_the_worker_loses_nothing_when_it_is_killed_and_ends_well_when_it_is_asked_to(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    orders, totals = topic(kafka, partitions=2), topic(kafka, partitions=2)
+    names = {"ORDERS": orders, "TOTALS": totals}
+
+    def started() -> subprocess.Popen[bytes]:
+        environ = environment(tmp_path / "wal", kafka.bootstrap_servers) | names
+        return subprocess.Popen([sys.executable, str(EXAMPLES / "etl_worker.py")], env=environ)
+
+    first = started()
+    try:
+        await _order(kafka, orders, 0, 500)
+        await _until_totals(kafka, totals, 1)
+    finally:
+        first.kill()
+        first.wait()
+    second = started()
+    try:
+        await _order(kafka, orders, 500, 1000)
+        found = await _until_totals(kafka, totals, 1000)
+        second.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(second.wait, WITHIN_S) == 0
+    finally:
+        second.kill()
+        second.wait()
+    assert {json.loads(record.value or b"")["total"] for record in found} == {3 * number for number in range(1000)}
+
+
+async def _order(kafka: Cluster, name: str, first: int, end: int) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
+        for number in range(first, end):
+            order = {"id": number, "price": 3, "count": number}
+            await producer.send(name, json.dumps(order).encode(), key=b"%d" % number)
+        await producer.flush()
+
+
+async def _until_totals(kafka: Cluster, name: str, count: int) -> list[Consumed]:
+    until = time.monotonic() + WITHIN_S
+    while True:
+        found = await read_topic(kafka.bootstrap_servers, name)
+        if len({record.value for record in found}) >= count:
+            return found
+        assert time.monotonic() < until, len(found)
+        await asyncio.sleep(0.2)

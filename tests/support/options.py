@@ -1,0 +1,79 @@
+"""What the README says of the options, made from `Config`: ``python -m tests.support.options`` writes it there."""
+
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+from aiorecover import config
+from aiorecover.config import Config
+
+README = Path(__file__).parents[2] / "README.md"
+NOT_GIVEN = {"file_system", "client"}  # what `Config` makes of the options that are given
+NOT_YET = {name for name, _ in config._NOT_YET}
+UNITS = {"_ms": "ms", "_bytes": "bytes", "_size": "bytes"}
+HEAD = """\
+`RecoverableProducer(wal_dir, *, bootstrap_servers, **options)`. Unknown, wrong and conflicting options are a
+`ConfigError` when the producer is made; nothing has touched the disk or the network by then.
+
+"""
+WIDTH = 120
+TABLE = "| option | default | unit | what for |\n|---|---|---|---|\n"
+
+
+def section(readme: str) -> tuple[str, str, str]:
+    """What stands in the README before what it says of the options, that, and what stands behind it."""
+    before, title, rest = readme.partition("## Options\n\n")
+    said, following, behind = rest.partition("\n## ")
+    return before + title, said, following + behind
+
+
+def text() -> str:
+    """All of it, as it has to stand there."""
+    return HEAD + TABLE + "".join(f"{row}\n" for row in rows()) + "\n" + "\n\n".join(_beside()) + "\n"
+
+
+def rows() -> Iterator[str]:
+    """A line of the table for each option that can be set today."""
+    meanings = dict(_meanings())
+    for one in fields(Config):
+        if one.name in NOT_GIVEN | NOT_YET:
+            continue
+        unit = next((unit for end, unit in UNITS.items() if one.name.endswith(end)), "")
+        default = "required" if one.default is MISSING else _default(one.name, unit)
+        yield f"| `{one.name}` | {default} | {unit} | {meanings[one.name]} |"
+
+
+def _meanings() -> Iterator[tuple[str, str]]:
+    """Name and sentence of each attribute in the docstring of `Config`."""
+    _, _, attributes = inspect.cleandoc(Config.__doc__ or "").partition("Attributes:\n")
+    for name, meaning in re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", attributes, re.MULTILINE):
+        yield name, re.sub(r"\s+", " ", meaning).replace("``", "`")
+
+
+def _default(name: str, unit: str) -> str:
+    """As `Config` sets it where nothing is given."""
+    value = getattr(Config.from_options("wal", "localhost", {}), name)
+    if unit == "bytes":
+        for size, prefix in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+            if value % size == 0:
+                return f"{value // size} {prefix}"
+    return f"`{value!r}`" if not isinstance(value, str) else f'`"{value}"`'
+
+
+def _beside() -> Iterator[str]:
+    passed = sorted(config._CLIENT_OPTIONS)
+    yield _filled("Passed on to aiokafka as they are", passed)
+    yield _filled("Decided by the library, and refused with a reason", [name for name, _, _ in config._FORCED])
+    yield _filled("Known, and refused until a later version has them", sorted(NOT_YET))
+
+
+def _filled(what: str, names: list[str]) -> str:
+    return textwrap.fill(f"{what}: " + ", ".join(f"`{name}`" for name in names) + ".", WIDTH)
+
+
+if __name__ == "__main__":
+    before, _, behind = section(README.read_text(encoding="utf-8"))
+    README.write_text(before + text() + behind, encoding="utf-8")
