@@ -20,6 +20,9 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     identities_renewed: lanes that took a fresh Kafka identity, also those whose old one an opening could not trust.
     lanes_suspect: lanes that did not get through while others did, and go through a session apart.
     missing: sequences that damage took away, as far as the ring was read; see the log for each.
+    directories_adopted: directories of processes that are gone, delivered to the end by this one.
+    records_adopted: delivered or dead-lettered of such directories; in no other count here.
+    adoption_pending: known to be left in such directories that this process has taken up.
     """
 
     state: str
@@ -46,3 +49,6 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     lanes: int
     lanes_halted: int
     lanes_suspect: int
+    directories_adopted: int
+    records_adopted: int
+    adoption_pending: int
