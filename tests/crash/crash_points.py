@@ -17,10 +17,11 @@ from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.sender import Sender
 from aiorecover.delivery.session import Session
 from aiorecover.wal.checkpoint import CheckpointFile
+from aiorecover.wal.directory import Directory
 from aiorecover.wal.lanes import Lanes
 from aiorecover.wal.ring import Ring
 
-__all__ = ["POINTS", "arm"]
+__all__ = ["OPENINGS", "POINTS", "arm"]
 
 
 class Fuse:
@@ -163,7 +164,14 @@ POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
     "after a checkpoint": after(CheckpointFile, "write"),
 }
 
+OPENINGS: Final[dict[str, Callable[[Fuse], None]]] = {
+    "before an opening is durable": before(CheckpointFile, "write_both"),
+    "after an opening is durable": after(CheckpointFile, "write_both"),
+    "before a directory is closed": before(Directory, "close"),
+}
+"""Reached once for each directory: a process that publishes and adopts none has only one."""
+
 
 def arm(point: str, times: int) -> None:
     """Die in this process when `point` is reached for the `times`-th time."""
-    POINTS[point](Fuse(times))
+    {**POINTS, **OPENINGS}[point](Fuse(times))
