@@ -191,14 +191,15 @@ def a_copied_directory(scenario: Scenario, fault: str | None) -> Verdict:
 
 
 def beside_a_worker_that_publishes(scenario: Scenario, fault: str | None) -> Verdict:
-    """It always has some records that are not delivered, because it lingers."""
-    owner = scenario.life(("publish", {"rate": 2_000, "count": 10_000}), FLUSH, instance="a", linger_ms=200)
-    owner.wait_for("publish")
+    """It always has some records that are not delivered, because it lingers; what the fault makes of it is killed."""
     neighbour = scenario.life(("wait", {}), fault=fault, instance="b", adoption_grace_ms=0)
     neighbour.wait_for("wait")
-    scenario.finish(owner)
-    neighbour.tell()
-    scenario.finish(neighbour)
+    flushed = [FLUSH] if fault is None else []
+    steps: list[Step] = [("publish", {"rate": 1_000, "count": 4_000}), *flushed, ("wait", {})]
+    owner = scenario.life(*steps, instance="a", linger_ms=200)
+    owner.wait_for("wait")
+    scenario.kill(owner)
+    scenario.kill(neighbour)
     return scenario.verdict()
 
 
