@@ -112,8 +112,8 @@ class Config:
         key_serializer: callable(key), or an object with serialize(topic, key, headers).
         value_serializer: callable(value), or an object with serialize(topic, value, headers).
         partitioner: callable(key, all_partitions, available), as in aiokafka; None: Kafka's murmur2.
-        adoption_grace_ms: another folder of ``wal_dir`` that no process has had for so long, and in which records wait, is
-            delivered by this one, with the same options; 0 does not wait, None adopts none.
+        adoption_grace_ms: another folder of ``wal_dir`` in which records wait, and which no process has had for so
+            long, is delivered by this one, with the same options; 0 does not wait, None adopts none.
         audit_topic: not available yet.
 
     """

@@ -57,14 +57,13 @@ def run_workers(
     directory: Path,
     *,
     most: int = 20,
-    fault: str | None = None,
     report: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
     """Start and kill up to `most` workers in so many rounds, let the last two deliver everything, and judge.
 
-    What the seed decides is repeated with it, what the machine decides is not. `fault` is planted in every worker.
+    What the seed decides is repeated with it, what the machine decides is not.
     """
-    fleet = _Fleet(cluster, seed, directory, most, fault)
+    fleet = _Fleet(cluster, seed, directory, most)
     try:
         for number in range(1, rounds + 1):
             what = fleet.change()
@@ -77,7 +76,7 @@ def run_workers(
 class _Fleet:
     """The workers that live now, and what all of them have said."""
 
-    def __init__(self, cluster: Cluster, seed: int, directory: Path, most: int, fault: str | None) -> None:
+    def __init__(self, cluster: Cluster, seed: int, directory: Path, most: int) -> None:
         self._cluster = cluster
         self._rng = random.Random(seed)
         self._most = most
@@ -100,7 +99,6 @@ class _Fleet:
             life=0,
             seed=seed,
             steps=[],
-            fault=fault,
         )
 
     def change(self) -> str:
