@@ -6,6 +6,7 @@ checkpoint   watermark → disk, slots → free    every `checkpoint_interval_ms
 fsync        frames → disk                     every `fsync_interval_ms`, with fsync="interval"
 spare        the next slot, ahead of need      when the ring asks
 dead letter topic   dead ring → ring           (delivery), where the option asks for it
+adoption     directories without an owner      (adoption)
 """
 
 import asyncio

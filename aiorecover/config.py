@@ -66,7 +66,6 @@ _NOT_YET: tuple[tuple[str, object], ...] = (
     ("guarantee", "at_least_once"),
     ("audit_topic", None),
     ("delivery_timeout_ms", None),
-    ("adoption_grace_ms", 60_000),
 )
 
 
@@ -91,7 +90,8 @@ class Config:
         wal_max_bytes: the ring grows up to here, and the dead ring by itself.
         wal_min_free_bytes: what the rings leave free on the disk for others.
         on_full: "raise" ``WalFullError`` at once, or "wait" in line for room.
-        full_timeout_ms: how long ``on_full="wait"`` waits for room, and ``instance`` for its folder.
+        full_timeout_ms: how long ``on_full="wait"`` waits for room, and ``instance`` for its folder, which an adopter
+            lets go of within a third of this (10 s at most).
         slot_bytes: the ring is freed and grows by slots of this size, a power of two; a directory keeps its own.
         max_batch_size: records of one partition that travel together, before compression.
         max_request_size: the largest record, as Kafka counts it; it must fit a slot.
@@ -112,7 +112,8 @@ class Config:
         key_serializer: callable(key), or an object with serialize(topic, key, headers).
         value_serializer: callable(value), or an object with serialize(topic, value, headers).
         partitioner: callable(key, all_partitions, available), as in aiokafka; None: Kafka's murmur2.
-        adoption_grace_ms: not available yet: nothing is adopted.
+        adoption_grace_ms: another folder of ``wal_dir`` in which records wait, and which no process has had for so
+            long, is delivered by this one, with the same options; 0 does not wait, None adopts none.
         audit_topic: not available yet.
 
     """
@@ -147,7 +148,7 @@ class Config:
     key_serializer: Serializer | None = None
     value_serializer: Serializer | None = None
     partitioner: Callable[..., int] | None = None
-    adoption_grace_ms: int = 60_000  # a restarting process comes back for its own directory
+    adoption_grace_ms: int | None = 60_000  # a restarting process comes back for its own directory
     audit_topic: str | None = None
 
     @classmethod
@@ -275,7 +276,7 @@ _CHECKS: Mapping[str, _Check] = {
     "key_serializer": _serializer,
     "value_serializer": _serializer,
     "partitioner": _function,
-    "adoption_grace_ms": _whole(0),
+    "adoption_grace_ms": _whole(0, optional=True),
     "audit_topic": _text,
 }
 

@@ -1,11 +1,13 @@
 """Everything that exists between the start and the stop of a producer, opened and closed in order."""
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Self
 
 from aiorecover import record as rec
+from aiorecover.adoption import Adoption
 from aiorecover.background import Background
 from aiorecover.config import Config
 from aiorecover.delivery.dead_letter_topic import DeadLetterTopic
@@ -16,7 +18,9 @@ from aiorecover.errors import DeliveryError
 from aiorecover.statistics import Statistics
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.keeper import Keeper
+from aiorecover.wal.neighbours import Neighbours
 from aiorecover.wal.opening import open_directory
+from aiorecover.wal.storage import OPERATING_SYSTEM
 from aiorecover.wal.sync import GroupCommit
 
 log = logging.getLogger("aiorecover")
@@ -40,6 +44,7 @@ class Opened:
         on_room: Callable[[], None],
     ) -> None:
         """``on_idle``: the dispatcher sleeps, the next publish must wake it; ``on_room``: slots were freed."""
+        self._config = config
         self.keeper = keeper
         self.directory = directory
         self.dead = DeadLetters(directory.dead, lambda: keeper.submit(directory.sync_dead))
@@ -51,14 +56,81 @@ class Opened:
         if config.dead_letter_topic is not None:
             topic = DeadLetterTopic(self.dead, config.dead_letter_topic, directory.producer_id, self.store)
             self.background.add("dead letter topic", topic.run)
+        self._adoption: Adoption | None = None
+        if config.adoption_grace_ms is not None:
+            self._adoption = self._make_adoption(config.adoption_grace_ms / 1000)
+            self.background.add("adoption", self._adoption.run)
         self._left: Statistics | None = None
         self._closing: asyncio.Future[None] | None = None
 
+    @classmethod
+    async def open(
+        cls,
+        config: Config,
+        *,
+        on_idle: Callable[[], None] = lambda: None,
+        on_room: Callable[[], None] = lambda: None,
+        lock_timeout: float | None = None,
+    ) -> Self:
+        """Lock and recover the directory that ``config`` names; nothing is begun.
+
+        ``lock_timeout``: seconds to wait for a directory with a name; None takes ``full_timeout_ms``.
+
+        Raises:
+            WalError: it cannot be used; the message says why and what to do.
+
+        """
+        keeper = Keeper("aiorecover-keeper")
+        try:
+            directory, taken = await _opening(keeper, _options(config, lock_timeout))
+        except BaseException:
+            keeper.stop()
+            raise
+        return cls(config, keeper, directory, taken, on_idle=on_idle, on_room=on_room)
+
     def start(self) -> None:
-        """Begin to deliver, and have the next slot ready."""
+        """Begin to deliver."""
         self.delivery.start()
         self.background.start()
-        self.background.want_spare()
+
+    def close(self) -> None:
+        """Close what was never started."""
+        self.directory.close()
+        self.keeper.stop()
+
+    def abandon(self) -> None:
+        """In a forked child: keep nothing, and leave the locks to the parent."""
+        self.directory.abandon()
+        if self._adoption is not None:
+            self._adoption.abandon()
+
+    async def flush(self) -> None:
+        """Wait until everything that is in the ring now is settled.
+
+        Raises:
+            PermanentDeliveryError: a lane is halted.
+
+        """
+        await self.delivery.flush()
+
+    def _make_adoption(self, grace: float) -> Adoption:
+        directory = self.directory
+
+        async def take(name: str) -> Opened:
+            config = dataclasses.replace(self._config, instance=name, adoption_grace_ms=None)
+            home = await Opened.open(config, lock_timeout=0.0)
+            home.start()
+            return home
+
+        return Adoption(
+            grace,
+            self._config.full_timeout_ms / 1000,
+            Neighbours(directory.file_system, directory.path),
+            self.keeper,
+            take=take,
+            ready=lambda: self.delivery.session.state == "connected" and directory.ring.failure is None,
+            own=lambda: directory.checkpoint.destination,
+        )
 
     async def store(self, record: rec.Record) -> None:
         """Accept a record from inside; it is durable when this returns.
@@ -117,12 +189,6 @@ class Opened:
         left = self.directory.ring.pending() + self.directory.ring.unread()
         self._left = self.statistics("stopped")
         await self._close(max(CLOSE_AT_LEAST, until - loop.time()))
-        if left:
-            log.warning(
-                "records are left in the ring: they are delivered after the next start path=%s records=%d",
-                self.directory.path,
-                left,
-            )
         return left
 
     async def _last_checkpoint(self, limit: float, *, closed: bool) -> None:
@@ -157,6 +223,7 @@ class Opened:
             return self._left
         ring, delivery = self.directory.ring, self.delivery
         lanes = delivery.router.lanes()
+        adoption = self._adoption
         return Statistics(
             state=state,
             accepted=ring.accepted,
@@ -183,10 +250,26 @@ class Opened:
             lanes_halted=len(delivery.halted),
             lanes_stalled=len(delivery.dispatcher.stalled),
             lanes_suspect=delivery.sessions.lanes_suspect,
+            directories_adopted=adoption.directories if adoption is not None else 0,
+            records_adopted=adoption.records if adoption is not None else 0,
+            adoption_pending=adoption.pending if adoption is not None else 0,
         )
 
 
-async def opening(keeper: Keeper, options: Options) -> tuple[Directory, Taken]:
+def _options(config: Config, lock_timeout: float | None) -> Options:
+    return Options(
+        wal_dir=config.wal_dir,
+        slot_bytes=config.slot_bytes,
+        max_bytes=config.wal_max_bytes,
+        min_free_bytes=config.wal_min_free_bytes,
+        instance=config.instance,
+        name=config.name,
+        lock_timeout=config.full_timeout_ms / 1000 if lock_timeout is None else lock_timeout,
+        file_system=config.file_system or OPERATING_SYSTEM,
+    )
+
+
+async def _opening(keeper: Keeper, options: Options) -> tuple[Directory, Taken]:
     """Open in the keeper's thread, and take up what was in flight.
 
     Cancelled meanwhile, what was opened is closed there again, loop or no loop.

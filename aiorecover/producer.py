@@ -32,7 +32,7 @@ from aiorecover.errors import (
     RecoverError,
     WalFullError,
 )
-from aiorecover.opened import Opened, opening
+from aiorecover.opened import Opened
 from aiorecover.receipt import DeliveryReport, Receipt
 from aiorecover.serialization import (
     check_headers,
@@ -45,9 +45,6 @@ from aiorecover.serialization import (
 from aiorecover.statistics import Statistics
 from aiorecover.time_limit import seconds_of
 from aiorecover.waiting import WaitingLine
-from aiorecover.wal.directory import Options
-from aiorecover.wal.keeper import Keeper
-from aiorecover.wal.storage import OPERATING_SYSTEM
 
 log = logging.getLogger("aiorecover")
 
@@ -122,21 +119,16 @@ class RecoverableProducer:
             raise ClosedError(message)
         self._life = "starting"
         _STARTED.add(self)
-        keeper = Keeper("aiorecover-keeper")
         try:
-            directory, taken = await opening(keeper, self._directory_options())
+            opened = await Opened.open(self._config, on_idle=self._on_dispatcher_idle, on_room=self._waiting.wake)
         except BaseException:
-            keeper.stop()
             if self._life == "starting":  # else it was stopped meanwhile
                 self._life = "created"
             raise
         if self._life != "starting":
-            directory.close()
-            keeper.stop()
+            opened.close()
             raise self._closed_error()
-        self._opened = opened = Opened(
-            self._config, keeper, directory, taken, on_idle=self._on_dispatcher_idle, on_room=self._waiting.wake
-        )
+        self._opened, directory = opened, opened.directory
         self._append = directory.ring.append
         self.producer_id = directory.producer_id
         self.epoch = directory.ring.epoch
@@ -144,6 +136,7 @@ class RecoverableProducer:
         self._thread = threading.get_ident()
         self._life = "running"
         opened.start()
+        opened.background.want_spare()
         log.info(
             "producer started path=%s producer_id=%s epoch=%d slots=%d",
             directory.path,
@@ -182,6 +175,12 @@ class RecoverableProducer:
     def _stopped(self, stopping: "asyncio.Task[int]") -> None:
         if not stopping.cancelled():
             self._life = "stopped"
+            if stopping.exception() is None and stopping.result():
+                log.warning(
+                    "records are left in the ring: they are delivered after the next start path=%s records=%d",
+                    self.wal_path,
+                    stopping.result(),
+                )
         self._append = self._refuse
         self._waiting.wake_all()
 
@@ -631,26 +630,13 @@ class RecoverableProducer:
         }
         return ClosedError(f"{told.get(self._life, 'the producer is stopped: make a new one')} state={self._life}")
 
-    def _directory_options(self) -> Options:
-        config = self._config
-        return Options(
-            wal_dir=config.wal_dir,
-            slot_bytes=config.slot_bytes,
-            max_bytes=config.wal_max_bytes,
-            min_free_bytes=config.wal_min_free_bytes,
-            instance=config.instance,
-            name=config.name,
-            lock_timeout=config.full_timeout_ms / 1000,
-            file_system=config.file_system or OPERATING_SYSTEM,
-        )
-
     def _forked(self) -> None:
         """We are the child of a fork: keep nothing of the parent's, and leave its lock alone."""
         self._life = "forked"
         self._turn_ends = 0
         self._append = self._refuse
         if self._opened is not None:
-            self._opened.directory.abandon()
+            self._opened.abandon()
 
     def _refuse(self, _payload: bytes, _fields: object) -> tuple[int, int]:
         raise self._closed_error()

@@ -21,6 +21,9 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     lanes_suspect: lanes that did not get through while others did, and go through a session apart.
     lanes_stalled: lanes that do not get through and have no room: their records wait in the ring, and others go on.
     missing: sequences that damage took away, as far as the ring was read; see the log for each.
+    directories_adopted: directories of processes that are gone, delivered to the end by this one.
+    records_adopted: delivered or dead-lettered of such directories; in no other count here.
+    adoption_pending: known to be left in such directories that this process has taken up.
     """
 
     state: str
@@ -48,3 +51,6 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     lanes_halted: int
     lanes_suspect: int
     lanes_stalled: int
+    directories_adopted: int
+    records_adopted: int
+    adoption_pending: int

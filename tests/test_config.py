@@ -242,7 +242,6 @@ WHOLE = [
     "retry_backoff_max_ms",
     "request_timeout_ms",
     "stop_timeout_ms",
-    "adoption_grace_ms",
     "metadata_max_age_ms",
 ]
 
@@ -260,22 +259,26 @@ def test_a_negative_number_is_refused(name: str) -> None:
     assert refusal(**{name: -1}).startswith(f"{name} must be from ")
 
 
-@pytest.mark.parametrize(
-    "name", sorted(set(WHOLE) - {"wal_min_free_bytes", "linger_ms", "stop_timeout_ms", "adoption_grace_ms"})
-)
+@pytest.mark.parametrize("name", sorted(set(WHOLE) - {"wal_min_free_bytes", "linger_ms", "stop_timeout_ms"}))
 def test_zero_is_refused_where_it_cannot_work(name: str) -> None:
     assert refusal(**{name: 0}).startswith(f"{name} must be from ")
 
 
 def test_zero_is_taken_where_it_means_at_once() -> None:
-    made = config(linger_ms=0, stop_timeout_ms=0, wal_min_free_bytes=0)
-    assert (made.linger_ms, made.stop_timeout_ms, made.wal_min_free_bytes) == (0, 0, 0)
+    made = config(linger_ms=0, stop_timeout_ms=0, wal_min_free_bytes=0, adoption_grace_ms=0)
+    assert (made.linger_ms, made.stop_timeout_ms, made.wal_min_free_bytes, made.adoption_grace_ms) == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 2.0])
 def test_a_delivery_timeout_is_none_or_a_positive_int(value: object) -> None:
     assert config(delivery_timeout_ms=None).delivery_timeout_ms is None
     assert refusal(delivery_timeout_ms=value).startswith("delivery_timeout_ms must be ")
+
+
+@pytest.mark.parametrize("value", [-1, True, 2.0, "60000"])
+def test_a_grace_period_is_none_or_an_int_from_zero_on(value: object) -> None:
+    assert config(adoption_grace_ms=None).adoption_grace_ms is None
+    assert refusal(adoption_grace_ms=value).startswith("adoption_grace_ms must be ")
 
 
 @pytest.mark.parametrize(
@@ -367,7 +370,7 @@ def test_options_that_are_unusual_or_merely_idle_are_taken(options: dict[str, An
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("guarantee", "exactly_once"), ("audit_topic", "audit"), ("delivery_timeout_ms", 1), ("adoption_grace_ms", 0)],
+    [("guarantee", "exactly_once"), ("audit_topic", "audit"), ("delivery_timeout_ms", 1)],
 )
 def test_what_comes_with_a_later_version_is_refused_plainly(name: str, value: object) -> None:
     text = refusal(**{name: value})

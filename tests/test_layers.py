@@ -23,7 +23,8 @@ LAYERS = [
     ["aiorecover.producer"],
     ["aiorecover.dead_letters"],
     ["aiorecover.opened"],
-    ["aiorecover.background"],
+    ["aiorecover.background", "aiorecover.adoption"],
+    ["aiorecover.orphans"],
     ["aiorecover.delivery"],
     ["aiorecover.wal"],
     [
@@ -71,6 +72,7 @@ PURE = {
     "aiorecover.delivery.suspicion": (),
     "aiorecover.delivery.outcomes": ("asyncio.CancelledError",),  # an error like the others, to be looked up
     "aiorecover.delivery.partitioner": (),
+    "aiorecover.orphans": (),
     "aiorecover.record": (),
     "aiorecover.receipt": (),
     "aiorecover.time_limit": (),

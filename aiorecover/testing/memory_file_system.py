@@ -92,6 +92,11 @@ class MemoryFileSystem(FileSystem):
                 made.belong_to(self._lock, self._reserve)
             return MemoryFile(self.file(path), path)
 
+    def open_foreign(self, path: Path) -> StorageFile:
+        """Open a file that is there."""
+        with self._lock, os_errors("open the file", path):
+            return MemoryFile(self.file(path), path)
+
     def sync_directory(self, path: Path) -> None:
         """Make the names in a directory durable."""
         with self._lock, os_errors("flush the directory to the disk", path, full=frozenset()):

@@ -235,6 +235,10 @@ Read-only view
     /proc/locks, never tried: a try could make the owner's own fail. Owners on other machines, or in containers that
     share the directory and not the process ids, do not stand there.
 
+    Who may adopt a directory has to know for certain (`neighbours`): its lock is tried, for microseconds, and only
+    while something may wait in it. Whether it does is told by headers and checkpoint, and remembered until the
+    checkpoint changes, which every opening makes it do.
+
 System assumptions
     Stores through a shared mapping survive the death of the process. fdatasync makes everything stored before it, also
     through mappings, survive a power cut, or fails. 512-byte sectors are written whole; nothing is assumed of larger

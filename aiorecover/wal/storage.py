@@ -294,6 +294,16 @@ class FileSystem:
         """
         return StorageFile(path)
 
+    def open_foreign(self, path: Path) -> StorageFile:
+        """Open a file that another process may own, to be read and nothing else; it must be there.
+
+        Raises:
+            WalFormatError: it is no ordinary file.
+            WalIOError: it is not there, is a symbolic link, or may not be read.
+
+        """
+        return ForeignFile(path)
+
     def sync_directory(self, path: Path) -> None:
         """Make the names in a directory survive a power cut.
 

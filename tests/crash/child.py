@@ -6,7 +6,7 @@
         A <topic> <partition> <key> <digest> <record id>      publish returned
         D <topic> <record id>                                 receipt.delivered() returned
     stdout, one line at once for each thing that happens
-        starting | opened <epoch> | <step> | resumed <batches> | damage ... | stopped <statistics as JSON>
+        starting | opened <epoch> <producer id> | <step> | resumed <batches> | damage ... | stopped <statistics as JSON>
 
 Lines of accepted records are written some at a time, by one system call. What stands in the pipe whole was
 accepted; a kill may tear the last line, and takes what was not written yet: those records were accepted and nobody
@@ -158,7 +158,7 @@ class Life:
     async def run(self) -> None:
         say("starting")
         async with self._producer as producer:
-            say(f"opened {producer.epoch}")
+            say(f"opened {producer.epoch} {producer.producer_id}")
             looking = [asyncio.create_task(look) for look in (self._look_for_damage(), self._look_for_resumed())]
             for step, arguments in self._task.steps:
                 say(step)

@@ -19,10 +19,11 @@ from aiorecover.delivery.sender import Sender
 from aiorecover.delivery.session import Session
 from aiorecover.delivery.stalled import StalledLanes
 from aiorecover.wal.checkpoint import CheckpointFile
+from aiorecover.wal.directory import Directory
 from aiorecover.wal.lanes import Lanes
 from aiorecover.wal.ring import Ring
 
-__all__ = ["POINTS", "STALLED_POINTS", "arm"]
+__all__ = ["OPENINGS", "POINTS", "STALLED_POINTS", "arm"]
 
 
 class Fuse:
@@ -178,6 +179,13 @@ POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
     "after a checkpoint": after(CheckpointFile, "write"),
 }
 
+OPENINGS: Final[dict[str, Callable[[Fuse], None]]] = {
+    "before an opening is durable": before(CheckpointFile, "write_both"),
+    "after an opening is durable": after(CheckpointFile, "write_both"),
+    "before a directory is closed": before(Directory, "close"),
+}
+"""Reached once for each directory: a process that publishes and adopts none has only one."""
+
 
 STALLED_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
     "when a lane is passed over": when_a_lane_is_passed_over,
@@ -190,4 +198,4 @@ STALLED_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
 
 def arm(point: str, times: int) -> None:
     """Die in this process when `point` is reached for the `times`-th time."""
-    (POINTS | STALLED_POINTS)[point](Fuse(times))
+    (POINTS | STALLED_POINTS | OPENINGS)[point](Fuse(times))

@@ -20,7 +20,7 @@ from tests.crash.judgement import Ledger, Verdict, examine
 from tests.crash.lives import Child
 from tests.support.broker import Cluster
 
-__all__ = ["run_cycles"]
+__all__ = ["changed", "loud_lines", "run_cycles", "some_options", "uneven"]
 
 TOPICS = 3
 PARTITIONS = 4
@@ -78,11 +78,11 @@ def run_cycles(
             ledger.take(child)
             report(f"seed={seed} cycle={cycle}/{cycles} {how} accepted={sum(map(len, ledger.accepted.values()))}")
     drain = [("flush", {"timeout_ms": int(_DRAIN_WITHIN_S * 1000)})]
-    last = Child(_with(base, life=cycles + 1, steps=drain, options=_options(rng, shared)), log)
+    last = Child(changed(base, life=cycles + 1, steps=drain, options=some_options(rng, shared)), log)
     statistics = last.finish(_DRAIN_WITHIN_S * 2)
     ledger.take(last)
-    ledger.complaints += _uneven(statistics)
-    ledger.complaints += _loud_lines(log)
+    ledger.complaints += uneven(statistics)
+    ledger.complaints += loud_lines(log)
     return examine(cluster, topics, ledger, left=statistics["left"])
 
 
@@ -97,7 +97,7 @@ def _one_cycle(
 ) -> tuple[Child, str]:
     """One life and its end; how it ended, for people."""
     end = rng.choices([*ends], [*ends.values()])[0]
-    options = _options(rng, shared)
+    options = some_options(rng, shared)
     publishers = rng.choice([4, 16]) if options["fsync"] == "always" else rng.choice([1, 1, 3])
     rate = rng.choices([0, 20_000, 2_000, 100], [2, 5, 3, 1])[0]
     load: dict[str, Any] = {"rate": rate, "publishers": publishers}
@@ -108,7 +108,7 @@ def _one_cycle(
     steps = [("publish", load)]
     if end in {"opening", "publishing", "crash point"}:
         steps.append(("wait", {}))  # a load that is over waits for its kill
-    task = _with(
+    task = changed(
         base,
         life=cycle,
         steps=steps,
@@ -132,7 +132,7 @@ def _one_cycle(
     return child, f"{end}+{pause * 1000:.0f}ms"
 
 
-def _options(rng: random.Random, shared: dict[str, Any]) -> dict[str, Any]:
+def some_options(rng: random.Random, shared: dict[str, Any]) -> dict[str, Any]:
     """Options of one life; the directory's own stay the same."""
     return {
         **shared,
@@ -145,18 +145,19 @@ def _options(rng: random.Random, shared: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _with(task: Task, **changes: Any) -> Task:
+def changed(task: Task, **changes: Any) -> Task:
+    """The task with some of it replaced."""
     return Task(**{**asdict(task), **changes})
 
 
-def _uneven(statistics: dict[str, Any]) -> list[str]:
+def uneven(statistics: dict[str, Any]) -> list[str]:
     """I9: the counts of the last life add up."""
     came = statistics["accepted"] + statistics["recovered"]
     went = statistics["delivered"] + statistics["dead_lettered"] + statistics["pending"]
     return [] if came == went else [f"the counts do not add up: {came} came, {went} went, {statistics}"]
 
 
-def _loud_lines(log: Path) -> list[str]:
+def loud_lines(log: Path) -> list[str]:
     """Nothing that happens here is an error of the library's; aiokafka may complain of brokers."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     return [line for line in lines if any(word in line for word in _LOUD)]

@@ -1,6 +1,6 @@
 """What the killed processes had said, held against what stands in Kafka.
 
-`Ledger` collects what the lives of one directory reported, `examine` reads the topics with a plain consumer and
+`Ledger` collects what the lives of one ``wal_dir`` reported, `examine` reads the topics with a plain consumer and
 judges. To what `tests.support.oracle` finds (missing, altered, out of order within a lane) it adds that nothing is
 repeated, whatever was killed, and what only a history of lives can tell: ids that nobody can have been given.
 """
@@ -20,23 +20,22 @@ __all__ = ["Ledger", "Verdict", "examine"]
 _READ_WITHIN_S = 300.0
 _EXAMPLES = 5
 
-Position = tuple[int, int]
-"""Epoch and sequence."""
+Opening = tuple[str, int]
+"""Producer id and epoch: what one life gives out."""
 
 
 @dataclass
 class Ledger:
-    """What the lives of one directory said, in the order in which they said it."""
+    """What the lives of one ``wal_dir`` said, in the order in which they said it."""
 
     accepted: dict[int, list[Accepted]] = field(default_factory=lambda: defaultdict(list))
     """By topic; the value is its digest."""
     delivered: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     """By topic, ids whose delivery was confirmed."""
-    last: dict[int, int] = field(default_factory=dict)
-    """Epoch to the highest sequence that was told."""
-    untold: dict[int, int] = field(default_factory=dict)
-    """Epoch to how many records may have been accepted behind that and could not be told."""
-    producers: set[str] = field(default_factory=set)
+    last: dict[Opening, int] = field(default_factory=dict)
+    """The highest sequence that was told."""
+    untold: dict[Opening, int] = field(default_factory=dict)
+    """How many records may have been accepted behind that and could not be told."""
     complaints: list[str] = field(default_factory=list)
     """What must never happen, in words."""
     lives: int = 0
@@ -53,7 +52,8 @@ class Ledger:
         slack = child.task.group + _publishers(child.task)
         for line in child.words:
             if line.startswith("opened "):
-                self.untold[int(line.split()[1])] = slack
+                _, epoch, producer = line.split()
+                self.untold[producer, int(epoch)] = slack
         for word, topic, *rest in child.reports:
             if word == b"A":
                 self._accept(int(topic), *rest)
@@ -63,10 +63,10 @@ class Ledger:
     def _accept(self, topic: int, partition: bytes, key: bytes, value: bytes, record_id: bytes) -> None:
         name = record_id.decode()
         producer, epoch, sequence = name.split("/")
-        self.producers.add(producer)
-        if int(sequence) <= self.last.get(int(epoch), 0):
-            self.complaints.append(f"told out of order: {name} behind {self.last[int(epoch)]}")
-        self.last[int(epoch)] = max(int(sequence), self.last.get(int(epoch), 0))
+        opening = producer, int(epoch)
+        if int(sequence) <= self.last.get(opening, 0):
+            self.complaints.append(f"told out of order: {name} behind {self.last[opening]}")
+        self.last[opening] = max(int(sequence), self.last.get(opening, 0))
         self.accepted[topic].append(
             Accepted(
                 name,
@@ -179,12 +179,13 @@ def examine(cluster: Cluster, topics: Sequence[str], ledger: Ledger, *, left: in
 
 def _may_be_untold(name: str, ledger: Ledger) -> bool:
     """Accepted behind the last record that was told, and not more of them than a child keeps back."""
-    place = _position(name)
-    if place is None or (ledger.producers and name.split("/", maxsplit=1)[0] not in ledger.producers):
+    try:
+        producer, epoch, sequence = name.split("/")
+        opening, number = (producer, int(epoch)), int(sequence)
+    except ValueError:
         return False
-    epoch, sequence = place
-    last = ledger.last.get(epoch, 0)
-    return epoch in ledger.untold and last < sequence <= last + ledger.untold[epoch]
+    last = ledger.last.get(opening, 0)
+    return last < number <= last + ledger.untold.get(opening, 0)
 
 
 def _repeats(topic: str, consumed: Sequence[Consumed]) -> list[str]:
@@ -198,14 +199,6 @@ def _repeats(topic: str, consumed: Sequence[Consumed]) -> list[str]:
         if record.record_id is not None:
             places[record.record_id].append(f"{record.partition}@{record.offset}")
     return [f"{name} at {', '.join(found)} of {topic}" for name, found in places.items() if len(found) > 1]
-
-
-def _position(name: str) -> Position | None:
-    try:
-        _, epoch, sequence = name.split("/")
-        return int(epoch), int(sequence)
-    except ValueError:
-        return None
 
 
 def _publishers(task: Task) -> int:

@@ -5,6 +5,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from aiorecover.delivery import delivery, resume
@@ -15,12 +16,14 @@ from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import Identity, Lane
 from aiorecover.delivery.sender import Sender
 from aiorecover.wal import format as fmt
-from aiorecover.wal import opening, reading, scan
+from aiorecover.wal import instance, opening, reading, scan
+from aiorecover.wal.directory import LOCK, Options
+from aiorecover.wal.neighbours import Neighbours
 from aiorecover.wal.recovery import Plan, plan
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
-from aiorecover.wal.storage import FileSystem
+from aiorecover.wal.storage import FileSystem, StorageFile
 
 __all__ = ["FAULTS", "plant"]
 
@@ -158,6 +161,19 @@ def forget_what_was_in_flight() -> None:
     _put(delivery, "oldest_hints", lambda _: [])
 
 
+def adopt_what_is_locked() -> None:
+    """Against the lock: a directory is taken over whoever has it."""
+
+    def pass_the_lock(options: Options) -> tuple[Path, StorageFile]:
+        if options.lock_timeout > 0:  # our own
+            return instance.lock_instance(options)
+        path = options.wal_dir / str(options.instance)
+        return path, options.file_system.open(path / LOCK)
+
+    _put(Neighbours, "_is_free", lambda *_: True)
+    _put(opening, "lock_instance", pass_the_lock)
+
+
 FAULTS: dict[str, Callable[[], None]] = {
     fault.__name__: fault
     for fault in (
@@ -172,6 +188,7 @@ FAULTS: dict[str, Callable[[], None]] = {
         write_down_after_the_send,
         go_on_from_every_entry,
         forget_what_was_in_flight,
+        adopt_what_is_locked,
     )
 }
 

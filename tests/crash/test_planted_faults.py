@@ -190,6 +190,19 @@ def a_copied_directory(scenario: Scenario, fault: str | None) -> Verdict:
     return scenario.verdict()
 
 
+def beside_a_worker_that_publishes(scenario: Scenario, fault: str | None) -> Verdict:
+    """It always has some records that are not delivered, because it lingers; what the fault makes of it is killed."""
+    neighbour = scenario.life(("wait", {}), fault=fault, instance="b", adoption_grace_ms=0)
+    neighbour.wait_for("wait")
+    flushed = [FLUSH] if fault is None else []
+    steps: list[Step] = [("publish", {"rate": 1_000, "count": 4_000}), *flushed, ("wait", {})]
+    owner = scenario.life(*steps, instance="a", linger_ms=200)
+    owner.wait_for("wait")
+    scenario.kill(owner)
+    scenario.kill(neighbour)
+    return scenario.verdict()
+
+
 SCENARIOS: dict[str, tuple[Callable[[Scenario, str | None], Verdict], str]] = {
     "settle_at_hand_over": (in_flight_when_everything_dies, "missing"),
     "forget_to_settle": (delivered_before_the_kill, "repeats"),
@@ -202,6 +215,7 @@ SCENARIOS: dict[str, tuple[Callable[[Scenario, str | None], Verdict], str]] = {
     "write_down_after_the_send": (in_flight_when_the_publisher_dies, "repeats"),
     "go_on_from_every_entry": (a_copied_directory, "missing"),
     "forget_what_was_in_flight": (in_flight_when_the_publisher_dies, "repeats"),
+    "adopt_what_is_locked": (beside_a_worker_that_publishes, "repeats"),
 }
 
 

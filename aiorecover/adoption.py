@@ -1,0 +1,182 @@
+"""Adoption: the directory of a process that is gone, and in which records wait, is delivered by one of its neighbours.
+
+Which one, and when, is decided in `orphans`; what is there is looked at in `wal.neighbours`. A directory that is due is
+opened as its own process would open it: its lock is taken, what was in flight is sent again as it was, its records go
+out in order under its own producer id, its dead letters into its own dead ring. Nothing is published into it. Then it
+is closed cleanly, and is there for whoever comes back.
+
+One at a time, and only while our own session is connected: in an outage nothing could be delivered, and directories
+would be opened for nothing. Whoever of several workers does not get the lock passes on to the next one.
+
+A turn is short. A process that restarts with ``instance="name"`` waits for its directory, and an adopter cannot see
+that somebody waits; so it lets go after a third of that wait (10 s of 30 s), and takes up again half a second later if
+nobody came: opening, and connecting, costs some 50 ms each time. A lane that is stalled, or halted, so keeps nobody
+from his directory. Directories with names are adopted like those with numbers: a home that was scaled away has nobody
+else who would deliver it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from aiorecover.errors import DeliveryError, WalLockedError
+from aiorecover.orphans import Orphans
+from aiorecover.statistics import Statistics
+from aiorecover.wal.checkpoint import Destination
+from aiorecover.wal.keeper import Keeper
+from aiorecover.wal.neighbours import Neighbours
+
+log = logging.getLogger("aiorecover")
+
+TURN_MAX = 10.0  # seconds that a directory is kept at a time: a third of what ``instance`` waits by default
+TURN_LEAST = 1.0  # seconds: in less, opening and connecting may be all that is done
+TURN_SHARE = 1 / 3  # of the owner's wait; closing takes its time, too
+LET_GO = 1.0  # seconds to wait for what is in flight at the end of a turn
+
+
+class Home(Protocol):
+    """An adopted directory that is open and being delivered."""
+
+    async def flush(self) -> None:
+        """Wait until everything in it is settled."""
+
+    async def stop(self, limit: float) -> int:
+        """Close it, by ``limit`` seconds; how many records are left."""
+
+    def statistics(self, state: str) -> Statistics:
+        """Its counts."""
+
+    def abandon(self) -> None:
+        """In a forked child: keep nothing of it."""
+
+
+class Adoption:
+    """Looks after the other directories of the ``wal_dir`` of one started producer."""
+
+    def __init__(
+        self,
+        grace: float,
+        patience: float,
+        neighbours: Neighbours,
+        keeper: Keeper,
+        *,
+        take: Callable[[str], Awaitable[Home]],
+        ready: Callable[[], bool],
+        own: Callable[[], Destination],
+    ) -> None:
+        """Know what is needed; `run` does it.
+
+        Args:
+            grace: seconds that a directory must be free.
+            patience: seconds that an owner waits for its directory.
+            neighbours: the other directories.
+            keeper: the thread in which they are looked at.
+            take: lock, open and begin to deliver a directory, by its name; raises WalError.
+            ready: whether something could be delivered now.
+            own: where our own records belong.
+
+        """
+        self._orphans = Orphans(grace)
+        self._turn = max(TURN_LEAST, min(TURN_MAX, patience * TURN_SHARE))
+        self._neighbours = neighbours
+        self._keeper = keeper
+        self._take = take
+        self._ready = ready
+        self._own = own
+        self._home: Home | None = None
+        self._settled = 0
+        self.directories = 0
+
+    async def run(self) -> None:
+        """Look and adopt for ever."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            await asyncio.sleep(self._orphans.next_look(clock()))
+            await self._look()
+            while self._ready() and (name := self._orphans.due(clock())) is not None:
+                if await self._adopt(name):
+                    break  # it took its time: what was seen of the others is old
+
+    @property
+    def records(self) -> int:
+        """Records of other directories that we have settled."""
+        return self._settled + (_settled(self._home) if self._home is not None else 0)
+
+    @property
+    def pending(self) -> int:
+        """Records known to be left in the directories that we have taken up."""
+        return self._orphans.left + (_left(self._home) if self._home is not None else 0)
+
+    def abandon(self) -> None:
+        """In a forked child: keep nothing of what is adopted."""
+        if self._home is not None:
+            self._home.abandon()
+
+    async def _look(self) -> None:
+        """A job of the keeper for each directory: a sync must not wait for all of them."""
+        names = await self._keeper.submit(self._neighbours.names)
+        looks = [await self._keeper.submit(self._neighbours.look, name, self._orphans.before(name)) for name in names]
+        for name, why in self._orphans.saw(asyncio.get_running_loop().time(), looks, self._own()):
+            log.warning("a directory without an owner cannot be adopted directory=%s error=%s", name, why)
+
+    async def _adopt(self, name: str) -> bool:
+        """Give one directory its turn; False: it could not be had."""
+        try:
+            home = await self._take(name)
+        except WalLockedError:
+            self._orphans.lost(name)
+            return False
+        except Exception as error:
+            if self._orphans.failed(name, asyncio.get_running_loop().time(), str(error)):
+                log.exception("a directory without an owner could not be adopted: tried again directory=%s", name)
+            return False
+        self._home = home
+        if self._orphans.begin(name):
+            log.info("a directory without an owner is adopted directory=%s", name)
+        limit, whole = 0.0, False
+        try:
+            whole = await self._deliver(home)
+            limit = LET_GO
+        finally:
+            left = await self._close(name, home, limit)
+        if whole and not left:
+            self.directories += 1
+            log.info("the adopted directory is delivered and let go directory=%s", name)
+        else:
+            log.info(
+                "the adopted directory is let go for its owner, or for another turn directory=%s left=%d", name, left
+            )
+        return True
+
+    async def _deliver(self, home: Home) -> bool:
+        """Deliver for one turn; whether everything is settled."""
+        try:
+            async with asyncio.timeout(self._turn):
+                await home.flush()
+        except (TimeoutError, DeliveryError):  # the turn is over, or a lane is halted and the others have had theirs
+            return False
+        except Exception:
+            log.exception("delivering an adopted directory failed: it is let go and tried again")
+            return False
+        return True
+
+    async def _close(self, name: str, home: Home, limit: float) -> int:
+        try:
+            left = await home.stop(limit)
+        finally:
+            self._home = None
+            settled = _settled(home)
+            self._settled += settled
+            self._orphans.let_go(name, asyncio.get_running_loop().time(), settled=settled, left=_left(home))
+        return left
+
+
+def _settled(home: Home) -> int:
+    counts = home.statistics("adopted")
+    return counts.delivered + counts.dead_lettered
+
+
+def _left(home: Home) -> int:
+    counts = home.statistics("adopted")
+    return counts.pending + counts.unread

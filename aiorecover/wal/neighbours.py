@@ -1,0 +1,130 @@
+"""The other instance directories of a ``wal_dir``, as far as one must know them who may take one over.
+
+Nothing of them is written. Whether one is free is found out by its lock, which is taken for some microseconds: that is
+true on every machine and in every container that shares the directory, which /proc/locks is not. An owner who comes
+in just these microseconds takes the next number, or looks again 50 ms later if it asked by name. So only those are
+tried that may hold something, and nothing is tried or read twice of one whose checkpoint is the same as before.
+"""
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from aiorecover.errors import WalError, WalFormatError
+from aiorecover.wal.checkpoint import COPY_BYTES, SECTOR, Destination
+from aiorecover.wal.directory import CHECKPOINT, LOCK
+from aiorecover.wal.moved import RETRY, RING
+from aiorecover.wal.storage import FileSystem, StorageFile, os_errors
+from aiorecover.wal.view import View
+
+_UNKNOWN = Destination()
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """One directory at one look.
+
+    ``free``: nobody has locked it. ``waiting``: something may wait in it that is not delivered; None where that was not
+    looked for (somebody has it, or ``error`` says why not). ``stamp``: another one once somebody has opened it.
+    """
+
+    name: str
+    stamp: bytes = b""
+    free: bool = False
+    waiting: bool | None = None
+    destination: Destination = _UNKNOWN
+    error: str = ""
+
+
+class Neighbours:
+    """Those of one instance directory. Every call may block on the disk."""
+
+    def __init__(self, file_system: FileSystem, own: Path) -> None:
+        """``own``: the directory that is left out."""
+        self._file_system = file_system
+        self._wal_dir = own.parent
+        self._own = own.name
+
+    def names(self) -> list[str]:
+        """The directories beside ours.
+
+        Raises:
+            WalIOError: ``wal_dir`` cannot be listed.
+
+        """
+        with os_errors("list the directory", self._wal_dir):
+            names = self._file_system.names(self._wal_dir)
+        return sorted(name for name in names if name != self._own)
+
+    def look(self, name: str, before: Neighbour | None = None) -> Neighbour:
+        """What it is now. ``before``: of the last look; what its stamp proves to be the same is not read again."""
+        try:
+            return self._look(self._wal_dir / name, before)
+        except WalError as error:
+            return Neighbour(name, error=str(error))
+
+    def _look(self, path: Path, before: Neighbour | None) -> Neighbour:
+        names = self._names(path)
+        if LOCK not in names or not names & {CHECKPOINT, RING}:
+            return Neighbour(path.name, waiting=False)  # no directory of ours, or one that is being made
+        with ExitStack() as opened:
+
+            def file(name: str) -> StorageFile | None:
+                if name not in names:
+                    return None
+                found = self._file_system.open_foreign(path / name)
+                opened.callback(found.close)
+                return found
+
+            checkpoint = file(CHECKPOINT)
+            stamp = _stamp(checkpoint)
+            same = stamp and before is not None and before.stamp == stamp
+            if same and before is not None and before.waiting is False:
+                return before
+            if not self._is_free(path):
+                return Neighbour(path.name, stamp)
+            if same and before is not None and before.waiting:
+                return replace(before, free=True)
+            boot_id = self._file_system.boot_id()
+            views = [View(path, ring, file(ring), checkpoint, boot_id) for ring in (RING, RETRY)]
+            waiting = [_waits(view) for view in views]
+            known = views[0].checkpoint
+            destination = known.destination if known is not None else _UNKNOWN
+            return Neighbour(path.name, stamp, free=True, waiting=any(waiting), destination=destination)
+
+    def _names(self, path: Path) -> set[str]:
+        with os_errors("look at the directory", path):
+            if self._file_system.is_symlink(path):
+                message = f"the instance directory is a symbolic link: it is never adopted path={path}"
+                raise WalFormatError(message)
+            return set(self._file_system.names(path)) if self._file_system.is_directory(path) else set()
+
+    def _is_free(self, path: Path) -> bool:
+        """Nothing is written; and the lock is not kept by a child that is forked meanwhile, as any file of ours."""
+        lock = self._file_system.open(path / LOCK)
+        try:
+            return lock.lock()
+        finally:
+            lock.close()
+
+
+def _stamp(checkpoint: StorageFile | None) -> bytes:
+    """Another one after each opening, which writes both copies; empty for a file in which nothing stands."""
+    if checkpoint is None:
+        return b""
+    copies = b"".join(checkpoint.read(start, SECTOR) for start in (0, COPY_BYTES))
+    return copies if any(copies) else b""
+
+
+def _waits(view: View) -> bool:
+    """Whether something may wait: told from the slots' headers and the checkpoint alone, no frame is read.
+
+    So that a directory whose process was killed counts, even if all was delivered: opening it and closing it cleanly
+    costs less than reading it twice, and is done once.
+    """
+    live = [slot for slot in view.slots() if slot.header is not None and not slot.covered]
+    known = view.checkpoint
+    if known is None or not known.closed:
+        return bool(live)
+    state = known.retry if view.ring == RETRY else known.main
+    return bool(live) and state.watermark < state.flushed

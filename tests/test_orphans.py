@@ -1,0 +1,197 @@
+"""Which directory is adopted, and when: by looks and moments that are given."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from aiorecover.orphans import LOOK_LEAST, LOOK_MOST, PAUSE_FIRST, PAUSE_MAX, RETAKE, Orphans
+from aiorecover.wal.checkpoint import Destination
+from aiorecover.wal.neighbours import Neighbour
+
+GRACE = 60.0
+OWN = Destination(cluster_id="here", name="orders")
+ORPHAN = Neighbour("1", b"stamp", free=True, waiting=True)
+LOCKED = Neighbour("1", b"stamp")
+DELIVERED = Neighbour("1", b"stamp", free=True, waiting=False)
+
+
+def seen(*looks: tuple[float, Neighbour], grace: float = GRACE) -> Orphans:
+    orphans = Orphans(grace)
+    for now, one in looks:
+        orphans.saw(now, [one], OWN)
+    return orphans
+
+
+def moment(orphans: Orphans, after: float, until: float = 10_000) -> float | None:
+    """When a directory is due; to a tenth of a second."""
+    tenths: Iterable[float] = (tenth / 10 for tenth in range(int(after * 10), int(until * 10)))
+    return next((now for now in tenths if orphans.due(now) is not None), None)
+
+
+def test_a_free_directory_is_adopted_after_the_grace_period_and_not_before() -> None:
+    orphans = seen((100, ORPHAN), (130, ORPHAN), (159, ORPHAN))
+    assert orphans.due(159.9) is None
+    assert orphans.due(160) == "1"
+
+
+def test_without_a_grace_period_the_first_look_is_enough() -> None:
+    assert seen((100, ORPHAN), grace=0.0).due(100) == "1"
+
+
+@pytest.mark.parametrize("look", [LOCKED, DELIVERED, replace(LOCKED, error="cannot be read")])
+def test_what_is_locked_delivered_or_unreadable_is_never_adopted(look: Neighbour) -> None:
+    assert moment(seen((0, look), (1000, look)), 0) is None
+
+
+def test_an_owner_that_comes_back_within_the_grace_begins_it_anew() -> None:
+    orphans = seen((100, ORPHAN), (130, LOCKED), (140, ORPHAN))
+    assert moment(orphans, 100) == 140 + GRACE
+
+
+def test_an_owner_that_came_and_went_between_two_looks_begins_it_anew() -> None:
+    orphans = seen((100, ORPHAN), (150, replace(ORPHAN, stamp=b"opened")))
+    assert moment(orphans, 100) == 150 + GRACE
+
+
+def test_a_directory_that_is_gone_is_forgotten() -> None:
+    orphans = seen((100, ORPHAN))
+    orphans.saw(130, [], OWN)
+    orphans.saw(140, [ORPHAN], OWN)
+    assert moment(orphans, 100) == 140 + GRACE
+
+
+def test_who_loses_the_lock_passes_on_to_the_next_one_and_waits_for_the_grace_anew() -> None:
+    orphans = Orphans(GRACE)
+    both = [ORPHAN, replace(ORPHAN, name="2")]
+    orphans.saw(100, both, OWN)
+    assert orphans.due(160) == "1"
+    orphans.lost("1")
+    assert orphans.due(160) == "2"
+    orphans.lost("2")
+    assert orphans.due(1000) is None
+    orphans.saw(170, both, OWN)
+    assert moment(orphans, 160) == 170 + GRACE
+
+
+def test_after_a_turn_with_progress_it_is_due_again_as_soon_as_its_owner_could_have_come() -> None:
+    orphans = seen((100, ORPHAN))
+    orphans.let_go("1", 170, settled=5, left=3)
+    assert orphans.left == 3
+    assert moment(orphans, 170) == 170 + RETAKE
+    orphans.saw(170.2, [replace(ORPHAN, stamp=b"by our turn")], OWN)
+    assert moment(orphans, 170) == 170 + RETAKE
+    orphans.saw(170.3, [replace(ORPHAN, stamp=b"by somebody else")], OWN)
+    assert moment(orphans, 170) == pytest.approx(170.3 + GRACE)
+
+
+def test_an_owner_that_takes_it_between_two_turns_keeps_it() -> None:
+    orphans = seen((100, ORPHAN))
+    orphans.let_go("1", 170, settled=5, left=3)
+    orphans.saw(170.4, [LOCKED], OWN)
+    assert moment(orphans, 170) is None
+    assert orphans.left == 0
+
+
+def test_what_was_delivered_to_the_end_is_not_taken_again() -> None:
+    orphans = seen((100, ORPHAN))
+    orphans.let_go("1", 170, settled=5, left=0)
+    orphans.saw(170.2, [replace(DELIVERED, stamp=b"by our turn")], OWN)
+    assert moment(orphans, 170) is None
+
+
+def test_turns_without_progress_are_ever_further_apart_up_to_a_limit() -> None:
+    orphans = seen((100, ORPHAN))
+    now, pauses = 160.0, []
+    for _ in range(9):
+        orphans.let_go("1", now, settled=0, left=3)
+        orphans.saw(now + 1, [ORPHAN], OWN)
+        again = moment(orphans, now)
+        assert again is not None
+        pauses.append(again - now)
+        now = again
+    assert pauses == [min(PAUSE_FIRST * 2**number, PAUSE_MAX) for number in range(9)]
+    orphans.let_go("1", now, settled=1, left=2)
+    assert moment(orphans, now) == now + RETAKE
+
+
+def test_several_orphans_take_turns() -> None:
+    orphans = Orphans(GRACE)
+    both = [ORPHAN, replace(ORPHAN, name="2")]
+    orphans.saw(100, both, OWN)
+    now, turns = 160.0, []
+    for _ in range(6):
+        name = orphans.due(now)
+        assert name is not None
+        turns.append(name)
+        now += 10
+        orphans.let_go(name, now, settled=1, left=1)
+        orphans.saw(now, both, OWN)
+    assert turns == ["1", "2"] * 3
+
+
+def test_a_failure_is_told_once_and_does_not_stop_the_others() -> None:
+    orphans = Orphans(GRACE)
+    both = [ORPHAN, replace(ORPHAN, name="2")]
+    orphans.saw(100, both, OWN)
+    assert orphans.failed("1", 160, "no room")
+    assert orphans.due(160) == "2"
+    orphans.let_go("2", 165, settled=1, left=0)
+    orphans.saw(166, [ORPHAN, replace(DELIVERED, name="2")], OWN)
+    assert moment(orphans, 166) == 160 + PAUSE_FIRST
+    assert not orphans.failed("1", 170, "no room")
+    assert moment(orphans, 170) == 170 + 2 * PAUSE_FIRST
+    assert orphans.failed("1", 190, "a newer version")
+
+
+def test_what_cannot_be_looked_at_is_told_once_until_the_reason_changes() -> None:
+    orphans = Orphans(GRACE)
+    junk = replace(LOCKED, error="junk")
+    told = [orphans.saw(now, [look], OWN) for now, look in ((1, junk), (2, junk), (3, replace(junk, error="worse")))]
+    assert told == [[("1", "junk")], [], [("1", "worse")]]
+
+
+@pytest.mark.parametrize(
+    ("its", "adopted"),
+    [
+        (Destination(), True),
+        (Destination(name="orders"), True),
+        (Destination(cluster_id="here", name="orders"), True),
+        (Destination(name="bills"), False),
+        (Destination(cluster_id="elsewhere"), False),
+    ],
+)
+def test_only_what_belongs_to_our_destination_is_adopted(its: Destination, adopted: bool) -> None:
+    orphans = Orphans(GRACE)
+    told = orphans.saw(100, [replace(ORPHAN, destination=its)], OWN)
+    assert (orphans.due(200) == "1") is adopted
+    assert bool(told) is not adopted
+
+
+def test_what_says_where_it_belongs_is_not_adopted_by_who_does_not() -> None:
+    orphans = Orphans(GRACE)
+    told = orphans.saw(100, [replace(ORPHAN, destination=Destination(name="bills"))], Destination())
+    assert orphans.due(200) is None
+    assert "stored='bills'" in told[0][1]
+
+
+def test_the_first_turn_is_the_beginning_of_an_adoption() -> None:
+    orphans = seen((100, ORPHAN))
+    assert orphans.begin("1")
+    orphans.let_go("1", 170, settled=1, left=1)
+    orphans.saw(171, [ORPHAN], OWN)
+    assert not orphans.begin("1")
+    orphans.saw(172, [LOCKED], OWN)
+    orphans.saw(173, [ORPHAN], OWN)
+    assert orphans.begin("1")
+
+
+@pytest.mark.parametrize(("grace", "pause"), [(0.0, LOOK_LEAST), (1.0, 0.25), (60.0, LOOK_MOST)])
+def test_looks_are_a_part_of_the_grace_apart(grace: float, pause: float) -> None:
+    assert Orphans(grace).next_look(0) == pause
+
+
+def test_the_next_look_is_no_later_than_the_next_moment() -> None:
+    orphans = seen((100, ORPHAN))
+    assert orphans.next_look(158) == 2
+    assert orphans.next_look(170) == LOOK_LEAST

@@ -1,0 +1,211 @@
+"""The other directories of a wal_dir: free or not, with something in them or not, and nothing of them written."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from aiorecover.testing import MemoryDisk
+from aiorecover.wal import neighbours as neighbours_module
+from aiorecover.wal.checkpoint import Destination
+from aiorecover.wal.directory import Directory, Options
+from aiorecover.wal.neighbours import Neighbour, Neighbours
+from aiorecover.wal.opening import open_directory
+from aiorecover.wal.reading import Reader
+from aiorecover.wal.storage import OPERATING_SYSTEM, FileSystem
+from tests.wal.rig import take
+
+SLOT = 1 << 14
+
+
+def opened(wal: Path, name: str, *, file_system: FileSystem = OPERATING_SYSTEM, owner: str | None = None) -> Directory:
+    return open_directory(
+        Options(wal, SLOT, 64 * SLOT, 0, instance=name, name=owner, lock_timeout=0.0, file_system=file_system)
+    )
+
+
+def closed(directory: Directory) -> None:
+    directory.write_checkpoint(directory.next_checkpoint(closed=True))
+    directory.close()
+
+
+def settle_all(directory: Directory) -> None:
+    reader = Reader(directory.ring, bytes)
+    while entries := take(reader, 10_000):
+        for slot, place, _, _ in entries:
+            directory.ring.settle(slot, [place])
+    reader.close()
+
+
+def orphan(wal: Path, name: str = "1", *, settled: bool = False, clean: bool = True) -> None:
+    directory = opened(wal, name)
+    for number in range(200):
+        directory.ring.append(b"%d" % number * 50, None)
+    if settled:
+        settle_all(directory)
+    if clean:
+        closed(directory)
+    else:
+        directory.close()
+
+
+def beside(wal: Path) -> Neighbours:
+    return Neighbours(OPERATING_SYSTEM, wal / "0")
+
+
+def look(wal: Path, name: str = "1", before: Neighbour | None = None) -> Neighbour:
+    return beside(wal).look(name, before)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_directory_with_undelivered_records_that_nobody_has_locked_is_free_and_waits(
+    tmp_path: Path, clean: bool
+) -> None:
+    orphan(tmp_path, clean=clean)
+    found = look(tmp_path)
+    assert (found.free, found.waiting, found.error) == (True, True, "")
+    assert found.stamp
+
+
+def test_one_that_was_delivered_and_closed_does_not_wait(tmp_path: Path) -> None:
+    orphan(tmp_path, settled=True)
+    assert look(tmp_path).waiting is False
+
+
+def test_one_that_was_killed_with_everything_delivered_may_wait_until_it_is_opened_and_closed_once(
+    tmp_path: Path,
+) -> None:
+    orphan(tmp_path, settled=True, clean=False)
+    assert look(tmp_path).waiting is True
+    directory = opened(tmp_path, "1")
+    settle_all(directory)
+    closed(directory)
+    assert look(tmp_path).waiting is False
+
+
+def test_one_that_was_opened_and_never_used_does_not_wait(tmp_path: Path) -> None:
+    opened(tmp_path, "1").close()
+    assert look(tmp_path).waiting is False
+
+
+def test_a_backlog_waits_also_behind_an_opening_that_delivered_nothing(tmp_path: Path) -> None:
+    orphan(tmp_path)
+    for _ in range(2):
+        closed(opened(tmp_path, "1"))
+        assert look(tmp_path).waiting is True
+
+
+def test_the_one_that_is_locked_is_not_free_and_not_read(tmp_path: Path) -> None:
+    directory = opened(tmp_path, "1")
+    directory.ring.append(b"waits", None)
+    found = look(tmp_path)
+    assert (found.free, found.waiting) == (False, None)
+    directory.close()
+    assert look(tmp_path, before=found).waiting is True
+
+
+def test_what_the_stamp_proves_is_not_read_and_not_locked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orphan(tmp_path)
+    orphan(tmp_path, "2", settled=True)
+    waits, done = look(tmp_path), look(tmp_path, "2")
+    monkeypatch.setattr(neighbours_module, "_waits", None)
+    assert look(tmp_path, before=waits) == waits
+    monkeypatch.setattr(Neighbours, "_is_free", None)
+    assert look(tmp_path, "2", before=done) == done
+
+
+def test_an_opening_changes_the_stamp_even_if_nothing_was_stored(tmp_path: Path) -> None:
+    orphan(tmp_path, settled=True)
+    done = look(tmp_path)
+    directory = opened(tmp_path, "1")
+    found = look(tmp_path, before=done)
+    assert (found.free, found.waiting) == (False, None)
+    assert found.stamp != done.stamp
+    directory.ring.append(b"waits", None)
+    directory.close()
+    assert look(tmp_path, before=found).waiting is True
+
+
+def test_looking_writes_nothing_and_leaves_the_lock(tmp_path: Path) -> None:
+    orphan(tmp_path)
+
+    def content() -> dict[str, str]:
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+    before = content()
+    look(tmp_path)
+    assert content() == before
+    assert not [link for link in Path("/proc/self/fd").iterdir() if str(tmp_path) in _target(link)]
+    opened(tmp_path, "1").close()
+
+
+def _target(link: Path) -> str:
+    try:
+        return os.readlink(link)  # noqa: PTH115 - a socket is no path
+    except FileNotFoundError:
+        return ""
+
+
+def test_copies_in_the_retry_ring_wait_as_well(tmp_path: Path) -> None:
+    directory = opened(tmp_path, "1")
+    directory.retry.append(bytes(16) + b"a copy", None)
+    closed(directory)
+    assert look(tmp_path).waiting is True
+
+
+def test_junk_is_an_error_that_names_the_path(tmp_path: Path) -> None:
+    orphan(tmp_path)
+    (tmp_path / "1" / "checkpoint").write_bytes(b"junk" * 1000)
+    (tmp_path / "1" / "ring").write_bytes(b"junk" * 10_000)
+    found = look(tmp_path)
+    assert found.waiting is None
+    assert str(tmp_path / "1") in found.error
+
+
+def test_a_link_and_a_missing_file_are_errors_and_nothing_is_made(tmp_path: Path) -> None:
+    orphan(tmp_path / "elsewhere")
+    wal = tmp_path / "wal"
+    wal.mkdir()
+    (wal / "1").symlink_to(tmp_path / "elsewhere" / "1")
+    assert "symbolic link" in look(wal).error
+    assert [path.name for path in wal.iterdir()] == ["1"]
+
+
+@pytest.mark.parametrize("files", [[], ["lock"], ["ring", "checkpoint"], ["something else"]])
+def test_what_is_no_directory_of_ours_or_only_being_made_does_not_wait(tmp_path: Path, files: list[str]) -> None:
+    (tmp_path / "1").mkdir()
+    for name in files:
+        (tmp_path / "1" / name).touch()
+    found = look(tmp_path)
+    assert (found.waiting, found.error) == (False, "")
+    assert sorted(path.name for path in (tmp_path / "1").iterdir()) == sorted(files)
+    assert look(tmp_path, "not there").waiting is False
+
+
+def test_our_own_directory_is_none_of_the_others(tmp_path: Path) -> None:
+    for name in ("0", "1", "orders"):
+        orphan(tmp_path, name)
+    assert beside(tmp_path).names() == ["1", "orders"]
+
+
+def test_the_destination_is_known_without_opening_it(tmp_path: Path) -> None:
+    directory = opened(tmp_path, "1", owner="orders")
+    directory.ring.append(b"waits", None)
+    closed(directory)
+    assert look(tmp_path).destination == Destination(name="orders")
+
+
+def test_a_disk_in_memory_can_be_looked_at() -> None:
+    disk = MemoryDisk()
+    for settled in (False, True):
+        directory = opened(disk.path, str(int(settled)), file_system=disk.file_system)
+        directory.ring.append(b"waits", None)
+        if settled:
+            settle_all(directory)
+        closed(directory)
+    found = [Neighbours(disk.file_system, disk.path / "other").look(name).waiting for name in ("0", "1")]
+    assert found == [True, False]
