@@ -30,7 +30,7 @@ demo: $(VENV)/demo.stamp  ## see it survive: no Java, no Docker, no Kafka needed
 
 test: $(VENV)/dev.stamp  ## all tests, against a real Kafka (Java 17 or newer, or Docker)
 	@$(BIN)/python -m tests.support.broker
-	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope $(ARGS)
 
 check: $(VENV)/dev.stamp  ## style, format and types
 	@$(BIN)/ruff check .

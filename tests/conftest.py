@@ -4,23 +4,22 @@
 session. Whatever a test does to a node, the next test finds the cluster whole. `topic` makes topics with
 unique names.
 
-Several processes share the tests (`make test`): all that stand on real brokers follow one another in one of them,
-because they wait more than they work, and because brokers are killed in the middle of them; the others go file by file.
+Several processes share the tests (`make test`), as `tests.support.sharing` says.
 """
 
 import os
 import re
 import uuid
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
 
 from tests.support.broker import BrokerUnavailableError, Cluster, TopicFactory, choose_cluster
 from tests.support.jars import JarsError
+from tests.support.sharing import Sharing
 
 _SIZES = {"kafka": 1, "kafka3": 3}
-_BROKERS = Path(__file__).parent / "crash", Path(__file__).parent / "support"  # start brokers of their own
 _KERNEL = "Skipped: this kernel "  # what a machine does not grant (mounts, FUSE) cannot be installed
 _CLUSTERS = pytest.StashKey[dict[str, Cluster]]()
 
@@ -75,11 +74,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_CLUSTERS] = {}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say which tests have to share a process."""
-    for item in items:
-        stands_on = not _SIZES.keys().isdisjoint(getattr(item, "fixturenames", ())) or item.path.parent in _BROKERS
-        item.add_marker(pytest.mark.xdist_group("brokers" if stands_on else str(item.path)))
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Sharing:
+    return Sharing(config, log)
 
 
 def pytest_report_collectionfinish(items: list[pytest.Item]) -> list[str]:
