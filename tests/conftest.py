@@ -74,6 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_CLUSTERS] = {}
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Sharing:
     return Sharing(config, log)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from aiorecover import ClosedError, RecoverableProducer, WalFullError
-from aiorecover import producer as producer_module
+from aiorecover import opened as opened_module
 from aiorecover.delivery.resume import Taken, take_up
 from aiorecover.testing import MockClusterProcess
 from aiorecover.wal.directory import Directory, Options
@@ -277,7 +277,7 @@ async def test_a_start_that_forgot_what_it_has_opened_would_be_seen(
         return await keeper.submit(open_it)
 
     opened: list[Directory] = []
-    monkeypatch.setattr(producer_module, "opening", forgetful)
+    monkeypatch.setattr(opened_module, "_opening", forgetful)
     before = Census(tmp_path)
     producer = RecoverableProducer(tmp_path / "wal", bootstrap_servers="127.0.0.1:1")
     await Victim(1).run(producer.start())
