@@ -113,7 +113,8 @@ class Config:
         value_serializer: callable(value), or an object with serialize(topic, value, headers).
         partitioner: callable(key, all_partitions, available), as in aiokafka; None: Kafka's murmur2.
         adoption_grace_ms: another folder of ``wal_dir`` in which records wait, and which no process has had for so
-            long, is delivered by this one, with the same options; 0 does not wait, None adopts none.
+            long, is delivered by this one, with the same options; 0 does not wait, None adopts none. Only where all
+            that share ``wal_dir`` publish to one Kafka: to which one a folder belongs, nothing tells.
         audit_topic: not available yet.
 
     """
@@ -148,7 +149,7 @@ class Config:
     key_serializer: Serializer | None = None
     value_serializer: Serializer | None = None
     partitioner: Callable[..., int] | None = None
-    adoption_grace_ms: int | None = 60_000  # a restarting process comes back for its own directory
+    adoption_grace_ms: int | None = None  # on only where it is asked for, until a directory remembers its cluster
     audit_topic: str | None = None
 
     @classmethod

@@ -97,7 +97,7 @@ class Orphans:
     def begin(self, name: str) -> bool:
         """It is ours for a turn; whether this is the first one."""
         known = self._known[name]
-        first, known.begun = not known.begun, True
+        first, known.begun, known.left = not known.begun, True, 0  # its turn counts what is left from here on
         return first
 
     def failed(self, name: str, now: float, why: str) -> bool:
@@ -124,7 +124,7 @@ def _back_off(known: _Known, now: float) -> None:
 
 def _mismatch(its: Destination, own: Destination) -> str:
     """Why its records do not belong where ours go; empty: they do, or nothing tells."""
-    if its.name is not None and its.name != own.name:
+    if its.name != own.name:  # nor one without a name: an opening would give it ours
         return f"it belongs to another producer name: start one with it stored={its.name!r} name={own.name!r}"
     if its.cluster_id is not None and own.cluster_id is not None and its.cluster_id != own.cluster_id:
         return f"it belongs to another kafka cluster: stored={its.cluster_id!r} cluster_id={own.cluster_id!r}"

@@ -87,7 +87,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         "key_serializer": None,
         "value_serializer": None,
         "partitioner": None,
-        "adoption_grace_ms": 60_000,
+        "adoption_grace_ms": None,
         "audit_topic": None,
     }
     assert dict(made.client) == {}

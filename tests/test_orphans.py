@@ -11,7 +11,7 @@ from aiorecover.wal.neighbours import Neighbour
 
 GRACE = 60.0
 OWN = Destination(cluster_id="here", name="orders")
-ORPHAN = Neighbour("1", b"stamp", free=True, waiting=True)
+ORPHAN = Neighbour("1", b"stamp", free=True, waiting=True, destination=Destination(name="orders"))
 LOCKED = Neighbour("1", b"stamp")
 DELIVERED = Neighbour("1", b"stamp", free=True, waiting=False)
 
@@ -154,11 +154,11 @@ def test_what_cannot_be_looked_at_is_told_once_until_the_reason_changes() -> Non
 @pytest.mark.parametrize(
     ("its", "adopted"),
     [
-        (Destination(), True),
+        (Destination(), False),
         (Destination(name="orders"), True),
         (Destination(cluster_id="here", name="orders"), True),
         (Destination(name="bills"), False),
-        (Destination(cluster_id="elsewhere"), False),
+        (Destination(cluster_id="elsewhere", name="orders"), False),
     ],
 )
 def test_only_what_belongs_to_our_destination_is_adopted(its: Destination, adopted: bool) -> None:
@@ -166,6 +166,22 @@ def test_only_what_belongs_to_our_destination_is_adopted(its: Destination, adopt
     told = orphans.saw(100, [replace(ORPHAN, destination=its)], OWN)
     assert (orphans.due(200) == "1") is adopted
     assert bool(told) is not adopted
+
+
+def test_without_names_directories_are_adopted_by_each_other() -> None:
+    orphans = Orphans(GRACE)
+    assert orphans.saw(100, [replace(ORPHAN, destination=Destination())], Destination()) == []
+    assert orphans.due(200) == "1"
+
+
+def test_what_is_left_counts_once_while_it_has_a_turn() -> None:
+    orphans = seen((100, ORPHAN))
+    orphans.begin("1")
+    orphans.let_go("1", 110, settled=5, left=1000)
+    orphans.saw(111, [ORPHAN], OWN)
+    assert orphans.left == 1000
+    orphans.begin("1")
+    assert orphans.left == 0
 
 
 def test_what_says_where_it_belongs_is_not_adopted_by_who_does_not() -> None:

@@ -96,6 +96,29 @@ def test_a_backlog_waits_also_behind_an_opening_that_delivered_nothing(tmp_path:
         assert look(tmp_path).waiting is True
 
 
+@pytest.mark.parametrize("settled", [0, 600])
+def test_what_a_killed_process_stored_behind_its_last_checkpoint_waits_also_behind_a_clean_turn(
+    tmp_path: Path, settled: int
+) -> None:
+    directory = opened(tmp_path, "1")
+    directory.ring.append(b"before the checkpoint", None)
+    directory.write_checkpoint(directory.next_checkpoint())
+    for number in range(1000):
+        directory.ring.append(b"%d" % number * 50, None)
+    directory.close()
+    directory = opened(tmp_path, "1")
+    reader = Reader(directory.ring, bytes)
+    for slot, place, _, _ in take(reader, settled) if settled else ():
+        directory.ring.settle(slot, [place])
+    reader.close()
+    closed(directory)
+    assert look(tmp_path).waiting is True
+    directory = opened(tmp_path, "1")
+    settle_all(directory)
+    closed(directory)
+    assert look(tmp_path).waiting is False
+
+
 def test_the_one_that_is_locked_is_not_free_and_not_read(tmp_path: Path) -> None:
     directory = opened(tmp_path, "1")
     directory.ring.append(b"waits", None)
