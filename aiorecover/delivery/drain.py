@@ -125,17 +125,15 @@ class Drain:
 
     def step(self) -> bool:
         """Some turns of who is under way; False when nobody came any further."""
-        moved, self.no_room = False, False
-        for _ in range(TURNS if self._under_way else 0):
-            if not self._under_way:
-                break
+        moved, stuck, self.no_room = 0, 0, False
+        while moved < TURNS and stuck < len(self._under_way):  # each is asked before all rest
             going = self._under_way[0]
             self._under_way.rotate(-1)
             if self._turn(going):
-                moved = True
+                moved, stuck = moved + 1, 0
             else:
-                self.no_room = True
-        return moved
+                stuck, self.no_room = stuck + 1, True
+        return moved > 0
 
     def _turn(self, going: GoingBack) -> bool:
         """Up to where the first reader stands and no further; False without room."""

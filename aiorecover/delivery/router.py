@@ -153,7 +153,8 @@ class Router:
         order = [p for p in available if p > start] + [p for p in available if p <= start]
         healthy = [p for p in order if p not in topic.lanes or _takes(topic.lanes[p])]
         open_ones = healthy or [p for p in order if not topic.lanes[p].passed_over]
-        return self._lane_of(topic, (open_ones or order)[0])
+        lasting = open_ones or [p for p in order if topic.lanes[p].halted is None or topic.lanes[p].resumes]
+        return self._lane_of(topic, (lasting or order)[0])  # one that is halted for good refuses what another will take
 
     def _choose(self, topic: Topic, key: bytes | None) -> int | None:
         """The partition for a key; None when the user's partitioner fails, or answers with anything but an int."""

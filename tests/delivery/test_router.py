@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from aiorecover.delivery import router as module
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.lane import MAX_READY, Lane
+from aiorecover.delivery.lane import MAKE_ROOM, MAX_READY, START_ANEW, Lane
 from aiorecover.delivery.router import Partitioner, Router
 
 
@@ -258,6 +258,22 @@ def test_a_halted_lane_is_forgotten_by_every_key_and_by_no_other_lane_s() -> Non
 
 
 # --- a partitioner of the user's own
+
+
+@pytest.mark.parametrize("remedy", ["", MAKE_ROOM])
+def test_no_record_without_a_key_goes_to_a_lane_that_is_halted_for_good_while_another_one_will_go_on(
+    remedy: str,
+) -> None:
+    router = Metadata(orders=2).router()
+    gone, waiting = (router.lane(router.topic("orders"), None, partition) for partition in range(2))
+    assert gone is not None
+    assert waiting is not None
+    gone.halt("refused", START_ANEW)
+    if remedy:
+        waiting.halt("no room", remedy)
+    else:
+        waiting.stalled = True
+    assert [partition_of(router, "orders") for _ in range(4)] == [1, 1, 1, 1]
 
 
 def test_a_partitioner_gets_key_partitions_and_those_with_a_leader() -> None:
