@@ -1,37 +1,27 @@
 """One way of delivering beside another, round by round: what the second costs against the first."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from benchmarks import kafka, throughput
-from benchmarks.child import call
+from benchmarks import throughput
 from benchmarks.figures import spread
 from benchmarks.setting import Result, Setting, Table
 
 ROUNDS = 9
-Way = Callable[..., Awaitable[dict[str, Any]]]
 
 
-def compare(setting: Setting, name: str, title: str, ways: Mapping[str, Way]) -> Result:
+def compare(setting: Setting, name: str, title: str, ways: Mapping[str, throughput.Way]) -> Result:
     """``ways``: the dear one first, then the cheap one; each like `throughput.aiorecover`."""
     rounds, records = setting.rounds or ROUNDS, setting.records or throughput.RECORDS
     setting.say(f"{name}: warming up the brokers")
     for way in ways.values():
-        _one(setting, name, way, throughput.WARM_UP)
+        throughput.deliver(setting, name, way, throughput.WARM_UP)
     measured: dict[str, list[dict[str, Any]]] = {label: [] for label in ways}
     for number in range(rounds):
         for label in list(ways)[:: 1 if number % 2 else -1]:
-            measured[label].append(_one(setting, name, ways[label], records))
+            measured[label].append(throughput.deliver(setting, name, ways[label], records))
             setting.say(f"{name}: round {number + 1}/{rounds} {label} {measured[label][-1]['delivered_s']:,.0f}/s")
     return Result(name, [_table(title, measured, records)], {"records": records, "rounds": measured})
-
-
-def _one(setting: Setting, name: str, way: Way, records: int) -> dict[str, Any]:
-    with kafka.topic(setting.cluster, name) as topic, setting.wal_dir() as wal_dir:
-        servers = setting.cluster.bootstrap_servers
-        figures = call(way, bootstrap_servers=servers, topic=topic, records=records, wal_dir=wal_dir)
-        kafka.verify(setting.cluster, topic, throughput.WARM_UP + records)
-        return figures
 
 
 def _table(title: str, measured: dict[str, list[dict[str, Any]]], records: int) -> Table:

@@ -17,6 +17,9 @@ from benchmarks.child import Watch, call, stopwatch
 from benchmarks.figures import spread
 from benchmarks.setting import Result, Setting, Table
 
+Way = Callable[..., Any]
+"""Of delivering: called in a process of its own, with the arguments of `aiorecover`."""
+
 ROUNDS = 5
 RECORDS = 300_000
 WARM_UP = 30_000  # records that each contender delivers before it is measured
@@ -29,20 +32,21 @@ FULL_WAIT_S = 0.005  # its queue is full: so long until there is room again
 def run(setting: Setting) -> Result:
     rounds, records = setting.rounds or ROUNDS, setting.records or RECORDS
     setting.say("throughput: warming up the brokers")
-    for contender in CONTENDERS:
-        _one(setting, contender, WARM_UP)
+    for way in CONTENDERS.values():
+        deliver(setting, "throughput", way, WARM_UP)
     measured: dict[str, list[dict[str, Any]]] = {contender: [] for contender in CONTENDERS}
     for number in range(rounds):
         for contender, figures in measured.items():
-            figures.append(_one(setting, contender, records))
+            figures.append(deliver(setting, "throughput", CONTENDERS[contender], records))
             setting.say(f"throughput: round {number + 1}/{rounds} {contender} {figures[-1]['delivered_s']:,.0f}/s")
     return Result("throughput", [_table(setting, measured, records)], {"records": records, "rounds": measured})
 
 
-def _one(setting: Setting, contender: str, records: int) -> dict[str, Any]:
-    with kafka.topic(setting.cluster, "throughput") as topic, setting.wal_dir() as wal_dir:
+def deliver(setting: Setting, name: str, way: Way, records: int) -> dict[str, Any]:
+    """The figures of one way of delivering, in a process of its own and into a topic of its own, of that name."""
+    with kafka.topic(setting.cluster, name) as topic, setting.wal_dir() as wal_dir:
         arguments = {"bootstrap_servers": setting.cluster.bootstrap_servers, "topic": topic, "records": records}
-        figures = call(CONTENDERS[contender], wal_dir=wal_dir, **arguments)
+        figures = call(way, wal_dir=wal_dir, **arguments)
         kafka.verify(setting.cluster, topic, WARM_UP + records)
         return figures
 
@@ -172,7 +176,7 @@ def _produce_when_room(
         return
 
 
-CONTENDERS: dict[str, Callable[..., Any]] = {
+CONTENDERS: dict[str, Way] = {
     "aiorecover publish": aiorecover,
     "aiokafka send": aiokafka,
     "confluent-kafka produce": confluent,
