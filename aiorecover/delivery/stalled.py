@@ -64,8 +64,8 @@ class StalledLanes:
             lane.stalled = True
             self._lanes[lane] = lane.closed_bytes
             self.bytes += lane.closed_bytes
-            self._router.forget(lane)
         if chosen:
+            self._router.forget(*chosen)
             log.warning(
                 "lanes do not get through: their records wait in the ring, and the others go on "
                 "topic=%s partition=%d lanes=%d lanes_stalled=%d",
