@@ -1,10 +1,20 @@
 """A life that dies with batches in flight in every lane, where the test wants them to be: the prelude of many."""
 
+from typing import Any
+
 from tests.crash.lives import Child
 from tests.crash.scenario import FLUSH, Scenario, Step
 from tests.support.detour import Detour
 
-__all__ = ["BATCHES_BYTES", "LANES", "MORE_THAN_REMEMBERED", "die_unanswered", "ready", "take_off"]
+__all__ = [
+    "BATCHES_BYTES",
+    "LANES",
+    "MORE_THAN_REMEMBERED",
+    "die_before_a_paused_broker",
+    "die_unanswered",
+    "ready",
+    "take_off",
+]
 
 LANES = 6
 RECORDS = 600
@@ -26,6 +36,32 @@ def take_off(child: Child) -> None:
     """Have it publish them; returns when they are in flight."""
     child.tell()
     child.wait_for("wait", times=2)
+
+
+def die_before_a_paused_broker(scenario: Scenario, **options: Any) -> None:
+    """One record is in flight, handed over to a broker that is paused, and others wait behind it.
+
+    The next process would make other batches of them. The broker finds the batch in its socket when it wakes up, and
+    appends it. ``options``: as of `Scenario.life`.
+    """
+    node = scenario.cluster.nodes[0]
+    child = scenario.life(
+        ("publish", {"count": 100}),
+        FLUSH,
+        ("wait", {}),
+        ("publish", {"count": 1}),
+        ("wait_in_flight", {}),
+        ("publish", {"count": 500}),
+        ("wait", {}),
+        linger_ms=0,
+        **options,
+    )
+    child.wait_for("wait")
+    node.pause()
+    take_off(child)
+    scenario.kill(child)
+    node.resume()
+    scenario.cluster.wait_ready()
 
 
 def die_unanswered(scenario: Scenario, detour: Detour, count: int = RECORDS) -> None:

@@ -7,9 +7,10 @@ import pytest
 
 from aiorecover.wal.view import instances
 from tests.crash.crash_points import OPENINGS, POINTS
+from tests.crash.flights import die_before_a_paused_broker
 from tests.crash.judgement import Verdict
 from tests.crash.lives import Child
-from tests.crash.scenario import FLUSH, Scenario
+from tests.crash.scenario import Scenario
 from tests.support.admin import run, until
 from tests.support.broker import Cluster, KafkaCluster
 
@@ -67,27 +68,8 @@ def test_an_adopter_killed_at_a_point_is_followed_by_another_one(kafka: Cluster,
 def test_what_was_in_flight_is_sent_by_the_adopter_under_the_identity_that_it_had(
     mortal: KafkaCluster, tmp_path: Path, fault: str | None
 ) -> None:
-    """The paused broker finds the batch in its socket when it wakes up, and appends it."""
     scenario = Scenario(mortal, tmp_path)
-    node = mortal.nodes[0]
-    owner = scenario.life(
-        ("publish", {"count": 100}),
-        FLUSH,
-        ("wait", {}),
-        ("publish", {"count": 1}),
-        ("wait_in_flight", {}),
-        ("publish", {"count": 500}),
-        ("wait", {}),
-        linger_ms=0,
-        instance="a",
-    )
-    owner.wait_for("wait")
-    node.pause()
-    owner.tell()
-    owner.wait_for("wait", times=2)
-    scenario.kill(owner)
-    node.resume()
-    mortal.wait_ready()
+    die_before_a_paused_broker(scenario, instance="a")
     verdict = until_adopted(scenario, adopter(scenario, fault=fault))
     print(verdict)
     assert bool(verdict.repeats) is (fault is not None), str(verdict)

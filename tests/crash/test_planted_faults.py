@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.flights import die_before_a_paused_broker
 from tests.crash.judgement import Verdict
 from tests.crash.planted import FAULTS
 from tests.crash.scenario import FLUSH, SLOT_BYTES, Scenario, Step
@@ -148,29 +149,7 @@ def refused_after_it_was_appended(scenario: Scenario, fault: str | None) -> Verd
 
 
 def in_flight_when_the_publisher_dies(scenario: Scenario, fault: str | None) -> Verdict:
-    """Handed over to a broker that is paused: it finds the batch in its socket when it wakes up, and appends it.
-
-    One record is in flight, and others wait behind it, so that the next process would make other batches of them.
-    """
-    node = scenario.cluster.nodes[0]
-    child = scenario.life(
-        ("publish", {"count": 100}),
-        FLUSH,
-        ("wait", {}),
-        ("publish", {"count": 1}),
-        ("wait_in_flight", {}),
-        ("publish", {"count": 500}),
-        ("wait", {}),
-        fault=fault,
-        linger_ms=0,
-    )
-    child.wait_for("wait")
-    node.pause()
-    child.tell()
-    child.wait_for("wait", times=2)
-    scenario.kill(child)
-    node.resume()
-    scenario.cluster.wait_ready()
+    die_before_a_paused_broker(scenario, fault=fault)
     scenario.finish(scenario.life(FLUSH, fault=fault))
     return scenario.verdict()
 
