@@ -134,6 +134,7 @@ class Background:
             ring = self._directory.ring
             due = clock() - last >= interval
             self._check_files()
+            self._directory.give_back_memory()
             await self._keep_damaged()
             left = ring.spares.full and ring.leave()
             if left:

@@ -161,6 +161,8 @@ Operations
                 gives up that slot, once no reader stands in it.
     shrink      Free slots at the end of the file that nobody needed for a minute are cut off. A durable checkpoint
                 covers them and knows an ordinal above theirs; nothing maps them; one thread changes file sizes.
+    give back   Ten times a second the pages of mapped slots are taken out of the mapping, some slots at a time: what
+                waits in an outage is page cache, and not memory of the process (`resident`).
     sync        One at a time. Publishers who wait (``fsync="always"``) are released only by one that began after their
                 store, and only if no flush has failed (`sync`).
     enter       What delivery is about to send, in the block of its lane, in the place of the older of two copies

@@ -211,6 +211,11 @@ class Directory:
         """Give back to the disk what was not needed for long; bytes (the keeper's thread)."""
         return sum(ring.spares.shrink() * ring.slot_bytes for ring in self.rings)
 
+    def give_back_memory(self) -> None:
+        """Have mapped slots count as memory no longer, some at a time."""
+        for ring in self.rings:
+            ring.give_back_memory()
+
     def take_damaged(self) -> list[list[Stretch]]:
         """Damaged bytes of each ring that are to be kept; they stay in place until `release_damaged`."""
         return [ring.losses.take_pinned() for ring in self.rings]

@@ -15,6 +15,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal.checksum import crc32
 from aiorecover.wal.losses import Damage, Losses
 from aiorecover.wal.recovery import RingPlan
+from aiorecover.wal.resident import Resident
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.spares import Limits, RingFile, Spares
 from aiorecover.wal.suffix import Suspicion
@@ -66,6 +67,7 @@ class Ring:
         self.recent: list[Any] = [None] * RECENT  # the newest records, at their sequence modulo RECENT; None: not kept
         self.recent_places: list[int] = [0] * RECENT
         self._slot = self._nowhere()
+        self._resident = Resident()
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
@@ -112,6 +114,10 @@ class Ring:
     def prefault(self) -> None:
         """Have the next pages of the slot at hand; between two turns of publishing."""
         self._slot.prefault()
+
+    def give_back_memory(self) -> int:
+        """Have what is mapped, and not at hand for anybody, count as memory no longer; some slots at a time."""
+        return self._resident.look(self.live, self._slot)
 
     def _skip(self, slot: Slot, start: int, length: int, sequence: int) -> None:
         """Leave a frame without a record where storing failed, so that readers find the next one."""
@@ -243,6 +249,7 @@ class Ring:
                 return
             message = f"a settle came for an earlier life of a slot ordinal={slot.header.ordinal}"
             raise ValueError(message)
+        slot.warm = True
         for place in places:
             words[place] = word
         count = len(places)  # beforehand: a signal handler that publishes during the call counts too
@@ -445,6 +452,7 @@ class Ring:
         if not places:
             return
         self.map_for_settling(slot)
+        slot.warm = True
         for place in places:
             slot.words[place] = word  # type: ignore[index]
 

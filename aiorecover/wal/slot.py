@@ -15,6 +15,7 @@ PREFAULT = (
     64 * 1024
 )  # bytes ahead of the tail: 300 records of 200 bytes; a fault for each page costs three times as much
 POPULATE_WRITE = 23 if sys.platform == "linux" else None  # MADV_POPULATE_WRITE (Linux 5.14), which mmap does not name
+DONT_NEED = getattr(mmap, "MADV_DONTNEED", None)
 
 
 class Slot:
@@ -24,7 +25,8 @@ class Slot:
     behind in the slot that is written, where what came since is counted on leaving it. ``complete``: every frame of the
     slot is counted there (always for slots written by this process; for older ones once the reader reached their end).
     ``readers``: who stands in it. ``claimed``: places of frames of a batch that a crash left in flight; they count
-    as ``unsettled``, and readers pass them.
+    as ``unsettled``, and readers pass them. ``warm``: pages of it may count as memory of the process, as they always do
+    where it is written to.
     """
 
     __slots__ = (
@@ -48,6 +50,7 @@ class Slot:
         "sealed",
         "tail",
         "unsettled",
+        "warm",
         "words",
     )
 
@@ -62,6 +65,7 @@ class Slot:
         self.map: mmap.mmap | None = None
         self.words: memoryview | None = None
         self.faulted = 0  # offset up to which the pages are at hand
+        self.warm = False
         self.tail = fmt.FIRST_FRAME
         self.limit = header.slot_bytes - fmt.RESERVED
         self.unsettled = 0
@@ -107,6 +111,7 @@ class Slot:
     def attach(self, mapping: mmap.mmap) -> None:
         """Take a mapping of the slot; ``words`` is its view in 32-bit words, for settle words."""
         self.map = mapping
+        self.warm = True
         self.words = memoryview(mapping).cast("I")
 
     def detach(self) -> mmap.mmap | None:
@@ -129,6 +134,16 @@ class Slot:
             with suppress(OSError, ValueError):  # an older kernel, or a page that cannot be had: storing will tell
                 mapping.madvise(POPULATE_WRITE, start, stop - start)
 
+    def drop_pages(self) -> None:
+        """Have the pages behind the tail count as memory no longer; in the page cache they stay, dirty or not."""
+        self.warm = False
+        mapping = self.map
+        end = self.header.slot_bytes if self.sealed else self.tail & -mmap.PAGESIZE
+        if mapping is None or DONT_NEED is None or end == 0:
+            return
+        with suppress(OSError, ValueError):  # it is a hint; a signal handler may have closed the mapping
+            mapping.madvise(DONT_NEED, 0, end)
+
     def store_header(self) -> None:
         """Both copies, the one at the end first, before the life's first frame."""
         packed = fmt.pack_slot_header(self.header)
@@ -144,6 +159,7 @@ class Slot:
         mapping = self._mapping()
         for start in (self.header.slot_bytes - fmt.RESERVED, 0):
             mapping[start + fmt.SEAL_OFFSET : start + fmt.SEAL_OFFSET + fmt.SEAL_BYTES] = packed
+        self.warm = True
         self.sealed = True
 
     def adopt_seal(self, seal: fmt.Seal) -> None:

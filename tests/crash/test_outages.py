@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import mmap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ KEYS = 500
 DELIVERED_WITHIN_MS = 90_000  # it takes seconds; what is proved is that it happens
 BLOCKED_S = 2.0  # a publish that waited for a broker would take as long as it is gone, GONE_S and more
 GONE_S = 4.0
+GROWTH = 16 * 1024 * 1024  # bytes of memory that an outage may cost, however much waits
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +97,28 @@ async def test_what_is_published_before_the_broker_is_up_is_delivered_once_it_is
     assert publisher.slowest_s < BLOCKED_S
     await asyncio.to_thread(mortal.wait_ready)
     assert_exactly_once(await judged(mortal, "down-at-start", publisher), 100_000)
+
+
+async def test_a_long_outage_takes_no_more_memory_than_a_short_one(tmp_path: Path) -> None:
+    """What waits is page cache, and does not count as the process's own."""
+    async with RecoverableProducer(tmp_path, bootstrap_servers="localhost:1", stop_timeout_ms=100) as producer:
+        await publish_without_broker(producer, 20_000)
+        before = resident_bytes()
+        await publish_without_broker(producer, 400_000)
+        assert producer.statistics().bytes_used > 5 * GROWTH
+        await asyncio.sleep(0.5)  # what the last turns stored counts until the next look, a tenth of a second later
+        assert resident_bytes() - before < GROWTH
+
+
+async def publish_without_broker(producer: RecoverableProducer, count: int) -> None:
+    for number in range(count):
+        await producer.publish("outage", b"x" * 160, key=b"%d" % (number % KEYS))
+
+
+def resident_bytes() -> int:
+    """Of this process, mapped files included."""
+    _, pages, *_ = Path("/proc/self/statm").read_text().split()
+    return int(pages) * mmap.PAGESIZE
 
 
 async def test_an_outage_that_outlasts_the_process_costs_nothing(mortal: KafkaCluster, tmp_path: Path) -> None:
