@@ -63,3 +63,18 @@ def test_the_quick_tests_that_reach_a_line_are_run_for_a_bounded_time() -> None:
     assert suite.for_line("file", 2) == ["slow"]
     assert suite.for_line("file", 3) == ["elsewhere", "quick", "brief"]
     assert suite.for_line("file", 4) == []
+
+
+def test_a_test_that_does_not_pass_while_it_is_measured_is_told_from_the_others(tmp_path: Path) -> None:
+    report = tmp_path / "times.xml"
+    case = '<testcase file="tests/wal/test_ring.py" name="{}" time="{}">{}</testcase>'
+    cases = (
+        case.format("a", 1, "") + case.format("b", 2.5, '<failure message="late"/>') + case.format("c", 3, "<error/>")
+    )
+    report.write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+    found = list(mutants._cases(report))
+    assert [(case.name, case.seconds, case.well) for case in found] == [
+        ("tests/wal/test_ring.py::a", 1.0, True),
+        ("tests/wal/test_ring.py::b", 2.5, False),
+        ("tests/wal/test_ring.py::c", 3.0, False),
+    ]
