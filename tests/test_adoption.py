@@ -17,7 +17,7 @@ from aiorecover import DeliveryReport, RecoverableProducer, WalLockedError
 from aiorecover import adoption as adoption_module
 from aiorecover.delivery import sessions as sessions_module
 from aiorecover.testing import MockClusterProcess
-from aiorecover.wal.view import instances
+from aiorecover.wal.instances import instances
 from tests.delivery.refusing import Broker
 from tests.support.census import Census
 from tests.support.eventually import until

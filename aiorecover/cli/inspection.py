@@ -18,7 +18,8 @@ from aiorecover import record as records
 from aiorecover.delivery import refusal
 from aiorecover.errors import WalError, WalFormatError, WalIOError
 from aiorecover.wal import format as fmt
-from aiorecover.wal.view import instances, open_view
+from aiorecover.wal.instances import instances
+from aiorecover.wal.view import open_view
 
 if TYPE_CHECKING:
     import pathlib
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from aiorecover.wal.view import FrameView, Instance, View
+    from aiorecover.wal.instances import Instance
+    from aiorecover.wal.view import FrameView, View
 
 __all__ = ["damaged", "inspect", "show"]
 

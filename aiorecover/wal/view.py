@@ -4,40 +4,33 @@ For the command line and for Spark; the owner may be another process at full spe
 machine (a copy). What is promised, and what is not, stands in the package docstring under "Read-only view".
 """
 
-import errno
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Self
 
-from aiorecover.errors import WalCorruptError, WalError, WalFormatError, WalIOError
+from aiorecover.errors import WalCorruptError, WalFormatError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint, Copy, unpack
-from aiorecover.wal.directory import CHECKPOINT, LOCK
-from aiorecover.wal.instance import LOST_FOUND
+from aiorecover.wal.directory import CHECKPOINT
 from aiorecover.wal.losses import Damage
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.recovery import Plan, SlotFound, first_headers, plan, slot_bytes_of
-from aiorecover.wal.storage import OPERATING_SYSTEM, ForeignFile, StorageFile, lock_identity, names_in
+from aiorecover.wal.storage import OPERATING_SYSTEM, ForeignFile, StorageFile, names_in
 from aiorecover.wal.walk import RETRIES, FrameView, RecycledError, SlotView, SlotWalk, look_at
 
 __all__ = [
     "Damage",
     "FrameView",
-    "Instance",
     "RecycledError",
     "SlotView",
     "Summary",
     "View",
     "frames_of",
-    "holder",
-    "instances",
     "open_view",
 ]
-
-PROC_LOCKS = Path("/proc/locks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,91 +315,6 @@ def frames_of(slot: SlotView, *, settled: bool = False, missing: list[Damage] | 
         yield from walk.frames(settled=settled)
     if missing is not None:
         missing += walk.missing
-
-
-# -- instances -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """One instance directory.
-
-    ``state``: locked, free or unknown (the system does not say). ``pid``: who holds the lock. ``waiting``: whether a
-    record waits in the main ring, None where ``error`` says why that cannot be known.
-    """
-
-    path: Path
-    state: str
-    pid: int | None
-    waiting: bool | None
-    error: str | None = None
-
-
-def instances(wal_dir: Path | str) -> list[Instance]:
-    """The instance directories of ``wal_dir``, or the one that it is itself.
-
-    No lock is taken or tried, so that no owner fails to get its own because we look.
-
-    "free" is what this machine's /proc/locks says: an owner on another machine or in another container does not show.
-
-    Raises:
-        WalIOError: ``wal_dir`` cannot be listed.
-
-    """
-    wal_dir = Path(wal_dir)
-    names = sorted(names_in(wal_dir), key=lambda name: (not name.isdecimal(), name.zfill(20)))
-    if {CHECKPOINT, RING} & set(names):
-        return [_instance(wal_dir)]
-    paths = [wal_dir / name for name in names if name != LOST_FOUND]
-    return [_instance(path) for path in paths if _is_instance(path)]
-
-
-def _is_instance(path: Path) -> bool:
-    try:
-        return bool({LOCK, CHECKPOINT, RING} & set(names_in(path)))
-    except WalIOError as error:
-        return error.errno != errno.ENOTDIR  # that it cannot be read is to be seen
-
-
-def _instance(path: Path) -> Instance:
-    state, pid = _lock_state(path)
-    try:
-        with open_view(path) as view:
-            waiting = next(view.frames(), None) is not None
-    except WalError as error:
-        return Instance(path, state, pid, None, str(error))
-    return Instance(path, state, pid, waiting)
-
-
-def _lock_state(path: Path) -> tuple[str, int | None]:
-    try:
-        locks = PROC_LOCKS.read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return "unknown", None
-    with suppress(WalError):
-        identity = lock_identity(path / LOCK)
-        with ForeignFile(path / LOCK) as file:
-            written = file.read(0, 20).strip()
-        pid = holder(locks, identity, int(written) if written.isdigit() else None)
-        return ("free", None) if pid is None else ("locked", pid)
-    return "unknown", None
-
-
-def holder(locks: str, identity: str, written: int | None) -> int | None:
-    """Who holds the lock of a file according to the text of /proc/locks, or None.
-
-    ``identity``: device and inode as the kernel writes them. On some file systems the device differs from what a file
-    shows; there the inode must do, and ``written``, the process id inside the lock file.
-    """
-    inode = identity.rpartition(":")[2]
-    for line in locks.splitlines():
-        fields = line.split()
-        if len(fields) < 6 or fields[3] != "WRITE" or not fields[4].isdecimal():  # noqa: PLR2004 - who waits: "->"
-            continue
-        pid = int(fields[4])
-        if fields[5] == identity or (fields[5].rpartition(":")[2] == inode and pid == written):
-            return pid
-    return None
 
 
 def _order(slot: SlotFound) -> tuple[bool, int, int]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from aiorecover.wal.view import instances
+from aiorecover.wal.instances import instances
 from tests.crash.crash_points import OPENINGS, POINTS
 from tests.crash.flights import die_before_a_paused_broker
 from tests.crash.judgement import Verdict

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aiorecover.wal.view import instances
+from aiorecover.wal.instances import instances
 from tests.crash.child import Task
 from tests.crash.cycles import PARTITIONS, TOPICS, changed, loud_lines, some_options, uneven
 from tests.crash.judgement import Ledger, Verdict, examine

@@ -7,7 +7,7 @@ import pickle
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,15 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal import moved, view
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, RingState
 from aiorecover.wal.checksum import crc32
-from aiorecover.wal.directory import Directory, Options
+from aiorecover.wal.instances import instances
 from aiorecover.wal.losses import Damage
-from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import MARGIN
-from aiorecover.wal.view import RecycledError, View, frames_of, holder, instances, open_view
+from aiorecover.wal.view import RecycledError, View, frames_of, open_view
 from aiorecover.wal.walk import WINDOW, FrameView, SlotWalk
 from tests.wal.memory import broken
 from tests.wal.rig import SLOT, Disk, Opened, Position, found, take
+from tests.wal.stored import numbered, stored
 
 
 def look(disk: Disk, ring: str = "ring") -> View:
@@ -47,22 +47,6 @@ def covering(opened: Opened, sequence: int) -> Checkpoint:
     said = opened.directory.next_checkpoint()
     state = said.main
     return msgspec.structs.replace(said, main=RingState(fmt.position(1, sequence), flushed=state.flushed))
-
-
-def numbered(count: int, size: int = 100) -> Iterator[bytes]:
-    return (b"%d/" % number + bytes(size + number % 5) for number in range(count))
-
-
-def stored(path: Path, count: int = 300, *, settle: int = 0, slot_bytes: int = SLOT) -> Directory:
-    """An open directory in ``path / "0"`` with some records, the first of them settled."""
-    directory = open_directory(Options(path, slot_bytes, 64 * slot_bytes, 0, instance="0"))
-    for payload in numbered(count):
-        directory.ring.append(payload, payload)
-    reader = Reader(directory.ring, bytes)
-    for slot, place, _, _ in take(reader, settle) if settle else []:
-        directory.ring.settle(slot, [place])
-    reader.close()
-    return directory
 
 
 # -- records ---------------------------------------------------------------------------------------------------------
@@ -793,70 +777,6 @@ def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
     with pytest.raises(WalCorruptError):
         open_view(tmp_path / "0")
     assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == before
-
-
-# -- instances -------------------------------------------------------------------------------------------------------
-
-
-def test_instances_say_who_holds_them_and_whether_something_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory = stored(tmp_path)
-    stored(tmp_path / "other", 3, settle=3).close()
-    (tmp_path / "other" / "0").rename(tmp_path / "10")
-    (tmp_path / "other").rmdir()
-    (tmp_path / "2").mkdir()
-    (tmp_path / "2" / "ring").write_bytes(b"x" * 200)
-    (tmp_path / "lost+found").mkdir()
-    (tmp_path / "a file").write_bytes(b"")
-    held, broken_one, free = instances(tmp_path)
-    assert (held.path, held.state, held.pid, held.waiting) == (tmp_path / "0", "locked", os.getpid(), True)
-    assert (free.path, free.state, free.pid, free.waiting) == (tmp_path / "10", "free", None, False)
-    assert (broken_one.state, broken_one.waiting) == ("unknown", None)
-    assert "restore the files" in (broken_one.error or "")
-    directory.close()
-    assert instances(tmp_path)[0].state == "free"
-    monkeypatch.setattr(view, "PROC_LOCKS", tmp_path / "no such file")
-    assert {one.state for one in instances(tmp_path)} == {"unknown"}
-
-
-def test_an_instance_directory_is_its_own_only_one(tmp_path: Path) -> None:
-    stored(tmp_path).close()
-    assert instances(tmp_path / "0") == instances(tmp_path)
-    with pytest.raises(WalIOError):
-        instances(tmp_path / "absent")
-
-
-def test_looking_at_instances_takes_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored(tmp_path).close()
-    monkeypatch.setattr("fcntl.flock", broken)
-    assert instances(tmp_path)[0].state == "free"
-
-
-LOCKS = """1: FLOCK  ADVISORY  WRITE 11 fe:00:1000 0 EOF
-1: -> FLOCK  ADVISORY  WRITE 12 fe:00:1000 0 EOF
-2: POSIX  ADVISORY  READ 13 fe:00:2000 0 EOF
-3: FLOCK  ADVISORY  WRITE 14 00:1f:3000 0 EOF
-cut off
-"""
-
-
-@pytest.mark.parametrize(
-    ("identity", "written", "expected"),
-    [
-        ("fe:00:1000", None, 11),
-        ("fe:00:1000", 99, 11),  # the lock counts, not what a predecessor wrote
-        ("fe:01:1000", None, None),
-        ("fe:00:100", None, None),
-        ("fe:00:2000", 13, None),  # nobody's exclusive lock
-        ("00:2a:3000", 14, 14),  # a file system that gives its files another device number
-        ("00:2a:3000", 15, None),
-    ],
-)
-def test_the_holder_of_a_lock_is_found_by_device_and_inode(
-    identity: str, written: int | None, expected: int | None
-) -> None:
-    assert holder(LOCKS, identity, written) == expected
 
 
 # -- planted faults --------------------------------------------------------------------------------------------------
