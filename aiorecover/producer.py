@@ -100,6 +100,10 @@ class RecoverableProducer:
         self.producer_id = ""
         self.epoch = 0
 
+    def __repr__(self) -> str:
+        """Where its directory is, and its state."""
+        return f"<RecoverableProducer {self.wal_path or self._config.wal_dir} {self.state}>"
+
     # -- life cycle --------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:

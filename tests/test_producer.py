@@ -500,6 +500,14 @@ async def test_publishing_outside_start_and_stop_is_refused_in_plain_words(tmp_p
         await producer.start()
 
 
+async def test_a_producer_shows_its_directory_and_its_state(tmp_path: Path) -> None:
+    producer = RecoverableProducer(tmp_path, bootstrap_servers="localhost:1", stop_timeout_ms=100)
+    assert repr(producer) == f"<RecoverableProducer {tmp_path} created>"
+    async with producer:
+        assert repr(producer) == f"<RecoverableProducer {tmp_path / '0'} connecting>"
+    assert repr(producer) == f"<RecoverableProducer {tmp_path / '0'} stopped>"
+
+
 async def test_flushing_an_empty_ring_returns_at_once(tmp_path: Path) -> None:
     async with RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, stop_timeout_ms=300) as producer:
         await producer.flush(timeout_ms=5_000)
