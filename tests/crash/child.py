@@ -6,7 +6,8 @@
         A <topic> <partition> <key> <digest> <record id>      publish returned
         D <topic> <record id>                                 receipt.delivered() returned
     stdout, one line at once for each thing that happens
-        starting | opened <epoch> <producer id> | <step> | resumed <batches> | damage ... | stopped <statistics as JSON>
+        starting | opened <epoch> <producer id> | <step> | resumed <batches> | damage ...
+        pace ... (`tests.crash.pace`) | stopped <statistics as JSON>
 
 Lines of accepted records are written some at a time, by one system call. What stands in the pipe whole was
 accepted; a kill may tear the last line, and takes what was not written yet: those records were accepted and nobody
@@ -35,6 +36,7 @@ import uvloop
 from aiorecover import ClosedError, Receipt, RecoverableProducer
 from aiorecover.testing.mock_cluster_process import die_with_parent
 from tests.crash import crash_points, planted
+from tests.crash.pace import LOOK_EVERY_S, Pace
 
 __all__ = ["Task", "digest", "main"]
 
@@ -70,6 +72,8 @@ class Task:
     """Which fault to plant, see `tests.crash.planted`."""
     crash: tuple[str, int] | None = None
     """At which point, when it is reached for which time, the process kills itself, see `tests.crash.crash_points`."""
+    paced: bool = False
+    """Say how it is doing, several times a second."""
     boot_id: str | None = None
     """What the machine says about its boot, instead of the truth."""
 
@@ -154,12 +158,15 @@ class Life:
         self._records = records(task)
         self._published = 0
         self._confirming: set[asyncio.Task[None]] = set()
+        self._pace = Pace()
 
     async def run(self) -> None:
         say("starting")
         async with self._producer as producer:
             say(f"opened {producer.epoch} {producer.producer_id}")
             looking = [asyncio.create_task(look) for look in (self._look_for_damage(), self._look_for_resumed())]
+            if self._task.paced:
+                looking.append(asyncio.create_task(self._say_pace()))
             for step, arguments in self._task.steps:
                 say(step)
                 await getattr(self, f"_{step}")(**arguments)
@@ -203,10 +210,13 @@ class Life:
         record = next(self._records)
         topic = self._task.topics[record.topic]
         fields: dict[str, Any] = {"key": record.key, "partition": record.partition}
+        began = time.perf_counter_ns()
         if number % 7 or self._task.options.get("fsync") == "always":
             receipt = await self._producer.publish(topic, record.value, **fields)
         else:
             receipt = self._producer.publish_nowait(topic, record.value, **fields)
+        if self._task.paced:
+            self._pace.taken.append(time.perf_counter_ns() - began)
         self._report.accepted(record, receipt)
         if number % _CONFIRM_EVERY == 0 and len(self._confirming) < _CONFIRM_LIMIT:
             confirming = asyncio.create_task(self._confirm(record.topic, receipt))
@@ -251,6 +261,12 @@ class Life:
                 say(f"damage missing={statistics.missing} undeliverable={statistics.undeliverable}")
                 return
             await asyncio.sleep(_LOOK_EVERY_S)
+
+    async def _say_pace(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            now = self._producer.statistics()
+            say(f"pace {self._pace.line(now.delivered, now.pending, now.bytes_allocated)}")
 
     async def _look_for_resumed(self) -> None:
         """How much of the life before was in flight when it ended."""

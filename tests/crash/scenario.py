@@ -55,6 +55,7 @@ class Scenario:
         fault: str | None = None,
         crash: tuple[str, int] | None = None,
         boot_id: str | None = None,
+        paced: bool = False,
         servers: str = "",
         wal_dir: Path | None = None,
         prefix: Sequence[str] | None = None,
@@ -77,6 +78,7 @@ class Scenario:
             fault=fault,
             crash=crash,
             boot_id=boot_id,
+            paced=paced,
         )
         return Child(task, self._log, self._prefix if prefix is None else prefix)
 

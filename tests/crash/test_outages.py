@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import mmap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,8 @@ from typing import Any
 import pytest
 
 from aiorecover import Receipt, RecoverableProducer
+from tests.crash.outages import MEMORY, run_outages
+from tests.crash.pace import resident_bytes
 from tests.support.broker import Cluster, KafkaCluster
 from tests.support.eventually import until
 from tests.support.oracle import Accepted, Verdict, judge, read_topic
@@ -21,7 +22,6 @@ KEYS = 500
 DELIVERED_WITHIN_MS = 90_000  # it takes seconds; what is proved is that it happens
 BLOCKED_S = 2.0  # a publish that waited for a broker would take as long as it is gone, GONE_S and more
 GONE_S = 4.0
-GROWTH = 16 * 1024 * 1024  # bytes of memory that an outage may cost, however much waits
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +105,9 @@ async def test_a_long_outage_takes_no_more_memory_than_a_short_one(tmp_path: Pat
         await publish_without_broker(producer, 20_000)
         before = resident_bytes()
         await publish_without_broker(producer, 400_000)
-        assert producer.statistics().bytes_used > 5 * GROWTH
+        assert producer.statistics().bytes_used > 5 * MEMORY
         await asyncio.sleep(0.5)  # what the last turns stored counts until the next look, a tenth of a second later
-        assert resident_bytes() - before < GROWTH
+        assert resident_bytes() - before < MEMORY
 
 
 async def publish_without_broker(producer: RecoverableProducer, count: int) -> None:
@@ -115,10 +115,15 @@ async def publish_without_broker(producer: RecoverableProducer, count: int) -> N
         await producer.publish("outage", b"x" * 160, key=b"%d" % (number % KEYS))
 
 
-def resident_bytes() -> int:
-    """Of this process, mapped files included."""
-    _, pages, *_ = Path("/proc/self/statm").read_text().split()
-    return int(pages) * mmap.PAGESIZE
+async def test_all_brokers_gone_under_steady_load_cost_no_memory_and_no_record(
+    mortal: KafkaCluster, tmp_path: Path
+) -> None:
+    """A short one; ten minutes are `make prove WHAT=outages`, which also asks when delivery is resumed."""
+    outcome = await asyncio.to_thread(run_outages, mortal, tmp_path, count=1, seconds=3.0, rate=5_000)
+    assert outcome.verdict.ok, str(outcome.verdict)
+    assert outcome.verdict.repeated == 0
+    assert outcome.outages[0].waiting > 10_000
+    assert outcome.outages[0].memory < MEMORY
 
 
 async def test_an_outage_that_outlasts_the_process_costs_nothing(mortal: KafkaCluster, tmp_path: Path) -> None:

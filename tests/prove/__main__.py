@@ -10,6 +10,7 @@ import sys
 PROOFS = {
     "kills": "kill -9 of the publishing process, every record looked for in a real Kafka",
     "identity": "kill -9 while three brokers are frozen, killed and rolled: nothing twice, nothing out of order",
+    "outages": "all brokers gone for ten minutes under load: memory flat, resumed at once, nothing lost",
     "workers": "20 workers started, killed, scaled down to 2 over one wal_dir: nothing lost, nothing delivered twice",
     "model": "a million steps of the log beside a dictionary: death, power cuts, failed flushes, compaction",
     "fuzz": "arbitrary files and arbitrary frames, found by atheris",
