@@ -21,6 +21,7 @@ from aiorecover.wal.slot import Slot
 log = logging.getLogger("aiorecover")
 
 FIRST_PAUSE = 1.0  # seconds until it is tried again after a failure, mostly for want of room; then twice as long
+MOVES_A_LOOK = 4  # slots between two ordinary checkpoints, which find the disk busy for so long
 LONGEST_PAUSE = 60.0  # seconds: who frees disk space is not kept waiting for longer
 
 
@@ -46,14 +47,19 @@ class Compactor:
         if self._making is not None or now < self._not_before or self._directory.ring.failure is not None:
             return
         try:
-            done = await self._move() or await self._rewrite()
+            await self._move_some()
+            await self._rewrite()
         except WalError as error:
             self._pause = min(max(FIRST_PAUSE, 2 * self._pause), LONGEST_PAUSE)
             self._not_before = asyncio.get_running_loop().time() + self._pause
             log.warning("no slot is moved to the retry ring for %.0f s error=%s", self._pause, error)
-            return
-        if done:
+        else:
             self._pause = 0.0
+
+    async def _move_some(self) -> None:
+        for _ in range(MOVES_A_LOOK):
+            if not await self._move():
+                return
 
     async def _move(self) -> bool:
         ring = self._directory.ring
@@ -69,15 +75,14 @@ class Compactor:
         await self._carry_out(moving, partial(self._directory.next_checkpoint, moved=slots[0].last_position))
         return True
 
-    async def _rewrite(self) -> bool:
+    async def _rewrite(self) -> None:
         retry = self._directory.retry
         slots = [slot for slot in retry.live if not slot.moved]
         if not rewrites(_loads(retry, slots, movable=True)) or not self._moves.may_rewrite(slots):
-            return False
+            return
         await self._have_a_spare()
         moving = Rewrite(retry)
         await self._carry_out(moving, partial(self._directory.next_checkpoint, rewritten=moving.copies_from))
-        return True
 
     async def _carry_out(self, moving: Move | Rewrite, capture: Callable[[], Checkpoint]) -> None:
         self._directory.copies_from = moving.copies_from
