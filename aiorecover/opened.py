@@ -186,7 +186,7 @@ class Opened:
         await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.commit.close(), "the last group commit")
         if self._closing is None:
             await self._last_checkpoint(max(CLOSE_AT_LEAST, until - loop.time()), closed=ended)
-        left = self.directory.ring.pending() + self.directory.ring.unread()
+        left = self.directory.pending() + self.directory.unread()
         self._left = self.statistics("stopped")
         await self._close(max(CLOSE_AT_LEAST, until - loop.time()))
         return left
@@ -228,10 +228,10 @@ class Opened:
             state=state,
             accepted=ring.accepted,
             recovered=delivery.dispatcher.reader.found,
-            unread=ring.unread(),
+            unread=self.directory.unread(),
             delivered=delivery.sender.delivered,
             dead_lettered=delivery.refused.dead_lettered,
-            pending=ring.pending(),
+            pending=self.directory.pending(),
             in_flight=delivery.sender.in_flight,
             missing=sum(one.losses.missing for one in self.directory.rings),
             undeliverable=delivery.dispatcher.undeliverable,
@@ -240,6 +240,9 @@ class Opened:
             bytes_used=sum(one.bytes_used for one in self.directory.rings),
             bytes_allocated=sum(one.bytes_allocated for one in self.directory.rings),
             checkpoints=self.background.checkpoints,
+            slots_moved=self.background.compactor.slots_moved,
+            records_moved=self.background.compactor.records_moved,
+            retry_bytes_used=self.directory.retry.bytes_used,
             rebuilds=max(0, delivery.session.rebuilds),
             batches_resent=delivery.sessions.resent,
             batches_resumed=delivery.batches_resumed,

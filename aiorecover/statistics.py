@@ -14,6 +14,9 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
         killed stored behind its last checkpoint, in its last slot, is not known before it is read.
     pending: records in the ring that are not settled; in_flight of them are on their way to Kafka.
     undeliverable: records that cannot be decoded and stay in the ring; see the log.
+    slots_moved: slots of the ring that were freed by copying what still waits in them to the retry ring, and
+        records_moved: what was copied then. They are ``pending``, as before.
+    retry_bytes_used: of the slots of the retry ring that hold something still needed; in ``bytes_used``, too.
     batches_resumed: what the last process had in flight and this one sends again as it was, for Kafka to recognise.
     recovered_in_kafka: records that the recovery check found in Kafka, so that they were not sent again; they count as
         delivered, too.
@@ -41,6 +44,9 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     bytes_used: int
     bytes_allocated: int
     checkpoints: int
+    slots_moved: int
+    records_moved: int
+    retry_bytes_used: int
     rebuilds: int
     batches_resent: int
     batches_resumed: int

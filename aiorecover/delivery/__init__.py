@@ -33,7 +33,7 @@ Journal
 
     A batch in flight whose slot is moved to the retry ring is written down once more with its copies, before the
     checkpoint that makes the move (`Journal.repoint`): the next process takes those frames of the two that count. No
-    move of a slot begins while what the last process had in flight there is not built again (`Delivery.may_move`).
+    move of a slot begins while what the last process had in flight there is not built again (`Moves.may_move`).
 
     In doubt a lane begins with a fresh identity, under a new Kafka producer id (never epoch + 1: two copies of a
     directory would swallow each other's records), and its records are delivered as any others; those that were in

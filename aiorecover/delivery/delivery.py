@@ -10,11 +10,13 @@ from aiokafka.errors import KafkaError
 
 from aiorecover.config import Config
 from aiorecover.delivery.batch import CODECS, LaneBatch
+from aiorecover.delivery.behind import Order
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.dispatcher import DISCOVER_INTERVAL, DISCOVER_MAX, Dispatcher
 from aiorecover.delivery.in_kafka import InKafka, oldest_hints
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import START_ANEW, Lane, lane_halted
+from aiorecover.delivery.moves import Moves
 from aiorecover.delivery.recovery_check import RecoveryCheck
 from aiorecover.delivery.refused import Refused
 from aiorecover.delivery.reports import Reports, tell_halted
@@ -25,10 +27,10 @@ from aiorecover.delivery.sessions import Sessions
 from aiorecover.errors import ClosedError
 from aiorecover.record import decode
 from aiorecover.supervised import Supervised
+from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory
-from aiorecover.wal.reading import Reader
-from aiorecover.wal.run import Entry, Run
-from aiorecover.wal.slot import Slot
+from aiorecover.wal.run import Placed, Run
+from aiorecover.wal.stream import Stream
 
 log = logging.getLogger("aiorecover.delivery")
 
@@ -52,6 +54,7 @@ class Delivery:
         must call `wake`.
         """
         ring = directory.ring
+        self._directory = directory
         self._ring = ring
         self._codec = CODECS[config.client.get("compression_type")]
         self._halts = config.on_permanent_error == "halt"
@@ -59,12 +62,12 @@ class Delivery:
         self.sessions = Sessions(config, self._on_metadata, self._on_failed)
         self.session = self.sessions.healthy
         self.router = Router(self.session.partitions, self.session.available, self.session.want, config.partitioner)
-        self.reports = Reports(ring, directory.producer_id, config.on_delivery)
+        self.reports = Reports(directory, config.on_delivery)
         in_kafka = InKafka(directory.producer_id, ring.epoch)
         hints = oldest_hints(taken.hints) if config.recovery_check else []
         self.check = RecoveryCheck(config, self.session, hints, in_kafka)
         self.dispatcher = Dispatcher(
-            Reader(ring, decode, suspects=True),
+            Stream(directory, decode),
             self.router,
             codec=self._codec,
             batch_bytes=config.max_batch_size,
@@ -87,11 +90,12 @@ class Delivery:
             on_full=self._on_dead_ring_full,
             on_room=self._on_dead_ring_room,
         )
+        journal = Journal(directory.lanes, grow, directory.file_system.since_boot_ms)
         self.sender = Sender(
             self.sessions,
             self.reports,
             self.refused,
-            Journal(directory.lanes, grow, directory.file_system.since_boot_ms),
+            journal,
             halts=self._halts,
             backoff=(config.retry_backoff_ms / 1000, config.retry_backoff_max_ms / 1000),
             on_acknowledged=self._on_acknowledged,
@@ -101,6 +105,7 @@ class Delivery:
         self._progress: set[asyncio.Future[None]] = set()
         self._held: deque[tuple[Lane, Resumed]] = deque()  # lanes whose batch in flight is not built again yet
         self._in_no_lane = [resumed for resumed in taken.lanes if resumed.frames]
+        self.moves = Moves(directory, self.router, self.dispatcher, journal, self._in_no_lane)
         self._resuming = Supervised("resume", self._resume)
         self._checking = Supervised("recovery-check", self._check)
         self.batches_resumed = 0
@@ -115,7 +120,7 @@ class Delivery:
             if resumed.frames:
                 lane.hold(entry.count)
                 self._held.append((lane, resumed))
-        self.dispatcher.reader.found += self._taken.claimed
+        self.dispatcher.reader.count(self._taken.claimed)
         self.dispatcher.resuming = bool(self._held)
         self._resuming.start()
         if not self.check.over:
@@ -152,15 +157,6 @@ class Delivery:
         self._in_no_lane.remove(resumed)
         lane.release(batch)
         self.sender.deliver(lane)
-
-    def may_move(self, slot: Slot) -> bool:
-        """Whether a slot may be copied elsewhere now: ask before its move, or the retry ring's rewriting, begins.
-
-        Not while what the last process had in flight there is in no lane yet: nobody would point its entry in the
-        journal to the copies (`Journal.repoint`), and the process after this one would take them for records that were
-        never sent. What cannot be built again stays where it is until the next start.
-        """
-        return all(slot is not held for resumed in self._in_no_lane for _, held, _ in resumed.frames)
 
     async def close(self) -> None:
         """Stop sending; whatever is not acknowledged stays in the ring."""
@@ -249,21 +245,23 @@ class Delivery:
         """Lanes that a permanent error stopped."""
         return [lane for lane in self.router.lanes() if lane.halted is not None]
 
-    def _tail(self) -> tuple[int, int]:
-        if not self._ring.live:
-            return -1, 0  # before everything, also before a reader that stands nowhere yet: nothing to wait for
-        slot = self._ring.live[-1]
-        if slot.header.epoch == self._ring.epoch:
-            return slot.header.ordinal, self._ring.sequence
-        return slot.header.ordinal, slot.last_sequence if slot.sealed else 1 << 62
+    def _tail(self) -> Order:
+        """Of the newest record in either ring."""
+        ring = self._ring
+        if not ring.live:  # -1: before everything, also before a reader that has not begun: nothing to wait for
+            return ring.moved_up_to if self._directory.retry.live else -1
+        slot = ring.live[-1]
+        if slot.header.epoch == ring.epoch:
+            return ring.last_position
+        return slot.last_position if slot.sealed else fmt.position(slot.header.epoch, fmt.SEQUENCE_MASK)
 
     def _answered(self, run: Run) -> bool:
-        return self.session.answered and not self.check.holds(own_epoch=run.slot.header.epoch == self._ring.epoch)
+        return self.session.answered and not self.check.holds(own_epoch=run.epoch == self._ring.epoch)
 
     def _deliver(self, lane: Lane) -> None:
         self.sender.deliver(lane)
 
-    def _refuse(self, lane: Lane, entry: Entry) -> None:
+    def _refuse(self, lane: Lane, entry: Placed) -> None:
         self.reports.refuse([entry[:2]], lane_halted(lane))
 
     def _on_acknowledged(self, lane: Lane, batch: LaneBatch) -> None:
@@ -273,7 +271,7 @@ class Delivery:
     def _on_failed(self, lane: Lane, began: float | None) -> None:
         self.dispatcher.failed(lane, began)
 
-    def _undecodable(self, entry: Entry, reason: str) -> bool:
+    def _undecodable(self, entry: Placed, reason: str) -> bool:
         return not self._halts and self.refused.take_undecodable(entry, reason)
 
     def _on_cut(self, batch: LaneBatch, parts: Sequence[LaneBatch]) -> None:

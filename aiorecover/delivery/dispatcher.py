@@ -13,9 +13,10 @@ from math import inf
 from typing import Any
 
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.behind import Order, order_of
+from aiorecover.delivery.behind import Order
 from aiorecover.delivery.drain import STEP, GoingBack
 from aiorecover.delivery.flush import Flush
+from aiorecover.delivery.frames import id_at
 from aiorecover.delivery.in_kafka import InKafka, Place
 from aiorecover.delivery.judge import Judge, Verdict, words_of
 from aiorecover.delivery.lane import Lane
@@ -23,8 +24,9 @@ from aiorecover.delivery.passed_over import PassedOver
 from aiorecover.delivery.router import Router
 from aiorecover.delivery.stalled import StalledLanes
 from aiorecover.record import KEY, PARTITION, RECORD_ID_HEADER, TOPIC, record_ids
-from aiorecover.wal.reading import Reader
-from aiorecover.wal.run import Entry, Run
+from aiorecover.wal import format as fmt
+from aiorecover.wal.run import Placed, Run
+from aiorecover.wal.stream import Stream
 from aiorecover.wal.suffix import Word
 
 log = logging.getLogger("aiorecover.delivery")
@@ -42,7 +44,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: Stream,
         router: Router,
         *,
         codec: int,
@@ -50,8 +52,8 @@ class Dispatcher:
         linger: float,
         answered: Callable[[Run], bool],
         deliver: Callable[[Lane], None],
-        refuse: Callable[[Lane, Entry], None],
-        undecodable: Callable[[Entry, str], bool],
+        refuse: Callable[[Lane, Placed], None],
+        undecodable: Callable[[Placed, str], bool],
         on_idle: Callable[[], None],
         in_kafka: InKafka | None = None,
         session: Callable[[], int | None] = lambda: 0,
@@ -139,7 +141,7 @@ class Dispatcher:
         passed over are judged by the reader that comes back for them, so none is judged, and dismissed, twice.
         """
         for number, word in enumerate(words_of(run)):
-            entry = run.entry(number)
+            entry = run.placed(number)
             place = self._judge.place(entry)
             verdict = self._judged(entry, word, place, going)
             if verdict is Verdict.DISMISS:
@@ -158,7 +160,7 @@ class Dispatcher:
                     return number
         return len(run)
 
-    def _judged(self, entry: Entry, word: Word, place: Place | None, going: GoingBack | None) -> Verdict | None:
+    def _judged(self, entry: Placed, word: Word, place: Place | None, going: GoingBack | None) -> Verdict | None:
         """What becomes of a record; None while that cannot be told. ``place``: where it was found in Kafka."""
         record = entry[3]
         if type(record) is not tuple:
@@ -172,7 +174,7 @@ class Dispatcher:
             return None
         return self._judge.verdict(entry, word, lane, place)
 
-    def _take_as_found(self, entry: Entry, place: Place, going: GoingBack | None) -> bool:
+    def _take_as_found(self, entry: Placed, place: Place, going: GoingBack | None) -> bool:
         """Have a record announced and settled that is in Kafka already; False without room."""
         slot, at, _, record = entry
         lane = self.router.resumed(record[TOPIC], place.partition)
@@ -246,7 +248,7 @@ class Dispatcher:
         """
         topics = self.router.topics
         slot, places, sequences = run.slot, run.places, run.sequences
-        identities = record_ids(slot.id_prefix, sequences)
+        identities = record_ids(run.id_prefix, sequences)
         alone: list[Any] = [None]  # the headers of every record that has none of its own
         place = places[0]
         try:
@@ -258,7 +260,7 @@ class Dispatcher:
                     if topic is not None and partition is None:
                         lane = topic.by_key.get(key)
                 if lane is None:
-                    lane = self._route((slot, place, sequence, record), going)
+                    lane = self._route((slot, place, fmt.position(run.epoch, sequence), record), going)
                     if lane is None:
                         continue
                 alone[0] = (RECORD_ID_HEADER, identity)
@@ -286,7 +288,7 @@ class Dispatcher:
             return places.index(place)
         return len(run)
 
-    def _route(self, entry: Entry, going: GoingBack | None) -> Lane | None:
+    def _route(self, entry: Placed, going: GoingBack | None) -> Lane | None:
         """The lane of a record that is not simply its key's; None when it is passed over."""
         record = entry[3]
         if type(record) is not tuple:
@@ -350,18 +352,14 @@ class Dispatcher:
         lane.open = None
         lane.due = False
 
-    def _report_undeliverable(self, entry: Entry, reason: object) -> None:
+    def _report_undeliverable(self, entry: Placed, reason: object) -> None:
         """A record that cannot be decoded is a dead letter, or else stays in the ring; the others go on."""
         if self._undecodable(entry, str(reason)):
             return
-        slot, _, sequence, _ = entry
+        slot, place, _, _ = entry
         self.undeliverable += 1
-        log.error(
-            "a record cannot be delivered and stays in the ring record_id=%s%d reason=%r",
-            slot.id_prefix.decode(),
-            sequence,
-            reason,
-        )
+        name = id_at(slot, place)
+        log.error("a record cannot be delivered and stays in the ring record_id=%s reason=%r", name, reason)
 
     # -- passing over and catching up --------------------------------------------------------------------------------
 
@@ -384,7 +382,7 @@ class Dispatcher:
     def _at(self) -> Order:
         """Order of the next record that the first reader dispatches."""
         if self._held is not None:
-            return order_of(self._held.entry(0))
+            return self._held.position(0)
         return self.reader.at
 
     @property
@@ -400,7 +398,7 @@ class Dispatcher:
 
     # -- flush -------------------------------------------------------------------------------------------------------
 
-    def begin_flush(self, target: tuple[int, int]) -> Flush:
+    def begin_flush(self, target: Order) -> Flush:
         """Somebody waits for what is dispatched up to ``target``: hand over without lingering."""
         flush = Flush(target)
         self._flushes.append(flush)
@@ -420,10 +418,20 @@ class Dispatcher:
             flush.look(waiting_from, self.router.lanes())
 
     @property
-    def waiting_from(self) -> tuple[int, int]:
+    def waiting_from(self) -> Order:
         """Order of the oldest record that is in no lane yet."""
         oldest = self._gaps.oldest
         return self._at() if oldest is None else min(self._at(), oldest.at)
+
+    def goes_back_to(self, position: int) -> bool:
+        """A second reader is on the way to records up to there."""
+        return self._drain.goes_to(position)
+
+    def forget_moved(self) -> None:
+        """Slots were moved: what is behind is looked for where it is now."""
+        for gap in self._gaps:
+            if gap.start is not None and gap.start[0].moved:
+                gap.start = None
 
     def is_behind(self, lane: Lane) -> bool:
         """Records of the lane were passed over, and are still behind."""

@@ -21,7 +21,7 @@ from aiorecover.delivery.refusal import Refusal
 from aiorecover.errors import ClosedError, PermanentDeliveryError
 from aiorecover.receipt import DeliveryReport
 from aiorecover.wal import format as fmt
-from aiorecover.wal.ring import Ring
+from aiorecover.wal.directory import Directory
 from aiorecover.wal.slot import Slot
 
 log = logging.getLogger("aiorecover.delivery")
@@ -36,10 +36,11 @@ OnDelivery = Callable[[DeliveryReport], Awaitable[None] | None]
 class Reports:
     """Builds and hands out delivery reports."""
 
-    def __init__(self, ring: Ring, producer_id: str, on_delivery: OnDelivery | None) -> None:
+    def __init__(self, directory: Directory, on_delivery: OnDelivery | None) -> None:
         """``on_delivery`` is called before settling: at least once for each record, also across a crash."""
-        self._ring = ring
-        self._producer_id = producer_id
+        self._directory = directory
+        self._ring = directory.ring
+        self._producer_id = directory.producer_id
         self._on_delivery = on_delivery
         self._waiters: dict[int, list[asyncio.Future[DeliveryReport]]] = {}
         self._remembered: deque[tuple[list[tuple[Slot, list[int]]], int, str, int, int]] = deque()
@@ -55,7 +56,7 @@ class Reports:
         future: asyncio.Future[DeliveryReport] = asyncio.get_running_loop().create_future()
         if sequence in self._refused:
             future.set_exception(self._refused[sequence])
-        elif self._ring.is_settled(sequence, place):
+        elif self._directory.is_settled(sequence, place):
             future.set_result(self._remember(topic, sequence, place))
         elif self._closed and (report := self._recall(topic, sequence, place)) is not None:
             future.set_result(report)  # settled beyond the watermark, which is all that the closed ring tells
@@ -219,7 +220,11 @@ class Reports:
         return None
 
     def _holds(self, slot: Slot, sequence: int) -> bool:
-        if slot.header.epoch != self._ring.epoch or sequence < slot.header.first_sequence:
+        if (
+            slot.ring is not self._ring
+            or slot.header.epoch != self._ring.epoch
+            or sequence < slot.header.first_sequence
+        ):
             return False
         return sequence <= slot.last_sequence if slot.sealed else sequence <= self._ring.sequence
 

@@ -19,6 +19,8 @@ from pathlib import Path
 import msgspec
 
 from aiorecover.errors import WalError, WalFullError
+from aiorecover.wal import copies
+from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination, RingState
 from aiorecover.wal.kept import DAMAGED, keep
 from aiorecover.wal.lanes import Lanes
@@ -84,6 +86,7 @@ class Directory:
     checkpoint: Checkpoint
     file_system: FileSystem
     copies_from: int | None = field(default=None)  # retry position before the copies that are not made to count yet
+    all_copies_settled: bool | None = field(default=None)  # known once the files are closed
 
     @property
     def rings(self) -> tuple[Ring, Ring, Ring]:
@@ -183,6 +186,23 @@ class Directory:
         self.dead.recycle(durable.dead.watermark)
         return self.ring.recycle(max(durable.main.watermark, durable.moved), moved=durable.moved)
 
+    def pending(self) -> int:
+        """Records known to wait in the main and the retry ring."""
+        return self.ring.pending_once() + self.retry.pending_once()
+
+    def unread(self) -> int:
+        """Records of earlier epochs in the two that no reader has reached; see `Ring.unread`."""
+        return self.ring.unread() + self.retry.unread()
+
+    def is_settled(self, sequence: int, place: int) -> bool:
+        """Whether a record of this epoch is done; after `close`, as far as it can be told."""
+        position = fmt.position(self.ring.epoch, sequence)
+        if position > self.ring.moved_up_to:
+            return self.ring.is_settled(sequence, place)
+        if self.all_copies_settled is not None:
+            return self.all_copies_settled
+        return not copies.waits(self.retry, position, self.copies_from)
+
     @property
     def wants_spare(self) -> bool:
         """A ring's next slot is not ready yet: let the keeper call `prepare_spares`."""
@@ -259,6 +279,7 @@ class Directory:
 
     def close(self) -> None:
         """Close every file."""
+        self.all_copies_settled = self.retry.pending() == 0
         for ring in self.rings:
             ring.close()
         self.files.close()

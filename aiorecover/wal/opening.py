@@ -117,6 +117,7 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
         checkpoint=checkpoint,
         file_system=options.file_system,
     )
+    directory.ring.moved_up_to = found.moved
     valid_up_to = None if found.newest is None else found.retry.flushed
     void_copies(directory.retry, valid_up_to, surviving(found.main.lives))
     _reserve(directory)

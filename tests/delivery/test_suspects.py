@@ -10,7 +10,7 @@ from aiorecover.delivery.dispatcher import Dispatcher
 from aiorecover.delivery.in_kafka import InKafka, content_of
 from aiorecover.delivery.partitioner import partition_for
 from aiorecover.delivery.router import Router
-from aiorecover.wal.reading import Reader
+from aiorecover.wal.stream import Stream
 from tests.wal.rig import Opened, found
 
 pytestmark = pytest.mark.asyncio
@@ -31,7 +31,7 @@ class After:
         self.router = Router(self._partitions, self._partitions, lambda _: None, None)
         self.in_kafka = InKafka(self.opened.directory.producer_id, self.opened.ring.epoch)
         self.dispatcher = Dispatcher(
-            Reader(self.opened.ring, rec.decode, suspects=True),
+            Stream(self.opened.directory, rec.decode),
             self.router,
             codec=0,
             batch_bytes=16 * 1024,
