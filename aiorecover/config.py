@@ -81,6 +81,8 @@ class Config:
         bootstrap_servers: Kafka, as "host:port,host:port" or a list; 9092 where no port is named.
         client: options for aiokafka that are no attribute here (security, compression, metadata).
         name: a name of the destination, which the directory remembers: under another one it is refused.
+        cluster_id: Kafka's id of the cluster to deliver to, also where a directory remembers another one because the
+            cluster was replaced; None: the one that the directory remembers, or else the first one reached.
         instance: the folder in ``wal_dir`` to take, and to wait for; None: the first number that is free.
         guarantee: "at_least_once"; "exactly_once" is not available yet.
         fsync: what a power cut may take. "never": what the kernel had not written; "interval": at most what came after
@@ -124,6 +126,7 @@ class Config:
     bootstrap_servers: tuple[str, ...]
     client: Mapping[str, Any] = field(default_factory=dict, repr=False)  # holds passwords
     name: str | None = None
+    cluster_id: str | None = None
     instance: str | None = None
     guarantee: Literal["at_least_once", "exactly_once"] = "at_least_once"
     fsync: Literal["never", "interval", "always"] = "interval"
@@ -252,6 +255,7 @@ def _compression(name: str, value: object) -> object:
 # Every option of ours; the ranges leave out what cannot work, not what is unwise.
 _CHECKS: Mapping[str, _Check] = {
     "name": _text,
+    "cluster_id": _text,
     "instance": _folder,
     "guarantee": _one_of("at_least_once", "exactly_once"),
     "fsync": _one_of("never", "interval", "always"),

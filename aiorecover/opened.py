@@ -49,7 +49,13 @@ class Opened:
         self.directory = directory
         self.dead = DeadLetters(directory.dead, lambda: keeper.submit(directory.sync_dead))
         self.delivery = Delivery(
-            config, directory, taken, self.dead, grow=lambda: keeper.submit(directory.lanes.grow), on_idle=on_idle
+            config,
+            directory,
+            taken,
+            self.dead,
+            grow=lambda: keeper.submit(directory.lanes.grow),
+            remember=self._remember,
+            on_idle=on_idle,
         )
         self.background = Background(config, directory, keeper, self.delivery, on_room)
         self.commit = GroupCommit(self.background.sync)
@@ -82,7 +88,7 @@ class Opened:
         """
         keeper = Keeper("aiorecover-keeper")
         try:
-            directory, taken = await _opening(keeper, _options(config, lock_timeout))
+            directory, taken = await _opening(keeper, _options(config, lock_timeout), config.cluster_id)
         except BaseException:
             keeper.stop()
             raise
@@ -113,6 +119,10 @@ class Opened:
         """
         await self.delivery.flush()
 
+    async def _remember(self) -> None:
+        """What delivery knows of the destination is durable when this returns."""
+        await self.background.checkpoint()
+
     def _make_adoption(self, grace: float) -> Adoption:
         directory = self.directory
 
@@ -129,7 +139,7 @@ class Opened:
             self.keeper,
             take=take,
             ready=lambda: self.delivery.session.state == "connected" and directory.ring.failure is None,
-            own=lambda: directory.checkpoint.destination,
+            own=lambda: self.delivery.destination,
         )
 
     async def store(self, record: rec.Record) -> None:
@@ -253,6 +263,8 @@ class Opened:
             directories_adopted=adoption.directories if adoption is not None else 0,
             records_adopted=adoption.records if adoption is not None else 0,
             adoption_pending=adoption.pending if adoption is not None else 0,
+            cluster_id=delivery.cluster.id,
+            wrong_cluster_id=delivery.cluster.wrong_id,
         )
 
 
@@ -264,12 +276,13 @@ def _options(config: Config, lock_timeout: float | None) -> Options:
         min_free_bytes=config.wal_min_free_bytes,
         instance=config.instance,
         name=config.name,
+        servers=config.bootstrap_servers,
         lock_timeout=config.full_timeout_ms / 1000 if lock_timeout is None else lock_timeout,
         file_system=config.file_system or OPERATING_SYSTEM,
     )
 
 
-async def _opening(keeper: Keeper, options: Options) -> tuple[Directory, Taken]:
+async def _opening(keeper: Keeper, options: Options, cluster_id: str | None) -> tuple[Directory, Taken]:
     """Open in the keeper's thread, and take up what was in flight.
 
     Cancelled meanwhile, what was opened is closed there again, loop or no loop.
@@ -279,7 +292,8 @@ async def _opening(keeper: Keeper, options: Options) -> tuple[Directory, Taken]:
     def open_it() -> tuple[Directory, Taken]:
         directory = open_directory(options)
         try:
-            taken = take_up(directory, options.file_system.since_boot_ms())
+            elsewhere = cluster_id not in {None, directory.checkpoint.destination.cluster_id or cluster_id}
+            taken = take_up(directory, options.file_system.since_boot_ms(), elsewhere=elsewhere)
         except BaseException:
             directory.close()
             raise

@@ -62,6 +62,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         "bootstrap_servers": ("localhost:9092",),
         "client": {},
         "name": None,
+        "cluster_id": None,
         "instance": None,
         "guarantee": "at_least_once",
         "fsync": "interval",

@@ -181,7 +181,7 @@ class RecoveryCheck:
         client = self._config.client
         return {
             **{name: client[name] for name in _SECURITY if name in client},
-            "bootstrap_servers": list(self._config.bootstrap_servers),
+            "bootstrap_servers": self._session.connected_brokers() or list(self._config.bootstrap_servers),
             "group_id": None,
             "enable_auto_commit": False,
             "auto_offset_reset": "none",

@@ -44,6 +44,7 @@ class Options:
     min_free_bytes: int
     instance: str | None = None
     name: str | None = None
+    servers: tuple[str, ...] = ()
     lock_timeout: float = 0.0
     file_system: FileSystem = OPERATING_SYSTEM
 
