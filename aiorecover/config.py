@@ -114,9 +114,9 @@ class Config:
         key_serializer: callable(key), or an object with serialize(topic, key, headers).
         value_serializer: callable(value), or an object with serialize(topic, value, headers).
         partitioner: callable(key, all_partitions, available), as in aiokafka; None: Kafka's murmur2.
-        adoption_grace_ms: another folder of ``wal_dir`` in which records wait, and which no process has had for so
-            long, is delivered by this one, with the same options; 0 does not wait, None adopts none. Only where all
-            that share ``wal_dir`` publish to one Kafka: to which one a folder belongs, nothing tells.
+        adoption_grace_ms: another folder of ``wal_dir`` in which records wait for the same cluster and ``name``, and
+            which no process has had for so long (half a second at least), is delivered by this one, with its options;
+            None adopts none.
         audit_topic: not available yet.
 
     """
@@ -152,7 +152,7 @@ class Config:
     key_serializer: Serializer | None = None
     value_serializer: Serializer | None = None
     partitioner: Callable[..., int] | None = None
-    adoption_grace_ms: int | None = None  # on only where it is asked for, until a directory remembers its cluster
+    adoption_grace_ms: int | None = 60_000  # a process that is restarted is back by then
     audit_topic: str | None = None
 
     @classmethod

@@ -11,14 +11,15 @@ from aiorecover.adoption import Adoption
 from aiorecover.background import Background
 from aiorecover.config import Config
 from aiorecover.delivery.dead_letter_topic import DeadLetterTopic
-from aiorecover.delivery.dead_letters import DeadLetters
+from aiorecover.delivery.dead_letters import DeadLetters, is_owed
 from aiorecover.delivery.delivery import Delivery
 from aiorecover.delivery.resume import Taken, take_up
 from aiorecover.errors import DeliveryError
 from aiorecover.statistics import Statistics
+from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.keeper import Keeper
-from aiorecover.wal.neighbours import Neighbours
+from aiorecover.wal.neighbours import Neighbour, Neighbours
 from aiorecover.wal.opening import open_directory
 from aiorecover.wal.storage import OPERATING_SYSTEM
 from aiorecover.wal.sync import GroupCommit
@@ -59,9 +60,11 @@ class Opened:
         )
         self.background = Background(config, directory, keeper, self.delivery, on_room)
         self.commit = GroupCommit(self.background.sync)
+        self._dead_letter_topic: DeadLetterTopic | None = None
         if config.dead_letter_topic is not None:
             topic = DeadLetterTopic(self.dead, config.dead_letter_topic, directory.producer_id, self.store)
             self.background.add("dead letter topic", topic.run)
+            self._dead_letter_topic = topic
         self._adoption: Adoption | None = None
         if config.adoption_grace_ms is not None:
             self._adoption = self._make_adoption(config.adoption_grace_ms / 1000)
@@ -77,10 +80,12 @@ class Opened:
         on_idle: Callable[[], None] = lambda: None,
         on_room: Callable[[], None] = lambda: None,
         lock_timeout: float | None = None,
+        destined: str | None = None,
     ) -> Self:
         """Lock and recover the directory that ``config`` names; nothing is begun.
 
-        ``lock_timeout``: seconds to wait for a directory with a name; None takes ``full_timeout_ms``.
+        ``lock_timeout``: seconds to wait for a directory with a name; None takes ``full_timeout_ms``. ``destined``: id
+        of the cluster that it belongs to if it remembers none.
 
         Raises:
             WalError: it cannot be used; the message says why and what to do.
@@ -88,7 +93,7 @@ class Opened:
         """
         keeper = Keeper("aiorecover-keeper")
         try:
-            directory, taken = await _opening(keeper, _options(config, lock_timeout), config.cluster_id)
+            directory, taken = await _opening(keeper, _options(config, lock_timeout, destined), config.cluster_id)
         except BaseException:
             keeper.stop()
             raise
@@ -119,6 +124,22 @@ class Opened:
         """
         await self.delivery.flush()
 
+    async def drain(self) -> None:
+        """As `flush`, and for the copies of dead letters, too, also of those that come meanwhile.
+
+        Raises:
+            DeliveryError: as `flush`.
+
+        """
+        await self.delivery.flush()
+        while self._dead_letter_topic is not None and await self._dead_letter_topic.paid():
+            await self.delivery.flush()
+
+    @property
+    def checking(self) -> bool:
+        """The recovery check reads; it ends within a bounded time."""
+        return self.delivery.check.reading
+
     async def _remember(self) -> None:
         """What delivery knows of the destination is durable when this returns."""
         await self.background.checkpoint()
@@ -127,19 +148,24 @@ class Opened:
         directory = self.directory
 
         async def take(name: str) -> Opened:
-            config = dataclasses.replace(self._config, instance=name, adoption_grace_ms=None)
-            home = await Opened.open(config, lock_timeout=0.0)
+            # The cluster that it remembers counts there, also against the one that our user names.
+            config = dataclasses.replace(self._config, instance=name, adoption_grace_ms=None, cluster_id=None)
+            home = await Opened.open(config, lock_timeout=0.0, destined=self.delivery.cluster.id)
             home.start()
             return home
 
         return Adoption(
             grace,
             self._config.full_timeout_ms / 1000,
-            Neighbours(directory.file_system, directory.path),
+            Neighbours(directory.file_system, directory.path, is_owed if self._config.dead_letter_topic else None),
             self.keeper,
             take=take,
             ready=lambda: self.delivery.session.state == "connected" and directory.ring.failure is None,
-            own=lambda: self.delivery.destination,
+            own=lambda: Neighbour(
+                directory.path.name,
+                destination=Destination(self.delivery.cluster.id, self._config.name, self._config.bootstrap_servers),
+                producer_id=directory.checkpoint.producer_id,
+            ),
         )
 
     async def store(self, record: rec.Record) -> None:
@@ -268,7 +294,7 @@ class Opened:
         )
 
 
-def _options(config: Config, lock_timeout: float | None) -> Options:
+def _options(config: Config, lock_timeout: float | None, destined: str | None) -> Options:
     return Options(
         wal_dir=config.wal_dir,
         slot_bytes=config.slot_bytes,
@@ -276,6 +302,7 @@ def _options(config: Config, lock_timeout: float | None) -> Options:
         min_free_bytes=config.wal_min_free_bytes,
         instance=config.instance,
         name=config.name,
+        cluster_id=destined,
         servers=config.bootstrap_servers,
         lock_timeout=config.full_timeout_ms / 1000 if lock_timeout is None else lock_timeout,
         file_system=config.file_system or OPERATING_SYSTEM,
@@ -307,7 +334,7 @@ async def _opening(keeper: Keeper, options: Options, cluster_id: str | None) -> 
     try:
         return await keeper.submit(open_it)
     except asyncio.CancelledError:
-        keeper.submit(close_it)
+        await asyncio.wait({keeper.submit(close_it)}, timeout=THREAD_JOIN)  # nothing of it is left when this is over
         raise
 
 

@@ -42,7 +42,8 @@ async def cluster() -> AsyncIterator[MockClusterProcess]:
 @asynccontextmanager
 async def worker(wal: Path, cluster: MockClusterProcess, **options: Any) -> AsyncIterator[RecoverableProducer]:
     given = {"instance": "worker", "adoption_grace_ms": 0, **SHORT, **options}
-    async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **given) as producer:
+    servers = f"{cluster.bootstrap_servers},{NOWHERE}"  # where those that reached no broker looked for one, too
+    async with RecoverableProducer(wal, bootstrap_servers=servers, **given) as producer:
         yield producer
 
 

@@ -152,6 +152,11 @@ class DeadLetters:
 
     # -- for the dead-letter topic -----------------------------------------------------------------------------------
 
+    @property
+    def owes(self) -> bool:
+        """A letter that was refused by this process is owed and was not given out yet."""
+        return bool(self._owed) or self._owed_unknown
+
     async def next_owed(self) -> Found | None:
         """Wait for the next letter that is owed to the topic; None: look at all, more came than could be noted."""
         while True:
@@ -277,6 +282,12 @@ class DeadLetters:
         stock = self._stock or ()
         at = bisect_left(stock, position)
         return at < len(stock) and stock[at] == position
+
+
+def is_owed(payload: bytes) -> bool:
+    """Whether a letter, as it stands in the dead ring, has to be published to the dead-letter topic yet."""
+    letter = _found(memoryview(payload))[2]
+    return letter is not None and letter.owed
 
 
 def _position(payload: memoryview) -> int:

@@ -36,7 +36,10 @@ FILES = {LOCK, CHECKPOINT, RING, RETRY, DEAD, LANES, DAMAGED}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What an opening needs to know; durations in seconds."""
+    """What an opening needs to know; durations in seconds.
+
+    ``cluster_id`` and ``servers``: where it belongs if it remembers no cluster.
+    """
 
     wal_dir: Path
     slot_bytes: int
@@ -44,6 +47,7 @@ class Options:
     min_free_bytes: int
     instance: str | None = None
     name: str | None = None
+    cluster_id: str | None = None
     servers: tuple[str, ...] = ()
     lock_timeout: float = 0.0
     file_system: FileSystem = OPERATING_SYSTEM

@@ -200,7 +200,7 @@ def _destination(path: Path, stored: Destination, options: Options) -> Destinati
     if name is not None and stored.name not in {None, name}:
         message = "the directory belongs to another producer name: use its name, or another wal_dir or instance"
         raise WalDestinationError(f"{message} path={path} stored={stored.name!r} name={name!r}")
-    name, cluster_id = name or stored.name, stored.cluster_id
+    name, cluster_id = name or stored.name, stored.cluster_id or options.cluster_id
     return Destination(cluster_id=cluster_id, name=name, servers=() if cluster_id is not None else options.servers)
 
 
