@@ -61,9 +61,6 @@ class Home(Protocol):
     def statistics(self, state: str) -> Statistics:
         """Its counts."""
 
-    def abandon(self) -> None:
-        """In a forked child: keep nothing of it."""
-
 
 class Adoption:
     """Looks after the other directories of the ``wal_dir`` of one started producer."""
@@ -122,11 +119,6 @@ class Adoption:
     def pending(self) -> int:
         """Records known to be left in the directories that we have taken up."""
         return self._orphans.left + (_left(self._home) if self._home is not None else 0)
-
-    def abandon(self) -> None:
-        """In a forked child: keep nothing of what is adopted."""
-        if self._home is not None:
-            self._home.abandon()
 
     async def _look(self) -> None:
         """A job of the keeper for each directory: a sync must not wait for all of them."""

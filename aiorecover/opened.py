@@ -11,8 +11,9 @@ from aiorecover.adoption import Adoption
 from aiorecover.background import Background
 from aiorecover.config import Config
 from aiorecover.delivery.dead_letter_topic import DeadLetterTopic
-from aiorecover.delivery.dead_letters import DeadLetters, is_owed
+from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.delivery import Delivery
+from aiorecover.delivery.refusal import is_owed
 from aiorecover.delivery.resume import Taken, take_up
 from aiorecover.errors import DeliveryError
 from aiorecover.statistics import Statistics
@@ -108,12 +109,6 @@ class Opened:
         """Close what was never started."""
         self.directory.close()
         self.keeper.stop()
-
-    def abandon(self) -> None:
-        """In a forked child: keep nothing, and leave the locks to the parent."""
-        self.directory.abandon()
-        if self._adoption is not None:
-            self._adoption.abandon()
 
     async def flush(self) -> None:
         """Wait until everything that is in the ring now is settled.

@@ -637,12 +637,10 @@ class RecoverableProducer:
         return ClosedError(f"{told.get(self._life, 'the producer is stopped: make a new one')} state={self._life}")
 
     def _forked(self) -> None:
-        """We are the child of a fork: keep nothing of the parent's, and leave its lock alone."""
+        """We are the child of a fork: nothing of the parent's is ours (its directories are abandoned by themselves)."""
         self._life = "forked"
         self._turn_ends = 0
         self._append = self._refuse
-        if self._opened is not None:
-            self._opened.abandon()
 
     def _refuse(self, _payload: bytes, _fields: object) -> tuple[int, int]:
         raise self._closed_error()

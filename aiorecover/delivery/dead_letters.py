@@ -284,12 +284,6 @@ class DeadLetters:
         return at < len(stock) and stock[at] == position
 
 
-def is_owed(payload: bytes) -> bool:
-    """Whether a letter, as it stands in the dead ring, has to be published to the dead-letter topic yet."""
-    letter = _found(memoryview(payload))[2]
-    return letter is not None and letter.owed
-
-
 def _position(payload: memoryview) -> int:
     return unpack_moved(payload).position
 

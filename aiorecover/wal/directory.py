@@ -11,6 +11,8 @@ wal_dir/            0700
     damaged/        bytes in which no frame holds, see `kept`
 """
 
+import os
+import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,6 +29,16 @@ from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.storage import OPERATING_SYSTEM, FileSystem, StorageFile
 from aiorecover.wal.suffix import Suspicion
+
+_OPEN: weakref.WeakSet["Directory"] = weakref.WeakSet()
+
+
+def _abandon_in_child() -> None:
+    for directory in list(_OPEN):
+        directory.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_in_child)
 
 LOCK = "lock"
 CHECKPOINT = "checkpoint"
@@ -74,7 +86,7 @@ class Files:
             file.close()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Directory:
     """An opened, locked instance directory."""
 
@@ -89,6 +101,10 @@ class Directory:
     checkpoint: Checkpoint
     file_system: FileSystem
     copies_from: int | None = field(default=None)  # retry position before the copies that are not made to count yet
+
+    def __post_init__(self) -> None:
+        """Have a forked child abandon it."""
+        _OPEN.add(self)
 
     @property
     def rings(self) -> tuple[Ring, Ring, Ring]:
