@@ -106,7 +106,7 @@ class Background:
         """
         async with self._checkpointing:
             await self._keep_damaged()
-            captured = self._directory.next_checkpoint(closed=closed)
+            captured = self._directory.next_checkpoint(closed=closed, destination=self._delivery.destination)
             await self._keeper.submit(self._directory.write_checkpoint, captured)
             self.checkpoints += 1
             freed = self._directory.recycle(captured)

@@ -27,6 +27,8 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     directories_adopted: directories of processes that are gone, delivered to the end by this one.
     records_adopted: delivered or dead-lettered of such directories; in no other count here.
     adoption_pending: known to be left in such directories that this process has taken up.
+    cluster_id: of the Kafka cluster that the records belong to; None: none was reached yet, or it tells no id.
+    wrong_cluster_id: of another one that answers in its place, so that nothing is delivered; None on a good day.
     """
 
     state: str
@@ -60,3 +62,5 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     directories_adopted: int
     records_adopted: int
     adoption_pending: int
+    cluster_id: str | None = None
+    wrong_cluster_id: str | None = None

@@ -65,11 +65,22 @@ Session
     2. no known broker was connected for 2 s (aiokafka asks only those it knows, for ever);
     3. nothing was answered for ``request_timeout_ms`` with batches in flight (but suspects expect that);
     4. metadata that we asked for did not come within 10 s;
-    5. an error says so (`outcomes`).
+    5. an error says so (`outcomes`), or a broker belongs to another cluster now.
 
     Attempts to connect are at most 0.6 s apart; a session that did not last 10 s is replaced after a pause that grows
     to about a second; both with jitter. ``statistics().rebuilds`` counts. One log line for each change of state;
     aiokafka's own lines in an outage, about eighty a second, are held back and counted in it (`chatter`).
+
+One cluster
+    A directory belongs to the Kafka cluster that its first records went to (`cluster`): the id is durable in a
+    checkpoint before the first batch is sent. Each connection is asked for its cluster before it is used
+    (`cluster_guard`): one small request for each broker. Where another one answers, nothing is sent to it
+    and nothing is adopted; `publish` goes on, ``state`` is "wrong_cluster", one ERROR line names the remedy, and who
+    waits for delivery is told at once instead of never. The servers are tried on, and with the right one delivery goes
+    on. A cluster that was replaced on purpose is named by ``cluster_id``, and remembered from then on. The new one may
+    have given the identities of the journal to somebody else, and would take our batches for repeats of his: none of
+    them is used there, and what was in flight to the old one is sent as any other records. A broker that tells no id
+    is not compared; that is said once.
 
 Tasks cancelled by others
     Whoever cancels "all tasks" cancels ours too. If the loop ends, that is all: nothing is begun again in it for a

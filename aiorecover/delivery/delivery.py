@@ -11,6 +11,7 @@ from aiokafka.errors import KafkaError
 from aiorecover.config import Config
 from aiorecover.delivery.batch import CODECS, LaneBatch
 from aiorecover.delivery.behind import Order
+from aiorecover.delivery.cluster import Cluster
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.dispatcher import DISCOVER_INTERVAL, DISCOVER_MAX, Dispatcher
 from aiorecover.delivery.in_kafka import InKafka, oldest_hints
@@ -24,10 +25,11 @@ from aiorecover.delivery.resume import Resumed, Taken, rebuild
 from aiorecover.delivery.router import Router
 from aiorecover.delivery.sender import Sender
 from aiorecover.delivery.sessions import Sessions
-from aiorecover.errors import ClosedError
+from aiorecover.errors import ClosedError, DeliveryPendingError
 from aiorecover.record import decode
 from aiorecover.supervised import Supervised
 from aiorecover.wal import format as fmt
+from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.run import Placed, Run
 from aiorecover.wal.stream import Stream
@@ -46,11 +48,13 @@ class Delivery:
         dead: DeadLetters,
         *,
         grow: Callable[[], Awaitable[None]],
+        remember: Callable[[], Awaitable[None]],
         on_idle: Callable[[], None],
     ) -> None:
         """Know the opened directory, and what was ``taken`` up of the last process.
 
-        ``grow`` has more blocks allocated in the file `lanes`; ``on_idle``: the dispatcher sleeps, and the next publish
+        ``grow`` has more blocks allocated in the file `lanes`; ``remember`` makes a checkpoint, with `destination`;
+        ``on_idle``: the dispatcher sleeps, and the next publish
         must call `wake`.
         """
         ring = directory.ring
@@ -59,7 +63,11 @@ class Delivery:
         self._codec = CODECS[config.client.get("compression_type")]
         self._halts = config.on_permanent_error == "halt"
         self._taken = taken
-        self.sessions = Sessions(config, self._on_metadata, self._on_failed)
+        self._destination = directory.checkpoint.destination
+        self.cluster = Cluster(
+            self._destination.cluster_id, config.cluster_id, remember=remember, on_change=self._on_cluster
+        )
+        self.sessions = Sessions(config, self._on_metadata, self._on_failed, self.cluster)
         self.session = self.sessions.healthy
         self.router = Router(self.session.partitions, self.session.available, self.session.want, config.partitioner)
         self.reports = Reports(directory, config.on_delivery)
@@ -102,6 +110,7 @@ class Delivery:
             on_halted=self._on_halted,
         )
         self._closed = False
+        self._wrong: DeliveryPendingError | None = None  # why nothing is delivered
         self._progress: set[asyncio.Future[None]] = set()
         self._held: deque[tuple[Lane, Resumed]] = deque()  # lanes whose batch in flight is not built again yet
         self._in_no_lane = [resumed for resumed in taken.lanes if resumed.frames]
@@ -203,13 +212,22 @@ class Delivery:
                 await self.dispatcher.fell_behind.wait()
 
     async def flush(self) -> None:
-        """Wait until everything that is in the ring now is settled; not for what comes meanwhile."""
+        """Wait until everything that is in the ring now is settled; not for what comes meanwhile.
+
+        Raises:
+            PermanentDeliveryError: a lane is halted.
+            DeliveryPendingError: Kafka is another cluster: it would wait until somebody mends that.
+            ClosedError: delivery was stopped.
+
+        """
         flush = self.dispatcher.begin_flush(self._tail())
         try:
             while not flush.dispatched or self.refused.waiting:
+                self._check_cluster()
                 await self._changed()
                 self._check_room()
             while (lane := flush.unsettled()) is not None:
+                self._check_cluster()
                 if lane.halted is not None and not lane.resumes:
                     raise lane_halted(lane, lane.in_flight)
                 self.dispatcher.hand_over()
@@ -217,6 +235,23 @@ class Delivery:
                 self._check_room()
         finally:
             self.dispatcher.end_flush(flush)
+
+    @property
+    def destination(self) -> Destination:
+        """Where the records belong, as far as that is known now."""
+        if self.cluster.id is None:
+            return self._destination
+        return Destination(cluster_id=self.cluster.id, name=self._destination.name)
+
+    def _on_cluster(self) -> None:
+        wrong = self.cluster.wrong_id
+        self._wrong = None if wrong is None else _not_delivered(self.cluster.error(wrong))
+        self.reports.hold_off(self._wrong)
+        self._notify()
+
+    def _check_cluster(self) -> None:
+        if self._wrong is not None:
+            raise self._wrong
 
     def _check_room(self) -> None:
         """Who waits for a lane that waits for room may be the one who has to make it."""
@@ -325,3 +360,9 @@ class Delivery:
         for future in self._progress:
             if not future.done():
                 future.set_result(None)
+
+
+def _not_delivered(cause: Exception) -> DeliveryPendingError:
+    error = DeliveryPendingError(f"it is accepted and stays in the ring, do not publish it again: {cause}")
+    error.__cause__ = cause
+    return error

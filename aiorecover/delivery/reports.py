@@ -18,7 +18,7 @@ from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.frames import frames_of, id_at, position_at, record_at
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.refusal import Refusal
-from aiorecover.errors import ClosedError, PermanentDeliveryError
+from aiorecover.errors import ClosedError, DeliveryPendingError, PermanentDeliveryError
 from aiorecover.receipt import DeliveryReport
 from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory
@@ -47,6 +47,7 @@ class Reports:
         self._remembered_count = 0
         self._refused: dict[int, PermanentDeliveryError] = {}
         self._closed = False
+        self._pending: DeliveryPendingError | None = None  # why nothing is delivered, until somebody mends it
         self.callback_errors = 0
 
     # -- for publishers ----------------------------------------------------------------------------------------------
@@ -62,6 +63,8 @@ class Reports:
             future.set_result(report)  # settled beyond the watermark, which is all that the closed ring tells
         elif self._closed:
             future.set_exception(_stopped())
+        elif self._pending is not None:
+            future.set_exception(self._pending)
         else:
             self._waiters.setdefault(sequence, []).append(future)
         return future
@@ -73,6 +76,17 @@ class Reports:
             waiting.remove(future)
         if not waiting:
             self._waiters.pop(sequence, None)
+
+    def hold_off(self, error: DeliveryPendingError | None) -> None:
+        """Nothing is delivered until somebody mends what is wrong: tell those who wait, and who comes; None: it is."""
+        self._pending = error
+        if error is None:
+            return
+        for sequence in list(self._waiters):
+            for future in self._waiters.pop(sequence):
+                if not future.done():
+                    future.set_exception(error)
+                    future.exception()  # a waiter that nobody awaits is no error
 
     # -- for the lanes -----------------------------------------------------------------------------------------------
 

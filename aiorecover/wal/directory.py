@@ -11,6 +11,8 @@ wal_dir/            0700
     damaged/        bytes in which no frame holds, see `kept`
 """
 
+import os
+import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,6 +32,16 @@ from aiorecover.wal.ring import Ring
 from aiorecover.wal.storage import OPERATING_SYSTEM, FileSystem, StorageFile
 from aiorecover.wal.suffix import Suspicion
 
+_OPEN: weakref.WeakSet["Directory"] = weakref.WeakSet()
+
+
+def _abandon_in_child() -> None:
+    for directory in list(_OPEN):
+        directory.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_in_child)
+
 LOCK = "lock"
 CHECKPOINT = "checkpoint"
 LANES = "lanes"
@@ -38,7 +50,10 @@ FILES = {LOCK, CHECKPOINT, RING, RETRY, DEAD, LANES, DAMAGED}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What an opening needs to know; durations in seconds."""
+    """What an opening needs to know; durations in seconds.
+
+    ``cluster_id`` and ``servers``: where it belongs if it remembers no cluster.
+    """
 
     wal_dir: Path
     slot_bytes: int
@@ -46,6 +61,8 @@ class Options:
     min_free_bytes: int
     instance: str | None = None
     name: str | None = None
+    cluster_id: str | None = None
+    servers: tuple[str, ...] = ()
     lock_timeout: float = 0.0
     file_system: FileSystem = OPERATING_SYSTEM
 
@@ -71,7 +88,7 @@ class Files:
             file.close()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Directory:
     """An opened, locked instance directory."""
 
@@ -87,6 +104,10 @@ class Directory:
     file_system: FileSystem
     copies_from: int | None = field(default=None)  # retry position before the copies that are not made to count yet
     all_copies_settled: bool | None = field(default=None)  # known once the files are closed
+
+    def __post_init__(self) -> None:
+        """Have a forked child abandon it."""
+        _OPEN.add(self)
 
     @property
     def rings(self) -> tuple[Ring, Ring, Ring]:

@@ -81,7 +81,7 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
         found = plan(checkpoint_file.copies, main, retry, dead, boot_id=boot_id)
     except WalCorruptError as error:
         raise WalCorruptError(f"{error} path={path}") from None
-    checkpoint = _first_checkpoint(path, found, slot_bytes, boot_id, options.name)
+    checkpoint = _first_checkpoint(path, found, slot_bytes, boot_id, options)
     for ring in rings:
         _restore_length(ring, slot_bytes)
     _rewrite(found, files, slot_bytes, boot_id)
@@ -125,7 +125,7 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
     return directory
 
 
-def _first_checkpoint(path: Path, found: Plan, slot_bytes: int, boot_id: str, name: str | None) -> Checkpoint:
+def _first_checkpoint(path: Path, found: Plan, slot_bytes: int, boot_id: str, options: Options) -> Checkpoint:
     """What both copies say before the first frame of the new epoch (I5)."""
     if found.epoch > fmt.EPOCH_MAX:
         message = "the directory was opened too often: drain it and start a new one"
@@ -141,7 +141,7 @@ def _first_checkpoint(path: Path, found: Plan, slot_bytes: int, boot_id: str, na
         moved=found.moved,
         boot_id=boot_id,
         suspect=found.suspect,
-        destination=_destination(path, stored, name),
+        destination=_destination(path, stored, options),
     )
 
 
@@ -196,13 +196,13 @@ def _report_damaged_slots(directory: Directory) -> None:
             )
 
 
-def _destination(path: Path, stored: Destination, name: str | None) -> Destination:
-    if name is None or stored.name == name:
-        return stored
-    if stored.name is None:
-        return Destination(cluster_id=stored.cluster_id, name=name)
-    message = "the directory belongs to another producer name: use its name, or another wal_dir or instance"
-    raise WalDestinationError(f"{message} path={path} stored={stored.name!r} name={name!r}")
+def _destination(path: Path, stored: Destination, options: Options) -> Destination:
+    name = options.name
+    if name is not None and stored.name not in {None, name}:
+        message = "the directory belongs to another producer name: use its name, or another wal_dir or instance"
+        raise WalDestinationError(f"{message} path={path} stored={stored.name!r} name={name!r}")
+    name, cluster_id = name or stored.name, stored.cluster_id or options.cluster_id
+    return Destination(cluster_id=cluster_id, name=name, servers=() if cluster_id is not None else options.servers)
 
 
 def _restore_length(ring: StorageFile, slot_bytes: int) -> None:

@@ -177,7 +177,13 @@ def delivery_of(opened: Opened) -> Delivery:
     directory = opened.directory
     config = Config.from_options("unused", "nowhere:1", {})
     return Delivery(
-        config, directory, taken(opened), DeadLetters(directory.dead, never), grow=never, on_idle=lambda: None
+        config,
+        directory,
+        taken(opened),
+        DeadLetters(directory.dead, never),
+        grow=never,
+        remember=never,
+        on_idle=lambda: None,
     )
 
 
