@@ -24,7 +24,7 @@ LAYERS = [
     ["aiorecover.dead_letters"],
     ["aiorecover.opened"],
     ["aiorecover.background", "aiorecover.adoption"],
-    ["aiorecover.orphans"],
+    ["aiorecover.orphans", "aiorecover.compactor"],
     ["aiorecover.delivery"],
     ["aiorecover.wal"],
     [
