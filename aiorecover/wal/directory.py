@@ -11,7 +11,6 @@ wal_dir/            0700
     damaged/        bytes in which no frame holds, see `kept`
 """
 
-import os
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
@@ -29,7 +28,7 @@ from aiorecover.wal.lanes import Lanes
 from aiorecover.wal.losses import Losses, Stretch
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.ring import Ring
-from aiorecover.wal.storage import OPERATING_SYSTEM, FileSystem, StorageFile
+from aiorecover.wal.storage import OPERATING_SYSTEM, FileSystem, StorageFile, when_forked
 from aiorecover.wal.suffix import Suspicion
 
 _OPEN: weakref.WeakSet["Directory"] = weakref.WeakSet()
@@ -40,7 +39,7 @@ def _abandon_in_child() -> None:
         directory.abandon()
 
 
-os.register_at_fork(after_in_child=_abandon_in_child)
+when_forked(_abandon_in_child)
 
 LOCK = "lock"
 CHECKPOINT = "checkpoint"
