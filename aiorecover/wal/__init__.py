@@ -152,10 +152,15 @@ Operations
                 checkpoint with P, the slot's last position, makes the move (`moving`). From there on originals up to P
                 are void. Copies of a move that was never made do not count: they stand behind what the newest
                 checkpoint knows of the retry ring, and the next opening marks them settled, or the checkpoint after it
-                would bring them to life. A record in flight meanwhile is settled in both places.
+                would bring them to life. A record in flight meanwhile is settled in both places. A slot whose settle
+                words are suspect is not moved before all in it is judged.
     rewrite     The retry ring, once under half of it is unsettled: copied to its own end, flushed, and made by a
                 checkpoint whose retry watermark covers the originals. As in a move, what is settled meanwhile is
                 settled in both places, or gets no copy any more.
+    read both   The retry ring up to what counts, then the main ring behind P: that is the order of the positions that
+                records were accepted with, whatever is moved meanwhile (`stream`). So where somebody stands, or has to
+                go back to, is told by a position; marks in memory find it in the retry ring (`copies`). A slot in which
+                a reader stands is not moved; who came there when the copying had begun goes on with the copies.
     grow        A slot at a time, up to ``wal_max_bytes`` and down to ``wal_min_free_bytes``; full and not full again
                 are two marks (`room`). The retry and the dead ring have a slot reserved from the opening on, so that a
                 full disk cannot keep the main ring from being freed. A full ring whose one slot holds nothing any more
@@ -257,8 +262,9 @@ Refused, and why
 Limitations of this version
     A checkpoint knows of one epoch how far it was flushed: of the newest one with a frame. The slots at the end of an
     earlier epoch are not missed when they are gone.
-    Nobody moves slots or reads the retry ring but the tests yet: the drain that delivers from there is to come. In the
-    dead ring settle words are taken as they stand: after a power cut a letter that was purged may be there again, until
-    the checkpoint that follows each purge is durable. ``wal_max_bytes`` bounds each ring, not their sum. A flush that
-    failed in a process which died before it could leave word of it is only made good by step 7, not by the suffix rule.
+    A copy's place for a partition stays empty: a copy is placed as its original would be. After a power cut, what lanes
+    that do not get through have waiting since before it is not moved. In the dead ring settle words are taken as they
+    stand: after a power cut a letter that was purged may be there again, until the checkpoint that follows each purge
+    is durable. ``wal_max_bytes`` bounds each ring, not their sum. A flush that failed in a process which died before it
+    could leave word of it is only made good by step 7, not by the suffix rule.
 """
