@@ -22,6 +22,8 @@ ROOM = {"IDLE_LOOKS": 2, "KEEP_FREE": 1, "LOW_MARK_SHARE": 4}  # so that a ring 
 
 SEEDS = range(1 << 32)
 SECTORS = (512, 4096)
+LIMITS = (1, 2, 3, 5, 8, 13, 21, 34, 55)
+"""Frames that are asked for at a time: lives also end with little of what waits handed out."""
 POWER = (None, None, *range(3, 9))
 """How a life ends: None is the death of the process, a number the seed of a power cut."""
 NEVER = ("never", "")
@@ -118,7 +120,7 @@ class Core:
             demand(not self.life.poisoned, "I7: nothing is accepted after a failed flush", sequence)
             self.ledger.accept((ring.epoch, sequence), record)
 
-    @step(limit=range(1, 60))
+    @step(limit=LIMITS)
     def read(self, limit: int) -> None:
         self.life.read(limit)
         reported = missing(self.life.ring)
@@ -127,14 +129,17 @@ class Core:
         there = set(self.ledger.waiting()) & set(reported)
         demand(not there, "only what is missing is reported as missing", there)
 
-    @step(lambda m: not m.life.busy and m.life.retry.live, limit=range(1, 40))
+    @step(lambda m: not m.life.busy and m.life.retry.live, limit=LIMITS)
     def read_retry(self, limit: int) -> None:
         self.life.read_retry(limit)
         demand(self.powerless or not missing(self.life.retry), "a dying process tears no hole in the retry ring")
 
     @step(lambda m: m.ledger.handed, lane=LANES, part=[0.1, 0.5, 1.0, 1.0])
     def deliver(self, lane: bytes, part: float) -> None:
-        mine = self.life.deliverable(lane)
+        """Of this lane, or of the next one that has anything."""
+        begin = LANES.index(lane)
+        lanes = [*LANES[begin:], *LANES[:begin]]
+        mine = next(filter(None, map(self.life.deliverable, lanes)), [])
         self.life.deliver(mine[: int(part * len(mine)) + 1])
 
     @step(lambda m: m.life.delivered, seed=SEEDS, part=[0.1, 0.5, 1.0, 1.0])

@@ -90,7 +90,9 @@ class Disk:
 
     def after_power_cut(self, seed: int, sector: int = SECTOR) -> "Disk":
         """The machine went down; the seed chooses which sectors came through."""
-        files = [file.after_power_cut(4 * seed + number, sector) for number, file in enumerate(self._files)]
+        files = [
+            file.after_power_cut(len(self._files) * seed + number, sector) for number, file in enumerate(self._files)
+        ]
         return self._with(files, self.boots + 1)
 
     @property
