@@ -189,5 +189,7 @@ class Background:
                     log.warning("no room for another slot error=%s", error)
                 self.full = True
             else:
+                if self.full:
+                    log.info("there is room for another slot again: publishing goes on")
                 self.full = False
                 self._on_room()  # somebody else may have made the room: delivery does not wake who waits for it then

@@ -21,6 +21,11 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     lanes_suspect: lanes that did not get through while others did, and go through a session apart.
     lanes_stalled: lanes that do not get through and have no room: their records wait in the ring, and others go on.
     missing: sequences that damage took away, as far as the ring was read; see the log for each.
+    bytes_used: size of the slots that hold something still needed: ``bytes_ring + bytes_retry + bytes_dead``.
+    bytes_allocated: size of the three rings on the disk; at most ``wal_max_bytes``, unless the directory was opened
+        with less than it had.
+    wal_max_bytes, wal_min_free_bytes: the limits, as given.
+    full: there was no room for another slot, and publishing is refused, or waits, until there is some again.
     directories_adopted: directories of processes that are gone, delivered to the end by this one.
     records_adopted: delivered or dead-lettered of such directories; in no other count here.
     adoption_pending: known to be left in such directories that this process has taken up.
@@ -39,7 +44,13 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     watermark: int
     bytes_used: int
+    bytes_ring: int
+    bytes_retry: int
+    bytes_dead: int
     bytes_allocated: int
+    wal_max_bytes: int
+    wal_min_free_bytes: int
+    full: bool
     checkpoints: int
     rebuilds: int
     batches_resent: int
