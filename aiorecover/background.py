@@ -5,6 +5,7 @@ discovery    topics that are not known yet     (delivery)
 checkpoint   watermark → disk, slots → free    every `checkpoint_interval_ms`, and when slots wait
 fsync        frames → disk                     every `fsync_interval_ms`, with fsync="interval"
 spare        the next slot, ahead of need      when the ring asks
+backlog      how much is left, and how fast    each second
 dead letter topic   dead ring → ring           (delivery), where the option asks for it
 adoption     directories without an owner      (adoption)
 """
@@ -18,6 +19,7 @@ from functools import partial
 from typing import Any
 
 from aiorecover.config import Config
+from aiorecover.delivery import backlog as backlogs
 from aiorecover.delivery.delivery import Delivery
 from aiorecover.errors import WalError, WalFullError, WalIOError
 from aiorecover.supervised import Supervised
@@ -55,6 +57,7 @@ class Background:
         self._loops: list[Supervised] = []
         self._checkpointing = asyncio.Lock()
         self.checkpoints = 0
+        self.backlog = backlogs.Backlog()
         self.full = False
 
     def add(self, name: str, loop: Loop) -> None:
@@ -68,6 +71,7 @@ class Background:
             "discovery": self._delivery.run_discovery,
             "checkpoint": self._checkpoint_loop,
             "spare": self._spare_loop,
+            "backlog": self._backlog_loop,
             **self._more,
         }
         if self._config.fsync == "interval":
@@ -173,6 +177,14 @@ class Background:
             sequence = ring.sequence
             await self.sync()
             stored = sequence
+
+    async def _backlog_loop(self) -> None:
+        clock, directory = asyncio.get_running_loop().time, self._directory
+        while True:
+            line = self.backlog.look(backlogs.Look(clock(), directory.ring.accepted, directory.records_left))
+            if line is not None:
+                log.info("%s path=%s", line, directory.path)
+            await asyncio.sleep(backlogs.LOOK)
 
     async def _spare_loop(self) -> None:
         while True:

@@ -186,7 +186,7 @@ class Opened:
         await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.commit.close(), "the last group commit")
         if self._closing is None:
             await self._last_checkpoint(max(CLOSE_AT_LEAST, until - loop.time()), closed=ended)
-        left = self.directory.ring.pending() + self.directory.ring.unread()
+        left = self.directory.records_left
         self._left = self.statistics("stopped")
         await self._close(max(CLOSE_AT_LEAST, until - loop.time()))
         return left
@@ -233,6 +233,8 @@ class Opened:
             dead_lettered=delivery.refused.dead_lettered,
             pending=ring.pending(),
             in_flight=delivery.sender.in_flight,
+            records_left=self.directory.records_left,
+            seconds_left=self.background.backlog.seconds_left(self.directory.records_left),
             missing=sum(one.losses.missing for one in self.directory.rings),
             undeliverable=delivery.dispatcher.undeliverable,
             epoch=ring.epoch,

@@ -13,6 +13,9 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     unread: records of earlier epochs that have not been looked at yet, settled ones among them. What a process that was
         killed stored behind its last checkpoint, in its last slot, is not known before it is read.
     pending: records in the ring that are not settled; in_flight of them are on their way to Kafka.
+    records_left: ``pending`` and ``unread`` together.
+    seconds_left: what these will take at the rate of the last half minute; None when nothing was delivered in it, or
+        nothing is for some seconds.
     undeliverable: records that cannot be decoded and stay in the ring; see the log.
     batches_resumed: what the last process had in flight and this one sends again as it was, for Kafka to recognise.
     recovered_in_kafka: records that the recovery check found in Kafka, so that they were not sent again; they count as
@@ -39,6 +42,8 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     dead_lettered: int
     pending: int
     in_flight: int
+    records_left: int
+    seconds_left: float | None
     missing: int
     undeliverable: int
     epoch: int

@@ -164,6 +164,11 @@ Reports
     Who waits for a record that became a dead letter gets a `PermanentDeliveryError`; who asks for it later too, as long
     as it is one of the last 65,536.
 
+Backlogs
+    Each second it is noted how many records are left (`backlog`). ``statistics().seconds_left`` is what these take at
+    the rate of the last half minute, whatever is published meanwhile: None when nothing was delivered in it, or nothing
+    is for 5 s. Where 100,000 or more are left it is a line in the log, at most one a minute.
+
 Limits
     What is behind stays in the ring, and no slot behind its first record is freed: the ring grows until it is full
     (compaction will move such records to the retry ring in a later version).
