@@ -182,6 +182,11 @@ Reports
     Who waits for a record that became a dead letter gets a `PermanentDeliveryError`; who asks for it later too, as long
     as it is one of the last 65,536.
 
+Backlogs
+    Each second it is noted how many records are left (`backlog`). ``statistics().seconds_left`` is what these take at
+    the rate of the last half minute, whatever is published meanwhile: None when nothing was delivered in it, or nothing
+    is for 5 s. Where 100,000 or more are left it is a line in the log, at most one a minute.
+
 Limits
     What one lane holds in flight and what is behind is found again by its position; for a record that was moved and is
     settled, a report that is asked for afterwards has no partition and no offset.

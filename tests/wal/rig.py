@@ -17,6 +17,7 @@ from tests.wal.memory import SECTOR, FaultyFile
 
 SLOT = 16 * 1024  # small, so that rolling and recycling happen all the time
 MAX_SLOTS = 64
+RESERVED = 2  # slots that are kept for the retry and the dead ring: the others are for the ring
 
 Position = tuple[int, int]
 """epoch, sequence"""
@@ -79,7 +80,12 @@ class Disk:
         """Recover and open, as `open_directory` does once it has the lock."""
         size = self.slot_bytes
         options = Options(
-            Path("/"), size, self.max_slots * size, min_free_bytes=0, name=name, file_system=Machine(self.boots)
+            Path("/"),
+            size,
+            (self.max_slots + RESERVED) * size,
+            min_free_bytes=0,
+            name=name,
+            file_system=Machine(self.boots),
         )
         files = Files(FaultyFile("lock"), self.checkpoint, self.ring, self.retry, self.dead, self.lanes)
         return opening.recover(Path("/"), files, options)

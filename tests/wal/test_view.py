@@ -552,6 +552,28 @@ def test_slots_that_the_owner_cuts_off_meanwhile_were_recycled(moment: int) -> N
     assert now.summary().bytes_allocated == SLOT
 
 
+@pytest.mark.parametrize("moment", range(1, 12))
+def test_slots_that_the_owner_gives_back_meanwhile_were_recycled(moment: int) -> None:
+    """From the middle of the file, which keeps its length."""
+    opened = Opened()
+    for _ in range(3):
+        opened.fill_slot()
+    opened.append(b"f" * 500)
+    now = look(opened.disk)
+    slots = now.slots()
+    opened.settle(opened.read())
+    opened.checkpoint()
+    during_read(opened.disk, moment, lambda: opened.ring.spares.give_up(2))
+    frames = list(now.frames(slots, settled=True))
+    assert now.missing == []
+    given = {slot.ordinal for slot in now.recycled}
+    assert given <= {2, 3}
+    assert {slot.ordinal for slot in slots} - given <= {frame.slot for frame in frames}
+    if moment < 3:
+        assert given == {2, 3}
+        assert look(opened.disk).summary().blank_slots == 2
+
+
 # -- one slot, from another process ----------------------------------------------------------------------------------
 
 OTHER = """
