@@ -468,7 +468,9 @@ def test_the_disk_keeps_what_min_free_bytes_asks_for() -> None:
         quota.limits = dataclasses.replace(quota.limits, min_free_bytes=8 * SLOT, free_bytes=lambda: free)
         full_slots(opened, 1)
         free = 9 * SLOT - 1
-        with pytest.raises(WalFullError, match=rf"lower wal_min_free_bytes free={free} wal_min_free_bytes={8 * SLOT}$"):
+        with pytest.raises(
+            WalFullError, match=rf"lower wal_min_free_bytes ring=ring free={free} wal_min_free_bytes={8 * SLOT}$"
+        ):
             full_slots(opened, 2)
 
 
