@@ -545,8 +545,9 @@ async def test_a_directory_that_is_just_being_opened_is_left_behind_by_nobody(
     async with worker(tmp_path, cluster) as producer:
         await until(opening.is_set)
         if leave == "stop":
-            asyncio.get_running_loop().call_later(0.3, go_on.set)
+            asyncio.get_running_loop().call_later(1, go_on.set)
             await producer.stop(timeout_ms=5_000)
+            assert waiting(tmp_path)["0"] == ("free", True)  # at once, not a moment later
         else:
 
             def kept() -> list[str]:
