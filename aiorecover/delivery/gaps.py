@@ -82,7 +82,13 @@ class Gaps:
 
     def apart_from(self, gap: Behind) -> bool:
         """No record in one of these is in ``gap``."""
-        return all(own.apart_from(gap) for own in self._named.values() if own.topic == gap.topic)
+        if self._others.get(gap.topic):
+            return False
+        lanes = self._lanes.get(gap.topic, {})
+        if gap.lane is None:
+            return not lanes
+        spread = gap.name[3]
+        return all((known is spread or known == spread) and gap.lane.partition not in of for known, of in lanes.items())
 
     def of(self, lane: Lane) -> list[Behind]:
         """Those with records whose order ``lane`` keeps, as far as they can be told from other lanes'."""

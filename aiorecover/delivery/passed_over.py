@@ -87,7 +87,7 @@ class PassedOver:
             return Behind(topic.name, partition, entry)
         if key is None and partition is None:
             return Behind.of_no_lane(topic.name, entry)
-        return Behind.of_lane(lane, topic.partitions, entry)
+        return Behind.of_lane(lane, topic.spread, entry)
 
     def _tell_of_no_lane(self, topic: Topic, partition: int | None) -> None:
         if topic.count and partition is None:

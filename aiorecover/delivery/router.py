@@ -23,13 +23,14 @@ Partitioner = Callable[[bytes | None, list[int], list[int]], int]
 class Topic:
     """What the dispatcher knows of a topic. ``count`` is 0 while its partitions are unknown."""
 
-    __slots__ = ("by_key", "chosen", "count", "lanes", "name", "partitions", "sticky", "unplaced")
+    __slots__ = ("by_key", "chosen", "count", "lanes", "name", "partitions", "spread", "sticky", "unplaced")
 
     def __init__(self, name: str) -> None:
         """Start unknown."""
         self.name = name
         self.count = 0
         self.partitions: list[int] = []
+        self.spread: tuple[int, ...] = ()  # the same; one object for a thousand gaps, so that they are told apart fast
         self.lanes: dict[int, Lane] = {}
         self.by_key: dict[bytes | None, Lane] = {}  # that take what comes; None: records without a key, at the moment
         self.chosen: dict[bytes, Lane] = {}
@@ -188,6 +189,7 @@ class Router:
         if len(known) <= topic.count:
             return False
         topic.partitions = sorted(known)
+        topic.spread = tuple(topic.partitions)
         topic.count = len(known)
         topic.by_key.clear()  # keys are spread over more partitions from now on
         topic.chosen.clear()

@@ -79,6 +79,20 @@ def test_lanes_are_apart_and_whatever_may_share_a_record_is_not() -> None:
     assert Gaps([one, other]).apart_from(two)
 
 
+def test_gaps_are_apart_as_if_each_had_been_asked() -> None:
+    rng = random.Random(2)
+    lanes = [Lane(topic, number) for topic in "tu" for number in range(4)]
+
+    def one() -> Behind:
+        at, topic = entry(rng.randrange(10)), rng.choice("tu")
+        lane = Behind.of_lane(rng.choice(lanes), range(rng.choice((4, 8))), at)
+        return rng.choice((lane, lane, lane, Behind(topic, rng.choice((None, 9)), at), Behind.of_no_lane(topic, at)))
+
+    for _ in range(500):
+        gaps, gap = Gaps(one() for _ in range(rng.randrange(3))), one()
+        assert gaps.apart_from(gap) == all(known.apart_from(gap) for known in gaps)
+
+
 def test_a_lane_is_held_by_its_own_gaps_and_by_those_that_name_its_partition() -> None:
     lane, neighbour = Lane("t", 9), Lane("t", 8)
     assert Gaps([Behind("t", 9, entry(1))]).of(lane)

@@ -1,0 +1,151 @@
+"""Which slots can be moved, as far as delivery is concerned."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.lane import MEND_TOPIC, Lane
+from aiorecover.delivery.moves import Moves
+from aiorecover.errors import WalIOError
+from aiorecover.wal import format as fmt
+from aiorecover.wal.slot import Slot
+from tests.wal.rig import Opened
+
+
+class Scene:
+    """Two full slots, and one in which is written; the first reader has passed them, and one lane has a batch."""
+
+    def __init__(self, opened: Opened | None = None) -> None:
+        self.opened = opened or Opened()
+        self.opened.fill_slot()
+        self.opened.fill_slot()
+        self.opened.append(b"newest")
+        self.entries = self.opened.read()
+        self.slot: Slot = self.opened.ring.live[0]
+        self.lane = Lane("t", 3)
+        self.first: Any = SimpleNamespace(at=self.opened.ring.last_position + 1, past_copies=True)
+        self.way_back_to = 1 << 62
+        self.dispatcher = SimpleNamespace(
+            reader=self.first,
+            goes_back_to=lambda position: self.way_back_to <= position,
+            waiting_from=self.first.at,
+            has_gaps=False,
+            stalled=SimpleNamespace(expected=False),
+            forget_moved=lambda: None,
+        )
+        self.repointed: list[Lane] = []
+        self.fails = False
+        router: Any = SimpleNamespace(lanes=lambda: [self.lane])
+        journal: Any = SimpleNamespace(repoint=self._repoint)
+        dispatcher: Any = self.dispatcher
+        self.moves = Moves(self.opened.directory, router, dispatcher, journal, [])
+
+    def _repoint(self, lane: Lane) -> None:
+        self.repointed.append(lane)
+        if self.fails:
+            raise WalIOError(5, "the disk failed")
+
+    def give(self, where: str, slot: Slot | None = None) -> None:
+        """The lane has a batch with a frame of the slot."""
+        batch = LaneBatch(1 << 20, 0)
+        batch.start_group(slot or self.slot).append(37)
+        if where == "ready":
+            self.lane.ready.append(batch)
+        else:
+            setattr(self.lane, where, batch)
+
+    def movable(self, *, urgent: bool = False) -> bool:
+        return self.moves.only_stalled_wait(self.slot, urgent=urgent)
+
+
+def test_a_slot_is_moved_that_all_have_passed() -> None:
+    scene = Scene()
+    assert scene.movable()
+    scene.first.at = scene.slot.last_position
+    assert not scene.movable()
+
+
+def test_a_slot_in_which_a_reader_stands_or_which_is_written_to_is_not() -> None:
+    scene = Scene()
+    scene.slot.readers += 1
+    assert not scene.movable()
+    scene.slot.readers -= 1
+    scene.slot = scene.opened.ring.live[-1]
+    assert not scene.movable()
+
+
+@pytest.mark.parametrize("where", ["in_flight", "ready", "open"])
+def test_a_slot_is_not_moved_while_a_lane_that_gets_through_has_a_batch_in_it(where: str) -> None:
+    scene = Scene()
+    scene.give(where)
+    assert not scene.movable(urgent=True)
+    scene.lane.failing = True
+    assert scene.movable()
+    scene.lane.failing, scene.lane.stalled = False, True
+    assert scene.movable()
+    scene.lane.stalled = False
+    scene.lane.halt("poison", MEND_TOPIC)
+    assert scene.movable()
+
+
+def test_other_slots_batches_do_not_matter() -> None:
+    scene = Scene()
+    scene.give("in_flight", scene.opened.ring.live[1])
+    assert scene.movable()
+
+
+def test_a_slot_that_somebody_is_on_the_way_to_is_moved_only_if_room_is_needed() -> None:
+    scene = Scene()
+    scene.way_back_to = scene.slot.first_position
+    assert not scene.movable()
+    assert scene.movable(urgent=True)
+
+
+def test_suspect_settle_words_stay_in_place_until_all_of_their_time_are_judged() -> None:
+    """What was passed over is judged later, and a copy would say no more what its original said."""
+    disk = Scene().opened.disk.after_death()
+    disk.boots += 1
+    scene = Scene(Opened(disk))
+    assert scene.opened.directory.ring.is_suspect(scene.slot)
+    scene.dispatcher.waiting_from = scene.slot.first_position + 1
+    assert not scene.movable(urgent=True)
+    assert not scene.moves.may_rewrite([scene.slot])
+    scene.dispatcher.waiting_from = fmt.position(scene.opened.ring.epoch, 1)
+    assert scene.movable()
+
+
+def test_the_retry_ring_is_rewritten_once_the_first_reader_has_left_it() -> None:
+    scene = Scene()
+    assert scene.moves.may_rewrite([scene.slot])
+    scene.first.past_copies = False
+    assert not scene.moves.may_rewrite([scene.slot])
+
+
+def test_it_is_worth_a_look_only_where_somebody_does_not_get_through() -> None:
+    scene = Scene()
+    looks = [scene.moves.worth_a_look]
+    scene.lane.failing = True
+    looks.append(scene.moves.worth_a_look)
+    scene.lane.failing, scene.dispatcher.has_gaps = False, True
+    looks.append(scene.moves.worth_a_look)
+    assert looks == [False, True, True]
+
+
+def test_lanes_are_pointed_to_the_copies_and_back_even_when_that_fails() -> None:
+    scene = Scene()
+    scene.give("in_flight")
+    scene.moves.repoint()
+    assert scene.repointed == []
+    scene.slot.copies[37] = (None, scene.slot, 37)
+    scene.moves.repoint()
+    assert scene.repointed == [scene.lane]
+    scene.moves.made()
+    scene.moves.point_back()
+    assert scene.repointed == [scene.lane]
+    scene.fails = True
+    with pytest.raises(WalIOError):
+        scene.moves.repoint()
+    scene.moves.point_back()
+    assert scene.repointed == [scene.lane] * 3

@@ -1,0 +1,208 @@
+"""What becomes of a move that is given up, interrupted, or made while nobody waits for it any more."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from aiorecover import compactor as module
+from aiorecover.compactor import Compactor
+from aiorecover.errors import WalFullError, WalIOError
+from aiorecover.wal.checkpoint import Checkpoint
+from aiorecover.wal.directory import Directory
+from aiorecover.wal.keeper import Keeper
+from aiorecover.wal.moving import Move
+from aiorecover.wal.reading import Reader
+from tests.wal.rig import Opened, read
+
+pytestmark = pytest.mark.asyncio
+
+
+class Scene:
+    """Six slots in which every seventh record waits, and delivery agrees to everything."""
+
+    def __init__(self) -> None:
+        self.opened = Opened()
+        for _ in range(6):
+            self.opened.fill_slot()
+        entries = self.opened.read()
+        self.opened.settle(entry for number, entry in enumerate(entries) if number % 7)
+        self.left = len(entries) // 7 + 1
+        self.told: list[str] = []
+        moves: Any = SimpleNamespace(
+            worth_a_look=True,
+            only_stalled_wait=lambda slot, urgent: slot.sealed,
+            may_rewrite=lambda _: True,
+            repoint=lambda: self.told.append("repoint"),
+            point_back=lambda: self.told.append("point back"),
+            made=lambda: self.told.append("made"),
+        )
+        self.moves = moves
+        self.keeper = Keeper("test")
+        self.freed = 0
+        self.compactor = Compactor(self.directory, self.keeper, moves, self._on_freed)
+
+    def _on_freed(self) -> None:
+        self.freed += 1
+
+    @property
+    def directory(self) -> Directory:
+        return self.opened.directory
+
+    def still_whole(self) -> bool:
+        """Nothing was lost, and no copy counts."""
+        following = self.opened.dies()
+        return self.directory.pending() == self.left == len(following.read()) and self.directory.copies_from is None
+
+
+async def test_the_oldest_slots_are_moved_while_that_gains_room() -> None:
+    scene = Scene()
+    oldest = scene.opened.ring.live[0]
+    await scene.compactor.look()
+    assert oldest not in scene.opened.ring.live
+    assert scene.compactor.slots_moved == scene.freed == scene.told.count("made") == module.MOVES_A_LOOK
+    assert scene.directory.pending() == scene.left
+    assert scene.compactor.records_moved == scene.directory.retry.pending()
+
+
+async def test_nothing_is_asked_where_all_get_through() -> None:
+    scene = Scene()
+    scene.moves.worth_a_look = False
+    await scene.compactor.look()
+    assert scene.compactor.slots_moved == 0
+
+
+@pytest.mark.parametrize("where", ["step", "repoint", "no room"])
+async def test_a_move_that_fails_is_given_up_and_tried_again_after_a_pause(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene()
+
+    def fails(*_: Any) -> Any:
+        raise WalFullError("no room")
+
+    with monkeypatch.context() as patch:
+        if where == "step":
+            patch.setattr(Move, "step", fails)
+        elif where == "repoint":
+            patch.setattr(scene.moves, "repoint", fails)
+        else:
+            patch.setattr(scene.directory.retry, "append", fails)
+        await scene.compactor.look()
+    assert scene.still_whole()
+    assert scene.told == ["point back"]
+    await scene.compactor.look()
+    assert scene.compactor.slots_moved == 0
+    monkeypatch.setattr(scene.compactor, "_not_before", 0.0)
+    await scene.compactor.look()
+    assert scene.compactor.slots_moved > 0
+
+
+async def test_pauses_grow_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene()
+
+    def fails(*_: Any) -> Any:
+        raise WalFullError("no room")
+
+    monkeypatch.setattr(Move, "step", fails)
+    pauses = []
+    for _ in range(9):
+        scene.compactor._not_before = 0.0
+        await scene.compactor.look()
+        pauses.append(scene.compactor._pause)
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
+
+
+async def test_a_move_that_is_cancelled_while_it_copies_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene()
+    step, copied = Move.step, asyncio.Event()
+
+    def slowly(self: Move) -> bool:
+        copied.set()
+        return step(self, 1)
+
+    monkeypatch.setattr(Move, "step", slowly)
+    task = asyncio.create_task(scene.compactor.look())
+    await copied.wait()
+    assert scene.directory.retry.sequence > 0
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert scene.told == ["point back"]
+    assert scene.still_whole()
+
+
+async def test_a_move_whose_checkpoint_is_being_written_is_made_though_nobody_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene()
+    write = Directory.write_checkpoint
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def noting(self: Directory, checkpoint: Checkpoint) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        write(self, checkpoint)
+
+    monkeypatch.setattr(Directory, "write_checkpoint", noting)
+    oldest = scene.opened.ring.live[0]
+    task = asyncio.create_task(scene.compactor.look())
+    await begun.wait()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await scene.keeper.submit(lambda: None)
+    await asyncio.sleep(0)
+    assert oldest not in scene.opened.ring.live
+    assert scene.compactor.slots_moved == 1
+    assert scene.directory.copies_from is None
+    assert scene.directory.pending() == scene.left
+
+
+async def test_a_checkpoint_that_fails_takes_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Perhaps the disk has it: then only the copies count, and the next opening knows."""
+    scene = Scene()
+
+    def fails(self: Directory, _: Checkpoint) -> None:
+        error = WalIOError(5, "the disk failed")
+        self.poison(error)
+        raise error
+
+    monkeypatch.setattr(Directory, "write_checkpoint", fails)
+    await scene.compactor.look()
+    assert scene.told == ["repoint"]
+    assert scene.compactor.slots_moved == 0
+    assert scene.directory.pending() == scene.left
+    await scene.compactor.look()
+    assert scene.told == ["repoint"]
+
+
+async def test_the_retry_ring_is_rewritten_once_most_of_it_is_settled() -> None:
+    scene = Scene()
+    ring, retry = scene.opened.ring, scene.directory.retry
+    for _ in range(5):
+        scene.opened.fill_slot()
+    for slot, place, _, _ in scene.opened.read()[::2]:
+        ring.settle(slot, [place])
+    scene.left = ring.pending()
+    for _ in range(5):
+        await scene.compactor.look()
+    assert len(retry.live) > 2
+    last = retry.live[-1]
+    words = [(slot, place) for slot in retry.live for _, place, _ in slot.marks]
+    keep = words[0]
+    for slot in list(retry.live):
+        entries = [one for one in in_slot(slot) if one != keep and slot is not last]
+        for home, place in entries:
+            retry.settle(home, [place])
+            scene.left -= 1
+    await scene.compactor.look()
+    assert scene.compactor.rewrites == 1
+    assert scene.directory.pending() == scene.left
+
+
+def in_slot(slot: Any) -> list[tuple[Any, int]]:
+    reader = Reader.inside(slot.ring, slot, bytes)
+    found = [(home, place) for home, place, _, _ in read(reader)]
+    reader.close()
+    return found
