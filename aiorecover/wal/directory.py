@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from aiorecover.errors import WalError, WalFullError
+from aiorecover.wal.ages import Ages, StoredAges
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination, RingState
 from aiorecover.wal.kept import DAMAGED, keep
 from aiorecover.wal.lanes import Lanes
@@ -36,7 +37,7 @@ FILES = {LOCK, CHECKPOINT, RING, RETRY, DEAD, LANES, DAMAGED}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What an opening needs to know; durations in seconds."""
+    """What an opening needs to know; durations in seconds. ``limit_ms``: as in `Ages`."""
 
     wal_dir: Path
     slot_bytes: int
@@ -45,6 +46,7 @@ class Options:
     instance: str | None = None
     name: str | None = None
     lock_timeout: float = 0.0
+    limit_ms: int | None = None
     file_system: FileSystem = OPERATING_SYSTEM
 
 
@@ -83,6 +85,7 @@ class Directory:
     producer_id: str
     checkpoint: Checkpoint
     file_system: FileSystem
+    ages: Ages
     copies_from: int | None = field(default=None)  # retry position before the copies that are not made to count yet
 
     @property
@@ -122,6 +125,7 @@ class Directory:
             closed=closed,
             suspect=self._suspicion(),
             destination=old.destination if destination is None else destination,
+            ages=self._ages(),
         )
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
@@ -262,6 +266,23 @@ class Directory:
         for ring in self.rings:
             ring.close()
         self.files.close()
+
+    @property
+    def expired(self) -> int:
+        """Position up to which all records are too old, as a durable checkpoint says: it does not fall again."""
+        return self.checkpoint.ages.expired
+
+    def note_age(self) -> tuple[bool, bool]:
+        """Look at the clock: whether a checkpoint would know more of ages, and whether more has expired that waits."""
+        position = self.ring.last_position  # before the clock: what comes in between is younger
+        now, watermark = self.file_system.since_boot_ms(), self.ring.watermark()
+        self.ages.forget(watermark)
+        news = position > watermark and self.ages.note(position, now)
+        return news, self.ages.expired(now) > max(self.expired, watermark)
+
+    def _ages(self) -> StoredAges:
+        self.note_age()
+        return self.ages.captured(self.file_system.since_boot_ms(), self.file_system.wall_ms())
 
     def _suspicion(self) -> Suspicion:
         """What is still suspect: over once no slot of that time is left in the main and the retry ring."""
