@@ -230,7 +230,8 @@ class Opened:
             recovered=delivery.dispatcher.reader.found,
             unread=ring.unread(),
             delivered=delivery.sender.delivered,
-            dead_lettered=delivery.refused.dead_lettered,
+            dead_lettered=delivery.dead_lettered,
+            expired=delivery.expiry.dead_lettered,
             pending=ring.pending(),
             in_flight=delivery.sender.in_flight,
             missing=sum(one.losses.missing for one in self.directory.rings),
@@ -264,6 +265,7 @@ def _options(config: Config, lock_timeout: float | None) -> Options:
         min_free_bytes=config.wal_min_free_bytes,
         instance=config.instance,
         name=config.name,
+        limit_ms=config.delivery_timeout_ms,
         lock_timeout=config.full_timeout_ms / 1000 if lock_timeout is None else lock_timeout,
         file_system=config.file_system or OPERATING_SYSTEM,
     )

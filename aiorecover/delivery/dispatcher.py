@@ -13,8 +13,9 @@ from math import inf
 from typing import Any
 
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.behind import Order, order_of
+from aiorecover.delivery.behind import Behind, Order, order_of
 from aiorecover.delivery.drain import STEP, GoingBack
+from aiorecover.delivery.expiry import Expiry
 from aiorecover.delivery.flush import Flush
 from aiorecover.delivery.in_kafka import InKafka, Place
 from aiorecover.delivery.judge import Judge, Verdict, words_of
@@ -23,6 +24,7 @@ from aiorecover.delivery.passed_over import PassedOver
 from aiorecover.delivery.router import Router
 from aiorecover.delivery.stalled import StalledLanes
 from aiorecover.record import KEY, PARTITION, RECORD_ID_HEADER, TOPIC, record_ids
+from aiorecover.wal.format import position
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.run import Entry, Run
 from aiorecover.wal.suffix import Word
@@ -53,6 +55,8 @@ class Dispatcher:
         refuse: Callable[[Lane, Entry], None],
         undecodable: Callable[[Entry, str], bool],
         on_idle: Callable[[], None],
+        expiry: Expiry,
+        holds: Callable[[Run], bool],
         in_kafka: InKafka | None = None,
         session: Callable[[], int | None] = lambda: 0,
     ) -> None:
@@ -63,6 +67,8 @@ class Dispatcher:
 
         ``deliver`` of lanes with a batch to send, ``refuse`` of records of a halted lane, ``undecodable`` of a frame
         that is no record (True: it becomes a dead letter), ``on_idle`` that the next publish must `wake` us.
+
+        ``expiry``: what has expired goes nowhere else; ``holds``: it has to wait, too, as it may be in Kafka.
 
         ``in_kafka``: records of earlier epochs that are there already; None: nothing is known of any. ``session``: as
         in `StalledLanes`.
@@ -83,7 +89,11 @@ class Dispatcher:
         self._tick = 0.0  # when what is open must be handed over
         self._lingering = 0  # batches begun since the last tick
         self._flushes: list[Flush] = []
-        self._passed = PassedOver(reader, router, at=self._at, dispatch=self._dispatch_any, refuse=refuse)
+        self._expiry = expiry
+        self._holds = holds
+        self._passed = PassedOver(
+            reader, router, at=self._at, dispatch=self._dispatch_any, refuse=refuse, expires=self._expires
+        )
         self._drain = self._passed.drain
         self._gaps = self._passed.gaps
         self.stalled = StalledLanes(router, session, self.start_catching_up)
@@ -113,9 +123,10 @@ class Dispatcher:
         moved = self._drain.step() if self._drain else False
         run = self._held or self.reader.look(STEP)
         if run is not None and not self._answered(run):
-            self._held = run
+            done = 0 if self._holds(run) else self._expire_leading(run)
+            self._held = run.behind(done)
             self._want(run)
-            return moved
+            return moved or done > 0
         done = self._dispatch_any(run) if run is not None else 0
         self._held = run.behind(done) if run is not None else None
         if self._failure is not None:
@@ -141,6 +152,10 @@ class Dispatcher:
         for number, word in enumerate(words_of(run)):
             entry = run.entry(number)
             place = self._judge.place(entry)
+            if word is Word.WAITING and place is None and self._has_expired(entry):
+                if not self._bury_one(entry, going):
+                    return number
+                continue
             verdict = self._judged(entry, word, place, going)
             if verdict is Verdict.DISMISS:
                 self.reader.dismiss(run.slot, 1)
@@ -235,6 +250,11 @@ class Dispatcher:
     def _dispatch_any(self, run: Run, going: GoingBack | None = None) -> int:
         if self._judge.concerned(run):
             return self._dispatch_one_by_one(run, going)
+        count, expires = self._expiry.leading(run)
+        if expires and ((buried := self._bury(run, count, going)) or self._expiry.up_to):
+            return buried
+        if count and not expires:
+            run = run.pick(range(count)) or run
         if going is None and not self._gaps:
             self._judge.forget_found(run)
         return self._dispatch(run, going)
@@ -362,6 +382,62 @@ class Dispatcher:
             sequence,
             reason,
         )
+
+    # -- what has expired --------------------------------------------------------------------------------------------
+
+    def expire(self) -> None:
+        """More may have expired, in the ring and of what was passed over; or there is room for more letters."""
+        if self._gaps:
+            self._drain.start()
+        self.wake()
+
+    def parted(self, lane: Lane, batch: LaneBatch, rest: LaneBatch | None) -> None:
+        """What came first in a batch has expired; ``rest`` is in its place."""
+        self.closed_bytes += (rest.bytes if rest is not None else 0) - batch.bytes
+        if lane.due and not lane.ready:
+            self._close(lane)
+        self.stalled.parted(lane)
+        self.expire()
+
+    def _expire_leading(self, run: Run) -> int:
+        """Though Kafka has not answered yet; copies of dead letters, which do not expire, wait for their topic."""
+        count, expires = self._expiry.leading(run)
+        if not count or self._judge.concerned(run):
+            return 0
+        if expires:
+            return self._bury(run, count, None)
+        return self._dispatch(run.pick(range(count)) or run)
+
+    def _bury(self, run: Run, count: int, going: GoingBack | None) -> int:
+        """Have the first ``count`` records of a run made dead letters; how many before one found no room."""
+        for number in range(count):
+            if not self._bury_one(run.entry(number), going):
+                return number
+        return count
+
+    def _bury_one(self, entry: Entry, going: GoingBack | None) -> bool:
+        """False without room. What is behind is left to who comes for it, as in `_route`."""
+        if self._gaps and self._passed.covers(entry, going):
+            return True
+        return self._expiry.take(entry)
+
+    def _has_expired(self, entry: Entry) -> bool:
+        slot, place, _, record = entry
+        return type(record) is tuple and self._expiry.is_due(slot, place, record[TOPIC])
+
+    def _expires(self, gap: Behind) -> bool:
+        """Whether to go back for it because of that; not where it has to be judged first (`judge`).
+
+        Nor while older records of its lane wait for the end of an attempt: letters stand in the order of the lane then.
+        """
+        slot, place, sequence = gap.start
+        judged_first = not slot.waits(place) or self._judge.may_find(position(slot.header.epoch, sequence))
+        if judged_first or not self._expiry.is_due(slot, place, gap.topic):
+            return False
+        lane = gap.lane
+        if lane is None or lane.holds_nothing:
+            return True
+        return lane.first is not None and not self._expiry.has_due(lane, lane.first)
 
     # -- passing over and catching up --------------------------------------------------------------------------------
 

@@ -134,7 +134,7 @@ class Reports:
         """A record is a dead letter: tell those who wait, and who asks later for one of the last ones."""
         if position >> fmt.SEQUENCE_BITS != self._ring.epoch:
             return
-        message = "kafka refused the record for good and it is a dead letter: look at producer.dead_letters"
+        message = f"{refusal.event} and it is a dead letter: look at producer.dead_letters"
         where = f"record_id={report.record_id} topic={report.topic} partition={report.partition} error={refusal}"
         error = PermanentDeliveryError(f"{message} {where}", persisted=refusal.persisted)
         self._tell_refused(position & fmt.SEQUENCE_MASK, error)
