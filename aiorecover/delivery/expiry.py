@@ -34,7 +34,7 @@ from aiorecover.wal.slot import Slot
 log = logging.getLogger("aiorecover.delivery")
 
 STEP = 64  # records between two turns of the loop: about 2 ms of work
-WAITING_MOST = 1024  # records whose letters wait for a flush; a reader that finds more waits
+WAITING_MOST = 16_384  # records whose letters wait for a flush, 2 MB; a reader that finds more waits
 FIRST_TOLD = 1.0  # seconds that are counted together in the first line of the log
 TELL_INTERVAL = 60.0  # seconds between two lines: an outage that turns a million records into letters is told in few
 
@@ -67,6 +67,7 @@ class Expiry:
         though it is in no lane. ``on_change``: there is room again, or something was settled.
         """
         self.limit_ms = limit_ms
+        self._message = f"not delivered within delivery_timeout_ms={limit_ms}"
         self._dead = dead
         self._reports = reports
         self._expired = expired
@@ -252,7 +253,7 @@ class Expiry:
         now = time.time_ns() // 1_000_000
         return Refusal(
             error=EXPIRED,
-            message=f"not delivered within delivery_timeout_ms={self.limit_ms}",
+            message=self._message,
             persisted=persisted,
             attempts=attempts,
             first_ms=first_ms or now,
