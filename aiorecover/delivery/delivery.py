@@ -71,6 +71,7 @@ class Delivery:
             limit_ms=config.delivery_timeout_ms,
             expired=lambda: directory.expired,
             topic=config.dead_letter_topic,
+            floor=ring.floor,
             doubtful_up_to=position(ring.epoch, 0) if taken.doubts else 0,
             on_change=self._on_expiry,
         )
@@ -288,7 +289,7 @@ class Delivery:
         return slot.header.ordinal, slot.last_sequence if slot.sealed else 1 << 62
 
     def _answered(self, run: Run) -> bool:
-        return self.session.answered and self.expiry.known and not self._holds(run)
+        return self.session.answered and not self.expiry.holds(run) and not self._holds(run)
 
     def _holds(self, run: Run) -> bool:
         return self.check.holds(own_epoch=run.slot.header.epoch == self._ring.epoch)

@@ -13,7 +13,8 @@ from math import inf
 from typing import Any
 
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.behind import Behind, Order, order_of
+from aiorecover.delivery.behind import Order, order_of
+from aiorecover.delivery.burial import Burial
 from aiorecover.delivery.drain import STEP, GoingBack
 from aiorecover.delivery.expiry import Expiry
 from aiorecover.delivery.flush import Flush
@@ -24,7 +25,6 @@ from aiorecover.delivery.passed_over import PassedOver
 from aiorecover.delivery.router import Router
 from aiorecover.delivery.stalled import StalledLanes
 from aiorecover.record import KEY, PARTITION, RECORD_ID_HEADER, TOPIC, record_ids
-from aiorecover.wal.format import position
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.run import Entry, Run
 from aiorecover.wal.suffix import Word
@@ -89,10 +89,10 @@ class Dispatcher:
         self._tick = 0.0  # when what is open must be handed over
         self._lingering = 0  # batches begun since the last tick
         self._flushes: list[Flush] = []
-        self._expiry = expiry
+        self._burial = Burial(expiry, self._judge, self._is_behind)
         self._holds = holds
         self._passed = PassedOver(
-            reader, router, at=self._at, dispatch=self._dispatch_any, refuse=refuse, expires=self._expires
+            reader, router, at=self._at, dispatch=self._dispatch_any, refuse=refuse, expires=self._burial.has_begun
         )
         self._drain = self._passed.drain
         self._gaps = self._passed.gaps
@@ -152,8 +152,8 @@ class Dispatcher:
         for number, word in enumerate(words_of(run)):
             entry = run.entry(number)
             place = self._judge.place(entry)
-            if word is Word.WAITING and place is None and self._has_expired(entry):
-                if not self._bury_one(entry, going):
+            if word is Word.WAITING and place is None and self._burial.has_expired(entry):
+                if not self._burial.bury_one(entry, going):
                     return number
                 continue
             verdict = self._judged(entry, word, place, going)
@@ -250,8 +250,8 @@ class Dispatcher:
     def _dispatch_any(self, run: Run, going: GoingBack | None = None) -> int:
         if self._judge.concerned(run):
             return self._dispatch_one_by_one(run, going)
-        count, expires = self._expiry.leading(run)
-        if expires and ((buried := self._bury(run, count, going)) or self._expiry.up_to):
+        count, expires = self._burial.look(run)
+        if expires and (buried := self._burial.bury(run, count, going)) is not None:
             return buried
         if count and not expires:
             run = run.pick(range(count)) or run
@@ -401,43 +401,15 @@ class Dispatcher:
 
     def _expire_leading(self, run: Run) -> int:
         """Though Kafka has not answered yet; copies of dead letters, which do not expire, wait for their topic."""
-        count, expires = self._expiry.leading(run)
-        if not count or self._judge.concerned(run):
+        count, expires = self._burial.look(run)
+        if not count:
             return 0
         if expires:
-            return self._bury(run, count, None)
+            return self._burial.bury(run, count, None) or 0
         return self._dispatch(run.pick(range(count)) or run)
 
-    def _bury(self, run: Run, count: int, going: GoingBack | None) -> int:
-        """Have the first ``count`` records of a run made dead letters; how many before one found no room."""
-        for number in range(count):
-            if not self._bury_one(run.entry(number), going):
-                return number
-        return count
-
-    def _bury_one(self, entry: Entry, going: GoingBack | None) -> bool:
-        """False without room. What is behind is left to who comes for it, as in `_route`."""
-        if self._gaps and self._passed.covers(entry, going):
-            return True
-        return self._expiry.take(entry)
-
-    def _has_expired(self, entry: Entry) -> bool:
-        slot, place, _, record = entry
-        return type(record) is tuple and self._expiry.is_due(slot, place, record[TOPIC])
-
-    def _expires(self, gap: Behind) -> bool:
-        """Whether to go back for it because of that; not where it has to be judged first (`judge`).
-
-        Nor while older records of its lane wait for the end of an attempt: letters stand in the order of the lane then.
-        """
-        slot, place, sequence = gap.start
-        judged_first = not slot.waits(place) or self._judge.may_find(position(slot.header.epoch, sequence))
-        if judged_first or not self._expiry.is_due(slot, place, gap.topic):
-            return False
-        lane = gap.lane
-        if lane is None or lane.holds_nothing:
-            return True
-        return lane.first is not None and not self._expiry.has_due(lane, lane.first)
+    def _is_behind(self, entry: Entry, going: GoingBack | None) -> bool:
+        return bool(self._gaps) and self._passed.covers(entry, going)
 
     # -- passing over and catching up --------------------------------------------------------------------------------
 

@@ -58,13 +58,15 @@ class Expiry:
         limit_ms: int | None,
         expired: Callable[[], int],
         topic: str | None,
+        floor: int,
         doubtful_up_to: int,
         on_change: Callable[[], None],
     ) -> None:
         """``limit_ms``: ``delivery_timeout_ms``; None: nothing expires. ``expired``: as `Directory.expired`.
 
-        ``topic``: of the copies of dead letters. ``doubtful_up_to``: position of the last record that may be in Kafka
-        though it is in no lane. ``on_change``: there is room again, or something was settled.
+        ``topic``: of the copies of dead letters. ``floor``: everything up to there was settled at the opening.
+        ``doubtful_up_to``: position of the last record that may be in Kafka though it is in no lane. ``on_change``:
+        there is room again, or something was settled.
         """
         self.limit_ms = limit_ms
         self._message = f"not delivered within delivery_timeout_ms={limit_ms}"
@@ -72,13 +74,12 @@ class Expiry:
         self._reports = reports
         self._expired = expired
         self._topic = topic
+        self._floor = floor
         self._doubtful_up_to = doubtful_up_to
         self._on_change = on_change
         self._taken: deque[_Taken] = deque()
         self._burying = Supervised("expiry", self._bury_taken)
         self._known = asyncio.Event()  # which letters earlier processes have left
-        if limit_ms is None:
-            self._known.set()
         self._full = False  # there was no room for a letter
         self._failed = False  # the disk failed: nothing becomes durable any more
         self._tally = Tally(limit_ms)
@@ -93,12 +94,17 @@ class Expiry:
 
     @property
     def known(self) -> bool:
-        """It can be told what has expired: before that nothing is sent that an earlier process may have buried."""
+        """Which letters earlier processes have left: before that nothing is sent that may be one of them."""
         return self._known.is_set()
 
+    def holds(self, run: Run) -> bool:
+        """Whether a run has to wait for that."""
+        return not self.known and self.limit_ms is not None and _count_up_to(run, self._expired()) > 0
+
     async def until_known(self) -> None:
-        """Wait for that."""
-        await self._known.wait()
+        """Wait for that, where an earlier process may have buried something that is not settled."""
+        if self.limit_ms is not None and self._expired() > self._floor:
+            await self._known.wait()
 
     @property
     def up_to(self) -> int:

@@ -91,6 +91,12 @@ class Clock:
         await until(lambda: directory.ages._marks == [] or directory.ages._marks[-1][0] >= directory.ring.last_position)
         self.ms += ms
 
+    async def known(self, producer: RecoverableProducer) -> None:
+        """Wait until the next process would know how old everything is."""
+        directory = stored(producer)
+        await self.age(producer, 0)
+        await until(lambda: directory.checkpoint.ages.marks[-1][0] >= directory.ring.last_position)
+
 
 def distant(patch: pytest.MonkeyPatch, **topics: int) -> Distant:
     broker = Distant(**topics)

@@ -299,6 +299,18 @@ async def test_after_a_crash_what_expired_is_a_dead_letter_once(
     assert broker.values("t") == []
 
 
+async def test_a_process_that_is_killed_in_an_outage_leaves_word_of_ages(broker: Distant, clock: Clock) -> None:
+    broker.away = True
+    disk = MemoryDisk()
+    async with producer_on(disk) as producer:
+        await producer.publish("t", b"old", key=b"k")
+        await clock.known(producer)
+        left = disk.after_process_death()
+    clock.ms += LIMIT
+    async with producer_on(left) as producer:
+        await until(lambda: producer.statistics().expired == 1)
+
+
 async def test_what_was_in_flight_when_the_process_died_expires_as_possibly_there(
     broker: Distant, clock: Clock
 ) -> None:
@@ -308,7 +320,7 @@ async def test_what_was_in_flight_when_the_process_died_expires_as_possibly_ther
         await producer.publish("t", b"in flight", key=b"k")
         await until(lambda: producer.statistics().in_flight == 1)
         await producer.publish("t", b"behind", key=b"k")
-        await clock.age(producer, 0)
+        await clock.known(producer)
         left = disk.after_process_death()
     broker.away = True
     broker.answers.set()

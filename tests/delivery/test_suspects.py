@@ -51,6 +51,7 @@ class After:
                 limit_ms=None,
                 expired=lambda: 0,
                 topic=None,
+                floor=0,
                 doubtful_up_to=0,
                 on_change=lambda: None,
             ),
