@@ -5,14 +5,24 @@ opened as its own process would open it: its lock is taken, what was in flight i
 out in order under its own producer id, its dead letters into its own dead ring. Nothing is published into it. Then it
 is closed cleanly, and is there for whoever comes back.
 
-One at a time, and only while our own session is connected: in an outage nothing could be delivered, and directories
-would be opened for nothing. Whoever of several workers does not get the lock passes on to the next one.
+One at a time, and only while our own session is connected, so to our own cluster: in an outage nothing could be
+delivered, and directories would be opened for nothing. Whoever of several workers does not get the lock passes on to
+the next one.
+
+Only what belongs where ours goes is adopted: its name is ours, and so is the cluster that it remembers. One that never
+reached a cluster remembers none; it is adopted where its name says that it belongs to us, or if it was looking for its
+Kafka at an address that is one of ours, and is delivered to our cluster or to none. Never is a copy of a directory that
+lies beside it: its records would be sent by two, under the same ids.
 
 A turn is short. A process that restarts with ``instance="name"`` waits for its directory, and an adopter cannot see
 that somebody waits; so it lets go after a third of that wait (10 s of 30 s), and takes up again half a second later if
 nobody came: opening, and connecting, costs some 50 ms each time. A lane that is stalled, or halted, so keeps nobody
-from his directory. Directories with names are adopted like those with numbers: a home that was scaled away has nobody
-else who would deliver it.
+from his directory. A recovery check is not cut off, because the next turn could not begin it again: after a power cut a
+first turn may take 10 s more. Directories with names are adopted like those with numbers: a home that was scaled away
+has nobody else who would deliver it.
+
+Letters that are owed to ``dead_letter_topic`` are published by whoever has that option, and a directory in which
+nothing else waits is opened for them.
 """
 
 import asyncio
@@ -23,32 +33,33 @@ from typing import Protocol
 from aiorecover.errors import DeliveryError, WalLockedError
 from aiorecover.orphans import Orphans
 from aiorecover.statistics import Statistics
-from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.keeper import Keeper
-from aiorecover.wal.neighbours import Neighbours
+from aiorecover.wal.neighbours import Neighbour, Neighbours
 
 log = logging.getLogger("aiorecover")
 
 TURN_MAX = 10.0  # seconds that a directory is kept at a time: a third of what ``instance`` waits by default
-TURN_LEAST = 1.0  # seconds: in less, opening and connecting may be all that is done
-TURN_SHARE = 1 / 3  # of the owner's wait; closing takes its time, too
+TURN_LEAST = 0.2  # seconds: in less, opening and connecting may be all that is done
+TURN_SHARE = 1 / 3  # of the owner's wait
 LET_GO = 1.0  # seconds to wait for what is in flight at the end of a turn
+LET_GO_SHARE = 1 / 6  # of the owner's wait, if that is less; closing takes its time, too
 
 
 class Home(Protocol):
     """An adopted directory that is open and being delivered."""
 
-    async def flush(self) -> None:
-        """Wait until everything in it is settled."""
+    async def drain(self) -> None:
+        """Wait until everything in it is settled, and nothing is owed any more."""
+
+    @property
+    def checking(self) -> bool:
+        """What was in flight is just being looked for in Kafka, which takes a bounded time and comes once."""
 
     async def stop(self, limit: float) -> int:
         """Close it, by ``limit`` seconds; how many records are left."""
 
     def statistics(self, state: str) -> Statistics:
         """Its counts."""
-
-    def abandon(self) -> None:
-        """In a forked child: keep nothing of it."""
 
 
 class Adoption:
@@ -63,7 +74,7 @@ class Adoption:
         *,
         take: Callable[[str], Awaitable[Home]],
         ready: Callable[[], bool],
-        own: Callable[[], Destination],
+        own: Callable[[], Neighbour],
     ) -> None:
         """Know what is needed; `run` does it.
 
@@ -74,11 +85,12 @@ class Adoption:
             keeper: the thread in which they are looked at.
             take: lock, open and begin to deliver a directory, by its name; raises WalError.
             ready: whether something could be delivered now.
-            own: where our own records belong.
+            own: our own directory, as the others would see it.
 
         """
         self._orphans = Orphans(grace)
         self._turn = max(TURN_LEAST, min(TURN_MAX, patience * TURN_SHARE))
+        self._let_go = min(LET_GO, patience * LET_GO_SHARE)
         self._neighbours = neighbours
         self._keeper = keeper
         self._take = take
@@ -92,7 +104,7 @@ class Adoption:
         """Look and adopt for ever."""
         clock = asyncio.get_running_loop().time
         while True:
-            await asyncio.sleep(self._orphans.next_look(clock()))
+            await asyncio.sleep(self._orphans.next_look(clock(), ready=self._ready()))
             await self._look()
             while self._ready() and (name := self._orphans.due(clock())) is not None:
                 if await self._adopt(name):
@@ -107,11 +119,6 @@ class Adoption:
     def pending(self) -> int:
         """Records known to be left in the directories that we have taken up."""
         return self._orphans.left + (_left(self._home) if self._home is not None else 0)
-
-    def abandon(self) -> None:
-        """In a forked child: keep nothing of what is adopted."""
-        if self._home is not None:
-            self._home.abandon()
 
     async def _look(self) -> None:
         """A job of the keeper for each directory: a sync must not wait for all of them."""
@@ -137,7 +144,7 @@ class Adoption:
         limit, whole = 0.0, False
         try:
             whole = await self._deliver(home)
-            limit = LET_GO
+            limit = self._let_go
         finally:
             left = await self._close(name, home, limit)
         if whole and not left:
@@ -151,15 +158,20 @@ class Adoption:
 
     async def _deliver(self, home: Home) -> bool:
         """Deliver for one turn; whether everything is settled."""
-        try:
-            async with asyncio.timeout(self._turn):
-                await home.flush()
-        except (TimeoutError, DeliveryError):  # the turn is over, or a lane is halted and the others have had theirs
-            return False
-        except Exception:
-            log.exception("delivering an adopted directory failed: it is let go and tried again")
-            return False
-        return True
+        while True:
+            try:
+                async with asyncio.timeout(self._turn):
+                    await home.drain()
+            except TimeoutError:
+                if not home.checking:
+                    return False
+            except DeliveryError:  # a lane is halted, and the others have had their turn; or kafka is another cluster
+                return False
+            except Exception:
+                log.exception("delivering an adopted directory failed: it is let go and tried again")
+                return False
+            else:
+                return True
 
     async def _close(self, name: str, home: Home, limit: float) -> int:
         try:

@@ -3,6 +3,7 @@
 dispatcher   ring → lanes                      (delivery)
 discovery    topics that are not known yet     (delivery)
 checkpoint   watermark → disk, slots → free    every `checkpoint_interval_ms`, and when slots wait
+             stalled records → retry ring      (compactor), where that frees slots
 fsync        frames → disk                     every `fsync_interval_ms`, with fsync="interval"
 spare        the next slot, ahead of need      when the ring asks
 dead letter topic   dead ring → ring           (delivery), where the option asks for it
@@ -17,6 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from aiorecover.compactor import Compactor
 from aiorecover.config import Config
 from aiorecover.delivery.delivery import Delivery
 from aiorecover.errors import WalError, WalFullError, WalIOError
@@ -55,6 +57,7 @@ class Background:
         self._more: dict[str, Loop] = {}
         self._loops: list[Supervised] = []
         self._checkpointing = asyncio.Lock()
+        self.compactor = Compactor(directory, keeper, delivery.moves, on_room)
         self.checkpoints = 0
         self.full = False
 
@@ -104,7 +107,7 @@ class Background:
         """
         async with self._checkpointing:
             await self._keep_damaged()
-            captured = self._directory.next_checkpoint(closed=closed)
+            captured = self._directory.next_checkpoint(closed=closed, destination=self._delivery.destination)
             await self._keeper.submit(self._directory.write_checkpoint, captured)
             self.checkpoints += 1
             freed = self._directory.recycle(captured)
@@ -145,7 +148,8 @@ class Background:
             aged, expired = self._directory.note_age()
             news |= aged and limit is not None
             expired &= clock() - paced >= pace
-            if left or ring.recyclable or expired or (due and (news or ring.watermark() != mark)):
+            recyclable = ring.recyclable or self._directory.retry.recyclable
+            if left or recyclable or expired or (due and (news or ring.watermark() != mark)):
                 mark, news = ring.watermark(), False
                 await self.checkpoint()
                 if expired:
@@ -154,6 +158,8 @@ class Background:
             if due:
                 last = clock()
                 await self._keeper.submit(self._directory.shrink)
+            async with self._checkpointing:
+                await self.compactor.look()
 
     async def _keep_damaged(self) -> None:
         stretches = self._directory.take_damaged()

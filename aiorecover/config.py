@@ -80,6 +80,8 @@ class Config:
         bootstrap_servers: Kafka, as "host:port,host:port" or a list; 9092 where no port is named.
         client: options for aiokafka that are no attribute here (security, compression, metadata).
         name: a name of the destination, which the directory remembers: under another one it is refused.
+        cluster_id: Kafka's id of the cluster to deliver to, also where a directory remembers another one because the
+            cluster was replaced; None: the one that the directory remembers, or else the first one reached.
         instance: the folder in ``wal_dir`` to take, and to wait for; None: the first number that is free.
         guarantee: "at_least_once"; "exactly_once" is not available yet.
         fsync: what a power cut may take. "never": what the kernel had not written; "interval": at most what came after
@@ -112,9 +114,9 @@ class Config:
         key_serializer: callable(key), or an object with serialize(topic, key, headers).
         value_serializer: callable(value), or an object with serialize(topic, value, headers).
         partitioner: callable(key, all_partitions, available), as in aiokafka; None: Kafka's murmur2.
-        adoption_grace_ms: another folder of ``wal_dir`` in which records wait, and which no process has had for so
-            long, is delivered by this one, with the same options; 0 does not wait, None adopts none. Only where all
-            that share ``wal_dir`` publish to one Kafka: to which one a folder belongs, nothing tells.
+        adoption_grace_ms: another folder of ``wal_dir`` in which records wait for the same cluster and ``name``, and
+            which no process has had for so long (half a second at least), is delivered by this one, with its options;
+            None adopts none.
         audit_topic: not available yet.
 
     """
@@ -124,6 +126,7 @@ class Config:
     bootstrap_servers: tuple[str, ...]
     client: Mapping[str, Any] = field(default_factory=dict, repr=False)  # holds passwords
     name: str | None = None
+    cluster_id: str | None = None
     instance: str | None = None
     guarantee: Literal["at_least_once", "exactly_once"] = "at_least_once"
     fsync: Literal["never", "interval", "always"] = "interval"
@@ -149,7 +152,7 @@ class Config:
     key_serializer: Serializer | None = None
     value_serializer: Serializer | None = None
     partitioner: Callable[..., int] | None = None
-    adoption_grace_ms: int | None = None  # on only where it is asked for, until a directory remembers its cluster
+    adoption_grace_ms: int | None = 60_000  # a process that is restarted is back by then
     audit_topic: str | None = None
 
     @classmethod
@@ -252,6 +255,7 @@ def _compression(name: str, value: object) -> object:
 # Every option of ours; the ranges leave out what cannot work, not what is unwise.
 _CHECKS: Mapping[str, _Check] = {
     "name": _text,
+    "cluster_id": _text,
     "instance": _folder,
     "guarantee": _one_of("at_least_once", "exactly_once"),
     "fsync": _one_of("never", "interval", "always"),

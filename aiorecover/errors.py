@@ -13,7 +13,7 @@
     │   ├── WalDestinationError             the directory belongs to another cluster or another name
     │   └── WalIOError(OSError)             the operating system refused: errno is kept
     └── DeliveryError(aiokafka KafkaError)  what Kafka said of a record that was accepted
-        ├── DeliveryPendingError            not settled within the time limit: it is still in the ring
+        ├── DeliveryPendingError            not settled within the time limit, or Kafka is another cluster: in the ring
         └── PermanentDeliveryError          Kafka will never take it
 
 A type exists only where a caller would act differently. Messages are lower case, say what to do, and end in
@@ -113,7 +113,11 @@ class DeliveryError(RecoverError, KafkaError):
 
 
 class DeliveryPendingError(DeliveryError):
-    """The time limit passed before the record was settled. It is in the ring: do not publish it again."""
+    """The time limit passed before the record was settled. It is in the ring: do not publish it again.
+
+    Where Kafka is another cluster than the one that the records belong to nobody waits for the limit; the cause is then
+    a `WalDestinationError`, and says what to do. Delivery goes on by itself once that is mended.
+    """
 
 
 class PermanentDeliveryError(DeliveryError):

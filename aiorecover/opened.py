@@ -13,12 +13,14 @@ from aiorecover.config import Config
 from aiorecover.delivery.dead_letter_topic import DeadLetterTopic
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.delivery import Delivery
+from aiorecover.delivery.refusal import is_owed
 from aiorecover.delivery.resume import Taken, take_up
 from aiorecover.errors import DeliveryError
 from aiorecover.statistics import Statistics
+from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.keeper import Keeper
-from aiorecover.wal.neighbours import Neighbours
+from aiorecover.wal.neighbours import Neighbour, Neighbours
 from aiorecover.wal.opening import open_directory
 from aiorecover.wal.storage import OPERATING_SYSTEM
 from aiorecover.wal.sync import GroupCommit
@@ -49,13 +51,21 @@ class Opened:
         self.directory = directory
         self.dead = DeadLetters(directory.dead, lambda: keeper.submit(directory.sync_dead))
         self.delivery = Delivery(
-            config, directory, taken, self.dead, grow=lambda: keeper.submit(directory.lanes.grow), on_idle=on_idle
+            config,
+            directory,
+            taken,
+            self.dead,
+            grow=lambda: keeper.submit(directory.lanes.grow),
+            remember=self._remember,
+            on_idle=on_idle,
         )
         self.background = Background(config, directory, keeper, self.delivery, on_room)
         self.commit = GroupCommit(self.background.sync)
+        self._dead_letter_topic: DeadLetterTopic | None = None
         if config.dead_letter_topic is not None:
             topic = DeadLetterTopic(self.dead, config.dead_letter_topic, directory.producer_id, self.store)
             self.background.add("dead letter topic", topic.run)
+            self._dead_letter_topic = topic
         self._adoption: Adoption | None = None
         if config.adoption_grace_ms is not None:
             self._adoption = self._make_adoption(config.adoption_grace_ms / 1000)
@@ -71,10 +81,12 @@ class Opened:
         on_idle: Callable[[], None] = lambda: None,
         on_room: Callable[[], None] = lambda: None,
         lock_timeout: float | None = None,
+        destined: str | None = None,
     ) -> Self:
         """Lock and recover the directory that ``config`` names; nothing is begun.
 
-        ``lock_timeout``: seconds to wait for a directory with a name; None takes ``full_timeout_ms``.
+        ``lock_timeout``: seconds to wait for a directory with a name; None takes ``full_timeout_ms``. ``destined``: id
+        of the cluster that it belongs to if it remembers none.
 
         Raises:
             WalError: it cannot be used; the message says why and what to do.
@@ -82,7 +94,7 @@ class Opened:
         """
         keeper = Keeper("aiorecover-keeper")
         try:
-            directory, taken = await _opening(keeper, _options(config, lock_timeout))
+            directory, taken = await _opening(keeper, _options(config, lock_timeout, destined), config.cluster_id)
         except BaseException:
             keeper.stop()
             raise
@@ -98,12 +110,6 @@ class Opened:
         self.directory.close()
         self.keeper.stop()
 
-    def abandon(self) -> None:
-        """In a forked child: keep nothing, and leave the locks to the parent."""
-        self.directory.abandon()
-        if self._adoption is not None:
-            self._adoption.abandon()
-
     async def flush(self) -> None:
         """Wait until everything that is in the ring now is settled.
 
@@ -113,23 +119,48 @@ class Opened:
         """
         await self.delivery.flush()
 
+    async def drain(self) -> None:
+        """As `flush`, and for the copies of dead letters, too, also of those that come meanwhile.
+
+        Raises:
+            DeliveryError: as `flush`.
+
+        """
+        await self.delivery.flush()
+        while self._dead_letter_topic is not None and await self._dead_letter_topic.paid():
+            await self.delivery.flush()
+
+    @property
+    def checking(self) -> bool:
+        """The recovery check reads; it ends within a bounded time."""
+        return self.delivery.check.reading
+
+    async def _remember(self) -> None:
+        """What delivery knows of the destination is durable when this returns."""
+        await self.background.checkpoint()
+
     def _make_adoption(self, grace: float) -> Adoption:
         directory = self.directory
 
         async def take(name: str) -> Opened:
-            config = dataclasses.replace(self._config, instance=name, adoption_grace_ms=None)
-            home = await Opened.open(config, lock_timeout=0.0)
+            # The cluster that it remembers counts there, also against the one that our user names.
+            config = dataclasses.replace(self._config, instance=name, adoption_grace_ms=None, cluster_id=None)
+            home = await Opened.open(config, lock_timeout=0.0, destined=self.delivery.cluster.id)
             home.start()
             return home
 
         return Adoption(
             grace,
             self._config.full_timeout_ms / 1000,
-            Neighbours(directory.file_system, directory.path),
+            Neighbours(directory.file_system, directory.path, is_owed if self._config.dead_letter_topic else None),
             self.keeper,
             take=take,
             ready=lambda: self.delivery.session.state == "connected" and directory.ring.failure is None,
-            own=lambda: directory.checkpoint.destination,
+            own=lambda: Neighbour(
+                directory.path.name,
+                destination=Destination(self.delivery.cluster.id, self._config.name, self._config.bootstrap_servers),
+                producer_id=directory.checkpoint.producer_id,
+            ),
         )
 
     async def store(self, record: rec.Record) -> None:
@@ -186,7 +217,7 @@ class Opened:
         await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.commit.close(), "the last group commit")
         if self._closing is None:
             await self._last_checkpoint(max(CLOSE_AT_LEAST, until - loop.time()), closed=ended)
-        left = self.directory.ring.pending() + self.directory.ring.unread()
+        left = self.directory.pending() + self.directory.unread()
         self._left = self.statistics("stopped")
         await self._close(max(CLOSE_AT_LEAST, until - loop.time()))
         return left
@@ -228,11 +259,11 @@ class Opened:
             state=state,
             accepted=ring.accepted,
             recovered=delivery.dispatcher.reader.found,
-            unread=ring.unread(),
+            unread=self.directory.unread(),
             delivered=delivery.sender.delivered,
             dead_lettered=delivery.dead_lettered,
             expired=delivery.expiry.dead_lettered,
-            pending=ring.pending(),
+            pending=self.directory.pending(),
             in_flight=delivery.sender.in_flight,
             missing=sum(one.losses.missing for one in self.directory.rings),
             undeliverable=delivery.dispatcher.undeliverable,
@@ -241,6 +272,9 @@ class Opened:
             bytes_used=sum(one.bytes_used for one in self.directory.rings),
             bytes_allocated=sum(one.bytes_allocated for one in self.directory.rings),
             checkpoints=self.background.checkpoints,
+            slots_moved=self.background.compactor.slots_moved,
+            records_moved=self.background.compactor.records_moved,
+            retry_bytes_used=self.directory.retry.bytes_used,
             rebuilds=max(0, delivery.session.rebuilds),
             batches_resent=delivery.sessions.resent,
             batches_resumed=delivery.batches_resumed,
@@ -254,10 +288,12 @@ class Opened:
             directories_adopted=adoption.directories if adoption is not None else 0,
             records_adopted=adoption.records if adoption is not None else 0,
             adoption_pending=adoption.pending if adoption is not None else 0,
+            cluster_id=delivery.cluster.id,
+            wrong_cluster_id=delivery.cluster.wrong_id,
         )
 
 
-def _options(config: Config, lock_timeout: float | None) -> Options:
+def _options(config: Config, lock_timeout: float | None, destined: str | None) -> Options:
     return Options(
         wal_dir=config.wal_dir,
         slot_bytes=config.slot_bytes,
@@ -266,12 +302,14 @@ def _options(config: Config, lock_timeout: float | None) -> Options:
         instance=config.instance,
         name=config.name,
         limit_ms=config.delivery_timeout_ms,
+        cluster_id=destined,
+        servers=config.bootstrap_servers,
         lock_timeout=config.full_timeout_ms / 1000 if lock_timeout is None else lock_timeout,
         file_system=config.file_system or OPERATING_SYSTEM,
     )
 
 
-async def _opening(keeper: Keeper, options: Options) -> tuple[Directory, Taken]:
+async def _opening(keeper: Keeper, options: Options, cluster_id: str | None) -> tuple[Directory, Taken]:
     """Open in the keeper's thread, and take up what was in flight.
 
     Cancelled meanwhile, what was opened is closed there again, loop or no loop.
@@ -281,7 +319,8 @@ async def _opening(keeper: Keeper, options: Options) -> tuple[Directory, Taken]:
     def open_it() -> tuple[Directory, Taken]:
         directory = open_directory(options)
         try:
-            taken = take_up(directory, options.file_system.since_boot_ms())
+            elsewhere = cluster_id not in {None, directory.checkpoint.destination.cluster_id or cluster_id}
+            taken = take_up(directory, options.file_system.since_boot_ms(), elsewhere=elsewhere)
         except BaseException:
             directory.close()
             raise
@@ -295,7 +334,7 @@ async def _opening(keeper: Keeper, options: Options) -> tuple[Directory, Taken]:
     try:
         return await keeper.submit(open_it)
     except asyncio.CancelledError:
-        keeper.submit(close_it)
+        await asyncio.wait({keeper.submit(close_it)}, timeout=THREAD_JOIN)  # nothing of it is left when this is over
         raise
 
 

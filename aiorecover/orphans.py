@@ -1,18 +1,20 @@
 """Which directory is adopted, and when: the deciding part of adoption. No clock, no disk: moments in seconds are given.
 
 A directory is an orphan once it was found free at every look for the grace period, by nobody opened in between, and
-something waits in it. Of several the one that is due for the longest time comes first, so that they take turns. It is
-let go after a turn even if something is left in it: its owner may be waiting for it. With progress it is due again as
-soon as an owner who waits can have taken it; without, after a pause that doubles.
+something waits in it that belongs where ours goes. Of several the one that is due for the longest time comes first, so
+that they take turns. It is let go after a turn even if something is left in it: its owner may be waiting for it. With
+progress it is due again as soon as an owner who waits can have taken it; without, after a pause that doubles. A turn of
+somebody else that brought nothing counts as one of ours: many workers try no more often than one.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.neighbours import Neighbour
 
-RETAKE = 0.5  # seconds free between two turns: who waits for it by name looks every 50 ms
+RETAKE = 0.5  # seconds free before any turn, also with a shorter grace: who waits for it by name looks every 50 ms
 PAUSE_FIRST = 10.0  # seconds after a turn that delivered nothing, or an opening that failed: about one turn
 PAUSE_MAX = 600.0  # seconds: a directory that can be delivered at last waits no longer than this
 LOOK_SHARE = 0.25  # of the grace period between two looks: an owner that was there for longer than this is seen
@@ -25,7 +27,8 @@ class _Known:
     """What is remembered of one directory."""
 
     seen: Neighbour
-    since: float | None = None  # found free, with something in it, at every look from here on
+    waited: Neighbour | None = None  # the last look at which it was free, with something in it
+    since: float | None = None  # found so at every look from here on
     begun: bool = False  # it had a turn since then
     ours: bool = False  # the next stamp is what our own turn left
     not_before: float = 0.0
@@ -39,9 +42,9 @@ class Orphans:
 
     def __init__(self, grace: float) -> None:
         """``grace``: seconds that a process which restarts has to come back for its own directory."""
-        self._grace = grace
+        self._grace = max(grace, RETAKE)
         self._known: dict[str, _Known] = {}
-        self._interval = min(max(grace * LOOK_SHARE, LOOK_LEAST), LOOK_MOST)
+        self._interval = min(max(self._grace * LOOK_SHARE, LOOK_LEAST), LOOK_MOST)
 
     @property
     def left(self) -> int:
@@ -53,34 +56,53 @@ class Orphans:
         known = self._known.get(name)
         return known.seen if known is not None else None
 
-    def saw(self, now: float, looks: Iterable[Neighbour], own: Destination) -> list[tuple[str, str]]:
-        """Remember one look at all of them; what is new to be told: names, and why they cannot be adopted."""
-        before, self._known = self._known, {}
-        return [news for seen in looks for news in self._saw(now, seen, before.get(seen.name), own)]
+    def saw(self, now: float, looks: Iterable[Neighbour], own: Neighbour) -> list[tuple[str, str]]:
+        """Remember one look at all of them; what is new to be told: names, and why they cannot be adopted.
 
-    def _saw(self, now: float, seen: Neighbour, known: _Known | None, own: Destination) -> Iterator[tuple[str, str]]:
-        if known is None:
-            known = _Known(seen)
-        self._known[seen.name] = known
-        opened = not known.ours and known.seen.stamp != seen.stamp
+        ``own``: our own directory, as the others would see it.
+        """
+        before, self._known = self._known, {}
+        looks = list(looks)
+        owners = Counter(look.producer_id for look in (*looks, own) if look.producer_id is not None)
+        copies = {producer_id for producer_id, count in owners.items() if count > 1}
+        return [news for seen in looks for news in self._saw(now, seen, before.get(seen.name), own, copies)]
+
+    def _saw(
+        self, now: float, seen: Neighbour, known: _Known | None, own: Neighbour, copies: set[int]
+    ) -> Iterator[tuple[str, str]]:
+        known = self._known[seen.name] = _Known(seen) if known is None else known
         known.seen = seen
-        why = seen.error or (_mismatch(seen.destination, own) if seen.free and seen.waiting else "")
+        why = seen.error or (_refusal(seen, own.destination, copies) if seen.free and seen.waiting else "")
         if not (seen.free and seen.waiting) or why:
             known.since, known.left = None, 0
-        elif known.since is None or opened:
-            known.since, known.begun, known.pause, known.not_before = now, False, 0.0, 0.0
+        else:
+            self._waits(now, seen, known)
         known.ours = False
         if why and why != known.told:
             known.told = why
             yield seen.name, why
+
+    def _waits(self, now: float, seen: Neighbour, known: _Known) -> None:
+        """It is free, and something is in it: by nobody opened since the last time, or else its grace begins anew."""
+        last, known.waited = known.waited, seen
+        opened = last is not None and last.stamp != seen.stamp and not known.ours
+        if known.since is not None and not opened:
+            return
+        known.since, known.begun = now, False
+        if last is None or last.progress != seen.progress:
+            known.pause = known.not_before = 0.0
+        elif opened:
+            _back_off(known, now)
 
     def due(self, now: float) -> str | None:
         """The directory to be adopted now."""
         found = min(self._moments(), default=None)
         return found[1] if found is not None and found[0] <= now else None
 
-    def next_look(self, now: float) -> float:
-        """Seconds until the next look at all of them."""
+    def next_look(self, now: float, *, ready: bool = True) -> float:
+        """Seconds until the next look at all of them; ``ready``: what is due could be adopted."""
+        if not ready:
+            return self._interval
         moments = [moment - now for moment, _ in self._moments()]
         return min(self._interval, max(LOOK_LEAST, min(moments, default=self._interval)))
 
@@ -122,10 +144,19 @@ def _back_off(known: _Known, now: float) -> None:
     known.not_before = now + known.pause
 
 
-def _mismatch(its: Destination, own: Destination) -> str:
-    """Why its records do not belong where ours go; empty: they do, or nothing tells."""
+def _refusal(seen: Neighbour, own: Destination, copies: set[int]) -> str:
+    """Why its records must not be delivered by us; empty: they may."""
+    if seen.producer_id in copies:  # both would be sent, under the same ids
+        return "it is a copy of another directory, or that of it: move the copy out of wal_dir"
+    its = seen.destination
     if its.name != own.name:  # nor one without a name: an opening would give it ours
         return f"it belongs to another producer name: start one with it stored={its.name!r} name={own.name!r}"
-    if its.cluster_id is not None and own.cluster_id is not None and its.cluster_id != own.cluster_id:
-        return f"it belongs to another kafka cluster: stored={its.cluster_id!r} cluster_id={own.cluster_id!r}"
+    if its.cluster_id is None:
+        # Nothing of it has reached a cluster yet. A name says where it belongs; so does an address that we use, too.
+        if own.name is not None or set(its.servers) & set(own.servers):
+            return ""
+        return "nothing tells to which kafka it belongs: start a producer with its name as instance"
+    if its.cluster_id != own.cluster_id:
+        remedy = "start a producer for that one, with its name as instance"
+        return f"it belongs to another kafka cluster: {remedy} stored={its.cluster_id!r} cluster_id={own.cluster_id!r}"
     return ""

@@ -488,7 +488,8 @@ class RecoverableProducer:
         Raises:
             ConfigError: ``timeout_ms`` is no number of milliseconds.
             ClosedError: the producer is not running, or was stopped first.
-            DeliveryPendingError: not within ``timeout_ms``; everything is still in the ring.
+            DeliveryPendingError: not within ``timeout_ms``, or Kafka is another cluster than the one that the records
+                belong to (then at once; the cause says what to do); everything is still in the ring.
             PermanentDeliveryError: Kafka refused a record for good and its lane is halted.
 
         """
@@ -584,7 +585,8 @@ class RecoverableProducer:
     def state(self) -> str:
         """What it does now, as one word.
 
-        ``created``, ``starting``, ``connecting``, ``connected``, ``halted`` (Kafka refused a record for good, and the
+        ``created``, ``starting``, ``connecting``, ``connected``, ``wrong_cluster`` (Kafka is another cluster than the
+        one that the records belong to: nothing is sent), ``halted`` (Kafka refused a record for good, and the
         dead ring is full or on_permanent_error="halt": its lane stands), ``failed`` (the disk; nothing is accepted),
         ``interrupted`` (somebody has cancelled tasks of ours, all tasks perhaps: they are begun again after a second),
         ``stopping``, ``stopped``, ``forked``.
@@ -635,12 +637,10 @@ class RecoverableProducer:
         return ClosedError(f"{told.get(self._life, 'the producer is stopped: make a new one')} state={self._life}")
 
     def _forked(self) -> None:
-        """We are the child of a fork: keep nothing of the parent's, and leave its lock alone."""
+        """We are the child of a fork: nothing of the parent's is ours (its directories are abandoned by themselves)."""
         self._life = "forked"
         self._turn_ends = 0
         self._append = self._refuse
-        if self._opened is not None:
-            self._opened.abandon()
 
     def _refuse(self, _payload: bytes, _fields: object) -> tuple[int, int]:
         raise self._closed_error()

@@ -15,6 +15,9 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
         killed stored behind its last checkpoint, in its last slot, is not known before it is read.
     pending: records in the ring that are not settled; in_flight of them are on their way to Kafka.
     undeliverable: records that cannot be decoded and stay in the ring; see the log.
+    slots_moved: slots of the ring that were freed by copying what still waits in them to the retry ring, and
+        records_moved: what was copied then. They are ``pending``, as before.
+    retry_bytes_used: of the slots of the retry ring that hold something still needed; in ``bytes_used``, too.
     batches_resumed: what the last process had in flight and this one sends again as it was, for Kafka to recognise.
     recovered_in_kafka: records that the recovery check found in Kafka, so that they were not sent again; they count as
         delivered, too.
@@ -25,6 +28,8 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     directories_adopted: directories of processes that are gone, delivered to the end by this one.
     records_adopted: delivered or dead-lettered of such directories; in no other count here.
     adoption_pending: known to be left in such directories that this process has taken up.
+    cluster_id: of the Kafka cluster that the records belong to; None: none was reached yet, or it tells no id.
+    wrong_cluster_id: of another one that answers in its place, so that nothing is delivered; None on a good day.
     """
 
     state: str
@@ -43,6 +48,9 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     bytes_used: int
     bytes_allocated: int
     checkpoints: int
+    slots_moved: int
+    records_moved: int
+    retry_bytes_used: int
     rebuilds: int
     batches_resent: int
     batches_resumed: int
@@ -56,3 +64,5 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     directories_adopted: int
     records_adopted: int
     adoption_pending: int
+    cluster_id: str | None = None
+    wrong_cluster_id: str | None = None

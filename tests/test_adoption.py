@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import shutil
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,8 +17,12 @@ from aiokafka.errors import InvalidTimestampError
 from aiorecover import DeliveryReport, RecoverableProducer, WalLockedError
 from aiorecover import adoption as adoption_module
 from aiorecover.delivery import sessions as sessions_module
+from aiorecover.delivery.resume import take_up
 from aiorecover.testing import MockClusterProcess
+from aiorecover.wal.checkpoint import Destination
+from aiorecover.wal.directory import Directory
 from aiorecover.wal.instances import instances
+from aiorecover.wal.view import open_view
 from tests.delivery.refusing import Broker
 from tests.support.census import Census
 from tests.support.eventually import until
@@ -42,7 +47,8 @@ async def cluster() -> AsyncIterator[MockClusterProcess]:
 @asynccontextmanager
 async def worker(wal: Path, cluster: MockClusterProcess, **options: Any) -> AsyncIterator[RecoverableProducer]:
     given = {"instance": "worker", "adoption_grace_ms": 0, **SHORT, **options}
-    async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **given) as producer:
+    servers = f"{cluster.bootstrap_servers},{NOWHERE}"  # where those that reached no broker looked for one, too
+    async with RecoverableProducer(wal, bootstrap_servers=servers, **given) as producer:
         yield producer
 
 
@@ -345,3 +351,279 @@ async def test_a_directory_that_is_removed_is_forgotten(cluster: MockClusterProc
         await asyncio.sleep(0.3)
         assert producer.statistics().adoption_pending == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["worker"]
+
+
+async def test_what_belongs_to_another_cluster_is_told_once_and_never_opened(
+    cluster: MockClusterProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with MockClusterProcess() as other:
+        await other.create_topic(TOPIC, partitions=3)
+        async with worker(tmp_path, other, instance="a", adoption_grace_ms=None) as theirs:
+            await (await theirs.publish(TOPIC, b"v")).delivered(timeout_ms=20_000)
+        await orphan(tmp_path, "a")  # more of theirs, accepted while no broker could be reached
+        before = (tmp_path / "a" / "checkpoint").read_bytes()
+        accepted = await orphan(tmp_path, "b")
+        async with worker(tmp_path, cluster) as producer:
+            await adopted(producer)
+            await asyncio.sleep(0.7)
+            assert waiting(tmp_path) == {"a": ("free", True), "b": ("free", False), "worker": ("locked", False)}
+        assert sum("another kafka cluster" in record.getMessage() for record in caplog.records) == 1
+        assert (tmp_path / "a" / "checkpoint").read_bytes() == before
+    assert (await verdict(cluster, accepted)).delivered == 300
+
+
+async def test_what_never_reached_a_cluster_and_looked_for_it_elsewhere_is_not_adopted(
+    cluster: MockClusterProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await orphan(tmp_path, "a")
+    accepted = await orphan(tmp_path, "b", name="orders")
+    async with RecoverableProducer(
+        tmp_path,
+        bootstrap_servers=cluster.bootstrap_servers,
+        **{"instance": "worker", "adoption_grace_ms": 0, **SHORT},
+    ) as producer:
+        await until(lambda: any("nothing tells to which kafka" in record.getMessage() for record in caplog.records))
+        assert producer.statistics().directories_adopted == 0
+    async with RecoverableProducer(
+        tmp_path,
+        bootstrap_servers=cluster.bootstrap_servers,
+        **{"instance": "worker-2", "name": "orders", "adoption_grace_ms": 0, **SHORT},
+    ) as producer:
+        await adopted(producer)
+    assert {name: one for name, one in waiting(tmp_path).items() if "worker" not in name} == {
+        "a": ("free", True),
+        "b": ("free", False),
+    }
+    assert (await verdict(cluster, accepted)).delivered == 300
+
+
+async def test_what_never_reached_a_cluster_is_delivered_to_the_adopter_s_or_to_none(
+    cluster: MockClusterProcess, tmp_path: Path
+) -> None:
+    accepted = await orphan(tmp_path, "a")
+    async with MockClusterProcess() as other:
+        await other.create_topic(TOPIC, partitions=3)
+        async with worker(tmp_path, cluster, adoption_grace_ms=None) as producer:
+            await (await producer.publish(TOPIC, b"v")).delivered(timeout_ms=20_000)
+            ours = producer.statistics().cluster_id
+        servers = f"{other.bootstrap_servers},{cluster.bootstrap_servers},{NOWHERE}"
+        options = {"instance": "worker", "adoption_grace_ms": 0, **SHORT}
+        async with RecoverableProducer(tmp_path, bootstrap_servers=servers, **options) as producer:
+            await adopted(producer)
+        with open_view(tmp_path / "a") as view:
+            assert view.checkpoint is not None
+            assert view.checkpoint.destination == Destination(cluster_id=ours)
+        assert await read_topic(other.bootstrap_servers, TOPIC) == []
+    assert (await verdict(cluster, accepted)).delivered == 300
+
+
+async def test_while_another_cluster_answers_nothing_is_adopted(cluster: MockClusterProcess, tmp_path: Path) -> None:
+    async with worker(tmp_path, cluster, adoption_grace_ms=None) as producer:
+        await (await producer.publish(TOPIC, b"v")).delivered(timeout_ms=20_000)
+    await orphan(tmp_path, "a")
+    before = (tmp_path / "a" / "checkpoint").read_bytes()
+    async with MockClusterProcess() as other, worker(tmp_path, other) as producer:
+        await until(lambda: producer.state == "wrong_cluster")
+        await asyncio.sleep(1)
+        assert producer.statistics().directories_adopted == 0
+    assert (tmp_path / "a" / "checkpoint").read_bytes() == before
+
+
+async def test_a_copy_in_the_wal_dir_is_told_once_and_never_opened(
+    cluster: MockClusterProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await orphan(tmp_path, "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "a.bak")
+    accepted = await orphan(tmp_path, "b")
+    async with worker(tmp_path, cluster) as producer:
+        await adopted(producer)
+        await asyncio.sleep(0.7)
+        assert producer.statistics().directories_adopted == 1
+    assert sum("move the copy out of wal_dir" in record.getMessage() for record in caplog.records) == 2  # one for each
+    assert [waiting(tmp_path)[name] for name in ("a", "a.bak")] == [("free", True)] * 2
+    assert (await verdict(cluster, accepted)).delivered == 300
+
+
+@pytest.mark.parametrize("full_timeout_ms", [1_000, 2_000])
+async def test_also_an_owner_that_waits_for_a_short_time_gets_its_directory(
+    cluster: MockClusterProcess, tmp_path: Path, full_timeout_ms: int
+) -> None:
+    await orphan(tmp_path, "pod-3", count=8_000)
+    await cluster.round_trip_ms(20)  # a batch takes so long: the adopter is never done meanwhile
+    async with worker(tmp_path, cluster, full_timeout_ms=full_timeout_ms) as neighbour:
+        await until(lambda: neighbour.statistics().records_adopted > 0)
+        for _ in range(3):
+            async with worker(
+                tmp_path, cluster, instance="pod-3", adoption_grace_ms=None, full_timeout_ms=full_timeout_ms
+            ) as owner:
+                await owner.publish(TOPIC, b"v", key=b"k")
+                await owner.stop(timeout_ms=0)
+            begun = neighbour.statistics().records_adopted
+            await until(lambda begun=begun: neighbour.statistics().records_adopted > begun)  # type: ignore[misc]
+        await cluster.round_trip_ms(0)
+
+
+async def test_letters_that_are_owed_are_published_by_who_adopts_also_where_nothing_else_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(t=1, dead=1)
+    broker.refuses = lambda records: (
+        InvalidTimestampError("too old") if any(one.topic == TOPIC for one in records) else None
+    )
+    monkeypatch.setattr(sessions_module, "Session", broker.session())
+    options = {"dead_letter_topic": "dead", "retry_backoff_ms": 1, "adoption_grace_ms": None, **SHORT}
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr("aiorecover.delivery.dead_letter_topic.DeadLetterTopic.run", never)
+        async with RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, instance="a", **options) as owner:
+            for number in range(50):
+                await owner.publish(TOPIC, b"v-%d" % number, key=b"k")
+            await owner.flush(timeout_ms=20_000)
+            assert (owner.statistics().dead_lettered, broker.values("dead")) == (50, [])
+    del options["adoption_grace_ms"]
+    async with RecoverableProducer(
+        tmp_path, bootstrap_servers=NOWHERE, instance="plain", adoption_grace_ms=0, **SHORT
+    ) as without:
+        await asyncio.sleep(1)
+        assert without.statistics().directories_adopted == 0
+    async with RecoverableProducer(
+        tmp_path, bootstrap_servers=NOWHERE, instance="worker", adoption_grace_ms=0, **options
+    ) as adopter:
+        await adopted(adopter)
+        assert broker.values("dead") == [b"v-%d" % number for number in range(50)]
+        await asyncio.sleep(1)
+        assert adopter.statistics().directories_adopted == 1
+    assert waiting(tmp_path)["a"] == ("free", False)
+
+
+class Checked:
+    """A directory in which the recovery check reads for so many turns."""
+
+    def __init__(self, turns: int) -> None:
+        self.turns = turns
+        self.drained = 0
+
+    async def drain(self) -> None:
+        self.drained += 1
+        if self.drained <= self.turns + 1:
+            await asyncio.Event().wait()
+
+    @property
+    def checking(self) -> bool:
+        return self.drained <= self.turns
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3])
+async def test_a_recovery_check_is_not_cut_off_and_what_follows_has_one_turn(turns: int) -> None:
+    home: Any = Checked(turns)
+    nothing: Any = None
+    adoption = adoption_module.Adoption(0, 0.3, nothing, nothing, take=nothing, ready=nothing, own=nothing)
+    assert not await adoption._deliver(home)
+    assert home.drained == turns + 1
+
+
+@pytest.mark.parametrize("leave", ["stop", "fork"])
+async def test_a_directory_that_is_just_being_opened_is_left_behind_by_nobody(
+    cluster: MockClusterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leave: str
+) -> None:
+    await orphan(tmp_path)
+    async with worker(tmp_path, cluster, adoption_grace_ms=None) as warm:
+        await (await warm.publish(TOPIC, b"v", key=b"v")).delivered(timeout_ms=20_000)
+    held, opening, go_on = Census(tmp_path), threading.Event(), threading.Event()
+
+    def slowly(directory: Directory, *now: Any, **more: Any) -> Any:
+        if directory.path.name == "0":
+            opening.set()
+            go_on.wait(20)
+        return take_up(directory, *now, **more)
+
+    monkeypatch.setattr("aiorecover.opened.take_up", slowly)
+    async with worker(tmp_path, cluster) as producer:
+        await until(opening.is_set)
+        if leave == "stop":
+            asyncio.get_running_loop().call_later(0.3, go_on.set)
+            await producer.stop(timeout_ms=5_000)
+        else:
+
+            def kept() -> list[str]:
+                maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
+                links = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
+                return [one for one in [*links, *maps] if str(tmp_path / "0") in one]
+
+            with Child(kept) as child:
+                assert child.result() == []
+            go_on.set()
+            await adopted(producer)
+    await until(lambda: held.left_since() == [], 2)
+    assert waiting(tmp_path)["0"] == ("free", leave == "stop")
+
+
+async def publish(producer: RecoverableProducer, count: int) -> list[Accepted]:
+    accepted = []
+    for number in range(count):
+        key, value = b"k%d" % (number % 7), b"%s-%d-%d" % (producer.producer_id.encode(), producer.epoch, number)
+        receipt = await producer.publish(TOPIC, value, key=key)
+        accepted.append(Accepted(receipt.record_id, key, value))
+    return accepted
+
+
+async def test_in_a_rolling_restart_each_home_is_handed_over_and_order_is_kept_across_it(
+    cluster: MockClusterProcess, tmp_path: Path
+) -> None:
+    accepted = []
+    await cluster.round_trip_ms(100)
+    pods = {name: await _started(tmp_path, cluster, name) for name in ("a-0", "a-1")}
+    for pod in pods.values():
+        accepted += await publish(pod, 2_000)
+    for name, old in pods.items():
+        async with asyncio.TaskGroup() as group:
+            coming = group.create_task(_started(tmp_path, cluster, name))  # it waits for its home
+            began = asyncio.get_running_loop().time()
+            left = await old.stop(timeout_ms=500)  # as at SIGTERM
+            assert asyncio.get_running_loop().time() - began < 2
+        assert left > 0
+        pods[name] = coming.result()
+        accepted += await publish(pods[name], 1_000)
+        assert pods[name].statistics().accepted == 1_000
+    await cluster.round_trip_ms(0)
+    for pod in pods.values():
+        await pod.flush(timeout_ms=20_000)
+        assert await pod.stop() == 0
+    found = await verdict(cluster, accepted)  # the mock recognises no repeats: tests/crash has a real broker
+    assert found.ok, str(found)
+
+
+async def _started(wal: Path, cluster: MockClusterProcess, name: str) -> RecoverableProducer:
+    producer = RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, instance=name, **SHORT)
+    await producer.start()
+    return producer
+
+
+async def test_in_an_overlapping_restart_what_the_old_one_leaves_is_adopted_by_the_new_one(
+    cluster: MockClusterProcess, tmp_path: Path
+) -> None:
+    await cluster.round_trip_ms(100)
+    old = await _numbered(tmp_path, cluster)
+    accepted = await publish(old, 2_000)
+    new = await _numbered(tmp_path, cluster)
+    accepted += await publish(new, 100)
+    left = await old.stop(timeout_ms=500)
+    assert left > 0
+    assert waiting(tmp_path) == {"0": ("free", True), "1": ("locked", True)}
+    await cluster.round_trip_ms(0)
+    await adopted(new)
+    await new.flush(timeout_ms=20_000)
+    assert await new.stop() == 0
+    assert waiting(tmp_path) == {"0": ("free", False), "1": ("free", False)}
+    found = await verdict(cluster, accepted)  # the mock recognises no repeats: tests/crash has a real broker
+    assert found.ok, str(found)
+
+
+async def _numbered(wal: Path, cluster: MockClusterProcess) -> RecoverableProducer:
+    options = {"adoption_grace_ms": 500, **SHORT}
+    producer = RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **options)
+    await producer.start()
+    return producer

@@ -62,6 +62,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         "bootstrap_servers": ("localhost:9092",),
         "client": {},
         "name": None,
+        "cluster_id": None,
         "instance": None,
         "guarantee": "at_least_once",
         "fsync": "interval",
@@ -87,7 +88,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
         "key_serializer": None,
         "value_serializer": None,
         "partitioner": None,
-        "adoption_grace_ms": None,
+        "adoption_grace_ms": 60_000,
         "audit_topic": None,
     }
     assert dict(made.client) == {}

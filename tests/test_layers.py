@@ -24,7 +24,7 @@ LAYERS = [
     ["aiorecover.dead_letters"],
     ["aiorecover.opened"],
     ["aiorecover.background", "aiorecover.adoption"],
-    ["aiorecover.orphans"],
+    ["aiorecover.orphans", "aiorecover.compactor"],
     ["aiorecover.delivery"],
     ["aiorecover.wal"],
     [
@@ -60,6 +60,7 @@ PURE = {
     "aiorecover.wal.scan": (),
     "aiorecover.wal.suffix": (),
     "aiorecover.delivery.behind": (),
+    "aiorecover.delivery.cluster": (),
     "aiorecover.delivery.flush": (),
     "aiorecover.delivery.gaps": (),
     "aiorecover.delivery.stalls": (),
@@ -188,7 +189,7 @@ def test_only_one_module_of_the_log_touches_the_operating_system() -> None:
     }
 
 
-def test_private_parts_of_aiokafka_are_used_in_four_modules_only() -> None:
+def test_private_parts_of_aiokafka_are_used_in_five_modules_only() -> None:
     private = {
         "_txn_manager",
         "_pid_and_epoch",
@@ -217,7 +218,8 @@ def test_private_parts_of_aiokafka_are_used_in_four_modules_only() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute) and node.attr in private and ast.unparse(node.value) != "self"
     }
-    assert using <= {f"aiorecover.delivery.{name}" for name in ("session", "requests", "hard_close", "batch")}
+    modules = ("session", "requests", "hard_close", "batch", "cluster_guard")
+    assert using <= {f"aiorecover.delivery.{name}" for name in modules}
 
 
 def test_the_package_offers_what_the_design_names_and_nothing_by_accident() -> None:

@@ -10,8 +10,9 @@ from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.neighbours import Neighbour
 
 GRACE = 60.0
-OWN = Destination(cluster_id="here", name="orders")
-ORPHAN = Neighbour("1", b"stamp", free=True, waiting=True, destination=Destination(name="orders"))
+HERE = Destination(cluster_id="here", name="orders")
+OWN = Neighbour("0", destination=HERE, producer_id=100)
+ORPHAN = Neighbour("1", b"stamp", free=True, waiting=True, destination=HERE, producer_id=101)
 LOCKED = Neighbour("1", b"stamp")
 DELIVERED = Neighbour("1", b"stamp", free=True, waiting=False)
 
@@ -35,8 +36,13 @@ def test_a_free_directory_is_adopted_after_the_grace_period_and_not_before() -> 
     assert orphans.due(160) == "1"
 
 
-def test_without_a_grace_period_the_first_look_is_enough() -> None:
-    assert seen((100, ORPHAN), grace=0.0).due(100) == "1"
+@pytest.mark.parametrize("grace", [0.0, 0.3, RETAKE])
+def test_also_without_a_grace_period_who_waits_for_it_has_the_time_to_take_it(grace: float) -> None:
+    orphans = seen((100, ORPHAN), grace=grace)
+    assert moment(orphans, 100) == pytest.approx(100 + RETAKE)
+    orphans.lost("1")  # a turn of somebody else
+    orphans.saw(110, [replace(ORPHAN, stamp=b"by another", progress=(1,))], OWN)
+    assert moment(orphans, 110) == pytest.approx(110 + RETAKE)
 
 
 @pytest.mark.parametrize("look", [LOCKED, DELIVERED, replace(LOCKED, error="cannot be read")])
@@ -63,7 +69,7 @@ def test_a_directory_that_is_gone_is_forgotten() -> None:
 
 def test_who_loses_the_lock_passes_on_to_the_next_one_and_waits_for_the_grace_anew() -> None:
     orphans = Orphans(GRACE)
-    both = [ORPHAN, replace(ORPHAN, name="2")]
+    both = [ORPHAN, replace(ORPHAN, name="2", producer_id=102)]
     orphans.saw(100, both, OWN)
     assert orphans.due(160) == "1"
     orphans.lost("1")
@@ -117,7 +123,7 @@ def test_turns_without_progress_are_ever_further_apart_up_to_a_limit() -> None:
 
 def test_several_orphans_take_turns() -> None:
     orphans = Orphans(GRACE)
-    both = [ORPHAN, replace(ORPHAN, name="2")]
+    both = [ORPHAN, replace(ORPHAN, name="2", producer_id=102)]
     orphans.saw(100, both, OWN)
     now, turns = 160.0, []
     for _ in range(6):
@@ -132,12 +138,12 @@ def test_several_orphans_take_turns() -> None:
 
 def test_a_failure_is_told_once_and_does_not_stop_the_others() -> None:
     orphans = Orphans(GRACE)
-    both = [ORPHAN, replace(ORPHAN, name="2")]
+    both = [ORPHAN, replace(ORPHAN, name="2", producer_id=102)]
     orphans.saw(100, both, OWN)
     assert orphans.failed("1", 160, "no room")
     assert orphans.due(160) == "2"
     orphans.let_go("2", 165, settled=1, left=0)
-    orphans.saw(166, [ORPHAN, replace(DELIVERED, name="2")], OWN)
+    orphans.saw(166, [ORPHAN, replace(DELIVERED, name="2", producer_id=102)], OWN)
     assert moment(orphans, 166) == 160 + PAUSE_FIRST
     assert not orphans.failed("1", 170, "no room")
     assert moment(orphans, 170) == 170 + 2 * PAUSE_FIRST
@@ -151,27 +157,47 @@ def test_what_cannot_be_looked_at_is_told_once_until_the_reason_changes() -> Non
     assert told == [[("1", "junk")], [], [("1", "worse")]]
 
 
+KNOWN, NAMED = Destination(cluster_id="here"), Destination(cluster_id="here", name="orders")
+ELSEWHERE = Destination(cluster_id="elsewhere", name="orders")
+ADDRESS = Destination(servers=("a:1", "b:1"))
+
+
 @pytest.mark.parametrize(
-    ("its", "adopted"),
+    ("its", "own", "adopted"),
     [
-        (Destination(), False),
-        (Destination(name="orders"), True),
-        (Destination(cluster_id="here", name="orders"), True),
-        (Destination(name="bills"), False),
-        (Destination(cluster_id="elsewhere", name="orders"), False),
+        (KNOWN, KNOWN, True),
+        (NAMED, NAMED, True),
+        (ELSEWHERE, NAMED, False),
+        (NAMED, KNOWN, False),
+        (KNOWN, NAMED, False),
+        (Destination(cluster_id="here", name="bills"), NAMED, False),
+        # it never reached a cluster: a name, or an address that we use, too, says where it belongs
+        (Destination(), KNOWN, False),
+        (Destination(name="orders"), NAMED, True),
+        (Destination(), NAMED, False),
+        (ADDRESS, Destination(cluster_id="here", servers=("b:1", "c:1")), True),
+        (ADDRESS, Destination(cluster_id="here", servers=("c:1",)), False),
+        # our kafka tells no id
+        (ADDRESS, Destination(servers=("a:1",)), True),
+        (KNOWN, Destination(servers=("a:1",)), False),
     ],
 )
-def test_only_what_belongs_to_our_destination_is_adopted(its: Destination, adopted: bool) -> None:
+def test_only_what_belongs_to_our_destination_is_adopted(its: Destination, own: Destination, adopted: bool) -> None:
     orphans = Orphans(GRACE)
-    told = orphans.saw(100, [replace(ORPHAN, destination=its)], OWN)
+    told = orphans.saw(100, [replace(ORPHAN, destination=its)], replace(OWN, destination=own))
     assert (orphans.due(200) == "1") is adopted
     assert bool(told) is not adopted
 
 
-def test_without_names_directories_are_adopted_by_each_other() -> None:
+@pytest.mark.parametrize("copied", [101, 100], ids=["of the one beside it", "of our own"])
+@pytest.mark.parametrize("other", [LOCKED, DELIVERED], ids=["locked", "delivered"])
+def test_a_copy_is_never_adopted_and_told_once(copied: int, other: Neighbour) -> None:
     orphans = Orphans(GRACE)
-    assert orphans.saw(100, [replace(ORPHAN, destination=Destination())], Destination()) == []
-    assert orphans.due(200) == "1"
+    looks = [replace(ORPHAN, producer_id=copied), replace(other, name="2", producer_id=101)]
+    told = [orphans.saw(now, looks, OWN) for now in (100, 105)]
+    assert orphans.due(1000) is None
+    assert "move the copy out of wal_dir" in told[0][0][1]
+    assert told[1] == []
 
 
 def test_what_is_left_counts_once_while_it_has_a_turn() -> None:
@@ -182,13 +208,6 @@ def test_what_is_left_counts_once_while_it_has_a_turn() -> None:
     assert orphans.left == 1000
     orphans.begin("1")
     assert orphans.left == 0
-
-
-def test_what_says_where_it_belongs_is_not_adopted_by_who_does_not() -> None:
-    orphans = Orphans(GRACE)
-    told = orphans.saw(100, [replace(ORPHAN, destination=Destination(name="bills"))], Destination())
-    assert orphans.due(200) is None
-    assert "stored='bills'" in told[0][1]
 
 
 def test_the_first_turn_is_the_beginning_of_an_adoption() -> None:
@@ -202,7 +221,7 @@ def test_the_first_turn_is_the_beginning_of_an_adoption() -> None:
     assert orphans.begin("1")
 
 
-@pytest.mark.parametrize(("grace", "pause"), [(0.0, LOOK_LEAST), (1.0, 0.25), (60.0, LOOK_MOST)])
+@pytest.mark.parametrize(("grace", "pause"), [(0.0, RETAKE / 4), (1.0, 0.25), (60.0, LOOK_MOST)])
 def test_looks_are_a_part_of_the_grace_apart(grace: float, pause: float) -> None:
     assert Orphans(grace).next_look(0) == pause
 
@@ -211,3 +230,33 @@ def test_the_next_look_is_no_later_than_the_next_moment() -> None:
     orphans = seen((100, ORPHAN))
     assert orphans.next_look(158) == 2
     assert orphans.next_look(170) == LOOK_LEAST
+
+
+def test_while_nothing_can_be_adopted_looks_are_no_more_frequent_than_ever() -> None:
+    assert seen((100, ORPHAN)).next_look(170, ready=False) == LOOK_MOST
+
+
+@pytest.mark.parametrize("workers", [1, 2, 20])
+def test_what_cannot_be_delivered_is_tried_as_seldom_by_many_workers_as_by_one(workers: int) -> None:
+    look, now, turns = replace(ORPHAN, progress=(7, 8)), 0.0, 0
+    fleet = [Orphans(GRACE) for _ in range(workers)]
+    while now < 86_400:
+        for one in fleet:
+            one.saw(now, [look], OWN)
+            if one.due(now) is not None:
+                one.begin("1")
+                turns += 1
+                now += 10
+                look = replace(look, stamp=b"turn %d" % turns)
+                one.let_go("1", now, settled=0, left=3)
+        now += LOOK_MOST
+    assert turns <= 86_400 / PAUSE_MAX + 10
+
+
+def test_a_turn_of_somebody_else_with_progress_begins_the_pauses_anew() -> None:
+    orphans = seen((100, ORPHAN))
+    for now in (160, 200, 300):
+        orphans.let_go("1", now, settled=0, left=3)
+        orphans.saw(now + 1, [ORPHAN], OWN)
+    orphans.saw(310, [replace(ORPHAN, stamp=b"by another", progress=(1,))], OWN)
+    assert moment(orphans, 310) == pytest.approx(310 + GRACE)

@@ -33,7 +33,7 @@ Journal
 
     A batch in flight whose slot is moved to the retry ring is written down once more with its copies, before the
     checkpoint that makes the move (`Journal.repoint`): the next process takes those frames of the two that count. No
-    move of a slot begins while what the last process had in flight there is not built again (`Delivery.may_move`).
+    move of a slot begins while what the last process had in flight there is not built again (`Moves.may_move`).
 
     In doubt a lane begins with a fresh identity, under a new Kafka producer id (never epoch + 1: two copies of a
     directory would swallow each other's records), and its records are delivered as any others; those that were in
@@ -65,11 +65,22 @@ Session
     2. no known broker was connected for 2 s (aiokafka asks only those it knows, for ever);
     3. nothing was answered for ``request_timeout_ms`` with batches in flight (but suspects expect that);
     4. metadata that we asked for did not come within 10 s;
-    5. an error says so (`outcomes`).
+    5. an error says so (`outcomes`), or a broker belongs to another cluster now.
 
     Attempts to connect are at most 0.6 s apart; a session that did not last 10 s is replaced after a pause that grows
     to about a second; both with jitter. ``statistics().rebuilds`` counts. One log line for each change of state;
     aiokafka's own lines in an outage, about eighty a second, are held back and counted in it (`chatter`).
+
+One cluster
+    A directory belongs to the Kafka cluster that its first records went to (`cluster`): the id is durable in a
+    checkpoint before the first batch is sent. Each connection is asked for its cluster before it is used
+    (`cluster_guard`): one small request for each broker. Where another one answers, nothing is sent to it
+    and nothing is adopted; `publish` goes on, ``state`` is "wrong_cluster", one ERROR line names the remedy, and who
+    waits for delivery is told at once instead of never. The servers are tried on, and with the right one delivery goes
+    on. A cluster that was replaced on purpose is named by ``cluster_id``, and remembered from then on. The new one may
+    have given the identities of the journal to somebody else, and would take our batches for repeats of his: none of
+    them is used there, and what was in flight to the old one is sent as any other records. A broker that tells no id
+    is not compared; that is said once.
 
 Tasks cancelled by others
     Whoever cancels "all tasks" cancels ours too. If the loop ends, that is all: nothing is begun again in it for a

@@ -11,30 +11,33 @@ from functools import lru_cache
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.partitioner import partition_for
 from aiorecover.record import KEY, PARTITION
-from aiorecover.wal.run import Entry
+from aiorecover.wal.run import Placed
+from aiorecover.wal.slot import Slot
 
 KEY_CACHE = 16_384  # keys whose place is remembered; pure-Python murmur2 costs 1-6 us a key, a look-up 30 ns
 
-Order = tuple[int, int]
-"""Where a record stands in the ring: (slot ordinal, sequence)."""
+Order = int
+"""Where a record stands among all: the position that it was accepted with, wherever it has been moved since."""
+Where = tuple[Slot, int]
+"""Slot and place of a frame."""
 Name = tuple[str, int | None, bool, Sequence[int]]
 
 
 class Behind:
     """Records of one topic from one record on: all of them, those of one lane, or those that may go anywhere.
 
-    ``name`` says which: two of one name cover the same. Of the first of them ``start`` is kept, where it stands (slot,
-    place and sequence), its ``key`` and the partition that it has ``named``, and not its value: there may be a gap for
-    each of a thousand lanes.
+    ``name`` says which: two of one name cover the same. Of the first of them ``start`` is kept, where it stood (slot
+    and place; None once that slot is moved), its ``key`` and the partition that it has ``named``, and not its value:
+    there may be a gap for each of a thousand lanes.
     """
 
     __slots__ = ("at", "found_in", "key", "lane", "name", "named", "partition", "start", "topic")
 
-    def __init__(self, topic: str, partition: int | None, entry: Entry) -> None:
+    def __init__(self, topic: str, partition: int | None, entry: Placed) -> None:
         """All that name ``partition``, which does not exist; None: all of the topic. ``entry``: the first of them."""
         self.topic = topic
         self.partition = partition
-        self.start = entry[:3]
+        self.start: Where | None = entry[:2]
         self.at = order_of(entry)
         self.key: bytes | None = entry[3][KEY]
         self.named: int | None = entry[3][PARTITION]
@@ -43,7 +46,7 @@ class Behind:
         self.name: Name = (topic, partition, False, ())
 
     @classmethod
-    def of_lane(cls, lane: Lane, partitions: Sequence[int], entry: Entry) -> "Behind":
+    def of_lane(cls, lane: Lane, partitions: Sequence[int], entry: Placed) -> "Behind":
         """Those of a lane; ``partitions``: the topic's, over which Kafka's partitioner spreads the keys."""
         behind = cls(lane.topic, None, entry)
         behind.lane = lane
@@ -51,7 +54,7 @@ class Behind:
         return behind
 
     @classmethod
-    def of_no_lane(cls, topic: str, entry: Entry) -> "Behind":
+    def of_no_lane(cls, topic: str, entry: Placed) -> "Behind":
         """Those without key and partition, while no lane of the topic takes any."""
         behind = cls(topic, None, entry)
         behind.name = (topic, None, True, ())
@@ -62,7 +65,7 @@ class Behind:
         """All of the topic."""
         return self.name == (self.topic, None, False, ())
 
-    def again(self, entry: Entry) -> "Behind":
+    def again(self, entry: Placed) -> "Behind":
         """The same from a later record on."""
         behind = Behind(self.topic, self.partition, entry)
         behind.lane, behind.name = self.lane, self.name
@@ -89,9 +92,9 @@ class Behind:
         return lanes and self.lane is not other.lane and self.name[3] == other.name[3]
 
 
-def order_of(entry: Entry) -> Order:
-    """Where a record stands in the ring."""
-    return entry[0].header.ordinal, entry[2]
+def order_of(entry: Placed) -> Order:
+    """Where a record stands among all."""
+    return entry[2]
 
 
 def place_of(key: bytes, partitions: Sequence[int]) -> int:

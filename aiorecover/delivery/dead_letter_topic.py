@@ -33,6 +33,7 @@ from aiorecover.errors import RecordTooLargeError, WalFullError
 log = logging.getLogger("aiorecover.delivery")
 
 ROOM_PAUSE = 0.5  # seconds until a full ring is asked again
+PAID_LOOK = 0.05  # seconds between two looks of who waits until nothing is owed
 CONNECT = "__connect.errors."
 OWN = "aiorecover-dlq-"
 
@@ -48,16 +49,28 @@ class DeadLetterTopic:
         self._topic = topic
         self._producer_id = producer_id
         self._store = store
+        self._busy = True  # there may be letters that nobody told of
+        self._stored = 0  # copies, for `paid`
+        self._told = 0
 
     async def run(self) -> None:
         """For ever: first what an earlier process owed, then what comes."""
         await self._look_at_all()
         while True:
+            self._busy = False
             found = await self._dead.next_owed()
+            self._busy = True
             if found is None:
                 await self._look_at_all()
             else:
                 await self._publish(found)
+
+    async def paid(self) -> bool:
+        """Wait until every letter that is owed has its copy in the ring; whether one was stored since the last call."""
+        while self._busy or self._dead.owes:  # noqa: ASYNC110 - a letter may also be purged meanwhile, by anybody
+            await asyncio.sleep(PAID_LOOK)
+        before, self._told = self._told, self._stored
+        return self._stored > before
 
     async def _look_at_all(self) -> None:
         async with aclosing(self._dead.letters()) as letters:
@@ -72,6 +85,7 @@ class DeadLetterTopic:
         while True:
             try:
                 await self._store(copy)
+                self._stored += 1
                 break
             except WalFullError:
                 await asyncio.sleep(ROOM_PAUSE)

@@ -161,6 +161,11 @@ class DeadLetters:
 
     # -- for the dead-letter topic -----------------------------------------------------------------------------------
 
+    @property
+    def owes(self) -> bool:
+        """A letter that was refused by this process is owed and was not given out yet."""
+        return bool(self._owed) or self._owed_unknown
+
     async def next_owed(self) -> Found | None:
         """Wait for the next letter that is owed to the topic; None: look at all, more came than could be noted."""
         while True:

@@ -10,12 +10,15 @@ from aiokafka.errors import KafkaError
 
 from aiorecover.config import Config
 from aiorecover.delivery.batch import CODECS, LaneBatch
+from aiorecover.delivery.behind import Order
+from aiorecover.delivery.cluster import Cluster
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.dispatcher import DISCOVER_INTERVAL, DISCOVER_MAX, Dispatcher
 from aiorecover.delivery.expiry import Expiry
 from aiorecover.delivery.in_kafka import InKafka, oldest_hints
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import START_ANEW, Lane, lane_halted
+from aiorecover.delivery.moves import Moves
 from aiorecover.delivery.recovery_check import RecoveryCheck
 from aiorecover.delivery.refused import Refused
 from aiorecover.delivery.reports import Reports, tell_halted
@@ -23,14 +26,14 @@ from aiorecover.delivery.resume import Resumed, Taken, rebuild
 from aiorecover.delivery.router import Router
 from aiorecover.delivery.sender import Sender
 from aiorecover.delivery.sessions import Sessions
-from aiorecover.errors import ClosedError
+from aiorecover.errors import ClosedError, DeliveryPendingError
 from aiorecover.record import decode
 from aiorecover.supervised import Supervised
+from aiorecover.wal import format as fmt
+from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.directory import Directory
-from aiorecover.wal.format import position
-from aiorecover.wal.reading import Reader
-from aiorecover.wal.run import Entry, Run
-from aiorecover.wal.slot import Slot
+from aiorecover.wal.run import Placed, Run
+from aiorecover.wal.stream import Stream
 
 log = logging.getLogger("aiorecover.delivery")
 
@@ -46,22 +49,29 @@ class Delivery:
         dead: DeadLetters,
         *,
         grow: Callable[[], Awaitable[None]],
+        remember: Callable[[], Awaitable[None]],
         on_idle: Callable[[], None],
     ) -> None:
         """Know the opened directory, and what was ``taken`` up of the last process.
 
-        ``grow`` has more blocks allocated in the file `lanes`; ``on_idle``: the dispatcher sleeps, and the next publish
+        ``grow`` has more blocks allocated in the file `lanes`; ``remember`` makes a checkpoint, with `destination`;
+        ``on_idle``: the dispatcher sleeps, and the next publish
         must call `wake`.
         """
         ring = directory.ring
+        self._directory = directory
         self._ring = ring
         self._codec = CODECS[config.client.get("compression_type")]
         self._halts = config.on_permanent_error == "halt"
         self._taken = taken
-        self.sessions = Sessions(config, self._on_metadata, self._on_failed)
+        self._destination = directory.checkpoint.destination
+        self.cluster = Cluster(
+            self._destination.cluster_id, config.cluster_id, remember=remember, on_change=self._on_cluster
+        )
+        self.sessions = Sessions(config, self._on_metadata, self._on_failed, self.cluster)
         self.session = self.sessions.healthy
         self.router = Router(self.session.partitions, self.session.available, self.session.want, config.partitioner)
-        self.reports = Reports(ring, directory.producer_id, config.on_delivery)
+        self.reports = Reports(directory, config.on_delivery)
         in_kafka = InKafka(directory.producer_id, ring.epoch)
         hints = oldest_hints(taken.hints) if config.recovery_check else []
         self.check = RecoveryCheck(config, self.session, hints, in_kafka)
@@ -72,11 +82,11 @@ class Delivery:
             expired=lambda: directory.expired,
             topic=config.dead_letter_topic,
             floor=ring.floor,
-            doubtful_up_to=position(ring.epoch, 0) if taken.doubts else 0,
+            doubtful_up_to=fmt.position(ring.epoch, 0) if taken.doubts else 0,
             on_change=self._on_expiry,
         )
         self.dispatcher = Dispatcher(
-            Reader(ring, decode, suspects=True),
+            Stream(directory, decode),
             self.router,
             codec=self._codec,
             batch_bytes=config.max_batch_size,
@@ -101,11 +111,12 @@ class Delivery:
             on_full=self._on_dead_ring_full,
             on_room=self._on_dead_ring_room,
         )
+        journal = Journal(directory.lanes, grow, directory.file_system.since_boot_ms)
         self.sender = Sender(
             self.sessions,
             self.reports,
             self.refused,
-            Journal(directory.lanes, grow, directory.file_system.since_boot_ms),
+            journal,
             self.expiry,
             halts=self._halts,
             backoff=(config.retry_backoff_ms / 1000, config.retry_backoff_max_ms / 1000),
@@ -114,9 +125,11 @@ class Delivery:
             on_parted=self._on_parted,
         )
         self._closed = False
+        self._wrong: DeliveryPendingError | None = None  # why nothing is delivered
         self._progress: set[asyncio.Future[None]] = set()
         self._held: deque[tuple[Lane, Resumed]] = deque()  # lanes whose batch in flight is not built again yet
         self._in_no_lane = [resumed for resumed in taken.lanes if resumed.frames]
+        self.moves = Moves(directory, self.router, self.dispatcher, journal, self._in_no_lane)
         self._resuming = Supervised("resume", self._resume)
         self._checking = Supervised("recovery-check", self._check)
         self.batches_resumed = 0
@@ -131,7 +144,7 @@ class Delivery:
             if resumed.frames:
                 lane.hold(entry.count)
                 self._held.append((lane, resumed))
-        self.dispatcher.reader.found += self._taken.claimed
+        self.dispatcher.reader.count(self._taken.claimed)
         self.dispatcher.resuming = bool(self._held)
         self._resuming.start()
         if not self.check.over:
@@ -170,15 +183,6 @@ class Delivery:
         self._in_no_lane.remove(resumed)
         lane.release(batch)
         self.sender.deliver(lane)
-
-    def may_move(self, slot: Slot) -> bool:
-        """Whether a slot may be copied elsewhere now: ask before its move, or the retry ring's rewriting, begins.
-
-        Not while what the last process had in flight there is in no lane yet: nobody would point its entry in the
-        journal to the copies (`Journal.repoint`), and the process after this one would take them for records that were
-        never sent. What cannot be built again stays where it is until the next start.
-        """
-        return all(slot is not held for resumed in self._in_no_lane for _, held, _ in resumed.frames)
 
     async def close(self) -> None:
         """Stop sending; whatever is not acknowledged stays in the ring."""
@@ -233,13 +237,22 @@ class Delivery:
                 await self.dispatcher.fell_behind.wait()
 
     async def flush(self) -> None:
-        """Wait until everything that is in the ring now is settled; not for what comes meanwhile."""
+        """Wait until everything that is in the ring now is settled; not for what comes meanwhile.
+
+        Raises:
+            PermanentDeliveryError: a lane is halted.
+            DeliveryPendingError: Kafka is another cluster: it would wait until somebody mends that.
+            ClosedError: delivery was stopped.
+
+        """
         flush = self.dispatcher.begin_flush(self._tail())
         try:
             while not flush.dispatched or self.refused.waiting or self.expiry.waiting:
+                self._check_cluster()
                 await self._changed()
                 self._check_room()
             while (lane := flush.unsettled()) is not None:
+                self._check_cluster()
                 if lane.halted is not None and not lane.resumes:
                     raise lane_halted(lane, lane.in_flight)
                 self.dispatcher.hand_over()
@@ -247,6 +260,23 @@ class Delivery:
                 self._check_room()
         finally:
             self.dispatcher.end_flush(flush)
+
+    @property
+    def destination(self) -> Destination:
+        """Where the records belong, as far as that is known now."""
+        if self.cluster.id is None:
+            return self._destination
+        return Destination(cluster_id=self.cluster.id, name=self._destination.name)
+
+    def _on_cluster(self) -> None:
+        wrong = self.cluster.wrong_id
+        self._wrong = None if wrong is None else _not_delivered(self.cluster.error(wrong))
+        self.reports.hold_off(self._wrong)
+        self._notify()
+
+    def _check_cluster(self) -> None:
+        if self._wrong is not None:
+            raise self._wrong
 
     def _check_room(self) -> None:
         """Who waits for a lane that waits for room may be the one who has to make it."""
@@ -280,24 +310,26 @@ class Delivery:
         """Lanes that a permanent error stopped."""
         return [lane for lane in self.router.lanes() if lane.halted is not None]
 
-    def _tail(self) -> tuple[int, int]:
-        if not self._ring.live:
-            return -1, 0  # before everything, also before a reader that stands nowhere yet: nothing to wait for
-        slot = self._ring.live[-1]
-        if slot.header.epoch == self._ring.epoch:
-            return slot.header.ordinal, self._ring.sequence
-        return slot.header.ordinal, slot.last_sequence if slot.sealed else 1 << 62
+    def _tail(self) -> Order:
+        """Of the newest record in either ring."""
+        ring = self._ring
+        if not ring.live:  # -1: before everything, also before a reader that has not begun: nothing to wait for
+            return ring.moved_up_to if self._directory.retry.live else -1
+        slot = ring.live[-1]
+        if slot.header.epoch == ring.epoch:
+            return ring.last_position
+        return slot.last_position if slot.sealed else fmt.position(slot.header.epoch, fmt.SEQUENCE_MASK)
 
     def _answered(self, run: Run) -> bool:
         return self.session.answered and not self.expiry.holds(run) and not self._holds(run)
 
     def _holds(self, run: Run) -> bool:
-        return self.check.holds(own_epoch=run.slot.header.epoch == self._ring.epoch)
+        return self.check.holds(own_epoch=run.epoch == self._ring.epoch)
 
     def _deliver(self, lane: Lane) -> None:
         self.sender.deliver(lane)
 
-    def _refuse(self, lane: Lane, entry: Entry) -> None:
+    def _refuse(self, lane: Lane, entry: Placed) -> None:
         self.reports.refuse([entry[:2]], lane_halted(lane))
 
     def _on_acknowledged(self, lane: Lane, batch: LaneBatch) -> None:
@@ -315,7 +347,7 @@ class Delivery:
     def _on_failed(self, lane: Lane, began: float | None) -> None:
         self.dispatcher.failed(lane, began)
 
-    def _undecodable(self, entry: Entry, reason: str) -> bool:
+    def _undecodable(self, entry: Placed, reason: str) -> bool:
         return not self._halts and self.refused.take_undecodable(entry, reason)
 
     def _on_cut(self, batch: LaneBatch, parts: Sequence[LaneBatch]) -> None:
@@ -369,3 +401,9 @@ class Delivery:
         for future in self._progress:
             if not future.done():
                 future.set_result(None)
+
+
+def _not_delivered(cause: Exception) -> DeliveryPendingError:
+    error = DeliveryPendingError(f"it is accepted and stays in the ring, do not publish it again: {cause}")
+    error.__cause__ = cause
+    return error

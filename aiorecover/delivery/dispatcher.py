@@ -13,11 +13,12 @@ from math import inf
 from typing import Any
 
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.behind import Order, order_of
+from aiorecover.delivery.behind import Order
 from aiorecover.delivery.burial import Burial
 from aiorecover.delivery.drain import STEP, GoingBack
 from aiorecover.delivery.expiry import Expiry
 from aiorecover.delivery.flush import Flush
+from aiorecover.delivery.frames import id_at
 from aiorecover.delivery.in_kafka import InKafka, Place
 from aiorecover.delivery.judge import Judge, Verdict, words_of
 from aiorecover.delivery.lane import Lane
@@ -25,8 +26,9 @@ from aiorecover.delivery.passed_over import PassedOver
 from aiorecover.delivery.router import Router
 from aiorecover.delivery.stalled import StalledLanes
 from aiorecover.record import KEY, PARTITION, RECORD_ID_HEADER, TOPIC, record_ids
-from aiorecover.wal.reading import Reader
-from aiorecover.wal.run import Entry, Run
+from aiorecover.wal import format as fmt
+from aiorecover.wal.run import Placed, Run
+from aiorecover.wal.stream import Stream
 from aiorecover.wal.suffix import Word
 
 log = logging.getLogger("aiorecover.delivery")
@@ -44,7 +46,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: Stream,
         router: Router,
         *,
         codec: int,
@@ -52,8 +54,8 @@ class Dispatcher:
         linger: float,
         answered: Callable[[Run], bool],
         deliver: Callable[[Lane], None],
-        refuse: Callable[[Lane, Entry], None],
-        undecodable: Callable[[Entry, str], bool],
+        refuse: Callable[[Lane, Placed], None],
+        undecodable: Callable[[Placed, str], bool],
         on_idle: Callable[[], None],
         expiry: Expiry,
         holds: Callable[[Run], bool],
@@ -89,6 +91,7 @@ class Dispatcher:
         self._tick = 0.0  # when what is open must be handed over
         self._lingering = 0  # batches begun since the last tick
         self._flushes: list[Flush] = []
+        self._expiry = expiry
         self._burial = Burial(expiry, self._judge, self._is_behind)
         self._holds = holds
         self._passed = PassedOver(
@@ -123,7 +126,7 @@ class Dispatcher:
         moved = self._drain.step() if self._drain else False
         run = self._held or self.reader.look(STEP)
         if run is not None and not self._answered(run):
-            done = 0 if self._holds(run) else self._expire_leading(run)
+            done = 0 if not self._expiry.up_to or self._holds(run) else self._expire_leading(run)
             self._held = run.behind(done)
             self._want(run)
             return moved or done > 0
@@ -150,7 +153,7 @@ class Dispatcher:
         passed over are judged by the reader that comes back for them, so none is judged, and dismissed, twice.
         """
         for number, word in enumerate(words_of(run)):
-            entry = run.entry(number)
+            entry = run.placed(number)
             place = self._judge.place(entry)
             if word is Word.WAITING and place is None and self._burial.has_expired(entry):
                 if not self._burial.bury_one(entry, going):
@@ -173,7 +176,7 @@ class Dispatcher:
                     return number
         return len(run)
 
-    def _judged(self, entry: Entry, word: Word, place: Place | None, going: GoingBack | None) -> Verdict | None:
+    def _judged(self, entry: Placed, word: Word, place: Place | None, going: GoingBack | None) -> Verdict | None:
         """What becomes of a record; None while that cannot be told. ``place``: where it was found in Kafka."""
         record = entry[3]
         if type(record) is not tuple:
@@ -187,7 +190,7 @@ class Dispatcher:
             return None
         return self._judge.verdict(entry, word, lane, place)
 
-    def _take_as_found(self, entry: Entry, place: Place, going: GoingBack | None) -> bool:
+    def _take_as_found(self, entry: Placed, place: Place, going: GoingBack | None) -> bool:
         """Have a record announced and settled that is in Kafka already; False without room."""
         slot, at, _, record = entry
         lane = self.router.resumed(record[TOPIC], place.partition)
@@ -266,7 +269,7 @@ class Dispatcher:
         """
         topics = self.router.topics
         slot, places, sequences = run.slot, run.places, run.sequences
-        identities = record_ids(slot.id_prefix, sequences)
+        identities = record_ids(run.id_prefix, sequences)
         alone: list[Any] = [None]  # the headers of every record that has none of its own
         place = places[0]
         try:
@@ -278,7 +281,7 @@ class Dispatcher:
                     if topic is not None and partition is None:
                         lane = topic.by_key.get(key)
                 if lane is None:
-                    lane = self._route((slot, place, sequence, record), going)
+                    lane = self._route((slot, place, fmt.position(run.epoch, sequence), record), going)
                     if lane is None:
                         continue
                 alone[0] = (RECORD_ID_HEADER, identity)
@@ -306,7 +309,7 @@ class Dispatcher:
             return places.index(place)
         return len(run)
 
-    def _route(self, entry: Entry, going: GoingBack | None) -> Lane | None:
+    def _route(self, entry: Placed, going: GoingBack | None) -> Lane | None:
         """The lane of a record that is not simply its key's; None when it is passed over."""
         record = entry[3]
         if type(record) is not tuple:
@@ -370,18 +373,14 @@ class Dispatcher:
         lane.open = None
         lane.due = False
 
-    def _report_undeliverable(self, entry: Entry, reason: object) -> None:
+    def _report_undeliverable(self, entry: Placed, reason: object) -> None:
         """A record that cannot be decoded is a dead letter, or else stays in the ring; the others go on."""
         if self._undecodable(entry, str(reason)):
             return
-        slot, _, sequence, _ = entry
+        slot, place, _, _ = entry
         self.undeliverable += 1
-        log.error(
-            "a record cannot be delivered and stays in the ring record_id=%s%d reason=%r",
-            slot.id_prefix.decode(),
-            sequence,
-            reason,
-        )
+        name = id_at(slot, place)
+        log.error("a record cannot be delivered and stays in the ring record_id=%s reason=%r", name, reason)
 
     # -- what has expired --------------------------------------------------------------------------------------------
 
@@ -408,7 +407,7 @@ class Dispatcher:
             return self._burial.bury(run, count, None) or 0
         return self._dispatch(run.pick(range(count)) or run)
 
-    def _is_behind(self, entry: Entry, going: GoingBack | None) -> bool:
+    def _is_behind(self, entry: Placed, going: GoingBack | None) -> bool:
         return bool(self._gaps) and self._passed.covers(entry, going)
 
     # -- passing over and catching up --------------------------------------------------------------------------------
@@ -432,7 +431,7 @@ class Dispatcher:
     def _at(self) -> Order:
         """Order of the next record that the first reader dispatches."""
         if self._held is not None:
-            return order_of(self._held.entry(0))
+            return self._held.position(0)
         return self.reader.at
 
     @property
@@ -448,7 +447,7 @@ class Dispatcher:
 
     # -- flush -------------------------------------------------------------------------------------------------------
 
-    def begin_flush(self, target: tuple[int, int]) -> Flush:
+    def begin_flush(self, target: Order) -> Flush:
         """Somebody waits for what is dispatched up to ``target``: hand over without lingering."""
         flush = Flush(target)
         self._flushes.append(flush)
@@ -468,10 +467,20 @@ class Dispatcher:
             flush.look(waiting_from, self.router.lanes())
 
     @property
-    def waiting_from(self) -> tuple[int, int]:
+    def waiting_from(self) -> Order:
         """Order of the oldest record that is in no lane yet."""
         oldest = self._gaps.oldest
         return self._at() if oldest is None else min(self._at(), oldest.at)
+
+    def goes_back_to(self, position: int) -> bool:
+        """A second reader is on the way to records up to there."""
+        return self._drain.goes_to(position)
+
+    def forget_moved(self) -> None:
+        """Slots were moved: what is behind is looked for where it is now."""
+        for gap in self._gaps:
+            if gap.start is not None and gap.start[0].moved:
+                gap.start = None
 
     def is_behind(self, lane: Lane) -> bool:
         """Records of the lane were passed over, and are still behind."""

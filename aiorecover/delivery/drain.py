@@ -14,8 +14,8 @@ from aiorecover.delivery.behind import Behind, Order
 from aiorecover.delivery.gaps import Gaps
 from aiorecover.delivery.lane import Lane
 from aiorecover.record import KEY, PARTITION, TOPIC
-from aiorecover.wal.reading import Reader
 from aiorecover.wal.run import Run
+from aiorecover.wal.stream import Stream
 
 log = logging.getLogger("aiorecover.delivery")
 
@@ -29,10 +29,10 @@ class GoingBack:
 
     __slots__ = ("gaps", "held", "reader")
 
-    def __init__(self, first: Reader, gaps: Gaps, oldest: Behind) -> None:
+    def __init__(self, first: Stream, gaps: Gaps, oldest: Behind) -> None:
         """Stand at the first record of the ``oldest`` of ``gaps``."""
         self.gaps = gaps
-        self.reader = first.behind(*oldest.start)
+        self.reader = first.back_to(oldest.at, oldest.start)
         self.held: Run | None = None  # what it found no room for
 
     def take(self, run: Run, until: Order) -> Run | None:
@@ -40,13 +40,11 @@ class GoingBack:
 
         Records from before something fell behind were dispatched then.
         """
-        ordinal, mine = run.slot.header.ordinal, []
-        for number, (sequence, record) in enumerate(zip(run.sequences, run.records, strict=True)):
-            at = ordinal, sequence
+        mine = []
+        for number, record in enumerate(run.records):
+            at = run.position(number)
             if at >= until:
-                ahead = self.reader.behind(run.slot, run.places[number], sequence)
-                self.reader.close()
-                self.reader = ahead
+                self.reader.go_to(at, (run.slot, run.places[number]))
                 break
             if type(record) is tuple and self.gaps.covering(record[TOPIC], record[KEY], record[PARTITION], at):
                 mine.append(number)
@@ -67,7 +65,7 @@ class Drain:
 
     def __init__(
         self,
-        first: Reader,
+        first: Stream,
         *,
         at: Callable[[], Order],
         can_take: Callable[[Behind], bool],
@@ -163,6 +161,10 @@ class Drain:
         for gap in going.gaps:
             self.gaps.remove(gap)
         self.start()
+
+    def goes_to(self, position: Order) -> bool:
+        """Somebody is on the way to records up to there."""
+        return any(going.reader.at <= position for going in self._under_way)
 
     def close(self) -> None:
         """Everybody stands nowhere."""

@@ -28,7 +28,7 @@ from aiorecover.errors import WalError, WalFullError
 from aiorecover.record import PARTITION, TOPIC
 from aiorecover.supervised import Supervised
 from aiorecover.wal import format as fmt
-from aiorecover.wal.run import Entry, Run
+from aiorecover.wal.run import Placed, Run
 from aiorecover.wal.slot import Slot
 
 log = logging.getLogger("aiorecover.delivery")
@@ -125,29 +125,27 @@ class Expiry:
                 return number, expires
         return min(count, STEP), expires
 
-    def is_due(self, slot: Slot, place: int, topic: str) -> bool:
-        """Whether one record has expired."""
-        up_to = self.up_to
-        return 0 < position_at(slot, place) <= up_to and topic != self._topic if up_to else False
+    def is_due(self, position: int, topic: str) -> bool:
+        """Whether one record has expired; 0 for its position: it is settled."""
+        return 0 < position <= self.up_to and topic != self._topic
 
     def has_due(self, lane: Lane, batch: LaneBatch) -> bool:
         """Whether the first record of a batch has expired, or is settled: a task of ours was cancelled half-way."""
         first = next(frames_of(batch))
-        return self.is_due(*first, lane.topic) or not waits_at(*first)
+        return not waits_at(*first) or self.is_due(position_at(*first), lane.topic)
 
     def _may_expire(self, record: object) -> bool:
         return type(record) is tuple and record[TOPIC] != self._topic
 
     # -- what is in no lane ------------------------------------------------------------------------------------------
 
-    def take(self, entry: Entry) -> bool:
+    def take(self, entry: Placed) -> bool:
         """Store the letter of a record that was read; False without room, now or for long (`up_to` tells)."""
-        slot, place, _, record = entry
+        slot, place, position, record = entry
         if not waits_at(slot, place):
             return True
         if len(self._taken) >= WAITING_MOST:
             return False
-        position = position_at(slot, place)
         refusal = self._refusal("possibly" if position <= self._doubtful_up_to else "not")
         if not self._put(slot, place, record[TOPIC], record[PARTITION], refusal):
             return False
@@ -330,10 +328,4 @@ class Tally:
 
 def _count_up_to(run: Run, up_to: int) -> int:
     """How many records at the beginning of ``run`` stand up to a position."""
-    slot = run.slot
-    if slot.ring is None or not slot.ring.holds_copies:
-        return bisect_right(run.sequences, up_to - fmt.position(slot.header.epoch, 0))
-    count = 0
-    while count < len(run) and position_at(slot, run.places[count]) <= up_to:
-        count += 1
-    return count
+    return bisect_right(run.sequences, up_to - fmt.position(run.epoch, 0))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from aiorecover.delivery.behind import Order
 from aiorecover.delivery.lane import Lane
 
 
@@ -12,12 +13,12 @@ class Flush:
     ``dead_letter_topic``, which may be stuck.
     """
 
-    def __init__(self, target: tuple[int, int]) -> None:
+    def __init__(self, target: Order) -> None:
         """``target``: order of the last record that is waited for."""
         self._target = target
         self._marks: list[tuple[Lane, int]] | None = None
 
-    def look(self, waiting_from: tuple[int, int], lanes: Iterable[Lane]) -> None:
+    def look(self, waiting_from: Order, lanes: Iterable[Lane]) -> None:
         """Be told after each step of dispatching; ``waiting_from``: order of the oldest record that is in no lane."""
         if self._marks is None and waiting_from > self._target:
             self._marks = [(lane, lane.added) for lane in lanes]

@@ -51,6 +51,7 @@ class Doubt(StrEnum):
     TWICE = "a lane has two entries"
     OLD = "kafka may have forgotten the identity"
     SUSPECT = "settle words may have been lost"
+    MOVED = "the records go to another kafka cluster from now on"
     GONE = "a part of the batch is not in the ring any more, or damaged"
 
 
@@ -147,7 +148,9 @@ def lanes_twice(entries: Iterable[Entry]) -> set[tuple[str, int]]:
     return twice
 
 
-def doubt_of(entry: Entry | None, *, known: bool, damaged: bool, twice: bool, now_ms: int) -> Doubt | None:
+def doubt_of(
+    entry: Entry | None, *, known: bool, damaged: bool, twice: bool, now_ms: int, elsewhere: bool = False
+) -> Doubt | None:
     """Why an entry's identity must not be used again, before its frames are looked at; None: it may be.
 
     Args:
@@ -156,8 +159,12 @@ def doubt_of(entry: Entry | None, *, known: bool, damaged: bool, twice: bool, no
         damaged: one of its two copies does not hold.
         twice: the lane has another entry.
         now_ms: time since the machine's boot.
+        elsewhere: the records go to another cluster than the one that gave the identity, and may have given the same
+            one to somebody else there.
 
     """
+    if elsewhere:
+        return Doubt.MOVED
     if not known:
         return Doubt.ELSEWHERE
     if damaged or entry is None:

@@ -81,28 +81,36 @@ class Journal:
 
 
 def _places(batch: LaneBatch) -> list[tuple[Group, ...]]:
-    """Where the batch's frames are; while some of them are being moved, first where they were, then the copies."""
-    if any(slot.copies and not slot.moved for slot, _ in batch.frames):
-        return [_groups(batch, made=False), _groups(batch, made=True)]
-    return [_groups(batch, made=False)]
+    """Where the batch's frames are; if they are being moved, and copied by now, first where they were."""
+    now, then = _groups(batch, made=False), _groups(batch, made=True)
+    if now is None:
+        message = "a batch stands where nobody has copied it"
+        raise ValueError(message)
+    return [now] if then is None or then == now else [now, then]
 
 
-def _groups(batch: LaneBatch, *, made: bool) -> tuple[Group, ...]:
-    """``made``: as if the moves that are under way were made."""
+def _groups(batch: LaneBatch, *, made: bool) -> tuple[Group, ...] | None:
+    """``made``: as if the moves that are under way were made; None while that cannot be told."""
     found: list[Group] = []
     for slot, places in batch.frames:
-        if slot.copies and (made or slot.moved):
-            found += _copies(slot, places)
-        else:
-            found.append(_group(slot, places))
+        for home, there in _standing(slot, places, made=made):
+            if not there:
+                return None
+            found.append(_group(home, there))
     return tuple(found)
 
 
-def _copies(slot: Slot, places: Sequence[int]) -> Iterator[Group]:
-    """Where the frames were copied to; all of them were, for a batch is settled as a whole."""
+def _standing(slot: Slot, places: Sequence[int], *, made: bool) -> Iterator[tuple[Slot, Sequence[int]]]:
+    """Where the frames count, or will; of those that are copied later on there are no places yet."""
+    if not slot.copies or not (made or slot.moved):
+        yield slot, places
+        return
+    if any(place not in slot.copies for place in places):
+        yield slot, ()
+        return
     copies = [slot.copies[place] for place in places]
     for home, run in groupby(copies, lambda copy: copy[1]):
-        yield _group(home, [place for _, _, place in run])
+        yield from _standing(home, [place for _, _, place in run], made=made)
 
 
 def _group(slot: Slot, places: Sequence[int]) -> Group:

@@ -10,8 +10,7 @@ from itertools import repeat
 from aiorecover.delivery.in_kafka import InKafka, Place, content_of
 from aiorecover.delivery.lane import Lane
 from aiorecover.record import KEY, PARTITION, TOPIC, VALUE
-from aiorecover.wal import format as fmt
-from aiorecover.wal.run import Entry, Run
+from aiorecover.wal.run import Placed, Run
 from aiorecover.wal.suffix import SuffixRule, Word
 
 
@@ -37,7 +36,7 @@ class Judge:
 
     def _may_be_found(self, run: Run) -> bool:
         """Also what stands before a record that was found: if it is missing in Kafka, that one is sent again, too."""
-        return self.may_find(fmt.position(run.slot.header.epoch, run.sequences[0]))
+        return self.may_find(run.position(0))
 
     def may_find(self, position: int) -> bool:
         """Whether the record there, or one behind it, may have been found in Kafka."""
@@ -48,15 +47,15 @@ class Judge:
         if self._in_kafka and not self._may_be_found(run):
             self._in_kafka.clear()
 
-    def place(self, entry: Entry) -> Place | None:
+    def place(self, entry: Placed) -> Place | None:
         """Where a record stands in Kafka, if it was found there."""
-        slot, _, sequence, record = entry
+        _, _, position, record = entry
         if not self._in_kafka or type(record) is not tuple:
             return None
         content = content_of(record[KEY], record[VALUE])
-        return self._in_kafka.place(record[TOPIC], fmt.position(slot.header.epoch, sequence), content)
+        return self._in_kafka.place(record[TOPIC], position, content)
 
-    def verdict(self, entry: Entry, word: Word, lane: Lane | None, place: Place | None) -> Verdict:
+    def verdict(self, entry: Placed, word: Word, lane: Lane | None, place: Place | None) -> Verdict:
         """What becomes of a record. ``lane``: where it would go today; None where it cannot be decoded."""
         record = entry[3]
         if lane is None:

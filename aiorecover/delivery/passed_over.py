@@ -9,8 +9,8 @@ from aiorecover.delivery.drain import Drain, GoingBack
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.router import Router, Topic
 from aiorecover.record import KEY, PARTITION, TOPIC
-from aiorecover.wal.reading import Reader
-from aiorecover.wal.run import Entry, Run
+from aiorecover.wal.run import Placed, Run
+from aiorecover.wal.stream import Stream
 
 log = logging.getLogger("aiorecover.delivery")
 
@@ -20,12 +20,12 @@ class PassedOver:
 
     def __init__(
         self,
-        first: Reader,
+        first: Stream,
         router: Router,
         *,
         at: Callable[[], Order],
         dispatch: Callable[[Run, GoingBack], int],
-        refuse: Callable[[Lane, Entry], None],
+        refuse: Callable[[Lane, Placed], None],
         expires: Callable[[Behind], bool],
     ) -> None:
         """As `Drain`; ``refuse`` records of a lane that is halted for good; ``expires``: a gap's first record does."""
@@ -36,13 +36,13 @@ class PassedOver:
         self.gaps = self.drain.gaps
         self.fell_behind = asyncio.Event()  # what only metadata can help
 
-    def lane(self, topic: Topic, entry: Entry, going: GoingBack | None) -> Lane | None:
+    def lane(self, topic: Topic, entry: Placed, going: GoingBack | None) -> Lane | None:
         """Where a record goes. One that is behind goes to the lane that it is behind in, though its topic has grown."""
         record = entry[3]
         lane = going.lane(record[TOPIC], record[KEY], record[PARTITION], order_of(entry)) if going is not None else None
         return lane or self._router.lane(topic, record[KEY], record[PARTITION])
 
-    def older_are_behind(self, lane: Lane, entry: Entry, going: GoingBack | None) -> bool:
+    def older_are_behind(self, lane: Lane, entry: Placed, going: GoingBack | None) -> bool:
         """Older records of this very lane are still to be caught up: a record whose order counts waits with them."""
         record = entry[3]
         if record[KEY] is None and record[PARTITION] is None:
@@ -53,7 +53,7 @@ class PassedOver:
         return any(gap not in going.gaps and gap.at <= order_of(entry) for gap in gaps)
 
     def fall_behind(
-        self, topic: Topic, lane: Lane | None, entry: Entry, going: GoingBack | None, *, found: bool = False
+        self, topic: Topic, lane: Lane | None, entry: Placed, going: GoingBack | None, *, found: bool = False
     ) -> None:
         """Have a record wait that cannot go anywhere now, or be refused; ``found``: it stands in ``lane`` already."""
         if lane is not None and lane.halted is not None and not lane.resumes:  # not sent before the next start
@@ -68,7 +68,7 @@ class PassedOver:
         if lane is None:
             self.fell_behind.set()
 
-    def _gaps_from(self, topic: Topic, lane: Lane | None, entry: Entry, going: GoingBack | None) -> list[Behind]:
+    def _gaps_from(self, topic: Topic, lane: Lane | None, entry: Placed, going: GoingBack | None) -> list[Behind]:
         """What waits from this record on.
 
         What a second reader cannot take stays in the gaps that it was in, from here on: another gap could cover what
@@ -81,7 +81,7 @@ class PassedOver:
                 return [gap.again(entry) for gap in gaps]
         return [self._gap(topic, lane, entry)]
 
-    def _gap(self, topic: Topic, lane: Lane | None, entry: Entry) -> Behind:
+    def _gap(self, topic: Topic, lane: Lane | None, entry: Placed) -> Behind:
         key, partition = entry[3][KEY], entry[3][PARTITION]
         if lane is None:
             return Behind(topic.name, partition if topic.count else None, entry)
@@ -104,7 +104,7 @@ class PassedOver:
         else:
             log.info("topic is not known yet: its records wait in the ring topic=%s", topic.name)
 
-    def covers(self, entry: Entry, going: GoingBack | None) -> bool:
+    def covers(self, entry: Placed, going: GoingBack | None) -> bool:
         """Whether a record waits behind a gap; a second reader takes only those that it came for."""
         record = entry[3]
         gaps = self.gaps.covering(record[TOPIC], record[KEY], record[PARTITION], order_of(entry))

@@ -58,6 +58,7 @@ class RecoveryCheck:
         self._hints = {TopicPartition(hint.topic, hint.partition): hint for hint in hints}
         self.found = found
         self.over = not hints
+        self.reading = False  # and it ends within CHECK_LIMIT
         self._wanted = asyncio.Event()
 
     def holds(self, *, own_epoch: bool) -> bool:
@@ -79,6 +80,13 @@ class RecoveryCheck:
             await self._session.identity()
         except ClosedError:
             return
+        self.reading = True
+        try:
+            await self._run()
+        finally:
+            self.reading = False
+
+    async def _run(self) -> None:
         unread = dict(self._hints)
         reason = f"it took more than {CHECK_LIMIT:.0f} s: look at the brokers"
         try:
@@ -181,7 +189,7 @@ class RecoveryCheck:
         client = self._config.client
         return {
             **{name: client[name] for name in _SECURITY if name in client},
-            "bootstrap_servers": list(self._config.bootstrap_servers),
+            "bootstrap_servers": self._session.connected_brokers() or list(self._config.bootstrap_servers),
             "group_id": None,
             "enable_auto_commit": False,
             "auto_offset_reset": "none",

@@ -101,3 +101,11 @@ def _cut(text: str, most: int) -> str:
     """``text`` as at most so many bytes of UTF-8, never half a character; what cannot be encoded is escaped."""
     encoded = text.encode("utf-8", "backslashreplace")
     return encoded[:most].decode("utf-8", "ignore")
+
+
+def is_owed(letter: bytes) -> bool:
+    """Whether a letter has to be published to the dead-letter topic yet; what is no letter is not."""
+    try:
+        return decode(letter).owed
+    except ValueError:
+        return False

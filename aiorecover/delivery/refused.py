@@ -23,7 +23,7 @@ from aiorecover.delivery.reports import Reports, tell_halted
 from aiorecover.errors import WalError, WalFullError
 from aiorecover.record import RECORD_ID_HEADER
 from aiorecover.supervised import Supervised
-from aiorecover.wal.run import Entry
+from aiorecover.wal.run import Placed
 from aiorecover.wal.slot import Slot
 
 log = logging.getLogger("aiorecover.delivery")
@@ -97,7 +97,7 @@ class Refused:
         lane.acknowledged()
         self._on_buried(lane, batch)
 
-    def take_undecodable(self, entry: Entry, reason: str) -> bool:
+    def take_undecodable(self, entry: Placed, reason: str) -> bool:
         """A frame that holds and is no record: a dead letter, in its turn; False when too many wait already."""
         if len(self._undecodable) >= UNDECODABLE_MOST:
             return False

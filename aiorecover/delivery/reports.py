@@ -19,10 +19,10 @@ from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.frames import frames_of, id_at, position_at, record_at
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.refusal import Refusal
-from aiorecover.errors import ClosedError, PermanentDeliveryError
+from aiorecover.errors import ClosedError, DeliveryPendingError, PermanentDeliveryError
 from aiorecover.receipt import DeliveryReport
 from aiorecover.wal import format as fmt
-from aiorecover.wal.ring import Ring
+from aiorecover.wal.directory import Directory
 from aiorecover.wal.slot import Slot
 
 log = logging.getLogger("aiorecover.delivery")
@@ -46,16 +46,18 @@ OnDelivery = Callable[[DeliveryReport], Awaitable[None] | None]
 class Reports:
     """Builds and hands out delivery reports."""
 
-    def __init__(self, ring: Ring, producer_id: str, on_delivery: OnDelivery | None) -> None:
+    def __init__(self, directory: Directory, on_delivery: OnDelivery | None) -> None:
         """``on_delivery`` is called before settling: at least once for each record, also across a crash."""
-        self._ring = ring
-        self._producer_id = producer_id
+        self._directory = directory
+        self._ring = directory.ring
+        self._producer_id = directory.producer_id
         self._on_delivery = on_delivery
         self._waiters: dict[int, list[asyncio.Future[DeliveryReport]]] = {}
         self._remembered: deque[tuple[list[tuple[Slot, list[int]]], int, str, int, int]] = deque()
         self._remembered_count = 0
         self._refused: dict[int, PermanentDeliveryError | _Buried] = {}
         self._closed = False
+        self._pending: DeliveryPendingError | None = None  # why nothing is delivered, until somebody mends it
         self.callback_errors = 0
 
     # -- for publishers ----------------------------------------------------------------------------------------------
@@ -65,12 +67,14 @@ class Reports:
         future: asyncio.Future[DeliveryReport] = asyncio.get_running_loop().create_future()
         if sequence in self._refused:
             future.set_exception(self._error(sequence, self._refused[sequence]))
-        elif self._ring.is_settled(sequence, place):
+        elif self._directory.is_settled(sequence, place):
             future.set_result(self._remember(topic, sequence, place))
         elif self._closed and (report := self._recall(topic, sequence, place)) is not None:
             future.set_result(report)  # settled beyond the watermark, which is all that the closed ring tells
         elif self._closed:
             future.set_exception(_stopped())
+        elif self._pending is not None:
+            future.set_exception(self._pending)
         else:
             self._waiters.setdefault(sequence, []).append(future)
         return future
@@ -82,6 +86,17 @@ class Reports:
             waiting.remove(future)
         if not waiting:
             self._waiters.pop(sequence, None)
+
+    def hold_off(self, error: DeliveryPendingError | None) -> None:
+        """Nothing is delivered until somebody mends what is wrong: tell those who wait, and who comes; None: it is."""
+        self._pending = error
+        if error is None:
+            return
+        for sequence in list(self._waiters):
+            for future in self._waiters.pop(sequence):
+                if not future.done():
+                    future.set_exception(error)
+                    future.exception()  # a waiter that nobody awaits is no error
 
     # -- for the lanes -----------------------------------------------------------------------------------------------
 
@@ -235,7 +250,11 @@ class Reports:
         return None
 
     def _holds(self, slot: Slot, sequence: int) -> bool:
-        if slot.header.epoch != self._ring.epoch or sequence < slot.header.first_sequence:
+        if (
+            slot.ring is not self._ring
+            or slot.header.epoch != self._ring.epoch
+            or sequence < slot.header.first_sequence
+        ):
             return False
         return sequence <= slot.last_sequence if slot.sealed else sequence <= self._ring.sequence
 

@@ -58,11 +58,12 @@ class Taken:
         return sum(resumed.entry.count for resumed in self.lanes if resumed.frames)
 
 
-def take_up(directory: Directory, now_ms: int) -> Taken:
+def take_up(directory: Directory, now_ms: int, *, elsewhere: bool = False) -> Taken:
     """Go through the entries of an opened directory: claim the frames that are in flight, forget what is in doubt.
 
     An entry in doubt is forgotten for good: its records are delivered under another identity from now on, and a later
     opening must not take it for one that can be trusted. (Those of another boot count as little then as now.)
+    ``elsewhere``: the records go to another cluster from now on, as `doubt_of` says.
 
     Raises:
         WalIOError: the file cannot be written.
@@ -81,6 +82,7 @@ def take_up(directory: Directory, now_ms: int) -> Taken:
             damaged=block.damaged,
             twice=entry is not None and entry.lane in twice,
             now_ms=now_ms,
+            elsewhere=elsewhere,
         )
         frames: Frames | Doubt = [] if doubt is not None else _in_flight(directory, entries)
         if isinstance(frames, Doubt):
@@ -90,8 +92,8 @@ def take_up(directory: Directory, now_ms: int) -> Taken:
             taken.lanes.append(Resumed(block.block, entry, frames))
             continue
         taken.doubts[doubt or Doubt.DAMAGED] += 1
-        if entry is not None and block.epoch == last:  # of the last process that sent: what is older is long settled
-            taken.hints.append(Hint(*entry.lane, entry.offset))
+        if entry is not None and block.epoch == last and not elsewhere:  # offsets say nothing there, and entries of
+            taken.hints.append(Hint(*entry.lane, entry.offset))  # a process before the last one that sent are settled
         if doubt is not Doubt.ELSEWHERE or block.damaged:  # else the next lane in it would be in doubt, too
             lanes.clear(block.block)
     _tell(taken)

@@ -3,8 +3,8 @@
 aiokafka's ways to hang or die end here (known from its issues): a sender or a metadata task that dies leaves futures
 for ever; an idempotent `stop` never returns while the broker is down; metadata is only asked from brokers it once
 knew, never from the bootstrap list again; one server that accepts connections and never answers holds up those behind
-it. The session fails every batch of a dead producer with `SessionLostError`; the lanes send the very same batches
-again.
+it; who answers may be another cluster (`cluster`). The session fails every batch of a dead producer with
+`SessionLostError`; the lanes send the very same batches again.
 
 Its log lines are `chatter`'s business: aiokafka's warnings and errors in here are held back and counted, and the next
 line about this session says how many there were. Told apart are they by the context that our tasks run in, so the
@@ -28,6 +28,8 @@ from aiorecover.config import Config
 from aiorecover.delivery import chatter
 from aiorecover.delivery.backoff import Backoff
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.cluster import Cluster, WrongClusterError
+from aiorecover.delivery.cluster_guard import ClusterGuard
 from aiorecover.delivery.hard_close import Holdings, SessionLostError, close_bootstrap, close_hard
 from aiorecover.delivery.lane import Identity
 from aiorecover.delivery.outcomes import UNNAMED_CODES
@@ -55,12 +57,21 @@ METADATA_LIMIT = 10.0  # seconds for one look at a topic; then the session canno
 class Session:
     """Sends batches through the living AIOKafkaProducer; at most one lives."""
 
-    def __init__(self, config: Config, on_metadata: Callable[[], None], *, healthy: "Session | None" = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        on_metadata: Callable[[], None],
+        *,
+        cluster: Cluster | None = None,
+        healthy: "Session | None" = None,
+    ) -> None:
         """Do nothing yet; ``on_metadata`` is called when topics may have changed.
 
+        ``cluster``: the only one that anything is sent to; None: whichever answers first.
         ``healthy``: this one is for suspects, beside that one, whose brokers are asked first.
         """
         self._config = config
+        self._cluster = Cluster() if cluster is None else cluster
         self._healthy = healthy
         self._on_metadata = on_metadata
         self._patience = config.request_timeout_ms / 1000  # seconds with batches in flight and no answer
@@ -275,11 +286,14 @@ class Session:
         while True:
             random.shuffle(servers)
             causes: dict[str, str] = {}
+            wrong: str | None = None
             self._chatter.take_cause()  # of the session before
             answering = self._healthy.connected_brokers() if self._healthy is not None else []
             for server in answering + servers:
                 try:
                     producer, holdings = await self._started(server)
+                except WrongClusterError as error:
+                    wrong = error.found
                 except Exception as error:  # noqa: BLE001 - whatever it is, records wait: try on
                     kind, text = self._chatter.take_cause() or (type(error).__name__, repr(error))
                     causes[kind] = text
@@ -287,24 +301,30 @@ class Session:
                     self._take(producer, holdings)
                     return
             self._tell_once(causes)
+            self._tell_wrong(wrong)
             await asyncio.sleep(self._reconnecting.next())
 
     async def _started(self, server: str) -> tuple[AIOKafkaProducer, Holdings]:
         producer = AIOKafkaProducer(**self._options(server))
         Requests(producer, longest=self._patience, alone=self._healthy is not None)
+        starting = asyncio.timeout(CONNECT_LIMIT)
+        guard = ClusterGuard(producer, self._cluster, lambda: self._on_wrong(producer, starting))
         if self._healthy is not None:  # its lanes have identities: it must not wait for a frozen broker to give one
             producer._txn_manager.set_pid_and_epoch(0, 0)  # noqa: SLF001
         holdings = Holdings(producer)
         try:
-            async with asyncio.timeout(CONNECT_LIMIT):
+            async with starting:
                 try:
                     await producer.start()
                 except BaseException as error:
                     close_bootstrap(error)
                     raise
+                await self._cluster.admit(guard.found)
                 await producer.client.set_topics(self._topics)
-        except BaseException:
+        except BaseException as error:
             await self._close_hard(producer, holdings)
+            if guard.wrong is not None:
+                raise WrongClusterError(guard.wrong) from error
             raise
         return producer, holdings
 
@@ -317,6 +337,17 @@ class Session:
             log.warning(
                 "kafka cannot be reached, trying on error=%s bootstrap_servers=%s%s", causes[kind], servers, held_back
             )
+
+    def _tell_wrong(self, found: str | None) -> None:
+        """Another cluster answered in this round, or (None) no longer; one line for each."""
+        if self._healthy is not None:  # the other session tells, and decides
+            return
+        self._cluster.is_wrong(found)
+        self.state = "connecting" if found is None else "wrong_cluster"
+        if found is not None and found not in self._known_troubles:
+            self._known_troubles.add(found)
+            servers = ",".join(self._config.bootstrap_servers)
+            log.error("%s bootstrap_servers=%s%s", self._cluster.error(found), servers, self._chatter.take())
 
     def _take(self, producer: AIOKafkaProducer, holdings: Holdings) -> None:
         self._producer = producer
@@ -338,6 +369,13 @@ class Session:
         self._connected.set()
         self._set_state("connected")
         self._on_metadata()
+
+    def _on_wrong(self, producer: AIOKafkaProducer, starting: asyncio.Timeout) -> None:
+        """One of its brokers belongs to another cluster."""
+        if producer is self._producer:
+            self.give_up("another cluster answers for one of its brokers")
+        elif starting.when() is not None and not starting.expired():  # aiokafka would ask it again and again
+            starting.reschedule(asyncio.get_running_loop().time())
 
     def _ended(self, producer: AIOKafkaProducer, what: str) -> None:
         if producer is self._producer:  # one that was dropped may end later, and concerns nobody any more

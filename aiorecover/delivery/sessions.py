@@ -18,6 +18,7 @@ from aiokafka.structs import RecordMetadata
 from aiorecover.config import Config
 from aiorecover.delivery.backoff import Backoff
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.cluster import Cluster
 from aiorecover.delivery.lane import Identity, Lane
 from aiorecover.delivery.outcomes import Persisted, SilentError, Verdict, outcome_of
 from aiorecover.delivery.session import Session, SessionLostError
@@ -49,13 +50,15 @@ class Sessions:
         config: Config,
         on_metadata: Callable[[], None],
         on_failed: Callable[[Lane, float | None], None] = lambda *_: None,
+        cluster: Cluster | None = None,
     ) -> None:
         """Do nothing yet; ``on_metadata`` is called when topics may have changed.
 
         ``on_failed`` is told of each attempt that failed and when it began (`time.monotonic`); None for the time: the
-        session was lost, or the records are at fault, and nothing is known of the lane.
+        session was lost, or the records are at fault, and nothing is known of the lane. ``cluster``: as in `Session`.
         """
-        self.healthy = Session(config, on_metadata)
+        self._cluster = Cluster() if cluster is None else cluster
+        self.healthy = Session(config, on_metadata, cluster=self._cluster)
         self._config = config
         self._on_failed = on_failed
         self._second: Session | None = None
@@ -173,7 +176,7 @@ class Sessions:
         return second
 
     def _begin_second(self) -> Session:
-        self._second = Session(self._config, lambda: None, healthy=self.healthy)
+        self._second = Session(self._config, lambda: None, cluster=self._cluster, healthy=self.healthy)
         self._second.start()
         self._wait_idle()
         return self._second

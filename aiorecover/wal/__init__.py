@@ -131,7 +131,8 @@ waits, and the bare salt for one that is settled; the complement makes resynchro
 byte, the mark makes the suffix rule hold through a second crash). Zero is never a frame: a frame has a sequence of 1 or
 more. The last KiB of a slot of the main ring stays unused, so that every record also fits a slot of the other rings.
 
-A checkpoint says: epoch, slot size, destination, the boot of the machine; of each ring the watermark, the next ordinal
+A checkpoint says: epoch, slot size, destination (Kafka's cluster id, and before one is known where it was looked for; a
+name), the boot of the machine; of each ring the watermark, the next ordinal
 (a slot that is cut off takes its header with it) and the newest position that a flush has covered; P; which settle
 words are suspect; whether the end was clean, and whether a flush had failed; when records were accepted.
 

@@ -37,10 +37,14 @@ class CheckpointFileLike(Protocol):
 
 
 class Destination(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where the records of a directory belong; None is not yet known."""
+    """Where the records of a directory belong; None is not yet known.
+
+    ``servers``: where they were to go, as long as ``cluster_id`` is not known.
+    """
 
     cluster_id: str | None = None
     name: str | None = None
+    servers: tuple[str, ...] = ()
 
 
 class RingState(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -11,6 +11,7 @@ wal_dir/            0700
     damaged/        bytes in which no frame holds, see `kept`
 """
 
+import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from pathlib import Path
 import msgspec
 
 from aiorecover.errors import WalError, WalFullError
+from aiorecover.wal import copies
+from aiorecover.wal import format as fmt
 from aiorecover.wal.ages import Ages, StoredAges
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination, RingState
 from aiorecover.wal.kept import DAMAGED, keep
@@ -26,8 +29,18 @@ from aiorecover.wal.lanes import Lanes
 from aiorecover.wal.losses import Losses, Stretch
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.ring import Ring
-from aiorecover.wal.storage import OPERATING_SYSTEM, FileSystem, StorageFile
+from aiorecover.wal.storage import OPERATING_SYSTEM, FileSystem, StorageFile, when_forked
 from aiorecover.wal.suffix import Suspicion
+
+_OPEN: weakref.WeakSet["Directory"] = weakref.WeakSet()
+
+
+def _abandon_in_child() -> None:
+    for directory in list(_OPEN):
+        directory.abandon()
+
+
+when_forked(_abandon_in_child)
 
 LOCK = "lock"
 CHECKPOINT = "checkpoint"
@@ -37,7 +50,11 @@ FILES = {LOCK, CHECKPOINT, RING, RETRY, DEAD, LANES, DAMAGED}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What an opening needs to know; durations in seconds. ``limit_ms``: as in `Ages`."""
+    """What an opening needs to know; durations in seconds.
+
+    ``cluster_id`` and ``servers``: where it belongs if it remembers no cluster. ``limit_ms``: as in
+    `Ages`.
+    """
 
     wal_dir: Path
     slot_bytes: int
@@ -45,6 +62,8 @@ class Options:
     min_free_bytes: int
     instance: str | None = None
     name: str | None = None
+    cluster_id: str | None = None
+    servers: tuple[str, ...] = ()
     lock_timeout: float = 0.0
     limit_ms: int | None = None
     file_system: FileSystem = OPERATING_SYSTEM
@@ -71,7 +90,7 @@ class Files:
             file.close()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Directory:
     """An opened, locked instance directory."""
 
@@ -87,6 +106,11 @@ class Directory:
     file_system: FileSystem
     ages: Ages
     copies_from: int | None = field(default=None)  # retry position before the copies that are not made to count yet
+    all_copies_settled: bool | None = field(default=None)  # known once the files are closed
+
+    def __post_init__(self) -> None:
+        """Have a forked child abandon it."""
+        _OPEN.add(self)
 
     @property
     def rings(self) -> tuple[Ring, Ring, Ring]:
@@ -187,6 +211,23 @@ class Directory:
         self.dead.recycle(durable.dead.watermark)
         return self.ring.recycle(max(durable.main.watermark, durable.moved), moved=durable.moved)
 
+    def pending(self) -> int:
+        """Records known to wait in the main and the retry ring."""
+        return self.ring.pending_once() + self.retry.pending_once()
+
+    def unread(self) -> int:
+        """Records of earlier epochs in the two that no reader has reached; see `Ring.unread`."""
+        return self.ring.unread() + self.retry.unread()
+
+    def is_settled(self, sequence: int, place: int) -> bool:
+        """Whether a record of this epoch is done; after `close`, as far as it can be told."""
+        position = fmt.position(self.ring.epoch, sequence)
+        if position > self.ring.moved_up_to:
+            return self.ring.is_settled(sequence, place)
+        if self.all_copies_settled is not None:
+            return self.all_copies_settled
+        return not copies.waits(self.retry, position, self.copies_from)
+
     @property
     def wants_spare(self) -> bool:
         """A ring's next slot is not ready yet: let the keeper call `prepare_spares`."""
@@ -263,6 +304,7 @@ class Directory:
 
     def close(self) -> None:
         """Close every file."""
+        self.all_copies_settled = self.retry.pending() == 0
         for ring in self.rings:
             ring.close()
         self.files.close()
@@ -275,7 +317,8 @@ class Directory:
     def note_age(self) -> tuple[bool, bool]:
         """Look at the clock: whether a checkpoint would know more of ages, and whether more has expired that waits."""
         position = self.ring.last_position  # before the clock: what comes in between is younger
-        now, watermark = self.file_system.since_boot_ms(), self.ring.watermark()
+        now = self.file_system.since_boot_ms()
+        watermark = 0 if self.retry.live else self.ring.watermark()  # what was moved stands below it, and waits
         self.ages.forget(watermark)
         news = position > watermark and self.ages.note(position, now)
         return news, self.ages.expired(now) > max(self.expired, watermark)

@@ -19,6 +19,7 @@ a checkpoint whose retry watermark covers the originals makes the copies count i
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
+from aiorecover.wal import copies
 from aiorecover.wal import format as fmt
 from aiorecover.wal.moved import NO_PARTITION, Moved, pack_moved, unpack_moved
 from aiorecover.wal.reading import Reader
@@ -72,14 +73,19 @@ class Move:
         copy_place, sequence = self._retry.append(moved, None)
         slot = self._retry.slot_of(sequence)
         self._copies.append((slot, copy_place))
-        self.slot.copies[place] = (self._retry, slot, copy_place)
+        _join(self.slot, place, self._retry, slot, copy_place)
+        copies.mark(slot, position, copy_place, sequence)
+
+    @property
+    def count(self) -> int:
+        """Records copied so far."""
+        return len(self._copies)
 
     def abandon(self) -> None:
         """The move is not made: its copies must never count."""
         self._reader.close()
         self.slot.copies.clear()
-        for slot, place in self._copies:
-            self._retry.take_back(slot, place)
+        copies.take_back(self._retry, self._copies, self.copies_from)
         self._copies.clear()
 
     def finish(self) -> None:
@@ -140,7 +146,16 @@ class Rewrite:
         copy_place, sequence = self._retry.append(payload, None)
         slot = self._retry.slot_of(sequence)
         self._copies.append((slot, copy_place))
-        original.copies[place] = (self._retry, slot, copy_place)
+        _join(original, place, self._retry, slot, copy_place)
+        copies.mark(slot, unpack_moved(memoryview(payload)).position, copy_place, sequence)
+
+    def finish(self) -> None:
+        """The rewriting is made: the copies count."""
+
+    @property
+    def count(self) -> int:
+        """Records copied so far."""
+        return len(self._copies)
 
     def abandon(self) -> None:
         """The copies must never count."""
@@ -148,10 +163,16 @@ class Rewrite:
             self._reader.close()
         for slot in self._originals:
             slot.copies.clear()
-        for slot, place in self._copies:
-            self._retry.take_back(slot, place)
+        copies.take_back(self._retry, self._copies, self.copies_from)
         self._copies.clear()
         self._slots.clear()
+
+
+def _join(original: Slot, place: int, retry: Ring, home: Slot, place_there: int) -> None:
+    """Whatever becomes of the one becomes of the other; readers pass what is on its way to its destination already."""
+    original.copies[place] = (retry, home, place_there)
+    if place in original.claimed:
+        home.claimed.add(place_there)
 
 
 def void_copies(retry: Ring, valid_up_to: int | None, originals: Sequence[tuple[int, int]]) -> int:

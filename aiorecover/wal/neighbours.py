@@ -6,18 +6,22 @@ in just these microseconds takes the next number, or looks again 50 ms later if 
 tried that may hold something, and nothing is tried or read twice of one whose checkpoint is the same as before.
 """
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aiorecover.errors import WalError, WalFormatError
-from aiorecover.wal.checkpoint import COPY_BYTES, SECTOR, Destination
+from aiorecover.wal.checkpoint import COPY_BYTES, SECTOR, Destination, unpack
 from aiorecover.wal.directory import CHECKPOINT, LOCK
-from aiorecover.wal.moved import RETRY, RING
+from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.storage import FileSystem, StorageFile, os_errors
 from aiorecover.wal.view import View
 
 _UNKNOWN = Destination()
+NEWEST_LETTERS = (
+    2  # slots of the dead ring in which owed letters are looked for: what was owed at the end is the newest
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,24 +30,32 @@ class Neighbour:
 
     ``free``: nobody has locked it. ``waiting``: something may wait in it that is not delivered; None where that was not
     looked for (somebody has it, or ``error`` says why not). ``stamp``: another one once somebody has opened it.
+    ``progress``: another one once somebody has delivered from its front, or published. ``producer_id``: None where
+    nothing tells it.
     """
 
     name: str
-    stamp: bytes = b""
+    stamp: bytes | None = None
     free: bool = False
     waiting: bool | None = None
     destination: Destination = _UNKNOWN
+    producer_id: int | None = None
+    progress: tuple[int, ...] = ()
     error: str = ""
 
 
 class Neighbours:
     """Those of one instance directory. Every call may block on the disk."""
 
-    def __init__(self, file_system: FileSystem, own: Path) -> None:
-        """``own``: the directory that is left out."""
+    def __init__(self, file_system: FileSystem, own: Path, owed: Callable[[bytes], bool] | None = None) -> None:
+        """``own``: the directory that is left out.
+
+        ``owed``: whether a letter in the dead ring waits for us, too, by its payload; None: none does.
+        """
         self._file_system = file_system
         self._wal_dir = own.parent
         self._own = own.name
+        self._owed = owed
 
     def names(self) -> list[str]:
         """The directories beside ours.
@@ -77,20 +89,28 @@ class Neighbours:
                 return found
 
             checkpoint = file(CHECKPOINT)
-            stamp = _stamp(checkpoint)
-            same = stamp and before is not None and before.stamp == stamp
-            if same and before is not None and before.waiting is False:
+            stamp = _stamp(checkpoint, file(RING))
+            before = before if before is not None and before.stamp == stamp else None
+            if before is not None and (before.waiting is False or before.error):
                 return before
-            if not self._is_free(path):
-                return Neighbour(path.name, stamp)
-            if same and before is not None and before.waiting:
-                return replace(before, free=True)
-            boot_id = self._file_system.boot_id()
-            views = [View(path, ring, file(ring), checkpoint, boot_id) for ring in (RING, RETRY)]
-            waiting = [_waits(view) for view in views]
-            known = views[0].checkpoint
-            destination = known.destination if known is not None else _UNKNOWN
-            return Neighbour(path.name, stamp, free=True, waiting=any(waiting), destination=destination)
+            free = self._is_free(path)
+            if before is not None and (before.waiting or not free):
+                return replace(before, free=free)
+            try:
+                known = _known(path.name, stamp, checkpoint)
+                if not free:
+                    return known
+                return replace(known, free=True, waiting=self._waits(path, file, checkpoint))
+            except WalError as error:  # not read again before somebody has mended or opened it
+                return Neighbour(path.name, stamp, error=str(error)) if free else Neighbour(path.name, stamp)
+
+    def _waits(self, path: Path, file: Callable[[str], StorageFile | None], checkpoint: StorageFile | None) -> bool:
+        boot_id = self._file_system.boot_id()
+        views = [View(path, ring, file(ring), checkpoint, boot_id) for ring in (RING, RETRY)]
+        waiting = [_waits(view) for view in views]  # each of them is looked at: damage is to be told
+        if any(waiting):
+            return True
+        return self._owed is not None and _owes(View(path, DEAD, file(DEAD), checkpoint, boot_id), self._owed)
 
     def _names(self, path: Path) -> set[str]:
         with os_errors("look at the directory", path):
@@ -108,12 +128,26 @@ class Neighbours:
             lock.close()
 
 
-def _stamp(checkpoint: StorageFile | None) -> bytes:
-    """Another one after each opening, which writes both copies; empty for a file in which nothing stands."""
-    if checkpoint is None:
-        return b""
-    copies = b"".join(checkpoint.read(start, SECTOR) for start in (0, COPY_BYTES))
-    return copies if any(copies) else b""
+def _stamp(checkpoint: StorageFile | None, ring: StorageFile | None) -> bytes:
+    """Another one after each opening, which writes both copies; where there is none, after each growth of the ring."""
+    copies = b"" if checkpoint is None else b"".join(checkpoint.read(start, SECTOR) for start in (0, COPY_BYTES))
+    return copies if any(copies) else b"%d" % (0 if ring is None else ring.size())
+
+
+def _known(name: str, stamp: bytes, checkpoint: StorageFile | None) -> Neighbour:
+    """What the checkpoint tells of it, also while somebody has it."""
+    copies = () if checkpoint is None else [unpack(checkpoint.read(at, COPY_BYTES)) for at in (0, COPY_BYTES)]
+    newest = max(copies, key=lambda copy: copy.generation, default=None)
+    known = newest.checkpoint if newest is not None else None
+    if known is None:
+        return Neighbour(name, stamp)
+    progress = (known.main.watermark, known.main.flushed, known.moved, known.retry.watermark)
+    return Neighbour(name, stamp, destination=known.destination, producer_id=known.producer_id, progress=progress)
+
+
+def _owes(view: View, owed: Callable[[bytes], bool]) -> bool:
+    live = [slot for slot in view.slots() if slot.header is not None and not slot.covered]
+    return any(owed(frame.payload) for frame in view.frames(live[-NEWEST_LETTERS:]))
 
 
 def _waits(view: View) -> bool:

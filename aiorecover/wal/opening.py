@@ -119,6 +119,7 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
         file_system=options.file_system,
         ages=ages,
     )
+    directory.ring.moved_up_to = found.moved
     valid_up_to = None if found.newest is None else found.retry.flushed
     void_copies(directory.retry, valid_up_to, surviving(found.main.lives))
     _reserve(directory)
@@ -142,7 +143,7 @@ def _first_checkpoint(path: Path, found: Plan, slot_bytes: int, boot_id: str, op
         moved=found.moved,
         boot_id=boot_id,
         suspect=found.suspect,
-        destination=_destination(path, stored, options.name),
+        destination=_destination(path, stored, options),
         ages=_ages(found, boot_id, options),
     )
 
@@ -208,13 +209,13 @@ def _report_damaged_slots(directory: Directory) -> None:
             )
 
 
-def _destination(path: Path, stored: Destination, name: str | None) -> Destination:
-    if name is None or stored.name == name:
-        return stored
-    if stored.name is None:
-        return Destination(cluster_id=stored.cluster_id, name=name)
-    message = "the directory belongs to another producer name: use its name, or another wal_dir or instance"
-    raise WalDestinationError(f"{message} path={path} stored={stored.name!r} name={name!r}")
+def _destination(path: Path, stored: Destination, options: Options) -> Destination:
+    name = options.name
+    if name is not None and stored.name not in {None, name}:
+        message = "the directory belongs to another producer name: use its name, or another wal_dir or instance"
+        raise WalDestinationError(f"{message} path={path} stored={stored.name!r} name={name!r}")
+    name, cluster_id = name or stored.name, stored.cluster_id or options.cluster_id
+    return Destination(cluster_id=cluster_id, name=name, servers=() if cluster_id is not None else options.servers)
 
 
 def _restore_length(ring: StorageFile, slot_bytes: int) -> None:

@@ -77,6 +77,20 @@ class Reader:
         return slot.header.ordinal, self.expected
 
     @property
+    def position(self) -> int:
+        """No frame that it will give has a lower one."""
+        slot = self.slot
+        if slot is None:
+            return 0
+        if slot.sealed and self.offset >= slot.tail:
+            following = self._ring.after(slot)
+            if following is not None:
+                return following.first_position
+            if slot.header.epoch < self._ring.epoch:
+                return fmt.position(self._ring.epoch, 0)
+        return fmt.position(slot.header.epoch, self.expected)
+
+    @property
     def has_more(self) -> bool:
         """Frames of this epoch were stored behind the place where it stands."""
         slot, ring = self.slot, self._ring

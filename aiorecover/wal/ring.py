@@ -63,6 +63,7 @@ class Ring:
         self._sequence = 0
         self._skipped = 0
         self._closed_at: int | None = None
+        self.moved_up_to = 0  # position up to which copies in another ring count in place of what waits here
         self.live: list[Slot] = [self._old_slot(life) for life in plan.lives]
         self.recent: list[Any] = [None] * RECENT  # the newest records, at their sequence modulo RECENT; None: not kept
         self.recent_places: list[int] = [0] * RECENT
@@ -290,6 +291,7 @@ class Ring:
     def recycle(self, durable_watermark: int, moved: int = 0) -> int:
         """Free the oldest slots that a durable checkpoint covers (I1); how many. ``moved``: its P."""
         self._floor = max(self._floor, durable_watermark)
+        self.moved_up_to = max(self.moved_up_to, moved)
         for slot in self.live:
             slot.moved = slot.moved or (slot.sealed and slot.last_position <= moved)
         count = 0
@@ -378,6 +380,10 @@ class Ring:
         """Records known to wait for settlement."""
         return sum(self._unsettled(slot) for slot in self.live)
 
+    def pending_once(self) -> int:
+        """As `pending`, but what was copied counts in one place: here, until the move is made."""
+        return sum(self._unsettled(slot) - len(slot.copies) for slot in self.live if not slot.moved)
+
     def _unsettled(self, slot: Slot) -> int:
         """Known frames of a slot without settlement; in the slot that is written, `append` counts by sequence only."""
         if slot is not self._slot:
@@ -390,6 +396,14 @@ class Ring:
         The seals tell; of the slot that a crash left open, how far the newest checkpoint had flushed it.
         """
         return sum(max(0, self._told(slot) - slot.unsettled) for slot in self.live if not slot.complete)
+
+    def waiting_bytes(self, slot: Slot) -> int:
+        """About how much of a slot waits for settlement; all of it where nobody has read to its end yet."""
+        if not slot.complete:
+            return self._slot_bytes
+        given = self._sequence - slot.last_sequence if slot is self._slot else 0
+        count = slot.count + given
+        return (slot.tail - fmt.FIRST_FRAME) * self._unsettled(slot) // count if count > 0 else 0
 
     def _told(self, slot: Slot) -> int:
         if slot.sealed:

@@ -26,7 +26,7 @@ class Slot:
     slot is counted there (always for slots written by this process; for older ones once the reader reached their end).
     ``readers``: who stands in it. ``claimed``: places of frames of a batch that a crash left in flight; they count
     as ``unsettled``, and readers pass them. ``warm``: pages of it may count as memory of the process, as they always do
-    where it is written to.
+    where it is written to. ``marks``: in the retry ring, where some of its copies stand (`copies`).
     """
 
     __slots__ = (
@@ -42,6 +42,7 @@ class Slot:
         "last_sequence",
         "limit",
         "map",
+        "marks",
         "moved",
         "open_word",
         "readers",
@@ -77,6 +78,7 @@ class Slot:
         self.claimed: set[int] = set()
         self.ring: Any = None  # the ring that it is a slot of
         self.moved = False  # a durable checkpoint's P covers it: copies count in place of what is unsettled here
+        self.marks: list[tuple[int, int, int]] = []  # position of the record, place and sequence of its copy; ascending
         self.copies: dict[int, tuple[Any, Slot, int]] = {}  # of a move: place → retry ring, slot and place there
 
     @property

@@ -11,7 +11,7 @@ import stat
 import sys
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
@@ -349,6 +349,11 @@ class FileSystem:
 
 
 OPERATING_SYSTEM = FileSystem()
+
+
+def when_forked(act: Callable[[], None]) -> None:
+    """Have ``act`` called in every child that is forked from now on."""
+    os.register_at_fork(after_in_child=act)
 
 
 def names_in(path: Path) -> list[str]:

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 import msgspec
 import uvloop
 
-from aiorecover import ClosedError, Receipt, RecoverableProducer
+from aiorecover import ClosedError, DeliveryPendingError, Receipt, RecoverableProducer
 from aiorecover.testing.mock_cluster_process import die_with_parent
 from tests.crash import crash_points, planted
 from tests.crash.pace import LOOK_EVERY_S, Pace
@@ -224,7 +224,7 @@ class Life:
             confirming.add_done_callback(self._confirming.discard)
 
     async def _confirm(self, topic: int, receipt: Receipt) -> None:
-        with suppress(ClosedError):
+        with suppress(ClosedError, DeliveryPendingError):  # the latter where kafka is another cluster
             await receipt.delivered()
             self._report.delivered(topic, receipt)
 
@@ -238,6 +238,11 @@ class Life:
     async def _wait_in_flight(self) -> None:
         """Until something was handed over and is not acknowledged."""
         while self._producer.statistics().in_flight == 0:  # noqa: ASYNC110 - looked at from outside
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    async def _wait_refused(self) -> None:
+        """Until another cluster has answered."""
+        while self._producer.state != "wrong_cluster":  # noqa: ASYNC110 - looked at from outside
             await asyncio.sleep(_LOOK_EVERY_S)
 
     async def _wait_stalled(self, lanes: int) -> None:

@@ -8,16 +8,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from aiorecover import opened
 from aiorecover.delivery import delivery, resume
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.cluster import Cluster
 from aiorecover.delivery.delivery import Delivery
 from aiorecover.delivery.journal import Doubt
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import Identity, Lane
+from aiorecover.delivery.resume import Taken
 from aiorecover.delivery.sender import Sender
 from aiorecover.wal import format as fmt
 from aiorecover.wal import instance, opening, reading, scan
-from aiorecover.wal.directory import LOCK, Options
+from aiorecover.wal.directory import LOCK, Directory, Options
 from aiorecover.wal.neighbours import Neighbours
 from aiorecover.wal.recovery import Plan, plan
 from aiorecover.wal.ring import Ring
@@ -161,6 +164,21 @@ def forget_what_was_in_flight() -> None:
     _put(delivery, "oldest_hints", lambda _: [])
 
 
+def use_identities_of_another_cluster() -> None:
+    """Against one cluster: what the journal says of the old one's identities counts at the new one, too."""
+    take_up = resume.take_up
+
+    def trusting(directory: Directory, now_ms: int, **_: Any) -> Taken:
+        return take_up(directory, now_ms)
+
+    _put(opened, "take_up", trusting)
+
+
+def send_to_any_cluster() -> None:
+    """Against one cluster: whoever answers gets the records."""
+    _put(Cluster, "is_ours", lambda *_: True)
+
+
 def adopt_what_is_locked() -> None:
     """Against the lock: a directory is taken over whoever has it."""
 
@@ -188,6 +206,8 @@ FAULTS: dict[str, Callable[[], None]] = {
         write_down_after_the_send,
         go_on_from_every_entry,
         forget_what_was_in_flight,
+        use_identities_of_another_cluster,
+        send_to_any_cluster,
         adopt_what_is_locked,
     )
 }

@@ -33,7 +33,15 @@ def mortal() -> Iterator[KafkaCluster]:
 
 def adopter(scenario: Scenario, *, crash: tuple[str, int] | None = None, fault: str | None = None) -> Child:
     """A worker that publishes nothing: whatever it sends, flushes and settles belongs to another one's directory."""
-    return scenario.life(("wait", {}), crash=crash, fault=fault, instance="b", adoption_grace_ms=0, max_batch_size=2048)
+    return scenario.life(
+        ("wait", {}),
+        crash=crash,
+        fault=fault,
+        servers=f"{scenario.cluster.bootstrap_servers},{NOWHERE}",  # where the owner looked for a broker, too
+        instance="b",
+        adoption_grace_ms=0,
+        max_batch_size=2048,
+    )
 
 
 def until_adopted(scenario: Scenario, child: Child) -> Verdict:

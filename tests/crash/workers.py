@@ -92,7 +92,7 @@ class _Fleet:
         self._base = Task(
             parent_pid=0,
             report_fd=-1,
-            bootstrap_servers=cluster.bootstrap_servers,
+            bootstrap_servers=f"{cluster.bootstrap_servers},{_NOWHERE}",  # an address in common: see `orphans`
             wal_dir=str(self._wal_dir),
             topics=self._topics,
             partitions=PARTITIONS,

@@ -207,6 +207,38 @@ def test_an_identity_set_after_building_gives_the_bytes_of_one_set_before(codec:
     assert [record.value for record in read(built)] == values
 
 
+# --- whom it connects to
+
+
+@pytest.mark.asyncio
+async def test_each_answer_about_the_cluster_is_seen_and_names_it_and_each_connection_is_got_in_one_way(
+    mock: MockCluster,
+) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=mock.bootstrap_servers, enable_idempotence=True)
+    client: Any = producer.client
+    update, connect, ids, got = client.cluster.update_metadata, client._get_conn, [], set()
+
+    def updated(metadata: Any) -> None:
+        ids.append(metadata.cluster_id)
+        update(metadata)
+
+    async def connected(*node: Any, **more: Any) -> Any:
+        connection = await connect(*node, **more)
+        got.add(connection)
+        return connection
+
+    client.cluster.update_metadata, client._get_conn = updated, connected
+    await producer.start()
+    try:
+        assert len(ids) >= 1, "the bootstrap no longer tells the cluster through update_metadata"
+        assert set(ids) == {ids[0]}
+        assert ids[0].startswith("mockCluster"), "metadata no longer name the cluster"
+        assert set(client._conns.values()) <= got, "connections are made in another way: none of them is asked"
+        assert got
+    finally:
+        await producer.stop()
+
+
 # --- MessageBatch and the accumulator
 
 

@@ -59,4 +59,4 @@ def test_of_the_first_record_no_value_is_kept() -> None:
     held = sys.getrefcount(value)
     behind = Behind("t", None, (slot, place, sequence, ("t", b"k", value, 7, 1, None, None, None)))
     assert sys.getrefcount(value) == held
-    assert (behind.start, behind.key, behind.named) == ((slot, place, sequence), b"k", 7)
+    assert (behind.start, behind.key, behind.named) == ((slot, place), b"k", 7)

@@ -3,15 +3,15 @@
 import pytest
 
 from aiorecover.delivery.drain import MOST, TURNS, Drain, GoingBack
-from aiorecover.wal.reading import Reader
+from aiorecover.wal.stream import Stream
 from tests.wal.rig import Opened
 
 
 class Turns(Drain):
     """Readers who find room, or do not."""
 
-    def __init__(self, first: Reader, *, with_room: set[int]) -> None:
-        super().__init__(first, at=lambda: (0, 0), can_take=lambda _: True, dispatch=lambda *_: 0)
+    def __init__(self, first: Stream, *, with_room: set[int]) -> None:
+        super().__init__(first, at=lambda: 0, can_take=lambda _: True, dispatch=lambda *_: 0)
         self.asked: list[int] = []
         self._with_room = with_room
         self._names: dict[int, int] = {}
@@ -28,14 +28,14 @@ class Turns(Drain):
 
 @pytest.mark.parametrize("with_room", [{2, 3}, {3}, {0}, {1, 2}])
 def test_a_reader_with_room_has_its_turn_however_many_before_it_have_none(with_room: set[int]) -> None:
-    drain = Turns(Opened().reader, with_room=with_room)
+    drain = Turns(Stream(Opened().directory, bytes), with_room=with_room)
     assert drain.step()
     assert with_room & set(drain.asked)
     assert len([name for name in drain.asked if name in with_room]) == TURNS
 
 
 def test_without_room_each_is_asked_once_and_all_rest() -> None:
-    drain = Turns(Opened().reader, with_room=set())
+    drain = Turns(Stream(Opened().directory, bytes), with_room=set())
     assert not drain.step()
     assert drain.no_room
     assert sorted(drain.asked) == list(range(MOST))

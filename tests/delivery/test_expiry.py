@@ -303,6 +303,7 @@ async def test_a_process_that_is_killed_in_an_outage_leaves_word_of_ages(broker:
     broker.away = True
     disk = MemoryDisk()
     async with producer_on(disk) as producer:
+        await until(lambda: producer.statistics().checkpoints > 0)  # from here on nothing is delivered
         await producer.publish("t", b"old", key=b"k")
         await clock.known(producer)
         left = disk.after_process_death()

@@ -177,7 +177,13 @@ def delivery_of(opened: Opened) -> Delivery:
     directory = opened.directory
     config = Config.from_options("unused", "nowhere:1", {})
     return Delivery(
-        config, directory, taken(opened), DeadLetters(directory.dead, never), grow=never, on_idle=lambda: None
+        config,
+        directory,
+        taken(opened),
+        DeadLetters(directory.dead, never),
+        grow=never,
+        remember=never,
+        on_idle=lambda: None,
     )
 
 
@@ -200,9 +206,9 @@ async def test_no_move_begins_before_what_was_in_flight_is_built_again(
     delivery.start()
     try:
         await asyncio.sleep(0.01)
-        assert [delivery.may_move(slot) for slot in (first, second)] == [False, True]
+        assert [delivery.moves.may_move(slot) for slot in (first, second)] == [False, True]
         crowded.undo()
-        await until(lambda: delivery.may_move(first))
+        await until(lambda: delivery.moves.may_move(first))
         (lane,) = delivery.router.lanes()
         following.copy()
         Journal(following.opened.directory.lanes, never, lambda: NOW).repoint(lane)
@@ -228,7 +234,7 @@ async def test_what_was_in_flight_and_cannot_be_built_again_stays_where_it_is(
     delivery.start()
     try:
         await until(lambda: bool(delivery.halted))
-        assert not delivery.may_move(following.opened.ring.live[0])
+        assert not delivery.moves.may_move(following.opened.ring.live[0])
     finally:
         await delivery.close()
 

@@ -419,7 +419,7 @@ async def test_a_record_waits_and_nobody_hears_of_it_until_its_letter_is_durable
     monkeypatch.setattr(Directory, "sync_dead", slow)
     async with producer_on(MemoryDisk(), on_delivery=heard.append) as producer:
         await publish_batch(producer, "t", [POISON, b"1"])
-        producer._opened.delivery.dispatcher.begin_flush((-1, 0))  # type: ignore[union-attr]
+        producer._opened.delivery.dispatcher.begin_flush(-1)  # type: ignore[union-attr]
         await until(begun.is_set)
         await asyncio.sleep(0.1)
         assert producer.statistics().pending == 2

@@ -53,7 +53,7 @@ def directory(tmp_path: Path) -> Iterator[Directory]:
 
 @pytest_asyncio.fixture
 async def reports(directory: Directory) -> AsyncIterator[Reports]:
-    made = Reports(directory.ring, directory.producer_id, None)
+    made = Reports(directory, None)
     yield made
     made.close()
 
@@ -213,7 +213,7 @@ async def test_a_record_of_an_earlier_epoch_is_not_taken_for_one_of_this_epoch(t
     second = open_at(tmp_path / "wal")
     try:
         told: list[DeliveryReport] = []
-        reports = Reports(second.ring, second.producer_id, told.append)
+        reports = Reports(second, told.append)
         (new,) = store(second, "new")
         waiter = reports.waiter("t", new.sequence, new.place)
         reader = Reader(second.ring, rec.decode)
@@ -296,7 +296,7 @@ async def test_on_delivery_is_told_of_each_record_in_order_and_before_it_is_sett
         one = stored[report.context]
         seen.append((report.offset, report.context, directory.ring.is_settled(one.sequence, one.place)))
 
-    reports = Reports(directory.ring, directory.producer_id, on_delivery)
+    reports = Reports(directory, on_delivery)
     await acknowledge(directory, reports, batch_of(*stored), 10)
     assert seen == [(10 + number, number, False) for number in range(5)]
     assert all(directory.ring.is_settled(one.sequence, one.place) for one in stored)
@@ -313,7 +313,7 @@ async def test_an_awaitable_on_delivery_is_awaited_one_record_after_the_other(di
         running -= 1
         seen.append(report.context)
 
-    reports = Reports(directory.ring, directory.producer_id, on_delivery)
+    reports = Reports(directory, on_delivery)
     await acknowledge(directory, reports, batch_of(*store(directory, *range(5))), 0)
     assert seen == list(range(5))
     assert reports.callback_errors == 0
@@ -329,7 +329,7 @@ async def test_whatever_on_delivery_raises_is_counted_and_the_next_record_is_tol
         seen.append(report.context)
         raise error
 
-    reports = Reports(directory.ring, directory.producer_id, on_delivery)
+    reports = Reports(directory, on_delivery)
     await acknowledge(directory, reports, batch_of(*store(directory, *range(3))), 0)
     assert seen == [0, 1, 2]
     assert reports.callback_errors == 3
@@ -343,7 +343,7 @@ async def test_an_on_delivery_that_hangs_is_given_up(directory: Directory, monke
         if report.context == 0:
             await asyncio.sleep(60)
 
-    reports = Reports(directory.ring, directory.producer_id, on_delivery)
+    reports = Reports(directory, on_delivery)
     async with asyncio.timeout(5):
         await acknowledge(directory, reports, batch_of(*store(directory, *range(3))), 0)
     assert reports.callback_errors == 1
@@ -382,7 +382,7 @@ async def test_being_stopped_while_on_delivery_runs_is_no_error_of_the_callback(
         begun.set()
         await asyncio.sleep(60)
 
-    reports = Reports(directory.ring, directory.producer_id, on_delivery)
+    reports = Reports(directory, on_delivery)
     stored = store(directory, 0)
     task = asyncio.create_task(acknowledge(directory, reports, batch_of(*stored), 0))
     await begun.wait()

@@ -211,6 +211,14 @@ def test_entries_of_a_copied_directory_are_not_trusted_and_stay_so() -> None:
     everything_comes(Opened(disk), Doubt.ELSEWHERE, left=True)
 
 
+def test_where_the_records_go_to_another_cluster_no_identity_is_used_and_no_offset_looked_for() -> None:
+    following = scene().dies()
+    moved = take_up(following.directory, NOW, elsewhere=True)
+    assert (moved.lanes, moved.hints, dict(moved.doubts)) == ([], [], {Doubt.MOVED: 1})
+    assert waiting(following) == list(range(6, 21))
+    assert taken(following.dies()).lanes == []  # the new cluster is remembered by then
+
+
 def test_a_block_that_a_power_cut_left_in_pieces_is_no_doubt_of_the_next_lane_s() -> None:
     before = scene()
     disk = before.opened.disk

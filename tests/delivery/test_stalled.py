@@ -19,6 +19,7 @@ from aiorecover.delivery import stalls as stalls_module
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.dispatcher import Dispatcher
 from aiorecover.delivery.drain import GoingBack
+from aiorecover.delivery.frames import frames_of, position_at
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.passed_over import PassedOver
 from aiorecover.errors import WalCorruptError
@@ -39,7 +40,7 @@ class Kafka:
         self.topics: dict[str, set[int]] = {"t": set(range(PARTITIONS))}
         self.stalled: set[int] = set()
         self.slow: dict[int, float] = {}
-        self.lanes: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+        self.lanes: dict[tuple[str, int], list[int]] = defaultdict(list)
 
     @property
     def taken(self) -> int:
@@ -62,7 +63,7 @@ def kafka_stand_in(monkeypatch: pytest.MonkeyPatch) -> Kafka:
             if partition in kafka.stalled:
                 raise NotEnoughReplicasError
             lane = kafka.lanes[topic, partition]
-            lane += [(slot.header.ordinal, place) for slot, places in batch.frames for place in places]
+            lane += [position_at(slot, place) for slot, place in frames_of(batch)]
             return RecordMetadata(topic, partition, TopicPartition(topic, partition), len(lane) - batch.count, 0, 0, 0)
 
         def partitions(self, topic: str) -> frozenset[int]:
@@ -174,7 +175,7 @@ async def test_where_nobody_gets_through_the_ring_is_the_queue(kafka_stand_in: K
         assert producer.statistics().lanes_stalled < PARTITIONS
         behind = dispatcher_of(producer).reader.at
         ring = producer._opened.directory.ring  # type: ignore[union-attr]
-        assert behind < (ring.live[-1].header.ordinal, ring.sequence - 500)
+        assert behind < ring.last_position - 500
         kafka_stand_in.stalled.clear()
         await producer.flush(timeout_ms=20_000)
     kafka_stand_in.assert_in_order_and_once(count)

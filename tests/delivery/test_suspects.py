@@ -14,7 +14,7 @@ from aiorecover.delivery.in_kafka import InKafka, content_of
 from aiorecover.delivery.partitioner import partition_for
 from aiorecover.delivery.reports import Reports
 from aiorecover.delivery.router import Router
-from aiorecover.wal.reading import Reader
+from aiorecover.wal.stream import Stream
 from tests.wal.rig import Opened, found
 
 pytestmark = pytest.mark.asyncio
@@ -35,7 +35,7 @@ class After:
         self.router = Router(self._partitions, self._partitions, lambda _: None, None)
         self.in_kafka = InKafka(self.opened.directory.producer_id, self.opened.ring.epoch)
         self.dispatcher = Dispatcher(
-            Reader(self.opened.ring, rec.decode, suspects=True),
+            Stream(self.opened.directory, rec.decode),
             self.router,
             codec=0,
             batch_bytes=16 * 1024,
@@ -47,7 +47,7 @@ class After:
             on_idle=lambda: None,
             expiry=Expiry(
                 DeadLetters(self.opened.directory.dead, sync=partial(asyncio.sleep, 0)),
-                Reports(self.opened.ring, self.opened.directory.producer_id, None),
+                Reports(self.opened.directory, None),
                 limit_ms=None,
                 expired=lambda: 0,
                 topic=None,

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,9 @@ from tests.wal.rig import take
 SLOT = 1 << 14
 
 
-def opened(wal: Path, name: str, *, file_system: FileSystem = OPERATING_SYSTEM, owner: str | None = None) -> Directory:
+def opened(wal: Path, instance: str, *, file_system: FileSystem = OPERATING_SYSTEM, **options: Any) -> Directory:
     return open_directory(
-        Options(wal, SLOT, 64 * SLOT, 0, instance=name, name=owner, lock_timeout=0.0, file_system=file_system)
+        Options(wal, SLOT, 64 * SLOT, 0, instance=instance, lock_timeout=0.0, file_system=file_system, **options)
     )
 
 
@@ -215,11 +216,63 @@ def test_our_own_directory_is_none_of_the_others(tmp_path: Path) -> None:
     assert beside(tmp_path).names() == ["1", "orders"]
 
 
-def test_the_destination_is_known_without_opening_it(tmp_path: Path) -> None:
-    directory = opened(tmp_path, "1", owner="orders")
+@pytest.mark.parametrize("locked", [False, True])
+def test_destination_and_producer_are_known_without_opening_it_also_while_somebody_has_it(
+    tmp_path: Path, locked: bool
+) -> None:
+    directory = opened(tmp_path, "1", name="orders", servers=("a:1",))
     directory.ring.append(b"waits", None)
+    if not locked:
+        closed(directory)
+    found = look(tmp_path)
+    assert found.destination == Destination(name="orders", servers=("a:1",))
+    assert found.producer_id == directory.checkpoint.producer_id
+    directory.close()
+
+
+def test_a_cluster_once_known_stays_and_the_addresses_go(tmp_path: Path) -> None:
+    opened(tmp_path, "1", servers=("a:1",)).close()
+    for cluster_id in ("first", "second"):
+        opened(tmp_path, "1", cluster_id=cluster_id, servers=("b:1",)).close()
+    assert look(tmp_path).destination == Destination(cluster_id="first")
+
+
+def test_progress_is_another_one_once_something_is_stored_or_delivered_from_the_front(tmp_path: Path) -> None:
+    seen = set()
+    for step in (orphan, lambda *_: closed(opened(tmp_path, "1")), lambda *_: orphan(tmp_path, settled=True)):
+        step(tmp_path, "1")
+        seen.add(look(tmp_path).progress)
+    assert len(seen) == 2  # an opening that delivers nothing is no progress
+
+
+def test_damage_is_not_read_again_before_somebody_has_opened_or_mended_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orphan(tmp_path)
+    whole = (tmp_path / "1" / "checkpoint").read_bytes()
+    for junk in (b"junk" * 1000, b""):
+        (tmp_path / "1" / "checkpoint").write_bytes(junk)
+        (tmp_path / "1" / "ring").write_bytes(b"junk" * 10_000)
+        damaged = look(tmp_path)
+        assert damaged.error
+        with monkeypatch.context() as patch:
+            patch.setattr(Neighbours, "_waits", None)
+            assert look(tmp_path, before=damaged) == damaged
+    (tmp_path / "1" / "ring").write_bytes(b"")
+    (tmp_path / "1" / "checkpoint").write_bytes(whole)
+    assert look(tmp_path, before=damaged).error == ""
+
+
+@pytest.mark.parametrize("owed", [True, False])
+def test_a_letter_that_is_owed_waits_for_who_has_the_topic_and_for_nobody_else(tmp_path: Path, owed: bool) -> None:
+    directory = opened(tmp_path, "1")
+    for number in range(500):  # several slots
+        directory.dead.append(bytes(16) + b"%d" % number * 30, None)
+    directory.dead.append(bytes(16) + (b"owed" if owed else b"paid"), None)
     closed(directory)
-    assert look(tmp_path).destination == Destination(name="orders")
+    assert look(tmp_path).waiting is False
+    with_topic = Neighbours(OPERATING_SYSTEM, tmp_path / "0", lambda payload: payload.endswith(b"owed"))
+    assert with_topic.look("1").waiting is owed
 
 
 def test_a_disk_in_memory_can_be_looked_at() -> None:

@@ -1,0 +1,121 @@
+"""What delivery has to say, and to do, when records are moved to the retry ring, or the retry ring is rewritten."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+
+from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.dispatcher import Dispatcher
+from aiorecover.delivery.journaling import Journal
+from aiorecover.delivery.lane import Lane
+from aiorecover.delivery.resume import Resumed
+from aiorecover.delivery.router import Router
+from aiorecover.errors import WalError
+from aiorecover.wal.directory import Directory
+from aiorecover.wal.slot import Slot
+
+
+class Moves:
+    """Asked before a move begins, and told of its steps."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        router: Router,
+        dispatcher: Dispatcher,
+        journal: Journal,
+        in_no_lane: Sequence[Resumed],
+    ) -> None:
+        """``in_no_lane``: what the last process had in flight and is not built again yet."""
+        self._directory = directory
+        self._router = router
+        self._dispatcher = dispatcher
+        self._journal = journal
+        self._in_no_lane = in_no_lane
+        self._pointed: list[Lane] = []  # whose batch in flight is written down with its copies, which do not count yet
+
+    @property
+    def worth_a_look(self) -> bool:
+        """Some lane does not get through, or something was passed over: else slots come free by themselves."""
+        dispatcher = self._dispatcher
+        return dispatcher.has_gaps or dispatcher.stalled.expected or any(map(_stuck, self._router.lanes()))
+
+    def may_move(self, slot: Slot) -> bool:
+        """Whether a slot may be copied elsewhere now, as far as its batches are concerned.
+
+        Not while what the last process had in flight there is in no lane yet: nobody would point its entry in the
+        journal to the copies (`Journal.repoint`), and the process after this one would take them for records that were
+        never sent. What cannot be built again stays where it is until the next start.
+        """
+        return all(slot is not held for resumed in self._in_no_lane for _, held, _ in resumed.frames)
+
+    def only_stalled_wait(self, slot: Slot, *, urgent: bool) -> bool:
+        """Whether a slot of the main ring can be moved, and only who does not get through waits for what it holds.
+
+        ``urgent``: also where somebody is on the way to it, to go back for what was passed over there.
+        """
+        return (
+            slot.sealed
+            and self._can_be_copied(slot)
+            and self._dispatcher.reader.at > slot.last_position
+            and (urgent or not self._dispatcher.goes_back_to(slot.last_position))
+            and all(_stuck(lane) or not _has_frames_in(lane, slot) for lane in self._router.lanes())
+        )
+
+    def may_rewrite(self, slots: Iterable[Slot]) -> bool:
+        """Whether these slots, all of the retry ring, can be copied."""
+        return self._dispatcher.reader.past_copies and all(map(self._can_be_copied, slots))
+
+    def _can_be_copied(self, slot: Slot) -> bool:
+        return slot.complete and slot.readers == 0 and self.may_move(slot) and self._words_count(slot)
+
+    def _words_count(self, slot: Slot) -> bool:
+        """Its settle words tell what waits in it: where they are suspect, all of their time has been judged.
+
+        What was passed over then is judged by who goes back for it (`judge`); a copy would be taken for waiting.
+        """
+        up_to = self._directory.ring.suspect.up_to
+        return slot.first_position > up_to or self._dispatcher.waiting_from > up_to
+
+    def repoint(self) -> None:
+        """All is copied: have it written down where the batches in flight will stand.
+
+        Raises:
+            WalError: the move must not be made.
+
+        """
+        self._pointed.clear()
+        for lane in self._router.lanes():
+            if any(slot.copies for slot, _ in _frames_of(lane)):
+                self._pointed.append(lane)
+                self._journal.repoint(lane)
+
+    def point_back(self) -> None:
+        """The move was given up, and its copies are gone."""
+        with suppress(WalError):  # what was written down before the copies is still in the other copy of the entry
+            for lane in self._pointed:
+                self._journal.repoint(lane)
+        self._pointed.clear()
+
+    def made(self) -> None:
+        """The copies count: what was passed over is looked for among them."""
+        self._pointed.clear()
+        self._dispatcher.forget_moved()
+
+
+def _stuck(lane: Lane) -> bool:
+    return lane.passed_over or lane.failing
+
+
+def _batches_of(lane: Lane) -> Iterator[LaneBatch]:
+    for batch in (lane.in_flight, *lane.ready, lane.open):
+        if batch is not None:
+            yield batch
+
+
+def _frames_of(lane: Lane) -> Iterator[tuple[Slot, list[int]]]:
+    for batch in _batches_of(lane):
+        yield from batch.frames
+
+
+def _has_frames_in(lane: Lane, slot: Slot) -> bool:
+    return any(slot is home for home, _ in _frames_of(lane))

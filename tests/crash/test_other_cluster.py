@@ -1,0 +1,123 @@
+"""The cluster is replaced while records are in flight: the other one gets nothing, or all of it where it is named."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.journal import Entry, decode
+from aiorecover.wal.directory import Options
+from aiorecover.wal.opening import open_directory
+from tests.crash.flights import die_before_a_paused_broker
+from tests.crash.scenario import FLUSH, SLOT_BYTES, Scenario
+from tests.support.broker import KafkaCluster
+from tests.support.oracle import Consumed, read_topic
+
+pytestmark = pytest.mark.timeout(300)
+
+DELIVERED, WAITING = 100, 501  # before the broker is paused, and in flight or behind that
+
+
+@pytest.fixture(scope="module")
+def old() -> Iterator[KafkaCluster]:
+    """A cluster of our own: its node is paused."""
+    with KafkaCluster(1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def new() -> Iterator[KafkaCluster]:
+    with KafkaCluster(1) as cluster:
+        yield cluster
+
+
+def replaced(scenario: Scenario, new: KafkaCluster, *, fault: str | None = None) -> dict[str, Any]:
+    """A life that finds another cluster, publishes and ends; its last statistics."""
+    child = scenario.life(
+        ("publish", {"count": 50}),
+        FLUSH if fault is not None else ("wait_refused", {}),
+        servers=new.bootstrap_servers,
+        fault=fault,
+        stop_timeout_ms=3_000,
+    )
+    statistics = child.finish()
+    scenario.ledger.take(child)
+    return statistics
+
+
+def records_in(cluster: KafkaCluster, topic: str) -> list[Consumed]:
+    return asyncio.run(read_topic(cluster.bootstrap_servers, topic))
+
+
+@pytest.mark.parametrize("fault", [None, "send_to_any_cluster"])
+def test_another_cluster_gets_nothing_and_the_right_one_everything_once(
+    old: KafkaCluster, new: KafkaCluster, tmp_path: Path, fault: str | None
+) -> None:
+    scenario = Scenario(old, tmp_path)
+    new.create_topic(scenario.topic, 1)
+    die_before_a_paused_broker(scenario)
+    statistics = replaced(scenario, new, fault=fault)
+    assert (records_in(new, scenario.topic) == []) is (fault is None)
+    if fault is None:
+        assert statistics["wrong_cluster_id"] not in {None, statistics["cluster_id"]}
+        assert statistics["left"] >= WAITING + 50
+    verdict = scenario.verdict()
+    print(verdict)
+    assert verdict.ok is (fault is None), str(verdict)
+    assert verdict.repeated == 0
+
+
+def entry_of(directory: Path) -> Entry:
+    """What the dead process had in flight in its only lane."""
+    opened = open_directory(Options(directory, SLOT_BYTES, 64 * SLOT_BYTES, 0))
+    try:
+        (block,) = opened.lanes.found
+        return decode(block.bodies[0])
+    finally:
+        opened.close()
+
+
+async def send_as_somebody_else(cluster: KafkaCluster, topic: str, entry: Entry) -> None:
+    """A batch of somebody who was given the same identity there, as clusters give them from 0 on."""
+    batch = LaneBatch(1 << 16, 0)
+    for number in range(entry.count):
+        batch.add(number, 1_700_000_000_000, b"somebody", b"else", [])
+        batch.count += 1
+    batch.identify(entry.identity.producer_id, entry.identity.epoch, entry.base_sequence)
+    batch.finish()
+    producer = AIOKafkaProducer(
+        bootstrap_servers=cluster.bootstrap_servers, enable_idempotence=True, acks="all", linger_ms=0
+    )
+    await producer.start()
+    try:
+        await (await producer.send_batch(batch, topic, partition=entry.partition))
+    finally:
+        await producer.stop()
+
+
+@pytest.mark.parametrize("fault", [None, "use_identities_of_another_cluster"])
+def test_the_named_one_gets_what_waits_and_takes_nothing_for_a_repeat_of_somebody_else(
+    old: KafkaCluster, new: KafkaCluster, tmp_path: Path, fault: str | None
+) -> None:
+    scenario = Scenario(old, tmp_path)
+    new.create_topic(scenario.topic, 1)
+    die_before_a_paused_broker(scenario)
+    entry = entry_of(scenario.copy())
+    asyncio.run(send_as_somebody_else(new, scenario.topic, entry))
+    named = replaced(scenario, new)["wrong_cluster_id"]
+    scenario.finish(scenario.life(FLUSH, servers=new.bootstrap_servers, fault=fault, cluster_id=named))
+    found = [one.record_id for one in records_in(new, scenario.topic) if one.record_id is not None]
+    print(
+        len(found),
+        found[:3],
+        [one.record_id for one in records_in(new, scenario.topic)][:3],
+        (tmp_path / "children.log").read_text()[-3000:],
+    )
+    sequences = [int(one.rpartition("/")[2]) for one in found if one.split("/")[1] == "1"]
+    whole = list(range(DELIVERED + 1, DELIVERED + WAITING + 1))
+    assert (sequences == whole) is (fault is None), f"{sequences[:3]} … {len(sequences)}"
+    assert len(found) == len(set(found))

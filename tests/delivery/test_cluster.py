@@ -1,0 +1,89 @@
+"""What is admitted as the one cluster, and what is said of another one."""
+
+import pytest
+
+from aiorecover import WalIOError
+from aiorecover.delivery.cluster import Cluster, WrongClusterError
+
+pytestmark = pytest.mark.asyncio
+
+
+class Memory:
+    """What was made durable, and how often somebody was told of a change."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.fails = fails
+        self.remembered: list[str | None] = []
+        self.changes = 0
+        self.cluster = Cluster()
+
+    def known(self, stored: str | None = None, given: str | None = None) -> Cluster:
+        self.cluster = Cluster(stored, given, remember=self.remember, on_change=self.note)
+        return self.cluster
+
+    async def remember(self) -> None:
+        self.remembered.append(self.cluster.id)
+        if self.fails:
+            raise WalIOError(5, "the disk failed")
+
+    def note(self) -> None:
+        self.changes += 1
+
+
+async def test_the_first_one_is_ours_and_is_remembered_once() -> None:
+    memory = Memory()
+    cluster = memory.known()
+    for _ in range(2):
+        await cluster.admit("a")
+    assert (cluster.id, memory.remembered) == ("a", ["a"])
+    with pytest.raises(WrongClusterError):
+        await cluster.admit("b")
+    assert cluster.id == "a"
+
+
+async def test_the_one_that_the_directory_remembers_is_not_stored_again() -> None:
+    memory = Memory()
+    cluster = memory.known("a")
+    await cluster.admit("a")
+    assert memory.remembered == []
+    assert not cluster.is_ours("b")
+
+
+async def test_the_named_one_counts_and_only_that() -> None:
+    memory = Memory()
+    cluster = memory.known("a", "b")
+    assert not cluster.is_ours("a")
+    assert cluster.id == "a"  # nothing went to the other one yet
+    await cluster.admit("b")
+    assert (cluster.id, memory.remembered) == ("b", ["b"])
+
+
+async def test_without_an_id_nothing_is_compared_and_nothing_remembered() -> None:
+    memory = Memory()
+    cluster = memory.known("a")
+    await cluster.admit(None)
+    assert (cluster.id, memory.remembered) == ("a", [])
+
+
+async def test_a_disk_that_fails_does_not_stop_delivery_and_another_one_is_refused_all_the_same() -> None:
+    cluster = Memory(fails=True).known()
+    await cluster.admit("a")
+    assert not cluster.is_ours("b")
+
+
+async def test_each_change_of_what_answers_is_told_once() -> None:
+    memory = Memory()
+    cluster = memory.known("a")
+    for found in ("b", "b", "c"):
+        cluster.is_wrong(found)
+    assert (cluster.wrong_id, memory.changes) == ("c", 2)
+    await cluster.admit("a")
+    await cluster.admit("a")
+    assert (cluster.wrong_id, memory.changes) == (None, 3)
+
+
+async def test_the_error_names_both_clusters_and_the_remedy() -> None:
+    told = str(Cluster("a").error("b"))
+    assert "mend bootstrap_servers, or if it was replaced on purpose start with the option cluster_id='b'" in told
+    assert told.endswith("stored='a' cluster_id='b'")
+    assert str(Cluster("a", "c").error("b")).endswith("mend one of the two given='c' cluster_id='b'")

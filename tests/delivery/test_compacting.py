@@ -1,0 +1,135 @@
+"""Lives in which lanes stall for so long that the main ring goes round many times; Kafka knows repeats."""
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from aiorecover import RecoverableProducer
+from aiorecover.delivery import sessions as sessions_module
+from aiorecover.testing import MemoryDisk
+from tests.delivery.test_stalled_lives import PARTITIONS, Kafka, Place, short, stand_in_for
+from tests.support.eventually import until
+
+__all__ = ["short"]
+
+pytestmark = pytest.mark.asyncio
+
+SLOT = 1 << 16
+MAX_BYTES = 16 * SLOT
+STUCK = 3
+VALUE = b"v" * 400
+
+
+def producer_of(disk: MemoryDisk, **more: Any) -> RecoverableProducer:
+    options: dict[str, Any] = {"slot_bytes": SLOT, "max_batch_size": 1 << 14, "max_request_size": 1 << 15}
+    options |= {"retry_backoff_ms": 5, "retry_backoff_max_ms": 20, "checkpoint_interval_ms": 20, "stop_timeout_ms": 0}
+    options |= {"recovery_check": False, "fsync": "never", "wal_max_bytes": MAX_BYTES, "on_full": "wait"}
+    return RecoverableProducer(disk, bootstrap_servers="nowhere:1", **(options | more))
+
+
+async def publish(producer: RecoverableProducer, count: int, *, every: int = 10) -> list[Place]:
+    """One record in so many goes to the partition that is stuck, the others to all others."""
+    accepted = []
+    healthy = [partition for partition in range(PARTITIONS) if partition != STUCK]
+    for number in range(count):
+        partition = STUCK if number % every == 0 else healthy[number % len(healthy)]
+        receipt = await producer.publish("t", VALUE, partition=partition)
+        accepted.append((receipt.epoch, receipt.sequence))
+        if number % 100 == 0:
+            await asyncio.sleep(0.002)
+    return accepted
+
+
+@pytest.fixture
+def kafka(short: None, monkeypatch: pytest.MonkeyPatch) -> Kafka:
+    kafka = Kafka(random.Random(1))
+    kafka.life = 1
+    monkeypatch.setattr(sessions_module, "Session", stand_in_for(kafka))
+    return kafka
+
+
+def stalled_bytes(producer: RecoverableProducer) -> int:
+    return producer.statistics().pending * (len(VALUE) + 100)
+
+
+async def test_the_ring_goes_round_while_a_lane_is_stalled_and_its_records_follow_in_order(kafka: Kafka) -> None:
+    async with producer_of(MemoryDisk()) as producer:
+        accepted = await publish(producer, 100)
+        kafka.stalled = {STUCK}
+        for _ in range(15):
+            accepted += await publish(producer, 1000, every=30)
+        await until(lambda: producer.statistics().bytes_used <= 2 * stalled_bytes(producer) + 5 * SLOT)
+        figures = producer.statistics()
+        assert len(accepted) * len(VALUE) > 5 * MAX_BYTES
+        assert figures.slots_moved > 10
+        assert figures.accepted == figures.delivered + figures.pending
+        kafka.stalled = set()
+        await producer.flush(timeout_ms=30_000)
+        figures = producer.statistics()
+        assert (figures.pending, figures.delivered) == (0, len(accepted))
+        await until(lambda: producer.statistics().retry_bytes_used <= SLOT)
+    kafka.judge(accepted, once=True)
+
+
+async def live(producer: RecoverableProducer, kafka: Kafka) -> list[Place]:
+    """Lanes stall for long and are well again; more is published than the ring holds."""
+    rng, accepted = kafka.rng, []
+    for _ in range(rng.randrange(2, 7)):
+        kafka.stalled = set(rng.sample(range(PARTITIONS), rng.choice((0, 1, 1, 2))))
+        for _ in range(rng.randrange(800)):
+            value = b"v" * rng.randrange(10, 900)
+            kind = rng.random()
+            if kind < 0.1:
+                receipt = await producer.publish("t", b"free")
+            elif kind < 0.5:
+                receipt = await producer.publish("t", value, partition=rng.randrange(PARTITIONS))
+            else:
+                receipt = await producer.publish("t", value, key=b"%d" % rng.randrange(100))
+            accepted.append((receipt.epoch, receipt.sequence))
+            if rng.random() < 0.01:
+                await asyncio.sleep(0.005)
+        await asyncio.sleep(rng.choice((0.0, 0.02, 0.1, 0.3)))
+        figures = producer.statistics()
+        assert figures.accepted + figures.recovered == figures.delivered + figures.pending
+    return accepted
+
+
+async def killed_again_and_again(
+    kafka: Kafka, seed: int, *, power: bool, slot: int = SLOT, lives: int = 8
+) -> tuple[list[Place], int]:
+    """What was accepted, and how many slots were moved."""
+    kafka.rng = random.Random(seed)
+    disk, accepted, moved = MemoryDisk(), [], 0
+    for life in range(lives):
+        kafka.life += 1
+        async with producer_of(disk, slot_bytes=slot) as producer:
+            accepted += await live(producer, kafka)
+            moved += producer.statistics().slots_moved
+            if power:
+                producer._opened.directory.ring.sync()  # type: ignore[union-attr]
+            kafka.life += 1
+            disk = disk.after_power_cut(100 * seed + life) if power else disk.after_process_death()
+    kafka.life += 1
+    kafka.stalled = set()
+    async with producer_of(disk) as producer:
+        await producer.flush(timeout_ms=30_000)
+        assert producer.statistics().pending == 0
+    return accepted, moved
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_killed_while_records_are_moved_nothing_is_lost_repeated_or_out_of_order(kafka: Kafka, seed: int) -> None:
+    accepted, moved = await killed_again_and_again(kafka, seed, power=False)
+    kafka.judge(accepted, once=True)
+    assert moved > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_after_a_power_cut_while_records_are_moved_nothing_is_lost_or_out_of_order(
+    kafka: Kafka, seed: int
+) -> None:
+    accepted, moved = await killed_again_and_again(kafka, seed, power=True)
+    kafka.judge(accepted, once=False)
+    assert moved > 0

@@ -1,0 +1,271 @@
+"""What waits in both rings is read as one, in the order of positions, whatever is moved meanwhile."""
+
+from typing import Any
+
+import pytest
+
+from aiorecover.wal import format as fmt
+from aiorecover.wal.moving import Move, Rewrite
+from aiorecover.wal.run import Placed
+from aiorecover.wal.stream import Stream
+from tests.wal.rig import Opened, Position
+
+
+class Life:
+    """A directory whose first stream has read everything; every seventh record waits."""
+
+    def __init__(self, opened: Opened | None = None, *, slots: int = 4) -> None:
+        self.opened = opened or Opened()
+        self.directory = self.opened.directory
+        self.first = Stream(self.directory, bytes)
+        for _ in range(slots if opened is None else 0):
+            self.opened.fill_slot()
+        self.placed = read(self.first)
+        self.left = list(self.placed)
+        if opened is None:
+            done = [one for number, one in enumerate(self.placed) if number % 7]
+            settle(done)
+            self.left = [one for number, one in enumerate(self.placed) if number % 7 == 0]
+
+    @property
+    def waiting(self) -> list[int]:
+        return [position for _, _, position, _ in self.left]
+
+    def copy(self) -> Move:
+        oldest = next(slot for slot in self.opened.ring.live if not slot.moved)
+        move = Move(self.opened.ring, self.directory.retry, oldest)
+        self.directory.copies_from = move.copies_from
+        while not move.step(10):
+            pass
+        return move
+
+    def make(self, move: Move) -> None:
+        captured = self.directory.next_checkpoint(moved=move.slot.last_position)
+        self.directory.write_checkpoint(captured)
+        move.finish()
+        self.directory.copies_from = None
+        self.directory.recycle(captured)
+
+    def move(self) -> None:
+        self.make(self.copy())
+
+    def copy_anew(self) -> Rewrite:
+        rewriting = Rewrite(self.directory.retry)
+        self.directory.copies_from = rewriting.copies_from
+        while not rewriting.step(10):
+            pass
+        return rewriting
+
+    def make_anew(self, rewriting: Rewrite) -> None:
+        captured = self.directory.next_checkpoint(rewritten=rewriting.copies_from)
+        self.directory.write_checkpoint(captured)
+        rewriting.finish()
+        self.directory.copies_from = None
+        self.directory.recycle(captured)
+
+    def dies(self) -> "Life":
+        """The next process; what waits is what its first stream gives."""
+        return Life(self.opened.dies())
+
+
+def read(stream: Stream, limit: int = 10, most: int = 1 << 30) -> list[Placed]:
+    """What it gives, at most so many."""
+    found: list[Placed] = []
+    while len(found) < most:
+        run = stream.look(limit)
+        if run is not None:
+            found += [run.placed(number) for number in range(len(run))]
+        elif not stream.moved:
+            break
+    return found
+
+
+def positions(placed: list[Placed]) -> list[int]:
+    return [position for _, _, position, _ in placed]
+
+
+def settle(placed: list[Placed]) -> None:
+    for slot, place, _, _ in placed:
+        slot.ring.settle(slot, [place])
+
+
+def record(life: Life, position: int) -> bytes:
+    return life.opened.accepted[fmt.parts(position)]
+
+
+def test_an_opening_reads_the_copies_first_and_every_record_once_in_order() -> None:
+    life = Life()
+    life.move()
+    life.move()
+    following = life.dies()
+    assert positions(following.placed) == life.waiting
+    assert [payload for *_, payload in following.placed] == [record(life, position) for position in life.waiting]
+    kinds = [slot.ring is following.directory.retry for slot, *_ in following.placed]
+    assert kinds == sorted(kinds, reverse=True)
+    assert len(set(kinds)) == 2
+    assert following.first.found == following.directory.pending() == len(life.waiting)
+    settle(following.placed)
+    assert following.directory.pending() == 0
+    assert following.dies().placed == []
+
+
+def test_the_ids_of_copies_are_those_that_their_records_were_accepted_with() -> None:
+    life = Life()
+    life.move()
+    stream = Stream(life.dies().directory, bytes)
+    run = stream.look(5)
+    assert run is not None
+    assert run.slot.ring.holds_copies
+    assert (run.epoch, run.id_prefix.split(b"/")[1]) == (1, b"1")
+    assert list(run.sequences) == [position & fmt.SEQUENCE_MASK for position in life.waiting[:5]]
+
+
+@pytest.mark.parametrize("moves", [0, 1, 2, 3])
+def test_who_goes_back_stands_before_its_record_wherever_that_is_now(moves: int) -> None:
+    life = Life()
+    for _ in range(moves):
+        life.move()
+    for number in range(0, len(life.left), 3):
+        slot, place, position, _ = life.left[number]
+        for near in (None, (slot, place)):
+            other = life.first.back_to(position, near)
+            assert positions(read(other)) == life.waiting[number:]
+            other.close()
+    assert life.directory.pending() == len(life.left)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5, 40])
+def test_what_is_moved_under_a_reader_is_given_once(steps: int) -> None:
+    """Its slot is of an earlier epoch: once it is moved nothing in it counts any more."""
+    life = Life(Life().dies().opened)
+    other = life.first.back_to(life.waiting[0])
+    given = positions(read(other, 1, steps))
+    move = life.copy()
+    given += positions(read(other, 1, 2))
+    life.make(move)
+    given += positions(read(other, 1))
+    assert given == life.waiting
+
+
+def test_copies_that_do_not_count_yet_are_not_read() -> None:
+    """Who reads the retry ring meanwhile goes on with the originals."""
+    life = Life()
+    life.move()
+    other = life.first.back_to(life.waiting[0])
+    move = life.copy()
+    given = read(other)
+    assert positions(given) == life.waiting
+    life.make(move)
+    settle(given)
+    assert life.directory.pending() == 0
+    assert life.dies().placed == []
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_a_rewriting_gives_nobody_a_record_twice(made: bool) -> None:
+    life = Life()
+    life.move()
+    life.move()
+    other = life.first.back_to(life.waiting[0])
+    given = positions(read(other, 3, 3))
+    other_slot: Any = other._retry.slot
+    assert other_slot.ring is life.directory.retry
+    other_slot.readers -= 1  # as if it came when the copying had begun
+    rewriting = life.copy_anew()
+    other_slot.readers += 1
+    if made:
+        life.make_anew(rewriting)
+    given += positions(read(other, 3))
+    assert given == life.waiting
+
+
+def test_the_records_of_a_rewritten_ring_are_found_again() -> None:
+    life = Life()
+    life.move()
+    life.move()
+    settle(life.left[::3])
+    kept = [one for number, one in enumerate(life.left) if number % 3]
+    life.make_anew(life.copy_anew())
+    for number in range(0, len(kept), 2):
+        other = life.first.back_to(kept[number][2])
+        assert positions(read(other)) == positions(kept[number:])
+        other.close()
+    assert positions(life.dies().placed) == positions(kept)
+    settle(kept)
+    assert life.directory.pending() == 0
+
+
+def test_a_move_that_was_given_up_leaves_nothing_behind() -> None:
+    life = Life()
+    move = life.copy()
+    move.abandon()
+    life.directory.copies_from = None
+    assert life.directory.pending() == len(life.left)
+    life.move()
+    assert positions(read(life.first.back_to(life.waiting[0]))) == life.waiting
+    for slot, place, position, _ in life.left:
+        sequence = position & fmt.SEQUENCE_MASK
+        assert not life.directory.is_settled(sequence, place), slot.header.ordinal
+
+
+def test_it_is_known_of_each_record_that_was_moved_whether_it_is_settled() -> None:
+    life = Life()
+    life.move()
+    life.move()
+    done = life.left[1::2]
+    settle(done)
+    for one in life.placed:
+        expected = one[2] not in life.waiting or one in done
+        assert life.directory.is_settled(one[2] & fmt.SEQUENCE_MASK, one[1]) == expected
+    life.make_anew(life.copy_anew())
+    rest = read(life.first.back_to(0))
+    settle(rest[:3])
+    gone = positions(done) + positions(rest[:3])
+    for one in life.left:
+        assert life.directory.is_settled(one[2] & fmt.SEQUENCE_MASK, one[1]) == (one[2] in gone)
+
+
+@pytest.mark.parametrize("all_settled", [False, True])
+def test_after_the_end_a_moved_record_counts_as_settled_only_if_all_are(all_settled: bool) -> None:
+    life = Life()
+    life.move()
+    if all_settled:
+        settle(life.left)
+    life.directory.close()
+    assert life.directory.is_settled(1, life.placed[0][1]) == all_settled
+
+
+def test_what_is_in_flight_already_is_passed_in_its_copy_too() -> None:
+    """A gap may cover it, by the partitions of today."""
+    life = Life(Life().dies().opened)
+    following = life.opened.dies()
+    opened = Life(following)
+    slot, place, position, _ = opened.left[0]
+    slot.claimed.add(place)
+    opened.move()
+    assert positions(read(opened.first.back_to(0))) == [one for one in opened.waiting if one != position]
+
+
+def test_the_first_one_stands_behind_everything_once_it_has_read_all() -> None:
+    life = Life(slots=1)
+    life.opened.append(b"in a slot of its own")
+    life.opened.ring.go_on()
+    read(life.first)
+    life.move()
+    assert life.first.at > life.opened.ring.moved_up_to
+    following = life.dies()
+    assert following.first.past_copies
+    assert following.first.at > following.opened.ring.moved_up_to
+
+
+def test_positions_are_told_in_every_state() -> None:
+    opened = Opened()
+    stream = Stream(opened.directory, bytes)
+    assert (stream.at, stream.past_copies) == (0, False)
+    assert read(stream) == []
+    assert stream.past_copies
+    places: list[Position] = opened.append(b"one", b"two")
+    assert stream.has_more
+    assert positions(read(stream)) == [fmt.position(*place) for place in places]
+    assert stream.at == fmt.position(places[-1][0], places[-1][1] + 1)
+    assert not stream.has_more
