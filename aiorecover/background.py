@@ -31,6 +31,7 @@ from aiorecover.wal.keeper import Keeper
 log = logging.getLogger("aiorecover")
 
 RECYCLE_TICK = 0.1  # seconds between two looks whether slots wait: at 100 MB/s that is at most one slot more
+EXPIRY_SHARE = 16  # of ``delivery_timeout_ms``: so often is looked for what has expired; a checkpoint each time
 SPARE_LOOK = 1.0  # seconds: a signal handler that asks while the wait begins sets the event and wakes nobody
 FAILURE_PAUSE = 1.0  # seconds before a loop that failed unexpectedly is started again
 
@@ -135,7 +136,9 @@ class Background:
     async def _checkpoint_loop(self) -> None:
         clock = asyncio.get_running_loop().time
         interval = self._config.checkpoint_interval_ms / 1000
-        last, mark = clock(), -1
+        last, mark, news, paced = clock(), -1, False, clock()
+        limit = self._config.delivery_timeout_ms
+        pace = min(interval, max(RECYCLE_TICK, (limit or 0) / 1000 / EXPIRY_SHARE))
         while True:
             await asyncio.sleep(min(RECYCLE_TICK, interval))
             ring = self._directory.ring
@@ -146,10 +149,16 @@ class Background:
             left = ring.spares.full and ring.leave()
             if left:
                 self._delivery.wake()  # its reader stands in that slot until it looks again
+            aged, expired = self._directory.note_age()
+            news |= aged and limit is not None
+            expired &= clock() - paced >= pace
             recyclable = ring.recyclable or self._directory.retry.recyclable
-            if left or recyclable or (due and ring.watermark() != mark):
-                mark = ring.watermark()
+            if left or recyclable or expired or (due and (news or ring.watermark() != mark)):
+                mark, news = ring.watermark(), False
                 await self.checkpoint()
+                if expired:
+                    paced = clock()
+                    self._delivery.expire()
             if due:
                 last = clock()
                 await self._keeper.submit(self._directory.shrink)

@@ -65,7 +65,6 @@ _FORCED: tuple[tuple[str, tuple[object, ...], str], ...] = (
 _NOT_YET: tuple[tuple[str, object], ...] = (
     ("guarantee", "at_least_once"),
     ("audit_topic", None),
-    ("delivery_timeout_ms", None),
 )
 
 
@@ -101,7 +100,8 @@ class Config:
         max_batch_size: records of one partition that travel together, before compression.
         max_request_size: the largest record, as Kafka counts it; it must fit a slot.
         linger_ms: how long a batch that is not full waits for more records.
-        delivery_timeout_ms: not available yet: records are tried for ever.
+        delivery_timeout_ms: a record that could not be delivered within this time since it was accepted becomes a dead
+            letter, an eighth of it later at most; None: never. At least ``linger_ms`` and ``request_timeout_ms``.
         retry_backoff_ms: first pause before what failed is tried again; it doubles.
         retry_backoff_max_ms: longest pause.
         request_timeout_ms: aiokafka's, for one request; ``send_and_wait`` and ``partitions_for`` wait so long, too.
@@ -351,10 +351,27 @@ def _conflicts(config: Config) -> Iterator[str]:
             'dead_letter_topic gets nothing under on_permanent_error="halt": leave one of them out '
             f"dead_letter_topic={config.dead_letter_topic!r}"
         )
+    yield from _timeout_conflicts(config)
     for name, only in _NOT_YET:
         value = getattr(config, name)
         if value != only:
             yield f"this value is not available yet in aiorecover 0.1: leave {name} out {name}={value!r}"
+
+
+def _timeout_conflicts(config: Config) -> Iterator[str]:
+    limit, least = config.delivery_timeout_ms, config.linger_ms + config.request_timeout_ms
+    if limit is None:
+        return
+    if limit < least:  # Kafka's own rule: the answer to the first attempt must have time to come
+        yield (
+            f"delivery_timeout_ms must not be below linger_ms + request_timeout_ms: raise it to {least}, or lower them "
+            f"delivery_timeout_ms={limit} linger_ms={config.linger_ms} request_timeout_ms={config.request_timeout_ms}"
+        )
+    if config.on_permanent_error == "halt":
+        yield (
+            'delivery_timeout_ms makes dead letters, and on_permanent_error="halt" wants none: leave one of them out '
+            f"delivery_timeout_ms={limit}"
+        )
 
 
 def _size_conflicts(config: Config) -> Iterator[str]:

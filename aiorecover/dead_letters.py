@@ -24,10 +24,10 @@ _UNREADABLE = Refusal(error="Undecodable", message="the dead letter itself canno
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A record that Kafka will never take, and why.
+    """A record that Kafka will never take, or that became too old for it, and why.
 
     ``record_id`` is the record's own, as `Receipt.record_id`. ``error`` is the class of what Kafka answered and
-    ``message`` its text.
+    ``message`` its text; "DeliveryTimeout" is a record that was older than ``delivery_timeout_ms``.
 
     ``persisted`` tells whether the record may be in Kafka all the same. "not": each attempt was answered, with a
     refusal that comes before anything is appended. "possibly": an earlier attempt, of it or of the batch that it was
@@ -38,7 +38,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     cut, in a copied directory) does not count.
 
     ``attempts`` counts the batches in which it was sent; ``first_ms`` and ``last_ms``: when, ms since 1970.
-    ``partition`` is the one that refused it. A frame that cannot be decoded has no topic: its bytes are in ``payload``.
+    ``partition`` is the one that refused it; of a record that expired before it had one, the one it named. A frame that
+    cannot be decoded has no topic: its bytes are in ``payload``.
     """
 
     record_id: str

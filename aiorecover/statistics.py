@@ -7,7 +7,8 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     """Counts since `start`; ``accepted + recovered == delivered + dead_lettered + pending`` at any moment (I9).
 
     accepted: records stored by `publish`, and copies for ``dead_letter_topic`` and by ``dead_letters.requeue``.
-    dead_lettered: records that Kafka refused for good and the dead ring keeps, since `start`.
+    dead_lettered: records that Kafka refused for good, or that expired, and the dead ring keeps, since `start`.
+    expired: of these, records that could not be delivered within ``delivery_timeout_ms``.
     recovered: records of earlier epochs found unsettled so far. The ring is read as Kafka takes what stands in it, and
         not much ahead: in an outage most of it is ``unread``.
     unread: records of earlier epochs that have not been looked at yet, settled ones among them. What a process that was
@@ -44,6 +45,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     unread: int
     delivered: int
     dead_lettered: int
+    expired: int
     pending: int
     in_flight: int
     records_left: int

@@ -276,6 +276,18 @@ def test_a_delivery_timeout_is_none_or_a_positive_int(value: object) -> None:
     assert refusal(delivery_timeout_ms=value).startswith("delivery_timeout_ms must be ")
 
 
+def test_a_delivery_timeout_leaves_time_for_the_answer_to_one_attempt() -> None:
+    """Kafka's own rule."""
+    assert "raise it to 40005" in refusal(delivery_timeout_ms=40_004)
+    assert config(delivery_timeout_ms=40_005).delivery_timeout_ms == 40_005
+    assert config(delivery_timeout_ms=1_100, request_timeout_ms=1_000, linger_ms=100).delivery_timeout_ms == 1_100
+
+
+def test_a_delivery_timeout_makes_dead_letters_so_it_does_not_go_with_halting() -> None:
+    text = refusal(delivery_timeout_ms=60_000, on_permanent_error="halt")
+    assert "leave one of them out delivery_timeout_ms=60000" in text
+
+
 @pytest.mark.parametrize("value", [-1, True, 2.0, "60000"])
 def test_a_grace_period_is_none_or_an_int_from_zero_on(value: object) -> None:
     assert config(adoption_grace_ms=None).adoption_grace_ms is None
@@ -371,7 +383,7 @@ def test_options_that_are_unusual_or_merely_idle_are_taken(options: dict[str, An
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("guarantee", "exactly_once"), ("audit_topic", "audit"), ("delivery_timeout_ms", 1)],
+    [("guarantee", "exactly_once"), ("audit_topic", "audit")],
 )
 def test_what_comes_with_a_later_version_is_refused_plainly(name: str, value: object) -> None:
     text = refusal(**{name: value})

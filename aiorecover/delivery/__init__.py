@@ -152,8 +152,8 @@ Recovery check
     counts.
 
 Errors
-    One table (`outcomes`). Retriable: for ever. Permanent: the records themselves are refused (below). Nothing is
-    dropped.
+    One table (`outcomes`). Retriable: for ever, or up to an age (below). Permanent: the records themselves are refused
+    (below). Nothing is dropped.
 
 Poison
     A batch that is refused for good is cut in the same session, in order, until the record at fault stands alone, in at
@@ -174,6 +174,30 @@ Poison
     for it is passed over (`behind`). The others go on: those of the same topic too, unless a partitioner of the user's
     decides, whose next answer may be another one. ``dead_letter_topic``: published there through the ring, at least
     once (`dead_letter_topic`).
+
+Age
+    With ``delivery_timeout_ms`` a record that is older becomes a dead letter (``error="DeliveryTimeout"``), wherever it
+    waits (`expiry`): in the ring, also before Kafka was ever reached; behind; in a lane, between two attempts to send
+    it. Its age counts from its acceptance, whatever its timestamp says (`wal.ages`): never too early, and too late by
+    an eighth at most, beside the end of an attempt that is under way. Ages rise with the position, so each lane parts
+    with what comes first and keeps its order; letters stand in the order of a lane, unless some of it was in a batch.
+
+    A batch is cut in front of the first record that is young enough. What an attempt may have brought to Kafka says
+    ``persisted="possibly"``, and its lane takes a fresh identity, as after a refusal; so do records of earlier epochs
+    where the journal was in doubt. What is too old stands in a durable checkpoint before the first letter is stored,
+    and nothing is sent before the letters of earlier processes are known: a crash in between leaves one letter, and no
+    delivery. (But not if the option is another one at the next start.) After a power cut records are judged first, and
+    what the recovery check reads back is waited for.
+
+    Without room in the dead ring nothing expires: records are tried on, no lane halts. Copies for ``dead_letter_topic``
+    never expire. All that expires within a minute is one line in the log. ``statistics().expired`` counts.
+
+Clocks
+    Pauses and limits go by the loop's clock, which stands still while the machine sleeps: they end that much later, and
+    connections that died meanwhile are found out by the time limits. The journal's entries and ages go by the time
+    since boot, which goes on. The clock on the wall is for people and for timestamps (letters, `publish`), gives turns
+    to others only beside a count of calls, and tells ages across boots; it may jump. A living process that stood still
+    for longer than Kafka keeps an identity (a day by default) sends what was in flight once more, as a whole suffix.
 
 Reports
     `on_delivery` is called before settling, so at least once for each record, also across a crash. Its lane waits for

@@ -78,9 +78,18 @@ class DeadLetters:
             WalFullError: the dead ring has no room: wait for `room`.
 
         """
-        if position >> fmt.SEQUENCE_BITS < self._ring.epoch and await self._holds(position):
-            return
-        if position in self._unsettled:
+        if position >> fmt.SEQUENCE_BITS < self._ring.epoch:
+            await self.take_stock()
+        self.put_now(position, partition, letter)
+
+    def put_now(self, position: int, partition: int | None, letter: Letter) -> None:
+        """As `put`, where `take_stock` has returned before.
+
+        Raises:
+            WalFullError: the dead ring has no room: wait for `room`.
+
+        """
+        if position in self._unsettled or self._holds(position):
             return
         slot, place = self._append(position, partition, letter)
         self._unsettled.add(position)
@@ -277,8 +286,7 @@ class DeadLetters:
                     self.remove(older)
                 newest[found.position] = found
 
-    async def _holds(self, position: int) -> bool:
-        await self.take_stock()
+    def _holds(self, position: int) -> bool:
         stock = self._stock or ()
         at = bisect_left(stock, position)
         return at < len(stock) and stock[at] == position

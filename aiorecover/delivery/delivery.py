@@ -14,6 +14,7 @@ from aiorecover.delivery.behind import Order
 from aiorecover.delivery.cluster import Cluster
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.dispatcher import DISCOVER_INTERVAL, DISCOVER_MAX, Dispatcher
+from aiorecover.delivery.expiry import Expiry
 from aiorecover.delivery.in_kafka import InKafka, oldest_hints
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import START_ANEW, Lane, lane_halted
@@ -74,6 +75,16 @@ class Delivery:
         in_kafka = InKafka(directory.producer_id, ring.epoch)
         hints = oldest_hints(taken.hints) if config.recovery_check else []
         self.check = RecoveryCheck(config, self.session, hints, in_kafka)
+        self.expiry = Expiry(
+            dead,
+            self.reports,
+            limit_ms=config.delivery_timeout_ms,
+            expired=lambda: directory.expired,
+            topic=config.dead_letter_topic,
+            floor=ring.floor,
+            doubtful_up_to=fmt.position(ring.epoch, 0) if taken.doubts else 0,
+            on_change=self._on_expiry,
+        )
         self.dispatcher = Dispatcher(
             Stream(directory, decode),
             self.router,
@@ -85,6 +96,8 @@ class Delivery:
             refuse=self._refuse,
             undecodable=self._undecodable,
             on_idle=on_idle,
+            expiry=self.expiry,
+            holds=self._holds,
             in_kafka=in_kafka,
             session=lambda: self.session.number,
         )
@@ -104,10 +117,12 @@ class Delivery:
             self.reports,
             self.refused,
             journal,
+            self.expiry,
             halts=self._halts,
             backoff=(config.retry_backoff_ms / 1000, config.retry_backoff_max_ms / 1000),
             on_acknowledged=self._on_acknowledged,
             on_halted=self._on_halted,
+            on_parted=self._on_parted,
         )
         self._closed = False
         self._wrong: DeliveryPendingError | None = None  # why nothing is delivered
@@ -135,9 +150,11 @@ class Delivery:
         if not self.check.over:
             self._checking.start(self.session.context)
         self.sessions.start()
+        self.expire()
 
     async def _resume(self) -> None:
         """Build again what was in flight, a batch a turn, and no more of them than may be in memory."""
+        await self.expiry.until_known()
         with contextlib.suppress(ClosedError):
             while self._held:
                 while self.dispatcher.full:
@@ -176,6 +193,7 @@ class Delivery:
             await asyncio.gather(self.sender.close(), self.sessions.close())
         finally:
             try:
+                await self.expiry.close()
                 await self.refused.close()
             finally:
                 self.reports.close()
@@ -184,6 +202,13 @@ class Delivery:
     def wake(self) -> None:
         """Records came."""
         self.dispatcher.wake()
+
+    def expire(self) -> None:
+        """A durable checkpoint says that more has expired, or may have."""
+        if self.expiry.limit_ms is None:
+            return
+        self.expiry.begin()
+        self.dispatcher.expire()
 
     async def run_dispatcher(self) -> None:
         """Dispatch for ever."""
@@ -222,7 +247,7 @@ class Delivery:
         """
         flush = self.dispatcher.begin_flush(self._tail())
         try:
-            while not flush.dispatched or self.refused.waiting:
+            while not flush.dispatched or self.refused.waiting or self.expiry.waiting:
                 self._check_cluster()
                 await self._changed()
                 self._check_room()
@@ -270,9 +295,14 @@ class Delivery:
         return set(found)
 
     @property
+    def dead_lettered(self) -> int:
+        """Records that became dead letters."""
+        return self.refused.dead_lettered + self.expiry.dead_lettered
+
+    @property
     def interrupted(self) -> bool:
         """Somebody has cancelled a task of ours: it is begun again after a pause."""
-        tasks = self.sessions, self._resuming, self._checking, self.refused
+        tasks = self.sessions, self._resuming, self._checking, self.refused, self.expiry
         return self.sender.interrupted > 0 or any(task.interrupted for task in tasks)
 
     @property
@@ -291,7 +321,10 @@ class Delivery:
         return slot.last_position if slot.sealed else fmt.position(slot.header.epoch, fmt.SEQUENCE_MASK)
 
     def _answered(self, run: Run) -> bool:
-        return self.session.answered and not self.check.holds(own_epoch=run.epoch == self._ring.epoch)
+        return self.session.answered and not self.expiry.holds(run) and not self._holds(run)
+
+    def _holds(self, run: Run) -> bool:
+        return self.check.holds(own_epoch=run.epoch == self._ring.epoch)
 
     def _deliver(self, lane: Lane) -> None:
         self.sender.deliver(lane)
@@ -301,6 +334,14 @@ class Delivery:
 
     def _on_acknowledged(self, lane: Lane, batch: LaneBatch) -> None:
         self.dispatcher.acknowledged(lane, batch)
+        self._notify()
+
+    def _on_parted(self, lane: Lane, batch: LaneBatch, rest: LaneBatch | None) -> None:
+        self.dispatcher.parted(lane, batch, rest)
+        self._notify()
+
+    def _on_expiry(self) -> None:
+        self.dispatcher.expire()
         self._notify()
 
     def _on_failed(self, lane: Lane, began: float | None) -> None:

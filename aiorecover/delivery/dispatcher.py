@@ -14,7 +14,9 @@ from typing import Any
 
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.behind import Order
+from aiorecover.delivery.burial import Burial
 from aiorecover.delivery.drain import STEP, GoingBack
+from aiorecover.delivery.expiry import Expiry
 from aiorecover.delivery.flush import Flush
 from aiorecover.delivery.frames import id_at
 from aiorecover.delivery.in_kafka import InKafka, Place
@@ -55,6 +57,8 @@ class Dispatcher:
         refuse: Callable[[Lane, Placed], None],
         undecodable: Callable[[Placed, str], bool],
         on_idle: Callable[[], None],
+        expiry: Expiry,
+        holds: Callable[[Run], bool],
         in_kafka: InKafka | None = None,
         session: Callable[[], int | None] = lambda: 0,
     ) -> None:
@@ -65,6 +69,8 @@ class Dispatcher:
 
         ``deliver`` of lanes with a batch to send, ``refuse`` of records of a halted lane, ``undecodable`` of a frame
         that is no record (True: it becomes a dead letter), ``on_idle`` that the next publish must `wake` us.
+
+        ``expiry``: what has expired goes nowhere else; ``holds``: it has to wait, too, as it may be in Kafka.
 
         ``in_kafka``: records of earlier epochs that are there already; None: nothing is known of any. ``session``: as
         in `StalledLanes`.
@@ -85,7 +91,12 @@ class Dispatcher:
         self._tick = 0.0  # when what is open must be handed over
         self._lingering = 0  # batches begun since the last tick
         self._flushes: list[Flush] = []
-        self._passed = PassedOver(reader, router, at=self._at, dispatch=self._dispatch_any, refuse=refuse)
+        self._expiry = expiry
+        self._burial = Burial(expiry, self._judge, self._is_behind)
+        self._holds = holds
+        self._passed = PassedOver(
+            reader, router, at=self._at, dispatch=self._dispatch_any, refuse=refuse, expires=self._burial.has_begun
+        )
         self._drain = self._passed.drain
         self._gaps = self._passed.gaps
         self.stalled = StalledLanes(router, session, self.start_catching_up)
@@ -115,9 +126,10 @@ class Dispatcher:
         moved = self._drain.step() if self._drain else False
         run = self._held or self.reader.look(STEP)
         if run is not None and not self._answered(run):
-            self._held = run
+            done = 0 if not self._expiry.up_to or self._holds(run) else self._expire_leading(run)
+            self._held = run.behind(done)
             self._want(run)
-            return moved
+            return moved or done > 0
         done = self._dispatch_any(run) if run is not None else 0
         self._held = run.behind(done) if run is not None else None
         if self._failure is not None:
@@ -143,6 +155,10 @@ class Dispatcher:
         for number, word in enumerate(words_of(run)):
             entry = run.placed(number)
             place = self._judge.place(entry)
+            if word is Word.WAITING and place is None and self._burial.has_expired(entry):
+                if not self._burial.bury_one(entry, going):
+                    return number
+                continue
             verdict = self._judged(entry, word, place, going)
             if verdict is Verdict.DISMISS:
                 self.reader.dismiss(run.slot, 1)
@@ -237,6 +253,11 @@ class Dispatcher:
     def _dispatch_any(self, run: Run, going: GoingBack | None = None) -> int:
         if self._judge.concerned(run):
             return self._dispatch_one_by_one(run, going)
+        count, expires = self._burial.look(run)
+        if expires and (buried := self._burial.bury(run, count, going)) is not None:
+            return buried
+        if count and not expires:
+            run = run.pick(range(count)) or run
         if going is None and not self._gaps:
             self._judge.forget_found(run)
         return self._dispatch(run, going)
@@ -360,6 +381,34 @@ class Dispatcher:
         self.undeliverable += 1
         name = id_at(slot, place)
         log.error("a record cannot be delivered and stays in the ring record_id=%s reason=%r", name, reason)
+
+    # -- what has expired --------------------------------------------------------------------------------------------
+
+    def expire(self) -> None:
+        """More may have expired, in the ring and of what was passed over; or there is room for more letters."""
+        if self._gaps:
+            self._drain.start()
+        self.wake()
+
+    def parted(self, lane: Lane, batch: LaneBatch, rest: LaneBatch | None) -> None:
+        """What came first in a batch has expired; ``rest`` is in its place."""
+        self.closed_bytes += (rest.bytes if rest is not None else 0) - batch.bytes
+        if lane.due and not lane.ready:
+            self._close(lane)
+        self.stalled.parted(lane)
+        self.expire()
+
+    def _expire_leading(self, run: Run) -> int:
+        """Though Kafka has not answered yet; copies of dead letters, which do not expire, wait for their topic."""
+        count, expires = self._burial.look(run)
+        if not count:
+            return 0
+        if expires:
+            return self._burial.bury(run, count, None) or 0
+        return self._dispatch(run.pick(range(count)) or run)
+
+    def _is_behind(self, entry: Placed, going: GoingBack | None) -> bool:
+        return bool(self._gaps) and self._passed.covers(entry, going)
 
     # -- passing over and catching up --------------------------------------------------------------------------------
 

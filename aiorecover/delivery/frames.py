@@ -39,6 +39,12 @@ def id_at(slot: Slot, place: int) -> str:
     return rec.record_id(owner, *fmt.parts(position))
 
 
+def waits_at(slot: Slot, place: int) -> bool:
+    """Whether the frame's record is not settled yet."""
+    slot, place = _home(slot, place)
+    return slot.waits(place)
+
+
 def payload_at(slot: Slot, place: int) -> bytes | None:
     """The payload of the frame's record; None when the slot is not mapped any more."""
     slot, place = _home(slot, place)

@@ -36,7 +36,11 @@ class Judge:
 
     def _may_be_found(self, run: Run) -> bool:
         """Also what stands before a record that was found: if it is missing in Kafka, that one is sent again, too."""
-        return bool(self._in_kafka) and run.position(0) <= self._in_kafka.last
+        return self.may_find(run.position(0))
+
+    def may_find(self, position: int) -> bool:
+        """Whether the record there, or one behind it, may have been found in Kafka."""
+        return bool(self._in_kafka) and position <= self._in_kafka.last
 
     def forget_found(self, run: Run) -> None:
         """Nobody comes back to records before this one: free what is known of them."""

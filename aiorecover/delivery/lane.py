@@ -95,6 +95,16 @@ class Lane:
         return self.stalled or self.halted is not None
 
     @property
+    def first(self) -> LaneBatch | None:
+        """The batch with its oldest record."""
+        return self.in_flight or (self.ready[0] if self.ready else self.open)
+
+    @property
+    def holds_nothing(self) -> bool:
+        """No record is in it."""
+        return self.first is None and not self.held
+
+    @property
     def resumes(self) -> bool:
         """It is halted for want of room, and goes on by itself."""
         return self.halted is not None and self.remedy == MAKE_ROOM
@@ -188,6 +198,21 @@ class Lane:
         else:
             self.sequence = batch.identity[2]
         batch.identity = None
+
+    def part_with(self, batch: LaneBatch) -> None:
+        """``batch`` is not sent any more as it is, whatever Kafka has of it: as `take_back`, but without a session."""
+        if batch.possibly:
+            self.begin_anew()
+        elif batch.identity is not None:
+            self.sequence = batch.identity[2]
+        batch.identity = None
+
+    def parted(self, count: int, rest: LaneBatch | None) -> None:
+        """The first ``count`` records of the batch in flight are settled; ``rest`` goes in its place."""
+        self.in_flight = None
+        self.settled += count
+        if rest is not None:
+            self.ready.appendleft(rest)
 
     def _take_fresh(self, fresh: Identity) -> Identity:
         self.identity = (self.identity.next_epoch() if self.identity is not None else None) or fresh

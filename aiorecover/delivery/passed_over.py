@@ -26,10 +26,12 @@ class PassedOver:
         at: Callable[[], Order],
         dispatch: Callable[[Run, GoingBack], int],
         refuse: Callable[[Lane, Placed], None],
+        expires: Callable[[Behind], bool],
     ) -> None:
-        """As `Drain`; ``refuse`` records of a lane that is halted for good."""
+        """As `Drain`; ``refuse`` records of a lane that is halted for good; ``expires``: a gap's first record does."""
         self._router = router
         self._refuse = refuse
+        self._expires = expires
         self.drain = Drain(first, at=at, can_take=self._can_take, dispatch=dispatch)
         self.gaps = self.drain.gaps
         self.fell_behind = asyncio.Event()  # what only metadata can help
@@ -111,6 +113,9 @@ class PassedOver:
         return not gaps or any(gap not in going.gaps for gap in gaps)
 
     def _can_take(self, gap: Behind) -> bool:
+        return self._answers(gap) or self._expires(gap)
+
+    def _answers(self, gap: Behind) -> bool:
         topic = self._router.topic(gap.topic)
         if gap.lane is not None:
             return _answers(gap.lane)

@@ -15,6 +15,7 @@ import msgspec
 Persistence = Literal["not", "possibly", "persisted"]
 
 ERROR_MAX = 100  # characters of an error's class: aiokafka's longest has 37
+EXPIRED = "DeliveryTimeout"  # in the place of an error's class: the record was too old, and Kafka said nothing of it
 MESSAGE_MAX = 640  # bytes of its text: with everything else 864 of the margin's 1024
 
 
@@ -27,6 +28,13 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
     first_ms: int = 0
     last_ms: int = 0
+
+    @property
+    def event(self) -> str:
+        """What has happened, for messages."""
+        if self.error == EXPIRED:
+            return "the record was not delivered in time"
+        return "kafka refused the record for good"
 
     def __str__(self) -> str:
         return f"{self.error}: {self.message}" if self.message else self.error

@@ -10,6 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from aiorecover.delivery import halving
 from aiorecover.delivery.batch import LaneBatch
@@ -188,11 +189,15 @@ class Refused:
         )
         self._on_room(lane)
 
+    async def rest_of(self, batch: LaneBatch, count: int) -> LaneBatch:
+        """``batch`` without its first ``count`` records."""
+        return (await self._parts(batch, [batch.count - count], skip=count))[0]
+
     # -- parts -------------------------------------------------------------------------------------------------------
 
-    async def _parts(self, batch: LaneBatch, lengths: Sequence[int]) -> list[LaneBatch]:
-        """The records of ``batch`` in new batches of so many records each, built from their frames."""
-        frames = frames_of(batch)
+    async def _parts(self, batch: LaneBatch, lengths: Sequence[int], *, skip: int = 0) -> list[LaneBatch]:
+        """The records of ``batch`` behind ``skip`` in new batches of so many each, built from their frames."""
+        frames = islice(frames_of(batch), skip, None)
         parts = []
         for length in lengths:
             part = LaneBatch(PART_BYTES, self._codec)

@@ -9,6 +9,7 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple
 
 import msgspec
 from aiokafka.structs import RecordMetadata
@@ -30,6 +31,15 @@ REMEMBERED_RECORDS = 65_536  # records whose offset can be told afterwards; abou
 CALLBACKS_A_TURN = 256  # plain on_delivery calls between two turns of the loop
 CALLBACK_LIMIT = 30.0  # seconds for one awaited on_delivery: a callback that hangs must not stop delivery for ever
 
+
+class _Buried(NamedTuple):
+    """A dead letter that may be asked for later; an error for each would be 40 MB, where an outage makes so many."""
+
+    topic: str | None
+    partition: int | None
+    refusal: Refusal
+
+
 OnDelivery = Callable[[DeliveryReport], Awaitable[None] | None]
 
 
@@ -45,7 +55,7 @@ class Reports:
         self._waiters: dict[int, list[asyncio.Future[DeliveryReport]]] = {}
         self._remembered: deque[tuple[list[tuple[Slot, list[int]]], int, str, int, int]] = deque()
         self._remembered_count = 0
-        self._refused: dict[int, PermanentDeliveryError] = {}
+        self._refused: dict[int, PermanentDeliveryError | _Buried] = {}
         self._closed = False
         self._pending: DeliveryPendingError | None = None  # why nothing is delivered, until somebody mends it
         self.callback_errors = 0
@@ -56,7 +66,7 @@ class Reports:
         """A future for the report of a record of this epoch; done already if the record is settled."""
         future: asyncio.Future[DeliveryReport] = asyncio.get_running_loop().create_future()
         if sequence in self._refused:
-            future.set_exception(self._refused[sequence])
+            future.set_exception(self._error(sequence, self._refused[sequence]))
         elif self._directory.is_settled(sequence, place):
             future.set_result(self._remember(topic, sequence, place))
         elif self._closed and (report := self._recall(topic, sequence, place)) is not None:
@@ -149,23 +159,29 @@ class Reports:
         """A record is a dead letter: tell those who wait, and who asks later for one of the last ones."""
         if position >> fmt.SEQUENCE_BITS != self._ring.epoch:
             return
-        message = "kafka refused the record for good and it is a dead letter: look at producer.dead_letters"
-        where = f"record_id={report.record_id} topic={report.topic} partition={report.partition} error={refusal}"
-        error = PermanentDeliveryError(f"{message} {where}", persisted=refusal.persisted)
-        self._tell_refused(position & fmt.SEQUENCE_MASK, error)
+        self._tell_refused(position & fmt.SEQUENCE_MASK, _Buried(report.topic, report.partition, refusal))
+
+    def _error(self, sequence: int, told: PermanentDeliveryError | _Buried) -> PermanentDeliveryError:
+        if isinstance(told, PermanentDeliveryError):
+            return told
+        topic, partition, refusal = told
+        message = f"{refusal.event} and it is a dead letter: look at producer.dead_letters"
+        record_id = rec.record_id(self._producer_id, self._ring.epoch, sequence)
+        where = f"record_id={record_id} topic={topic} partition={partition} error={refusal}"
+        return PermanentDeliveryError(f"{message} {where}", persisted=refusal.persisted)
 
     def _own_sequence(self, slot: Slot, place: int) -> int | None:
         """Of a record of this epoch; nobody waits for those of earlier ones."""
         position = position_at(slot, place)
         return position & fmt.SEQUENCE_MASK if position >> fmt.SEQUENCE_BITS == self._ring.epoch else None
 
-    def _tell_refused(self, sequence: int, error: PermanentDeliveryError) -> None:
+    def _tell_refused(self, sequence: int, told: PermanentDeliveryError | _Buried) -> None:
         while len(self._refused) >= REMEMBERED_RECORDS:
             del self._refused[next(iter(self._refused))]
-        self._refused[sequence] = error
+        self._refused[sequence] = told
         for future in self._waiters.pop(sequence, ()):
             if not future.done():
-                future.set_exception(error)
+                future.set_exception(self._error(sequence, told))
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

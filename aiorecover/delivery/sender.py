@@ -14,6 +14,7 @@ from aiokafka.structs import RecordMetadata, TopicPartition
 
 from aiorecover.delivery.backoff import Backoff
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.expiry import Expiry
 from aiorecover.delivery.frames import frames_of
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import MEND_TOPIC, START_ANEW, Lane, lane_halted
@@ -21,7 +22,7 @@ from aiorecover.delivery.outcomes import TOO_LARGE, Persisted, Verdict, outcome_
 from aiorecover.delivery.refused import Refused
 from aiorecover.delivery.reports import Reports, tell_halted
 from aiorecover.delivery.session import SessionLostError
-from aiorecover.delivery.sessions import Sessions, tell_stuck
+from aiorecover.delivery.sessions import GivenUpError, Sessions, tell_stuck
 from aiorecover.errors import ClosedError
 from aiorecover.supervised import RESTART_PAUSE
 
@@ -37,25 +38,30 @@ class Sender:
         reports: Reports,
         refused: Refused,
         journal: Journal,
+        expiry: Expiry,
         *,
         halts: bool,
         backoff: tuple[float, float],
         on_acknowledged: Callable[[Lane, LaneBatch], None],
         on_halted: Callable[[Lane], None],
+        on_parted: Callable[[Lane, LaneBatch, LaneBatch | None], None],
     ) -> None:
         """Know everybody.
 
         ``halts``: a record that Kafka refuses for good halts its lane, rather than being a dead letter. ``backoff``:
-        first and longest pause between two attempts, in seconds.
+        first and longest pause between two attempts, in seconds. ``on_parted``: of a batch the first records have
+        expired; what is left of it goes in its place.
         """
         self._refused = refused
         self._halts = halts
         self._sessions = sessions
         self._reports = reports
         self._journal = journal
+        self._expiry = expiry
         self._backoff = backoff
         self._on_acknowledged = on_acknowledged
         self._on_halted = on_halted
+        self._on_parted = on_parted
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self.delivered = 0
@@ -131,14 +137,14 @@ class Sender:
             await self._refused.cut(lane, batch, too_large=False)
             return None
         pauses = Backoff(*self._backoff, random.uniform)
+        over = partial(self._expiry.has_due, lane, batch) if self._expiry.limit_ms is not None else None
         while True:
+            if over is not None and over() and await self._part_with_expired(lane, batch):
+                return None
             try:
-                if lane.identity is None:
-                    lane.identify(batch, await self._sessions.identity())
-                elif batch.identity is None:
-                    lane.identify(batch, lane.identity)
-                await self._journal.enter(lane, batch)
-                return await self._sessions.send(lane, batch)
+                return await self._attempt(lane, batch, over)
+            except GivenUpError:
+                continue
             except (Exception, asyncio.CancelledError) as error:
                 if isinstance(error, ClosedError) or _being_cancelled(error) or self._closing:
                     batch.possibly |= batch.attempts > 0  # it stays with aiokafka, which may send it yet
@@ -146,6 +152,27 @@ class Sender:
                 if not await self._after(lane, batch, error):
                     return None
             await asyncio.sleep(pauses.next())
+
+    async def _attempt(self, lane: Lane, batch: LaneBatch, over: Callable[[], bool] | None) -> RecordMetadata:
+        """Give the batch its identity, write it down and send it; ``over``: as in `Sessions.send`."""
+        if lane.identity is None:
+            lane.identify(batch, await self._sessions.identity(over))
+        elif batch.identity is None:
+            lane.identify(batch, lane.identity)
+        await self._journal.enter(lane, batch)
+        return await self._sessions.send(lane, batch, over)
+
+    async def _part_with_expired(self, lane: Lane, batch: LaneBatch) -> bool:
+        """What comes first in it has expired, and no attempt is under way; False without room: it is tried on."""
+        count = self._expiry.put(lane, batch)
+        if not count:
+            return False
+        lane.part_with(batch)
+        rest = await self._refused.rest_of(batch, count) if count < batch.count else None
+        await self._expiry.bury(lane, batch, count)
+        lane.parted(count, rest)
+        self._on_parted(lane, batch, rest)
+        return True
 
     async def _after(self, lane: Lane, batch: LaneBatch, error: BaseException) -> bool:
         """What an error means for the lane; False when this batch is not to be sent any more."""

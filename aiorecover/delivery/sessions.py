@@ -35,6 +35,13 @@ TELL_INTERVAL = 60.0  # seconds
 LOUD_ATTEMPTS = frozenset({10, 100, 1_000, 10_000, 100_000})  # a batch that fails so often is worth a line
 
 
+CONNECT_LOOK = 1.0  # seconds between two questions whether a batch shall wait on for a session
+
+
+class GivenUpError(Exception):
+    """A batch shall not be sent any more, and no attempt of it is under way."""
+
+
 class Sessions:
     """Sends each lane's batches through the session that it belongs to, again and again where that helps."""
 
@@ -77,9 +84,15 @@ class Sessions:
 
     # -- for the lanes -----------------------------------------------------------------------------------------------
 
-    async def identity(self) -> Identity:
-        """A producer id that the broker has just given out, for a lane without one."""
+    async def identity(self, over: Callable[[], bool] | None = None) -> Identity:
+        """A producer id that the broker has just given out, for a lane without one; ``over``: as in `send`."""
+        await self._connected(self.healthy, over)
         return await self.healthy.identity()
+
+    async def _connected(self, session: Session, over: Callable[[], bool] | None) -> None:
+        while over is not None and not await session.connected_within(CONNECT_LOOK):
+            if over():
+                raise GivenUpError
 
     def give_up(self, lane: Lane, reason: str) -> None:
         """Build the lane's session anew."""
@@ -87,10 +100,13 @@ class Sessions:
         if session is not None:
             session.give_up(reason)
 
-    async def send(self, lane: Lane, batch: LaneBatch) -> RecordMetadata:
+    async def send(self, lane: Lane, batch: LaneBatch, over: Callable[[], bool] | None = None) -> RecordMetadata:
         """Send one batch until it is acknowledged, or something else than another attempt is to be decided.
 
+        ``over``: asked before each attempt, and while there is no session, whether it shall not be sent any more.
+
         Raises:
+            GivenUpError: ``over`` said so.
             SessionLostError: the session died first; the batch is possibly persisted: send the same again.
             KafkaError: what Kafka answered.
             ClosedError: the sessions are closed.
@@ -99,6 +115,9 @@ class Sessions:
         pauses: Backoff | None = None
         while True:
             session = await self._session_of(lane) if lane in self._suspicions else self.healthy
+            await self._connected(session, over)
+            if over is not None and over():
+                raise GivenUpError
             began = time.monotonic()
             batch.begin_attempt(time.time_ns() // 1_000_000)
             if batch.attempts == 2:  # noqa: PLR2004 - the first time that it is sent again

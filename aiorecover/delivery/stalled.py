@@ -89,6 +89,14 @@ class StalledLanes:
             rest = self._stalls.rest(lane, now)
             self._timers[lane] = asyncio.get_running_loop().call_later(rest, self._rested, lane)
 
+    def parted(self, lane: Lane) -> None:
+        """The lane holds less, and Kafka has not answered; one that holds nothing any more is tried anew."""
+        if lane.holds_nothing:
+            self.end(lane)
+        elif lane.stalled:
+            self.bytes += lane.closed_bytes - self._lanes[lane]
+            self._lanes[lane] = lane.closed_bytes
+
     def _rested(self, lane: Lane) -> None:
         del self._timers[lane]
         if lane.stalled and not lane.failing:

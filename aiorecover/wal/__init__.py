@@ -134,7 +134,15 @@ more. The last KiB of a slot of the main ring stays unused, so that every record
 A checkpoint says: epoch, slot size, destination (Kafka's cluster id, and before one is known where it was looked for; a
 name), the boot of the machine; of each ring the watermark, the next ordinal
 (a slot that is cut off takes its header with it) and the newest position that a flush has covered; P; which settle
-words are suspect; whether the end was clean, and whether a flush had failed.
+words are suspect; whether the end was clean, and whether a flush had failed; when records were accepted.
+
+Ages (`ages`). No frame says when it was stored: a mark, noted ten times a second, says that everything up to a position
+had been accepted by then, so a record may pass for younger than it is and never for older. Marks are a sixteenth of
+their age apart, about 9 KB of a checkpoint after a month. Their clock is the time since boot, which nobody sets and
+which goes on while the machine sleeps. Across boots the clock on the wall tells how long ago the checkpoint was
+written, and nothing where it was set back. What no checkpoint knew counts from the opening behind it. Up to where
+records are older than the limit stands in the checkpoint, too: who acts on it waits for that, and never falls behind it
+after a crash.
 
 Operations
     append      Checksum first; then tail and sequence are advanced and the frame stored, header and payload in one

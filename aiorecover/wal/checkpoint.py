@@ -10,12 +10,14 @@ checkpoint interval and never the directory.
 import struct
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Protocol
 
 import msgspec
 
 from aiorecover.errors import WalCorruptError, WalError, WalFormatError
 from aiorecover.wal import format as fmt
+from aiorecover.wal.ages import StoredAges
 from aiorecover.wal.checksum import crc32
 from aiorecover.wal.suffix import Suspicion
 
@@ -87,6 +89,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     poisoned: bool = False
     suspect: Suspicion = Suspicion()
     destination: Destination = Destination()
+    ages: StoredAges = StoredAges()
 
     @property
     def watermark(self) -> int:
@@ -104,6 +107,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
             retry=self.retry.after(durable.retry),
             dead=self.dead.after(durable.dead),
             moved=max(self.moved, durable.moved),
+            ages=self.ages.after(durable.ages),
         )
 
 
@@ -164,6 +168,9 @@ def unpack(data: bytes) -> Copy:
     return Copy("valid", generation, checkpoint) if _can_be(checkpoint) else Copy("damaged")
 
 
+_position_of = itemgetter(0)
+
+
 def _can_be(checkpoint: Checkpoint) -> bool:
     """A checksum proves that the bytes are whole, not that they make sense: what follows computes with them."""
     beyond = fmt.position(checkpoint.epoch + 1, 0)  # there, records of the next epoch would be taken for settled
@@ -173,6 +180,9 @@ def _can_be(checkpoint: Checkpoint) -> bool:
         and 0 < checkpoint.epoch <= fmt.EPOCH_MAX
         and all(0 <= position < beyond for position in (checkpoint.moved, checkpoint.suspect.up_to))
         and all(0 <= position < beyond for ring in rings for position in (ring.watermark, ring.flushed))
+        and all(
+            0 <= position < beyond for position in (checkpoint.ages.expired, *map(_position_of, checkpoint.ages.marks))
+        )
         and all(0 < ring.next_ordinal < 1 << 63 for ring in rings)
         and 0 <= checkpoint.suspect.since <= checkpoint.suspect.generation <= checkpoint.epoch
     )

@@ -22,6 +22,7 @@ import msgspec
 from aiorecover.errors import WalError, WalFullError
 from aiorecover.wal import copies
 from aiorecover.wal import format as fmt
+from aiorecover.wal.ages import Ages, StoredAges
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination, RingState
 from aiorecover.wal.kept import DAMAGED, keep
 from aiorecover.wal.lanes import Lanes
@@ -51,7 +52,8 @@ FILES = {LOCK, CHECKPOINT, RING, RETRY, DEAD, LANES, DAMAGED}
 class Options:
     """What an opening needs to know; durations in seconds.
 
-    ``cluster_id`` and ``servers``: where it belongs if it remembers no cluster.
+    ``cluster_id`` and ``servers``: where it belongs if it remembers no cluster. ``limit_ms``: as in
+    `Ages`.
     """
 
     wal_dir: Path
@@ -63,6 +65,7 @@ class Options:
     cluster_id: str | None = None
     servers: tuple[str, ...] = ()
     lock_timeout: float = 0.0
+    limit_ms: int | None = None
     file_system: FileSystem = OPERATING_SYSTEM
 
 
@@ -101,6 +104,7 @@ class Directory:
     producer_id: str
     checkpoint: Checkpoint
     file_system: FileSystem
+    ages: Ages
     copies_from: int | None = field(default=None)  # retry position before the copies that are not made to count yet
     all_copies_settled: bool | None = field(default=None)  # known once the files are closed
 
@@ -150,6 +154,7 @@ class Directory:
             closed=closed,
             suspect=self._suspicion(),
             destination=old.destination if destination is None else destination,
+            ages=self._ages(),
         )
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
@@ -308,6 +313,24 @@ class Directory:
         for ring in self.rings:
             ring.close()
         self.files.close()
+
+    @property
+    def expired(self) -> int:
+        """Position up to which all records are too old, as a durable checkpoint says: it does not fall again."""
+        return self.checkpoint.ages.expired
+
+    def note_age(self) -> tuple[bool, bool]:
+        """Look at the clock: whether a checkpoint would know more of ages, and whether more has expired that waits."""
+        position = self.ring.last_position  # before the clock: what comes in between is younger
+        now = self.file_system.since_boot_ms()
+        watermark = 0 if self.retry.live else self.ring.watermark()  # what was moved stands below it, and waits
+        self.ages.forget(watermark)
+        news = position > watermark and self.ages.note(position, now)
+        return news, self.ages.expired(now) > max(self.expired, watermark)
+
+    def _ages(self) -> StoredAges:
+        self.note_age()
+        return self.ages.captured(self.file_system.since_boot_ms(), self.file_system.wall_ms())
 
     def _suspicion(self) -> Suspicion:
         """What is still suspect: over once no slot of that time is left in the main and the retry ring."""

@@ -5,7 +5,6 @@ What is decided is decided in `recovery`; here it is carried out, in the order o
 
 import logging
 import secrets
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from aiorecover.errors import WalCorruptError, WalDestinationError, WalFullError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal import room
+from aiorecover.wal.ages import Ages, StoredAges, restored
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination
 from aiorecover.wal.directory import CHECKPOINT, LANES, Directory, Files, Options
 from aiorecover.wal.instance import lock_instance, make_wal_dir
@@ -80,6 +80,7 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
     except WalCorruptError as error:
         raise WalCorruptError(f"{error} path={path}") from None
     checkpoint = _first_checkpoint(path, found, slot_bytes, boot_id, options)
+    ages = Ages(options.limit_ms, checkpoint.ages)
     for ring in rings:
         _restore_length(ring, slot_bytes)
     _rewrite(found, files, slot_bytes, boot_id)
@@ -98,7 +99,7 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
             checkpoint.producer_id,
             text,
             Spares(quota, ring, file, ring_plan.free),
-            _clock_ms,
+            options.file_system.wall_ms,
             checkpoint.suspect,
             margin,
         )
@@ -114,6 +115,7 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
         producer_id=text,
         checkpoint=checkpoint,
         file_system=options.file_system,
+        ages=ages,
     )
     directory.ring.moved_up_to = found.moved
     valid_up_to = None if found.newest is None else found.retry.flushed
@@ -140,7 +142,18 @@ def _first_checkpoint(path: Path, found: Plan, slot_bytes: int, boot_id: str, op
         boot_id=boot_id,
         suspect=found.suspect,
         destination=_destination(path, stored, options),
+        ages=_ages(found, boot_id, options),
     )
+
+
+def _ages(found: Plan, boot_id: str, options: Options) -> StoredAges:
+    """Whatever waits was accepted before this opening, and more of it is known from the checkpoint."""
+    newest, files = found.newest, options.file_system
+    now_ms, wall_ms = files.since_boot_ms(), files.wall_ms()
+    stored = newest.ages if newest is not None else StoredAges()
+    same_boot = newest is not None and newest.boot_id == boot_id != ""
+    known = restored(stored, fmt.position(found.epoch, 0), now_ms, wall_ms, same_boot=same_boot)
+    return Ages(options.limit_ms, known).captured(now_ms, wall_ms)
 
 
 def _rewrite(found: Plan, files: Files, slot_bytes: int, boot_id: str) -> None:
@@ -223,7 +236,3 @@ def _scan(ring: StorageFile, slot_bytes: int) -> Iterator[SlotFound]:
     head = ring.read(slots * slot_bytes, min(piece, fmt.RESERVED)).ljust(fmt.RESERVED, b"\0")
     if any(head[: fmt.HEADER_BYTES]):  # cut inside a slot: its end says nothing
         yield classify(slots, head, head)
-
-
-def _clock_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -359,6 +359,10 @@ class FileSystem:
         clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
         return time.clock_gettime_ns(clock) // 1_000_000
 
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970, as somebody has set the clock: for people, and across boots."""
+        return time.time_ns() // 1_000_000
+
     def free_bytes(self, path: Path) -> int:
         """What an ordinary user may still store on the file system of ``path``.
 

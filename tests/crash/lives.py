@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -84,6 +85,12 @@ class Child:
         self.killed = True
         self._process.kill()
         self._reap(_STOP_WITHIN_S)
+
+    def suspend(self, seconds: float) -> None:
+        """It stands still for so long; the broker sees its connections, and hears nothing."""
+        self._process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        self._process.send_signal(signal.SIGCONT)
 
     def wait_dead(self, timeout_s: float) -> bool:
         """Wait for it to kill itself (`Task.crash`), but not longer; kill it then. Whether it did."""

@@ -1,14 +1,18 @@
 """Suspect records beside topics that are not known yet: each is judged once, and none is settled before its turn."""
 
 import asyncio
+from functools import partial
 
 import pytest
 
 from aiorecover import record as rec
 from aiorecover.delivery import dispatcher as dispatcher_module
+from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.dispatcher import Dispatcher
+from aiorecover.delivery.expiry import Expiry
 from aiorecover.delivery.in_kafka import InKafka, content_of
 from aiorecover.delivery.partitioner import partition_for
+from aiorecover.delivery.reports import Reports
 from aiorecover.delivery.router import Router
 from aiorecover.wal.stream import Stream
 from tests.wal.rig import Opened, found
@@ -41,6 +45,17 @@ class After:
             refuse=lambda *_: None,
             undecodable=lambda *_: False,
             on_idle=lambda: None,
+            expiry=Expiry(
+                DeadLetters(self.opened.directory.dead, sync=partial(asyncio.sleep, 0)),
+                Reports(self.opened.directory, None),
+                limit_ms=None,
+                expired=lambda: 0,
+                topic=None,
+                floor=0,
+                doubtful_up_to=0,
+                on_change=lambda: None,
+            ),
+            holds=lambda _: False,
             in_kafka=self.in_kafka,
         )
 

@@ -135,3 +135,35 @@ def test_a_system_clock_that_is_set_back_delays_loses_and_repeats_nothing(tmp_pa
     setting.write_text("-0d")
     faked = {"FAKETIME_TIMESTAMP_FILE": str(setting), "FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
     play(set_the_system_clock, tmp_path, env={**libfaketime(), **faked})
+
+
+async def set_the_system_clock_while_records_wait(place: Path) -> None:
+    """Forwards by years, too: in a living process nothing grows old by that, nor in the next one."""
+    ledger, setting = Ledger(), Path(os.environ["FAKETIME_TIMESTAMP_FILE"])
+    aging = {**SMALL, "delivery_timeout_ms": 60_000, "request_timeout_ms": 5_000, "stop_timeout_ms": 500}
+    real = time.time()
+    with MockCluster() as cluster:
+        cluster.create_topic(TOPIC, partitions=2)
+        cluster.broker_down()
+        for life in range(2):
+            async with RecoverableProducer(
+                place / "wal", bootstrap_servers=cluster.bootstrap_servers, **aging
+            ) as producer:
+                for days in (0, 1, -1, 1000, -1000):
+                    setting.write_text(f"{days:+}d")
+                    assert abs(time.time() - real - days * 86_400) < 1000, "libfaketime does not work here"
+                    await ledger.publish_all(producer, 20)
+                    await asyncio.sleep(0.3)  # checkpoints follow: with what they say of ages, too
+                    assert producer.statistics().dead_lettered == 0
+                if life == 1:
+                    cluster.broker_up()
+                    await producer.flush(timeout_ms=20_000)
+                    ledger.check_counts(producer)
+        await ledger.check_kafka(cluster.bootstrap_servers)
+
+
+def test_a_system_clock_that_jumps_both_ways_expires_nothing(tmp_path: Path) -> None:
+    setting = tmp_path / "clock"
+    setting.write_text("+0d")
+    faked = {"FAKETIME_TIMESTAMP_FILE": str(setting), "FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    play(set_the_system_clock_while_records_wait, tmp_path, env={**libfaketime(), **faked})

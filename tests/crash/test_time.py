@@ -1,0 +1,155 @@
+"""Time goes on while the process, or Kafka, stands still: what comes of it on a real broker."""
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiorecover import DeadLetter, RecoverableProducer
+from tests.crash.scenario import FLUSH, Scenario
+from tests.crash.test_outages import Publisher
+from tests.support.broker import Cluster, KafkaCluster
+from tests.support.eventually import until
+from tests.support.oracle import read_topic
+
+pytestmark = pytest.mark.timeout(240)
+
+LIMIT_MS = 2_500
+QUICK: dict[str, Any] = {"request_timeout_ms": 1_000}
+EXPIRING: dict[str, Any] = {**QUICK, "delivery_timeout_ms": LIMIT_MS, "stop_timeout_ms": 2_000}
+FORGOTTEN_MS = 1_000  # so soon this broker forgets an identity that is not used; a day by default
+STANDS_STILL_S = 6.0  # above the time limit of a request, the patience with a session, and FORGOTTEN_MS
+
+
+@pytest.fixture(scope="module")
+def forgetful() -> Iterator[KafkaCluster]:
+    """One node that soon forgets identities."""
+    settings = {
+        "producer.id.expiration.ms": str(FORGOTTEN_MS),
+        "producer.id.expiration.check.interval.ms": "250",
+    }
+    with KafkaCluster(1, settings) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[KafkaCluster]:
+    """A node of our own: it dies, or stands still."""
+    with KafkaCluster(1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def _revived(mortal: KafkaCluster) -> Iterator[None]:
+    yield
+    mortal.heal()
+
+
+def suspended(cluster: Cluster, directory: Path) -> Scenario:
+    """A life that stood still three times, each time with batches on their way."""
+    scenario = Scenario(cluster, directory, lanes=4)
+    child = scenario.life(("publish", {"seconds": 3 * STANDS_STILL_S + 4, "rate": 3_000}), FLUSH, **QUICK)
+    child.wait_for("publish")
+    for _ in range(3):
+        time.sleep(1)
+        child.suspend(STANDS_STILL_S)
+    scenario.finish(child)
+    return scenario
+
+
+def test_a_process_that_stood_still_for_longer_than_every_time_limit_repeats_and_loses_nothing(
+    mortal: KafkaCluster, tmp_path: Path
+) -> None:
+    verdict = suspended(mortal, tmp_path).verdict()
+    print(verdict)
+    assert verdict.ok, str(verdict)
+
+
+def test_one_whose_identity_kafka_has_forgotten_meanwhile_loses_nothing_and_keeps_the_order(
+    forgetful: KafkaCluster, tmp_path: Path
+) -> None:
+    verdict = suspended(forgetful, tmp_path).verdict(once=False)
+    print(verdict)
+    assert verdict.ok, str(verdict)
+
+
+async def letters_of(producer: RecoverableProducer) -> list[DeadLetter]:
+    return [letter async for letter in producer.dead_letters.list()]
+
+
+def settle_accounts(producer: RecoverableProducer) -> None:
+    now = producer.statistics()
+    assert (now.accepted, now.pending) == (now.delivered + now.dead_lettered, 0), now
+    assert now.expired == now.dead_lettered
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("fault", ["kill", "pause"])
+async def test_an_outage_longer_than_the_delivery_timeout_makes_dead_letters_of_what_is_too_old_alone(
+    mortal: KafkaCluster, tmp_path: Path, fault: str
+) -> None:
+    """Each record is in Kafka, or a dead letter; in both only if the letter says that it may be. Order is kept."""
+    topic = f"expiring-{fault}-{os.urandom(4).hex()}"
+    mortal.create_topic(topic, 4)
+    node = mortal.nodes[0]
+    async with RecoverableProducer(
+        tmp_path / "wal", bootstrap_servers=mortal.bootstrap_servers, **EXPIRING
+    ) as producer:
+        publisher = Publisher(producer, topic)
+        await publisher.publish(2_000)
+        await producer.flush(60_000)
+        load = asyncio.create_task(publisher.publish(30_000, rate=5_000))
+        await asyncio.sleep(1.0)
+        (node.kill if fault == "kill" else node.pause)()
+        await until(lambda: producer.statistics().expired > 8_000, 60)
+        (node.start if fault == "kill" else node.resume)()
+        await load
+        await producer.flush(60_000)
+        settle_accounts(producer)
+        letters = {letter.record_id: letter for letter in await letters_of(producer)}
+    await asyncio.to_thread(mortal.wait_ready)
+    records = await read_topic(mortal.bootstrap_servers, topic)
+    there = {record.record_id for record in records}
+    assert len(there) == len(records)
+    for one in publisher.accepted:
+        assert one.record_id in letters or one.record_id in there
+        assert (
+            one.record_id not in there or one.record_id not in letters or letters[one.record_id].persisted == "possibly"
+        )
+    in_order(records)
+
+
+def in_order(records: Sequence[Any]) -> None:
+    last: dict[int, int] = {}
+    for record in records:
+        number = int(record.value.split(b":")[0])
+        assert number > last.get(record.partition, -1)
+        last[record.partition] = number
+
+
+@pytest.mark.asyncio
+async def test_a_restart_after_an_outage_expires_what_is_too_old_by_then(mortal: KafkaCluster, tmp_path: Path) -> None:
+    topic = f"expiring-restart-{os.urandom(4).hex()}"
+    mortal.create_topic(topic, 4)
+    node = mortal.nodes[0]
+    node.kill()
+    options: dict[str, Any] = {"bootstrap_servers": mortal.bootstrap_servers, **EXPIRING}
+    async with RecoverableProducer(tmp_path / "wal", **options) as producer:
+        old = Publisher(producer, topic)
+        await old.publish(5_000)
+        assert await producer.stop(timeout_ms=300) == 5_000
+    await asyncio.sleep(1.3 * LIMIT_MS / 1000)
+    async with RecoverableProducer(tmp_path / "wal", **options) as producer:
+        young = Publisher(producer, topic)
+        await young.publish(100)
+        await until(lambda: producer.statistics().expired == 5_000, 30)
+        node.start()
+        await producer.flush(60_000)
+        assert len(await letters_of(producer)) >= 5_000
+    await asyncio.to_thread(mortal.wait_ready)
+    there = {record.record_id for record in await read_topic(mortal.bootstrap_servers, topic)}
+    assert not there & {one.record_id for one in old.accepted}

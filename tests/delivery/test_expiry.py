@@ -1,0 +1,443 @@
+"""What is older than ``delivery_timeout_ms`` becomes a dead letter, wherever it waits, and nothing else does."""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import random
+
+import pytest
+from aiokafka.errors import NotEnoughReplicasAfterAppendError, NotEnoughReplicasError
+
+from aiorecover import DeliveryReport, PermanentDeliveryError, WalFullError
+from aiorecover.delivery import expiry as expiry_module
+from aiorecover.delivery.refusal import EXPIRED
+from aiorecover.testing import MemoryDisk
+from aiorecover.wal.moved import pack_moved
+from tests.delivery.expiring import (
+    LIMIT,
+    Clock,
+    Distant,
+    adds_up,
+    distant,
+    failing,
+    letters_of,
+    producer_on,
+    stored,
+)
+from tests.support.eventually import until
+
+pytestmark = pytest.mark.asyncio
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Distant:
+    return distant(monkeypatch, t=1, other=1, wide=4)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def numbered(prefix: str, count: int) -> list[bytes]:
+    return [f"{prefix}-{number}".encode() for number in range(count)]
+
+
+async def test_an_outage_from_the_start_on_expires_what_is_too_old_and_delivers_the_rest_in_order(
+    broker: Distant, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.away = True
+    old, young = numbered("old", 3_000), numbered("young", 50)
+    heard: list[DeliveryReport] = []
+    async with producer_on(MemoryDisk(), on_delivery=heard.append) as producer:
+        receipts = [await producer.publish("t", value, key=b"k") for value in old]
+        await clock.age(producer)
+        for value in young:
+            await producer.publish("t", value, key=b"k")
+        await until(lambda: producer.statistics().expired == len(old))
+        adds_up(producer)
+        assert producer.statistics().pending == len(young)
+        with pytest.raises(PermanentDeliveryError, match="not delivered in time") as caught:
+            await receipts[0].delivered()
+        assert caught.value.persisted == "not"
+        broker.come()
+        await producer.flush(timeout_ms=20_000)
+        letters = await letters_of(producer)
+        adds_up(producer)
+    assert broker.values("t") == young
+    assert [letter.value for letter in letters] == old
+    assert {(letter.error, letter.persisted, letter.attempts) for letter in letters} == {(EXPIRED, "not", 0)}
+    assert [report.status for report in heard] == ["dead_lettered"] * len(old) + ["delivered"] * len(young)
+    lines = [one for one in caplog.records if one.levelno >= logging.ERROR]
+    assert len(lines) == 1, [one.getMessage() for one in lines]
+    assert f"records={len(old)} " in lines[0].getMessage()
+
+
+async def test_without_the_option_nothing_expires(broker: Distant, clock: Clock) -> None:
+    broker.away = True
+    async with producer_on(MemoryDisk(), delivery_timeout_ms=None) as producer:
+        await producer.publish("t", b"old", key=b"k")
+        await clock.age(producer, 1_000 * LIMIT)
+        await asyncio.sleep(0.2)
+        assert producer.statistics().dead_lettered == 0
+        broker.come()
+        await producer.flush(timeout_ms=20_000)
+    assert broker.values("t") == [b"old"]
+
+
+async def test_nothing_expires_before_its_time(broker: Distant, clock: Clock) -> None:
+    broker.away = True
+    async with producer_on(MemoryDisk()) as producer:
+        await producer.publish("t", b"old", key=b"k", timestamp_ms=1)  # the time of the event says nothing
+        await clock.age(producer, LIMIT - 201)
+        await asyncio.sleep(0.2)
+        assert producer.statistics().dead_lettered == 0
+        clock.ms += 201
+        await until(lambda: producer.statistics().expired == 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "persisted"), [(NotEnoughReplicasError, "not"), (NotEnoughReplicasAfterAppendError, "possibly")]
+)
+async def test_a_stuck_lane_parts_with_what_is_too_old_and_others_do_not_notice(
+    broker: Distant, clock: Clock, error: type[BaseException], persisted: str
+) -> None:
+    broker.refuses = failing("t", error)
+    old, young = numbered("old", 40), numbered("young", 40)
+    async with producer_on(MemoryDisk(), max_batch_size=500) as producer:
+        for value in old:
+            await producer.publish("t", value, key=b"k")
+            await producer.publish("other", value, key=b"k")
+        await until(lambda: len(broker.values("other")) == len(old))
+        await clock.age(producer)
+        for value in young:
+            await producer.publish("t", value, key=b"k")
+            await producer.publish("other", value, key=b"k")
+        await until(lambda: producer.statistics().expired == len(old))
+        adds_up(producer)
+        assert broker.values("t") == []
+        before = producer.statistics()
+        broker.refuses = lambda _: None
+        await producer.flush(timeout_ms=20_000)
+        letters = await letters_of(producer)
+        adds_up(producer)
+        assert producer.statistics().identities_renewed == before.identities_renewed, "a sequence was used wrongly"
+    assert broker.values("t") == young
+    assert broker.values("other") == old + young
+    assert [letter.value for letter in letters] == old
+    assert letters[0].persisted == persisted
+    assert letters[0].attempts > 0
+    epochs = [epoch for topic, _, (_, epoch, _), _ in broker.sends if topic == "t"]
+    assert (epochs[-1] > epochs[0]) is (persisted == "possibly"), "the broker would take the next batch for a repeat"
+
+
+async def test_of_a_batch_only_what_is_too_old_goes(broker: Distant, clock: Clock) -> None:
+    broker.refuses = failing("t", NotEnoughReplicasError)
+    async with producer_on(MemoryDisk()) as producer:
+        await producer.publish("t", b"in flight", key=b"k")
+        await asyncio.sleep(0.1)
+        await producer.publish("t", b"old", key=b"k")  # in the open batch, behind the one in flight
+        await asyncio.sleep(0.1)
+        await clock.age(producer, LIMIT // 2)
+        await producer.publish("t", b"young", key=b"k")
+        await clock.age(producer, LIMIT // 2)
+        await until(lambda: producer.statistics().expired == 2)
+        await asyncio.sleep(0.1)
+        adds_up(producer)
+        broker.refuses = lambda _: None
+        await producer.flush(timeout_ms=20_000)
+        assert [letter.value for letter in await letters_of(producer)] == [b"in flight", b"old"]
+        adds_up(producer)
+    assert broker.values("t") == [b"young"]
+
+
+async def test_what_was_passed_over_expires_too_and_the_stalled_lane_goes_on_behind_it(
+    broker: Distant, clock: Clock
+) -> None:
+    broker.refuses = failing("t", NotEnoughReplicasError)
+    old, young = numbered("old", 600), numbered("young", 600)
+    async with producer_on(MemoryDisk(), max_batch_size=500) as producer:
+        for value in old:
+            await producer.publish("t", value, key=b"k")
+            await producer.publish("other", value, key=b"k")
+        await until(lambda: producer.statistics().lanes_stalled == 1)
+        await until(lambda: len(broker.values("other")) == len(old))
+        await clock.age(producer)
+        for value in young:
+            await producer.publish("t", value, key=b"k")
+            await producer.publish("other", value, key=b"k")
+        await until(lambda: producer.statistics().expired == len(old))
+        assert broker.values("t") == []
+        await until(lambda: len(broker.values("other")) == len(old) + len(young))
+        adds_up(producer)
+        broker.refuses = lambda _: None
+        await producer.flush(timeout_ms=20_000)
+        assert [letter.value for letter in await letters_of(producer)] == old
+        adds_up(producer)
+    assert broker.values("t") == young
+
+
+async def test_records_of_a_topic_that_does_not_exist_expire(broker: Distant, clock: Clock) -> None:
+    async with producer_on(MemoryDisk()) as producer:
+        for number in range(100):
+            await producer.publish("nowhere", b"%d" % number, key=b"k")
+            await producer.publish("other", b"%d" % number, key=b"k")
+        await until(lambda: len(broker.values("other")) == 100)
+        await clock.age(producer)
+        await producer.publish("nowhere", b"young", key=b"k")
+        await until(lambda: producer.statistics().expired == 100)
+        assert producer.statistics().pending == 1
+        broker.topics["nowhere"] = 1
+        broker.come()
+        await producer.flush(timeout_ms=20_000)
+        adds_up(producer)
+    assert broker.values("nowhere") == [b"young"]
+
+
+async def test_flush_sees_what_expires_as_settled(broker: Distant, clock: Clock) -> None:
+    broker.away = True
+    async with producer_on(MemoryDisk()) as producer:
+        for number in range(200):
+            await producer.publish("t", b"%d" % number, key=b"k")
+        waiting = asyncio.create_task(producer.flush(timeout_ms=20_000))
+        await clock.age(producer)
+        broker.come()  # a flush is over once what it waits for was dispatched, which needs Kafka's first answer
+        await waiting
+        assert producer.statistics().pending == 0
+        adds_up(producer)
+
+
+async def test_requeued_records_begin_a_new_age(broker: Distant, clock: Clock) -> None:
+    broker.away = True
+    async with producer_on(MemoryDisk()) as producer:
+        await producer.publish("t", b"old", key=b"k")
+        await clock.age(producer)
+        await until(lambda: producer.statistics().expired == 1)
+        assert await producer.dead_letters.requeue() == 1
+        await clock.age(producer, LIMIT // 2)
+        await asyncio.sleep(0.2)
+        assert (producer.statistics().expired, producer.statistics().pending) == (1, 1)
+        broker.come()
+        await producer.flush(timeout_ms=20_000)
+        adds_up(producer)
+    assert broker.values("t") == [b"old"]
+
+
+async def test_copies_for_the_dead_letter_topic_never_expire(broker: Distant, clock: Clock) -> None:
+    broker.away = True
+    broker.topics["dead"] = 1
+    async with producer_on(MemoryDisk(), dead_letter_topic="dead") as producer:
+        for number in range(10):
+            await producer.publish("t", b"%d" % number, key=b"k")
+        await clock.age(producer)
+        await until(lambda: producer.statistics().accepted == 20)
+        await clock.age(producer)
+        await producer.publish("t", b"young", key=b"k")
+        await clock.age(producer)
+        await until(lambda: producer.statistics().expired == 11)
+        await until(lambda: producer.statistics().accepted == 22)
+        broker.come()
+        await producer.flush(timeout_ms=20_000)
+        assert (producer.statistics().expired, producer.statistics().pending) == (11, 0)
+        adds_up(producer)
+    assert broker.values("dead") == [*(b"%d" % number for number in range(10)), b"young"]
+    assert broker.values("t") == []
+
+
+async def test_without_room_for_letters_records_are_tried_on_and_no_lane_is_halted(
+    broker: Distant, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.refuses = failing("t", NotEnoughReplicasError)
+    slot = 16 * 1024
+    narrow = {"slot_bytes": slot, "wal_max_bytes": 4 * slot, "max_batch_size": 4_000, "on_full": "wait"}
+    async with producer_on(MemoryDisk(), **narrow) as producer:
+        dead = stored(producer).dead
+        with contextlib.suppress(WalFullError):
+            for number in itertools.count(1):
+                dead.append(pack_moved(number, 0, b"x" * 3_000), None)  # nobody purges these
+                with contextlib.suppress(WalFullError):
+                    dead.prepare_spare()
+        for number in range(3):
+            await producer.publish("t", b"%d" % number * 4_000, key=b"k")
+        await clock.age(producer)
+        await until(lambda: "no room for dead letters" in caplog.text)
+        await asyncio.sleep(0.3)
+        assert caplog.text.count("no room for dead letters") == 1
+        now = producer.statistics()
+        assert (now.lanes_halted, now.pending) == (0, 3 - now.expired)
+        broker.refuses = lambda _: None
+        await producer.flush(timeout_ms=20_000)
+        adds_up(producer)
+        assert len(broker.values("t")) == 3 - producer.statistics().expired > 0
+
+
+async def test_after_a_crash_what_expired_is_a_dead_letter_once(
+    broker: Distant, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process dies when letters are durable and nothing is settled; the clock has gone back meanwhile."""
+    broker.away = True
+    disk, values = MemoryDisk(), numbered("old", 100)
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(expiry_module.Expiry, "_settle", never)
+        async with producer_on(disk) as producer:
+            for value in values:
+                await producer.publish("t", value, key=b"k")
+            await clock.age(producer)
+            await until(lambda: stored(producer).dead.accepted == len(values))
+            left = disk.after_process_death()
+    clock.ms -= 2 * LIMIT
+    broker.come()
+    async with producer_on(left) as producer:
+        await producer.flush(timeout_ms=20_000)
+        assert [letter.value for letter in await letters_of(producer)] == values
+        adds_up(producer)
+    assert broker.values("t") == []
+
+
+async def test_a_process_that_is_killed_in_an_outage_leaves_word_of_ages(broker: Distant, clock: Clock) -> None:
+    broker.away = True
+    disk = MemoryDisk()
+    async with producer_on(disk) as producer:
+        await until(lambda: producer.statistics().checkpoints > 0)  # from here on nothing is delivered
+        await producer.publish("t", b"old", key=b"k")
+        await clock.known(producer)
+        left = disk.after_process_death()
+    clock.ms += LIMIT
+    async with producer_on(left) as producer:
+        await until(lambda: producer.statistics().expired == 1)
+
+
+async def test_what_was_in_flight_when_the_process_died_expires_as_possibly_there(
+    broker: Distant, clock: Clock
+) -> None:
+    disk = MemoryDisk()
+    broker.answers.clear()
+    async with producer_on(disk) as producer:
+        await producer.publish("t", b"in flight", key=b"k")
+        await until(lambda: producer.statistics().in_flight == 1)
+        await producer.publish("t", b"behind", key=b"k")
+        await clock.known(producer)
+        left = disk.after_process_death()
+    broker.away = True
+    broker.answers.set()
+    clock.ms += 2 * LIMIT
+    async with producer_on(left) as producer:
+        await until(lambda: producer.statistics().expired == 2)
+        adds_up(producer)
+        await producer.publish("t", b"young", key=b"k")
+        broker.come()
+        await producer.flush(timeout_ms=20_000)
+        letters = await letters_of(producer)
+    assert {letter.value: letter.persisted for letter in letters} == {b"in flight": "possibly", b"behind": "not"}
+    assert broker.values("t") == [b"young"]
+
+
+async def test_after_a_power_cut_what_was_settled_is_no_dead_letter(broker: Distant, clock: Clock) -> None:
+    """Settle words are suspect, so each record is judged first; where its word says that it waits, it expires."""
+    disk = MemoryDisk()
+    broker.refuses = failing("nowhere", NotEnoughReplicasError)
+    async with producer_on(disk, fsync="always") as producer:
+        for number in range(50):
+            await producer.publish("t", b"%d" % number, key=b"k")
+        await producer.flush(timeout_ms=20_000)
+        await producer.publish("nowhere", b"waits", key=b"k")
+        await clock.age(producer, 0)
+        left = disk.after_power_cut(7)
+    async with producer_on(left, recovery_check=False) as producer:
+        await clock.age(producer)
+        await until(lambda: producer.statistics().expired >= 1)
+        await producer.flush(timeout_ms=20_000)
+        letters = await letters_of(producer)
+        adds_up(producer)
+    waiting = [letter for letter in letters if letter.topic == "nowhere"]
+    assert [letter.value for letter in waiting] == [b"waits"]
+    assert all(letter.persisted == "possibly" for letter in letters)
+
+
+async def test_tasks_cancelled_half_way_leave_one_letter_of_each(broker: Distant, clock: Clock) -> None:
+    broker.refuses = failing("t", NotEnoughReplicasError)
+    values, heard = numbered("old", 30), 0
+
+    async def slowly(_: DeliveryReport) -> None:
+        nonlocal heard
+        heard += 1
+        await asyncio.sleep(0.02)
+
+    async with producer_on(MemoryDisk(), on_delivery=slowly) as producer:
+        for value in values:
+            await producer.publish("t", value, key=b"k")
+        await asyncio.sleep(0.1)
+        await clock.age(producer)
+        for value in values:
+            await producer.publish("nowhere", value, key=b"k")
+        await clock.age(producer)
+        for often in (5, 20, 40):
+            await until(lambda often=often: heard >= often)  # type: ignore[misc]
+            for task in asyncio.all_tasks():
+                if task is not asyncio.current_task():
+                    task.cancel()
+        await until(lambda: producer.statistics().expired >= 2 * len(values))
+        await producer.flush(timeout_ms=20_000)
+        adds_up(producer)
+        assert (producer.statistics().expired, producer.statistics().pending) == (2 * len(values), 0)
+        assert stored(producer).ring.failure is None
+        letters = await letters_of(producer)
+    assert [letter.value for letter in letters if letter.topic == "t"] == values
+    assert [letter.value for letter in letters if letter.topic == "nowhere"] == values
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_whatever_fails_and_however_time_goes_each_record_is_delivered_or_a_dead_letter_in_order(
+    broker: Distant, clock: Clock, seed: int
+) -> None:
+    chance = random.Random(seed)
+    topics = ["t", "other", "wide", "late"]
+    stuck: set[str] = set()
+    broker.refuses = lambda records: (
+        chance.choice([NotEnoughReplicasError, NotEnoughReplicasAfterAppendError])()
+        if records[0].topic in stuck
+        else None
+    )
+    disk = MemoryDisk()
+    published: list[tuple[str, bytes]] = []
+    for life in range(3):
+        async with producer_on(disk, max_batch_size=600, slot_bytes=16 * 1024) as producer:
+            for turn in range(12):
+                for _ in range(chance.randrange(60)):
+                    value = f"{life}-{turn}-{len(published)}".encode()
+                    topic = chance.choice(topics)
+                    await producer.publish(topic, value, partition=0)
+                    published.append((topic, value))
+                stuck = {topic for topic in topics if chance.random() < 0.3}
+                if chance.random() < 0.2:
+                    broker.topics["late"] = 1
+                clock.ms += chance.choice([0, 500, LIMIT // 4, LIMIT])
+                await asyncio.sleep(chance.random() * 0.3)
+                adds_up(producer)
+            if life == 2:
+                stuck = set()
+                broker.topics["late"] = 1
+                broker.come()
+                await producer.flush(timeout_ms=20_000)
+                adds_up(producer)
+                letters = await letters_of(producer)
+            else:
+                broker.answers.clear()  # what this life does from here on does not count
+                await asyncio.sleep(0.05)
+                disk = disk.after_process_death()
+        broker.answers.set()
+    dead = {(letter.topic, letter.value): letter.persisted for letter in letters}
+    assert len(dead) == len(letters)
+    for topic in topics:
+        log = broker.values(topic)
+        there = set(log)
+        assert len(there) == len(log), "delivered twice"
+        assert log == [value for name, value in published if name == topic and value in there], "out of order"
+        for name, value in published:
+            if name == topic:
+                assert (value in there) != ((name, value) in dead) or dead.get((name, value)) == "possibly"

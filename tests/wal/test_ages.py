@@ -1,0 +1,230 @@
+"""How old records are: never older than they are, and not much younger."""
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aiorecover.testing import MemoryDisk
+from aiorecover.wal import ages as ages_module
+from aiorecover.wal.ages import FINENESS, MARK_EVERY, Ages, StoredAges, restored
+from aiorecover.wal.checkpoint import Checkpoint, pack
+from aiorecover.wal.directory import Directory, Options
+from aiorecover.wal.opening import open_directory
+from aiorecover.wal.storage import FileSystem
+
+DAY = 86_400_000
+
+
+def noted(every_ms: int, until_ms: int, limit_ms: int | None = None) -> Ages:
+    """A record every so often, and each noted; position N was accepted at N * every_ms."""
+    ages = Ages(limit_ms)
+    for position in range(1, until_ms // every_ms + 1):
+        ages.note(position, position * every_ms)
+    return ages
+
+
+@settings(deadline=None)
+@given(
+    limit=st.integers(1, 5_000_000),
+    pauses=st.lists(st.integers(0, 100_000), min_size=1, max_size=100),
+    after=st.integers(0, 10_000_000),
+    restarts=st.sets(st.integers(0, 100)),
+)
+def test_nothing_expires_before_its_time_and_not_much_later(
+    limit: int, pauses: list[int], after: int, restarts: set[int]
+) -> None:
+    ages, now, accepted = Ages(limit), 1_000, []
+    for number, pause in enumerate(pauses, start=1):
+        ages.note(number - 1, now + min(pause, MARK_EVERY))
+        now += pause
+        accepted.append(now)
+        ages.note(number, now)
+        if number in restarts:
+            stored = ages.captured(now, 0)
+            ages = Ages(limit, restored(stored, number, now, 0, same_boot=True))
+        expired = ages.expired(now)
+        assert all(now - then >= limit for then in accepted[:expired])
+    ages.note(len(accepted), now + MARK_EVERY)
+    now += MARK_EVERY + after
+    expired = ages.expired(now)
+    assert all(now - then >= limit for then in accepted[:expired])
+    late = limit + limit // FINENESS + 2 * MARK_EVERY
+    assert all(now - then <= late for then in accepted[expired:])
+
+
+def test_what_expired_stays_so_whatever_the_clock_says() -> None:
+    ages = noted(1000, 100_000, limit_ms=10_000)
+    assert ages.expired(100_000) == 90
+    assert ages.expired(50_000) == 90
+
+
+def test_without_a_limit_nothing_expires() -> None:
+    assert noted(1000, 100_000).expired(10 * DAY) == 0
+
+
+@pytest.mark.parametrize("days", [1, 30, 365])
+def test_a_long_outage_fits_a_checkpoint(days: int) -> None:
+    every = days * 2_000
+    ages = noted(every, days * DAY)
+    stored = ages.captured(days * DAY, 0)
+    assert len(stored.marks) < 700
+    pack(Checkpoint(producer_id=1, epoch=1, slot_bytes=4096, ages=stored), 1)
+
+
+def test_marks_of_what_is_settled_are_forgotten() -> None:
+    ages = noted(1000, 100_000)
+    ages.forget(60)
+    assert all(position > 60 for position, _ in ages.captured(100_000, 0).marks)
+    ages.forget(200)
+    assert ages.captured(100_000, 0).marks == ()
+
+
+def test_another_limit_judges_anew() -> None:
+    stored = noted(1000, 100_000, limit_ms=10_000).captured(100_000, 0)
+    assert Ages(10_000, stored).expired(0) == 90
+    assert Ages(80_000, stored).expired(100_000) <= 20
+    assert Ages(None, stored).expired(100_000) == 0
+
+
+def test_a_later_checkpoint_takes_nothing_back_of_what_expired() -> None:
+    durable = StoredAges(expired=90, limit_ms=10)
+    assert StoredAges(expired=80, limit_ms=10).after(durable).expired == 90
+    assert StoredAges(expired=95, limit_ms=10).after(durable).expired == 95
+    assert StoredAges(expired=80, limit_ms=20).after(durable).expired == 80
+
+
+def test_in_the_same_boot_the_wall_counts_for_nothing() -> None:
+    stored = StoredAges(marks=((5, 1_000),), boot_ms=2_000, wall_ms=10 * DAY)
+    for wall in (0, 5 * DAY, 50 * DAY):
+        assert restored(stored, 5, 9_000, wall, same_boot=True).marks == ((5, 1_000),)
+
+
+def test_in_another_boot_the_wall_tells_how_long_the_machine_was_down() -> None:
+    stored = StoredAges(marks=((5, 1_000), (7, 1_500)), boot_ms=2_000, wall_ms=DAY)
+    found = restored(stored, 9, 300, DAY + 60_000, same_boot=False)
+    assert found.marks == ((5, 300 - 60_000 - 1_000), (7, 300 - 60_000 - 500), (9, 300))
+
+
+def test_a_wall_clock_that_was_set_back_ages_nothing() -> None:
+    stored = StoredAges(marks=((5, 1_000),), boot_ms=2_000, wall_ms=10 * DAY)
+    assert restored(stored, 5, 300, DAY, same_boot=False).marks == ((5, 300 - 1_000),)
+
+
+def test_what_no_mark_tells_of_was_accepted_before_the_opening() -> None:
+    found = restored(StoredAges(marks=((5, 1_000),)), 9, 2_000, 0, same_boot=True)
+    assert found.marks == ((5, 1_000), (9, 2_000))
+
+
+def test_where_the_clock_went_back_records_pass_for_young() -> None:
+    found = restored(StoredAges(marks=((5, 9_000),)), 9, 2_000, 0, same_boot=True)
+    assert found.marks == ((5, 9_000), (9, 9_000))
+    ages = Ages(1_000, found)
+    ages.note(12, 3_000)
+    assert ages.expired(9_999) == 0
+
+
+def options(disk: MemoryDisk, limit_ms: int | None = 1_000) -> Options:
+    system = disk.file_system
+    return Options(Path(disk), 64 * 1024, 1 << 22, 0, limit_ms=limit_ms, file_system=system)
+
+
+class Clocks:
+    """Both clocks of a machine, as a test sets them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, disk: MemoryDisk) -> None:
+        self.boot, self.wall = 1_000_000, 50 * DAY
+        system = type(disk.file_system)
+        monkeypatch.setattr(system, "since_boot_ms", lambda _: self.boot)
+        monkeypatch.setattr(system, "wall_ms", lambda _: self.wall, raising=False)
+
+    def pass_by(self, ms: int) -> None:
+        self.boot += ms
+        self.wall += ms
+
+
+def checkpointed(directory: Directory) -> Directory:
+    directory.write_checkpoint(directory.next_checkpoint())
+    return directory
+
+
+@pytest.mark.parametrize("jump", [-DAY, DAY])
+def test_a_jump_of_the_wall_clock_in_a_living_process_changes_nothing(
+    jump: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = MemoryDisk()
+    clocks = Clocks(monkeypatch, disk)
+    directory = open_directory(options(disk))
+    directory.ring.append(b"payload", None)
+    clocks.pass_by(MARK_EVERY)
+    directory.note_age()
+    clocks.wall += jump
+    clocks.pass_by(500)
+    assert checkpointed(directory).expired < directory.ring.last_position
+    clocks.pass_by(600)
+    assert directory.note_age()[1]
+    assert checkpointed(directory).expired == directory.ring.last_position
+
+
+@pytest.mark.parametrize("jump", [-DAY, DAY])
+def test_a_jump_of_the_wall_clock_between_two_lives_of_one_boot_changes_nothing(
+    jump: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = MemoryDisk()
+    clocks = Clocks(monkeypatch, disk)
+    first = open_directory(options(disk))
+    first.ring.append(b"payload", None)
+    clocks.pass_by(MARK_EVERY)
+    checkpointed(first)
+    position = first.ring.last_position
+    again = disk.after_process_death()
+    clocks.wall += jump
+    clocks.pass_by(500)
+    second = open_directory(options(again))
+    assert second.expired < position
+    clocks.pass_by(600)
+    assert checkpointed(second).expired >= position
+
+
+def test_what_expired_before_a_crash_has_expired_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    clocks = Clocks(monkeypatch, disk)
+    first = open_directory(options(disk))
+    first.ring.append(b"payload", None)
+    clocks.pass_by(MARK_EVERY)
+    first.note_age()
+    clocks.pass_by(2_000)
+    expired = checkpointed(first).expired
+    assert expired == first.ring.last_position
+    again = disk.after_process_death()
+    clocks.wall -= 30 * DAY
+    clocks.boot = 10
+    assert open_directory(options(again)).expired == expired
+
+
+def test_what_no_checkpoint_knew_counts_from_the_opening_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    clocks = Clocks(monkeypatch, disk)
+    first = open_directory(options(disk))
+    first.ring.append(b"payload", None)
+    clocks.pass_by(900)
+    second = open_directory(options(disk.after_process_death()))
+    clocks.pass_by(900)
+    assert checkpointed(second).expired < first.ring.last_position
+    clocks.pass_by(200)
+    assert checkpointed(second).expired >= first.ring.last_position
+
+
+def test_sleep_of_the_machine_counts() -> None:
+    """The clock that is asked goes on while the machine is suspended."""
+    boot = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+    assert abs(FileSystem().since_boot_ms() - boot) < 1_000
+
+
+def test_marks_are_thinned_while_they_come() -> None:
+    ages = Ages(None)
+    for number in range(1, 20_000):
+        ages.note(number, number * 1_000)
+    assert len(ages._marks) < 700 + ages_module.THIN_AT
