@@ -6,6 +6,7 @@ checkpoint   watermark → disk, slots → free    every `checkpoint_interval_ms
              stalled records → retry ring      (compactor), where that frees slots
 fsync        frames → disk                     every `fsync_interval_ms`, with fsync="interval"
 spare        the next slot, ahead of need      when the ring asks
+backlog      how much is left, and how fast    each second
 dead letter topic   dead ring → ring           (delivery), where the option asks for it
 adoption     directories without an owner      (adoption)
 """
@@ -20,6 +21,7 @@ from typing import Any
 
 from aiorecover.compactor import Compactor
 from aiorecover.config import Config
+from aiorecover.delivery import backlog as backlogs
 from aiorecover.delivery.delivery import Delivery
 from aiorecover.errors import WalError, WalFullError, WalIOError
 from aiorecover.supervised import Supervised
@@ -59,6 +61,7 @@ class Background:
         self._checkpointing = asyncio.Lock()
         self.compactor = Compactor(directory, keeper, delivery.moves, on_room)
         self.checkpoints = 0
+        self.backlog = backlogs.Backlog()
         self.full = False
 
     def add(self, name: str, loop: Loop) -> None:
@@ -72,6 +75,7 @@ class Background:
             "discovery": self._delivery.run_discovery,
             "checkpoint": self._checkpoint_loop,
             "spare": self._spare_loop,
+            "backlog": self._backlog_loop,
             **self._more,
         }
         if self._config.fsync == "interval":
@@ -189,6 +193,14 @@ class Background:
             await self.sync()
             stored = sequence
 
+    async def _backlog_loop(self) -> None:
+        clock, directory = asyncio.get_running_loop().time, self._directory
+        while True:
+            line = self.backlog.look(backlogs.Look(clock(), directory.ring.accepted, directory.records_left))
+            if line is not None:
+                log.info("%s path=%s", line, directory.path)
+            await asyncio.sleep(backlogs.LOOK)
+
     async def _spare_loop(self) -> None:
         while True:
             with suppress(TimeoutError):
@@ -204,5 +216,7 @@ class Background:
                     log.warning("no room for another slot error=%s", error)
                 self.full = True
             else:
+                if self.full:
+                    log.info("there is room for another slot again: publishing goes on")
                 self.full = False
                 self._on_room()  # somebody else may have made the room: delivery does not wake who waits for it then

@@ -29,7 +29,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 SLOT_BYTES_MIN: Final = 16 * KIB  # four pages: tests fill and recycle such slots quickly
 SLOT_BYTES_MAX: Final = GIB  # a slot is mapped and recycled whole: above this, recycling stands still
-SLOTS_MIN: Final = 4  # one written, one read, one waiting for its checkpoint, one ready
+SLOTS_MIN: Final = 6  # one written, one read, one waiting for its checkpoint, one ready; one for each other ring
 SLOT_OVERHEAD: Final = KIB  # 256 at a slot's ends, 20 before a frame, a topic of up to 249: rounded up
 BATCH_SIZE: Final = 512 * KIB  # larger ones gain nothing measurable; brokers take 1,048,588 by default
 REQUEST_SIZE: Final = MIB  # aiokafka's default, just below the brokers' default limit
@@ -88,8 +88,11 @@ class Config:
             the last flush began; "always": nothing, ``publish`` waits for the disk.
         fsync_interval_ms: pause between two flushes under ``fsync="interval"``.
         checkpoint_interval_ms: how often the state of the directory is written; a restart reads what came since.
-        wal_max_bytes: the ring grows up to here, and the dead ring by itself.
-        wal_min_free_bytes: what the rings leave free on the disk for others.
+        wal_max_bytes: the ring, the retry ring and the dead ring together grow up to here: of each folder in
+            ``wal_dir``, so several workers take as much each. The retry ring gets at most half of it, the dead ring a
+            quarter.
+        wal_min_free_bytes: what the rings leave free on the disk for others; only a slot each for the retry and the
+            dead ring is taken from that, too, if it has to be.
         on_full: "raise" ``WalFullError`` at once, or "wait" in line for room.
         full_timeout_ms: how long ``on_full="wait"`` waits for room, and ``instance`` for its folder, which an adopter
             lets go of within a third of this (10 s at most).

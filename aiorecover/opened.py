@@ -217,7 +217,7 @@ class Opened:
         await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.commit.close(), "the last group commit")
         if self._closing is None:
             await self._last_checkpoint(max(CLOSE_AT_LEAST, until - loop.time()), closed=ended)
-        left = self.directory.pending() + self.directory.unread()
+        left = self.directory.records_left
         self._left = self.statistics("stopped")
         await self._close(max(CLOSE_AT_LEAST, until - loop.time()))
         return left
@@ -265,16 +265,23 @@ class Opened:
             expired=delivery.expiry.dead_lettered,
             pending=self.directory.pending(),
             in_flight=delivery.sender.in_flight,
+            records_left=self.directory.records_left,
+            seconds_left=self.background.backlog.seconds_left(self.directory.records_left),
             missing=sum(one.losses.missing for one in self.directory.rings),
             undeliverable=delivery.dispatcher.undeliverable,
             epoch=ring.epoch,
             watermark=ring.watermark(),
             bytes_used=sum(one.bytes_used for one in self.directory.rings),
+            bytes_ring=ring.bytes_used,
+            bytes_retry=self.directory.retry.bytes_used,
+            bytes_dead=self.directory.dead.bytes_used,
             bytes_allocated=sum(one.bytes_allocated for one in self.directory.rings),
+            wal_max_bytes=self._config.wal_max_bytes,
+            wal_min_free_bytes=self._config.wal_min_free_bytes,
+            full=ring.spares.full,
             checkpoints=self.background.checkpoints,
             slots_moved=self.background.compactor.slots_moved,
             records_moved=self.background.compactor.records_moved,
-            retry_bytes_used=self.directory.retry.bytes_used,
             rebuilds=max(0, delivery.session.rebuilds),
             batches_resent=delivery.sessions.resent,
             batches_resumed=delivery.batches_resumed,

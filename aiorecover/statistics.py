@@ -14,10 +14,12 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     unread: records of earlier epochs that have not been looked at yet, settled ones among them. What a process that was
         killed stored behind its last checkpoint, in its last slot, is not known before it is read.
     pending: records in the ring that are not settled; in_flight of them are on their way to Kafka.
+    records_left: ``pending`` and ``unread`` together.
+    seconds_left: what these will take at the rate of the last half minute; None when nothing was delivered in it, or
+        nothing is for some seconds.
     undeliverable: records that cannot be decoded and stay in the ring; see the log.
     slots_moved: slots of the ring that were freed by copying what still waits in them to the retry ring, and
         records_moved: what was copied then. They are ``pending``, as before.
-    retry_bytes_used: of the slots of the retry ring that hold something still needed; in ``bytes_used``, too.
     batches_resumed: what the last process had in flight and this one sends again as it was, for Kafka to recognise.
     recovered_in_kafka: records that the recovery check found in Kafka, so that they were not sent again; they count as
         delivered, too.
@@ -25,6 +27,11 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     lanes_suspect: lanes that did not get through while others did, and go through a session apart.
     lanes_stalled: lanes that do not get through and have no room: their records wait in the ring, and others go on.
     missing: sequences that damage took away, as far as the ring was read; see the log for each.
+    bytes_used: size of the slots that hold something still needed: ``bytes_ring + bytes_retry + bytes_dead``.
+    bytes_allocated: size of the three rings on the disk; at most ``wal_max_bytes``, unless the directory was opened
+        with less than it had.
+    wal_max_bytes, wal_min_free_bytes: the limits, as given.
+    full: there was no room for another slot, and publishing is refused, or waits, until there is some again.
     directories_adopted: directories of processes that are gone, delivered to the end by this one.
     records_adopted: delivered or dead-lettered of such directories; in no other count here.
     adoption_pending: known to be left in such directories that this process has taken up.
@@ -41,16 +48,23 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     expired: int
     pending: int
     in_flight: int
+    records_left: int
+    seconds_left: float | None
     missing: int
     undeliverable: int
     epoch: int
     watermark: int
     bytes_used: int
+    bytes_ring: int
+    bytes_retry: int
+    bytes_dead: int
     bytes_allocated: int
+    wal_max_bytes: int
+    wal_min_free_bytes: int
+    full: bool
     checkpoints: int
     slots_moved: int
     records_moved: int
-    retry_bytes_used: int
     rebuilds: int
     batches_resent: int
     batches_resumed: int

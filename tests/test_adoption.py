@@ -398,8 +398,9 @@ async def test_what_never_reached_a_cluster_and_looked_for_it_elsewhere_is_not_a
 
 
 async def test_what_never_reached_a_cluster_is_delivered_to_the_adopter_s_or_to_none(
-    cluster: MockClusterProcess, tmp_path: Path
+    cluster: MockClusterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("aiorecover.delivery.session.random.shuffle", lambda _: None)  # the other one is asked first
     accepted = await orphan(tmp_path, "a")
     async with MockClusterProcess() as other:
         await other.create_topic(TOPIC, partitions=3)

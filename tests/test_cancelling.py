@@ -205,7 +205,7 @@ async def test_publish_cancelled_at_each_wait_for_room(tmp_path: Path) -> None:
     """Twenty wait at a time; each round another one of them is cancelled at another wait."""
     async with cluster_of() as cluster:
         before = Census(tmp_path)
-        producer = made(tmp_path / "wal", cluster, on_full="wait", full_timeout_ms=HANG * 1000, wal_max_bytes=4 * SLOT)
+        producer = made(tmp_path / "wal", cluster, on_full="wait", full_timeout_ms=HANG * 1000, wal_max_bytes=6 * SLOT)
         await cluster.broker_down()
         await producer.start()
         values: Counter[bytes | None] = Counter()

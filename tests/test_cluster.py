@@ -162,13 +162,16 @@ async def test_delivery_goes_on_by_itself_when_the_right_cluster_is_back(
             accepted += await publish(producer)
             await ours.broker_up()
             await producer_flushed(producer)
+            receipt = await producer.publish(TOPIC, b"at once", key=b"k")
+            await receipt.delivered(timeout_ms=20_000)
+            accepted.append(Accepted(receipt.record_id, b"k", b"at once"))
             assert producer.state == "connected"
             assert producer.statistics().wrong_cluster_id is None
             await ours.broker_down()
         await ours.broker_up()
     found = await verdict(ours, accepted)
     assert found.ok, str(found)
-    assert found.delivered == 300
+    assert found.delivered == 302
     assert await records_in(theirs) == 0
 
 

@@ -343,7 +343,7 @@ def test_every_kind_of_serializer_and_callback_is_taken() -> None:
         ({"slot_bytes": 3 * 16 * KIB}, "slot_bytes must be a power of two"),
         ({"slot_bytes": 8 * KIB}, "slot_bytes must be from 16384"),
         ({"slot_bytes": 2 * GIB}, "slot_bytes must be from 16384"),
-        ({"wal_max_bytes": 64 * MIB - 1}, "wal_max_bytes must hold 4 slots: raise it to 67108864"),
+        ({"wal_max_bytes": 96 * MIB - 1}, "wal_max_bytes must hold 6 slots: raise it to 100663296"),
         ({"slot_bytes": 16 * KIB, "max_request_size": 16 * KIB}, "max_request_size does not fit a slot"),
         ({"max_request_size": 16 * MIB}, "max_request_size does not fit a slot"),
         ({"max_batch_size": 2 * MIB}, "max_batch_size must not be above max_request_size"),
@@ -364,8 +364,8 @@ def test_options_that_cannot_be_meant_together_are_refused(options: dict[str, An
 @pytest.mark.parametrize(
     "options",
     [
-        {"wal_max_bytes": 64 * MIB},
-        {"slot_bytes": 16 * KIB, "wal_max_bytes": 64 * KIB},
+        {"wal_max_bytes": 96 * MIB},
+        {"slot_bytes": 16 * KIB, "wal_max_bytes": 96 * KIB},
         {"slot_bytes": GIB, "max_request_size": 64 * MIB},
         {"max_request_size": 4 * MIB, "max_batch_size": 4 * MIB},
         {"on_full": "wait", "full_timeout_ms": 5000},

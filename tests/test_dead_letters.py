@@ -148,7 +148,7 @@ async def test_one_is_requeued_by_its_id_and_the_others_stay(broker: Recording) 
 
 async def test_a_full_ring_refuses_to_requeue_and_the_letters_stay(broker: Recording) -> None:
     slot = 16 * 1024
-    async with producer_on(MemoryDisk(), slot_bytes=slot, wal_max_bytes=4 * slot) as producer:
+    async with producer_on(MemoryDisk(), slot_bytes=slot, wal_max_bytes=6 * slot) as producer:
         await bury(producer, b"poison" + b"x" * 9000)
         broker.topics.pop("dead")
         while producer.statistics().accepted < 5:  # they wait: nobody knows the topic

@@ -59,6 +59,7 @@ PURE = {
     "aiorecover.wal.room": (),
     "aiorecover.wal.scan": (),
     "aiorecover.wal.suffix": (),
+    "aiorecover.delivery.backlog": (),
     "aiorecover.delivery.behind": (),
     "aiorecover.delivery.cluster": (),
     "aiorecover.delivery.flush": (),

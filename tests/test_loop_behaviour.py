@@ -446,7 +446,7 @@ def test_a_record_that_waited_for_room_has_the_time_of_its_call(
 ) -> None:
     async def main() -> None:
         cluster.broker_down()
-        options = {"on_full": "wait", "full_timeout_ms": 60_000, "wal_max_bytes": 4 * SLOT}
+        options = {"on_full": "wait", "full_timeout_ms": 60_000, "wal_max_bytes": 6 * SLOT}
         async with started(connected=False, **options) as producer:
             fill(Publishers(producer))
             waiting = asyncio.create_task(producer.publish(TOPIC, b"waits" * 100))
@@ -615,7 +615,7 @@ def test_publish_cancelled_while_it_waits_for_room_has_stored_nothing(
 ) -> None:
     async def main() -> None:
         cluster.broker_down()
-        options = {"on_full": "wait", "full_timeout_ms": 60_000, "wal_max_bytes": 4 * SLOT}
+        options = {"on_full": "wait", "full_timeout_ms": 60_000, "wal_max_bytes": 6 * SLOT}
         async with started(connected=False, **options) as producer:
             publishers = Publishers(producer)
             fill(publishers)

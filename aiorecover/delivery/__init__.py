@@ -119,7 +119,14 @@ Stalled lanes
     If its topic grows meanwhile, what is behind goes to the lane in which it is behind, and only what comes after it is
     spread anew: each lane keeps its order. Where a partitioner of the user's chooses, one stalled lane keeps its whole
     topic waiting, as the next answer may be another one; records that name a partition wait for that alone. After a
-    crash there is nothing to remember: all of it is unsettled, and stands in the ring in order.
+    crash there is nothing to remember: all of it is unsettled, and stands in the two rings in order.
+
+    What waits for such lanes in the oldest slot of the ring is moved to the retry ring (`compactor`), once nobody else
+    waits for what the slot holds (`moves`): lanes that do not get through, halted ones, topics that nobody knows. So
+    the ring goes on, and all files together hold what is stalled and a few slots. A record keeps its position, its id
+    and whatever decides about its lane; first and second readers read both rings as one (`wal.stream`). What is in a
+    batch already stays in it, and is settled in both places: it stands before the beginning of every gap that covers
+    it, so nobody takes it from the retry ring again.
 
     Records without key and partition go to lanes that get through. Those that were given to one that does not stay
     there, since they are possibly persisted. Where no lane of the topic takes any, they wait like the others.
@@ -199,7 +206,12 @@ Reports
     Who waits for a record that became a dead letter gets a `PermanentDeliveryError`; who asks for it later too, as long
     as it is one of the last 65,536.
 
+Backlogs
+    Each second it is noted how many records are left (`backlog`). ``statistics().seconds_left`` is what these take at
+    the rate of the last half minute, whatever is published meanwhile: None when nothing was delivered in it, or nothing
+    is for 5 s. Where 100,000 or more are left it is a line in the log, at most one a minute.
+
 Limits
-    What is behind stays in the ring, and no slot behind its first record is freed: the ring grows until it is full
-    (compaction will move such records to the retry ring in a later version).
+    What one lane holds in flight and what is behind is found again by its position; for a record that was moved and is
+    settled, a report that is asked for afterwards has no partition and no offset.
 """

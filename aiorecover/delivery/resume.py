@@ -208,6 +208,8 @@ def _looked_up(frames: Frames) -> _LookedUp | None:
             frame = lookup.frame(slot, place)
             if frame is None:
                 return None
+            if frame.void:  # its other frames may stand in a slot that nobody moved
+                return _LookedUp([], void=True)
             if frame.settled:
                 done.append(place)
         settled.append(done)

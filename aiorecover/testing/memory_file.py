@@ -52,12 +52,17 @@ class StoredFile:
         self._called_clean = dict(called_clean or {})  # where a page starts, what it held when its sync failed
         self._failing_syncs = 0
         self._unreadable = list(unreadable)
+        self._holes: set[int] = set()  # pages that were given back to the disk
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
     def size(self) -> int:
         """Live length in bytes."""
         return os.fstat(self.descriptor).st_size
+
+    def disk_bytes(self) -> int:
+        """What it takes on the disk: less than its length where it has holes."""
+        return self.size() - PAGE * len(self._holes)
 
     def identity(self) -> tuple[int, int]:
         """Device and inode: those of a crash image are the same, as on a disk."""
@@ -112,6 +117,7 @@ class StoredFile:
         with self.lock:
             os.ftruncate(self.descriptor, size)
             self.durable = self.durable[:size]
+            self.shortened()
 
     # -- for openings of it ------------------------------------------------------------------------------------------
 
@@ -120,11 +126,22 @@ class StoredFile:
         self.lock = lock
         self._reserve = reserve
 
-    def claim(self, end: int) -> None:
-        """Raise OSError when the file cannot become so long."""
-        grown = end - self.size()
+    def claim(self, offset: int, length: int) -> None:
+        """Raise OSError when there is no room for this part of the file."""
+        holes = self._holes.intersection(range(offset - offset % PAGE, offset + length, PAGE))
+        grown = max(0, offset + length - self.size()) + PAGE * len(holes)
         if grown > 0:
             self._reserve(grown)
+        self._holes -= holes
+
+    def punched(self, offset: int, length: int) -> None:
+        """A part was given back; whole pages of it that are not the last one of the file."""
+        self._holes.update(range(offset, min(offset + length, self.size() - PAGE + 1), PAGE))
+        self.dirty(offset, length)
+
+    def shortened(self) -> None:
+        """Nothing stands behind the end any more."""
+        self._holes = {page for page in self._holes if page < self.size()}
 
     def check_readable(self, offset: int, length: int) -> None:
         """Raise OSError when a part of this cannot be read."""
@@ -156,7 +173,7 @@ class StoredFile:
     def after_process_death(self, live: bytes | None = None) -> "StoredFile":
         """A copy: the kernel keeps the pages, and what it believes of them. ``live``: as captured before."""
         live = self.live() if live is None else live
-        return StoredFile(
+        copy = StoredFile(
             self.name,
             live,
             self.durable,
@@ -164,6 +181,8 @@ class StoredFile:
             unreadable=self._unreadable,
             inode=self.inode,
         )
+        copy._holes = {page for page in self._holes if page < len(live)}
+        return copy
 
     def after_power_cut(self, live: bytes, chance: random.Random, sector: int) -> "StoredFile":
         """A copy with the durable image, some sectors of ``live`` that were not synced, and a length in between."""
@@ -233,7 +252,7 @@ class MemoryFile(StorageFile):
         """Grow, as long as the disk has room."""
         with self.stored.lock:
             with os_errors("grow the ring", self.path):
-                self.stored.claim(offset + length)
+                self.stored.claim(offset, length)
             super().allocate(offset, length)
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
@@ -246,7 +265,7 @@ class MemoryFile(StorageFile):
         """Write, as long as the disk has room."""
         with self.stored.lock:
             with os_errors("write the file", self.path):
-                self.stored.claim(offset + len(data))
+                self.stored.claim(offset, len(data))
             super().write(data, offset)
             self.stored.dirty(offset, len(data))
 
@@ -254,6 +273,20 @@ class MemoryFile(StorageFile):
         """Shorten the file; a power cut before the next sync may leave its old length."""
         with self.stored.lock:
             super().truncate(size)
+            self.stored.shortened()
+
+    def punch(self, offset: int, length: int) -> bool:
+        """Give a part back to the disk; a power cut before the next sync may bring any of it back."""
+        with self.stored.lock:
+            done = super().punch(offset, length)
+            if done:
+                self.stored.punched(offset, length)
+            return done
+
+    def disk_bytes(self) -> int:
+        """What the disk has of it."""
+        super().disk_bytes()  # fails on a closed file, as a real one would
+        return self.stored.disk_bytes()
 
     def rewrite(self, offset: int, length: int) -> None:
         """Have the next sync write a part again, also what a failed one left behind as clean."""

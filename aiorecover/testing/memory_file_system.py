@@ -131,9 +131,9 @@ class MemoryFileSystem(FileSystem):
         return found
 
     def used(self) -> int:
-        """Bytes of all files."""
+        """Bytes of all files, without what was given back of them."""
         with self._lock:
-            return sum(node.size() for node in self._live.values() if node is not None)
+            return sum(node.disk_bytes() for node in self._live.values() if node is not None)
 
     def remove(self, path: Path) -> None:
         """Remove a name and all below it; durably so once the directory it stood in is synced."""

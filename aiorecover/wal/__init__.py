@@ -160,16 +160,26 @@ Operations
                 checkpoint with P, the slot's last position, makes the move (`moving`). From there on originals up to P
                 are void. Copies of a move that was never made do not count: they stand behind what the newest
                 checkpoint knows of the retry ring, and the next opening marks them settled, or the checkpoint after it
-                would bring them to life. A record in flight meanwhile is settled in both places.
+                would bring them to life. A record in flight meanwhile is settled in both places. A slot whose settle
+                words are suspect is not moved before all in it is judged.
     rewrite     The retry ring, once under half of it is unsettled: copied to its own end, flushed, and made by a
                 checkpoint whose retry watermark covers the originals. As in a move, what is settled meanwhile is
                 settled in both places, or gets no copy any more.
-    grow        A slot at a time, up to ``wal_max_bytes`` and down to ``wal_min_free_bytes``; full and not full again
-                are two marks (`room`). The retry and the dead ring have a slot reserved from the opening on, so that a
-                full disk cannot keep the main ring from being freed. A full ring whose one slot holds nothing any more
-                gives up that slot, once no reader stands in it.
+    read both   The retry ring up to what counts, then the main ring behind P: that is the order of the positions that
+                records were accepted with, whatever is moved meanwhile (`stream`). So where somebody stands, or has to
+                go back to, is told by a position; marks in memory find it in the retry ring (`copies`). A slot in which
+                a reader stands is not moved; who came there when the copying had begun goes on with the copies.
+    grow        A slot at a time, the three rings together up to ``wal_max_bytes`` and down to ``wal_min_free_bytes``;
+                full and not full again are two marks (`room`). Four slots are kept for the main ring. The retry ring
+                has at most half of it all, the dead ring a quarter, and each of them a slot ready from the opening on,
+                another one whenever that is used: the main ring leaves room for it. So neither can what is in the way
+                of a full main ring stay there for want of room, nor can what was moved or refused take all of it.
+                Where there is no more, a ring grows by what is free in another one. A full ring whose one slot holds
+                nothing any more gives up that slot, once no reader stands in it.
     shrink      Free slots at the end of the file that nobody needed for a minute are cut off. A durable checkpoint
-                covers them and knows an ordinal above theirs; nothing maps them; one thread changes file sizes.
+                covers them and knows an ordinal above theirs; nothing maps them; one thread changes file sizes. Of such
+                slots those that another ring grows by, and those beyond ``wal_max_bytes``, where an opening found more,
+                are given back at once, from anywhere in the file, which keeps its length: as holes.
     give back   Ten times a second the pages of mapped slots are taken out of the mapping, some slots at a time: what
                 waits in an outage is page cache, and not memory of the process (`resident`).
     sync        One at a time. Publishers who wait (``fsync="always"``) are released only by one that began after their
@@ -265,8 +275,10 @@ Refused, and why
 Limitations of this version
     A checkpoint knows of one epoch how far it was flushed: of the newest one with a frame. The slots at the end of an
     earlier epoch are not missed when they are gone.
-    Nobody moves slots or reads the retry ring but the tests yet: the drain that delivers from there is to come. In the
-    dead ring settle words are taken as they stand: after a power cut a letter that was purged may be there again, until
-    the checkpoint that follows each purge is durable. ``wal_max_bytes`` bounds each ring, not their sum. A flush that
-    failed in a process which died before it could leave word of it is only made good by step 7, not by the suffix rule.
+    A copy's place for a partition stays empty: a copy is placed as its original would be. After a power cut, what lanes
+    that do not get through have waiting since before it is not moved. In the dead ring settle words are taken as they
+    stand: after a power cut a letter that was purged may be there again, until the checkpoint that follows each purge
+    is durable. ``wal_max_bytes`` does not count the checkpoint and the lanes. Where the file system makes no holes in
+    files, a ring grows by what is free in another one only after that was cut off. A flush that failed in a process
+    which died before it could leave word of it is only made good by step 7, not by the suffix rule.
 """

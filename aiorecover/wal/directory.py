@@ -117,6 +117,11 @@ class Directory:
         """Main, retry, dead."""
         return self.ring, self.retry, self.dead
 
+    @property
+    def records_left(self) -> int:
+        """Known to wait, or not looked at yet: settled ones of earlier epochs may be among the latter."""
+        return self.pending() + self.unread()
+
     def next_checkpoint(
         self,
         *,

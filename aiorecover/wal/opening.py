@@ -6,12 +6,12 @@ What is decided is decided in `recovery`; here it is carried out, in the order o
 import logging
 import secrets
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from aiorecover.errors import WalCorruptError, WalDestinationError, WalFullError, WalIOError
 from aiorecover.wal import format as fmt
+from aiorecover.wal import room
 from aiorecover.wal.ages import Ages, StoredAges, restored
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination
 from aiorecover.wal.directory import CHECKPOINT, LANES, Directory, Files, Options
@@ -21,12 +21,10 @@ from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.moving import void_copies
 from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, classify, first_headers, plan, slot_bytes_of, surviving
 from aiorecover.wal.ring import MARGIN, Ring
-from aiorecover.wal.spares import Limits
+from aiorecover.wal.spares import Limits, Quota, Spares
 from aiorecover.wal.storage import StorageFile
 
 log = logging.getLogger("aiorecover.wal")
-
-DEAD_REMEDY = "export the dead letters and purge them"  # nothing else takes them out
 
 
 def open_directory(options: Options) -> Directory:
@@ -88,19 +86,19 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
     _rewrite(found, files, slot_bytes, boot_id)
     checkpoint_file.secure()
     checkpoint_file.write_both(checkpoint)
-    limits = Limits(
-        slot_bytes, options.max_bytes, options.min_free_bytes, partial(options.file_system.free_bytes, path)
+    quota = Quota(
+        Limits(slot_bytes, options.max_bytes, options.min_free_bytes, partial(options.file_system.free_bytes, path))
     )
     text = fmt.producer_text(checkpoint.producer_id)
 
-    def ring_of(file: StorageFile, ring_plan: RingPlan, limits: Limits, margin: int = 0) -> Ring:
+    def ring_of(ring: int, file: StorageFile, ring_plan: RingPlan, margin: int = 0) -> Ring:
         return Ring(
             file,
             ring_plan,
             checkpoint.epoch,
             checkpoint.producer_id,
             text,
-            limits,
+            Spares(quota, ring, file, ring_plan.free),
             options.file_system.wall_ms,
             checkpoint.suspect,
             margin,
@@ -110,9 +108,9 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
         path=path,
         files=files,
         checkpoint_file=checkpoint_file,
-        ring=ring_of(files.ring, found.main, limits, MARGIN),
-        retry=ring_of(files.retry, found.retry, limits),
-        dead=ring_of(files.dead, found.dead, replace(limits, remedy=DEAD_REMEDY)),
+        ring=ring_of(room.MAIN, files.ring, found.main, MARGIN),
+        retry=ring_of(room.RETRY, files.retry, found.retry),
+        dead=ring_of(room.DEAD, files.dead, found.dead),
         lanes=Lanes(files.lanes, checkpoint.producer_id, checkpoint.epoch, boot_id),
         producer_id=text,
         checkpoint=checkpoint,

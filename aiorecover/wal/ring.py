@@ -17,7 +17,7 @@ from aiorecover.wal.losses import Damage, Losses
 from aiorecover.wal.recovery import RingPlan
 from aiorecover.wal.resident import Resident
 from aiorecover.wal.slot import Slot
-from aiorecover.wal.spares import Limits, RingFile, Spares
+from aiorecover.wal.spares import RingFile, Spares
 from aiorecover.wal.suffix import Suspicion
 
 RECENT = 4096  # newest records handed to the reader in memory: 8 turns of a busy loop; at most 8 MiB with the next line
@@ -35,7 +35,7 @@ class Ring:
         epoch: int,
         producer_id: int,
         id_text: str,
-        limits: Limits,
+        spares: Spares,
         clock_ms: Callable[[], int],
         suspect: Suspicion = Suspicion(),  # noqa: B008 - frozen
         margin: int = MARGIN,
@@ -52,9 +52,9 @@ class Ring:
         self.damaged_slots = list(plan.damaged)
         self.failure: WalError | None = None
         self.flushed = plan.flushed
-        self.spares = Spares(file, limits, plan.free)
+        self.spares = spares
         self._file = file
-        self._slot_bytes = limits.slot_bytes
+        self._slot_bytes = spares.slot_bytes
         self._margin = margin
         self._clock_ms = clock_ms
         self.id_text = id_text

@@ -1,41 +1,141 @@
-"""How large a ring may be: when it is full, when it accepts again, and what it gives back to the disk. Pure.
+"""How large the rings may be: who may have one more slot, when a ring is full, and what it gives back. Pure.
 
-Full and not full any more are two marks. A ring that accepted as soon as one slot is free would be full again a moment
-later, and every publisher would see errors and successes in turn.
+One limit bounds the three rings together, and a part of it is kept for each (`Shares`). What counts is what a ring
+uses: a slot that holds nothing can be given up for another ring's.
+
+Full and not full any more are two marks (`Room`). A ring that accepted as soon as one slot is free would be full again
+a moment later, and every publisher would see errors and successes in turn.
+
+Why nothing waits for room for ever: delivering and settling take no room, so all that is not stalled leaves the main
+ring by itself. What stands in its way leaves it through the retry or the dead ring, and for each of these a slot is
+ready before the main ring takes its last one. A retry ring at its limit is emptied by delivery, too; a dead ring by
+whoever purges it, which takes no room either. So no ring waits for another one that waits for it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
+MAIN, RETRY, DEAD = range(3)
+KEPT = (4, 1, 1)  # slots kept for each ring. Main: one written, one read, one waiting for its checkpoint, one ready
+SLOTS_LEAST = sum(KEPT)
+RETRY_SHARE = 2  # at most one in so many is the retry ring's: what is moved is under half of what the main ring used
+DEAD_SHARE = 4  # … and the dead ring's: letters stay until somebody purges them, an outage must find room all the same
 LOW_MARK_SHARE = 32  # of the slots, one in so many has to be free before a full ring accepts again …
 LOW_MARK_MOST = 8  # … but never more: 128 MiB of ordinary slots, a second of publishing at full speed
 KEEP_FREE = 4  # slots that stay when a ring shrinks: the next burst finds them ready
 IDLE_LOOKS = 12  # so many looks in a row must find a slot superfluous: a minute of ordinary checkpoints
-CUT_MOST = 16  # slots cut off at once: whoever needs the next slot meanwhile waits for the file system
+CUT_MOST = 16  # slots given back at once: whoever needs the next slot meanwhile waits for the file system
+
+
+class Way(Enum):
+    """How a ring gets its next slot."""
+
+    FREE = "a free one of its own"
+    GROW = "a new one"
+    EXCHANGE = "a new one, for a free one that another ring gives up"
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a ring has on the disk, in slots: ``ready`` ones of those ``used`` wait for their first frame."""
+
+    used: int
+    ready: int
+    free: int
+
+    @property
+    def allocated(self) -> int:
+        """Used or free."""
+        return self.used + self.free
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What of ``slots`` each ring may use; holdings are those of main, retry and dead ring, in this order."""
+
+    slots: int
+
+    def kept(self, ring: int) -> int:
+        """Slots that a ring may use whatever the others do, also where there is more than ``slots`` already."""
+        if ring == MAIN:
+            return max(1, min(KEPT[MAIN], self.slots - KEPT[RETRY] - KEPT[DEAD]))
+        return KEPT[ring]
+
+    def most(self, ring: int) -> int:
+        """Slots that a ring may use at most, however little the others do."""
+        others = sum(self.kept(other) for other in (MAIN, RETRY, DEAD) if other != ring)
+        share = {RETRY: self.slots // RETRY_SHARE, DEAD: self.slots // DEAD_SHARE}.get(ring, self.slots)
+        return max(self.kept(ring), min(share, self.slots - others))
+
+    def wanted(self, ring: int, holding: Holding) -> int:
+        """What the retry or the dead ring should have: a slot ready beside what it holds."""
+        return max(holding.used, min(holding.used - holding.ready + 1, self.most(ring)))
+
+    def left(self, ring: int, holdings: Sequence[Holding]) -> int:
+        """How many slots more ``ring`` may use.
+
+        The main ring leaves the others what they want, and they leave it what is kept for it. Every ring may have what
+        is kept for it: beyond ``slots`` that is only where a directory was opened with a lower limit than it had.
+        """
+        used = holdings[ring].used
+        claims = sum(self._claim(other, holdings[other], ring) for other in (MAIN, RETRY, DEAD) if other != ring)
+        may = max(self.slots - claims, self.kept(ring))
+        return max(0, min(may, self.most(ring)) - used)
+
+    def lacking(self, ring: int, holdings: Sequence[Holding]) -> int:
+        """Slots that the other rings want and do not have on the disk: room there that ``ring`` must not take."""
+        if ring != MAIN:
+            return 0
+        return sum(max(0, self.wanted(other, holdings[other]) - holdings[other].allocated) for other in (RETRY, DEAD))
+
+    def excess(self, holdings: Sequence[Holding]) -> int:
+        """Slots on the disk beyond ``slots``: to be given back as soon as they hold nothing."""
+        return max(0, sum(holding.allocated for holding in holdings) - self.slots)
+
+    def _claim(self, other: int, holding: Holding, ring: int) -> int:
+        if ring == MAIN:
+            return self.wanted(other, holding)
+        return max(holding.used, self.kept(other))
 
 
 @dataclass(slots=True)
 class Room:
-    """The marks of one ring, in slots; ``disk`` arguments are what the file system and its guard still allow."""
+    """The marks of one ring."""
 
-    most: int
+    ring: int
+    shares: Shares
     full: bool = False
+    by_limit: bool = False  # the shares are what there is no room in; else the disk
     _superfluous: int = 0  # slots that every look since `_looks` began has found superfluous
     _looks: int = 0
 
-    def take(self, *, allocated: int, free: int, disk: int) -> bool | None:
-        """Whether the next slot is a new one (True) or a free one (False); None when there is no room.
+    def take(self, holdings: Sequence[Holding], *, disk: int, exchange: bool = True) -> Way | None:
+        """Where the next slot comes from; None when there is no room.
 
         There is none either where the ring was full and has not come down to the low mark.
 
         Args:
-            allocated: slots that the file has.
-            free: those of them that wait to be used again.
-            disk: slots that the file system still has room for.
+            holdings: of main, retry and dead ring.
+            disk: slots that the file system still has room for, as far as its guard allows.
+            exchange: what is free in another ring can be given up.
 
         """
-        growable = max(0, min(self.most - allocated, disk))
-        self.full = free + growable < (self._low(allocated) if self.full else 1)
-        return None if self.full else free == 0
+        mine = holdings[self.ring]
+        left = self.shares.left(self.ring, holdings)
+        within = self.shares.slots - sum(holding.allocated for holding in holdings)
+        disk = max(0, disk - self.shares.lacking(self.ring, holdings))
+        new = max(0, min(within, disk))
+        given = sum(holding.free for holding in holdings) - mine.free if exchange else 0
+        available = min(left, mine.free + max(new + given, self._kept(mine, disk)))
+        needed = self._low(mine.allocated) if self.full else 1
+        self.full = available < needed
+        self.by_limit = left < needed or within <= 0
+        if self.full:
+            return None
+        if mine.free:
+            return Way.FREE
+        return Way.EXCHANGE if given and not new else Way.GROW
 
     def superfluous(self, *, free: int, used: int) -> int:
         """How many free slots may be cut off after this look; 0 until enough looks in a row agree."""
@@ -50,6 +150,17 @@ class Room:
         self._looks = IDLE_LOOKS - 1  # the next look may go on cutting
         return min(self._superfluous, CUT_MOST)
 
-    @staticmethod
-    def _low(allocated: int) -> int:
+    def _kept(self, mine: Holding, disk: int) -> int:
+        """Slots by which the file may grow beyond the limit, up to what is kept for the ring.
+
+        What is kept for the retry and the dead ring makes room: if it has to be, it is taken from what the guard of the
+        disk would leave for others, too.
+        """
+        kept = max(0, self.shares.kept(self.ring) - mine.allocated)
+        return min(kept, disk) if self.ring == MAIN else kept
+
+    def _low(self, allocated: int) -> int:
+        """Whoever makes room takes what there is; whoever fills it waits for some."""
+        if self.ring != MAIN:
+            return 1
         return max(1, min(LOW_MARK_MOST, allocated // LOW_MARK_SHARE))

@@ -1,18 +1,22 @@
 """The slots of a ring that hold nothing: free ones, and the next one, allocated and mapped ahead of need.
 
 The loop's thread takes from here when it goes on to the next slot; the keeper's thread prepares the next one and cuts
-off what is superfluous. One lock is between them, which is re-entrant because a signal handler may publish while its
-own thread holds it.
+off what is superfluous. One lock is between them, for all rings of a directory, which share one limit (`Quota`). It is
+re-entrant because a signal handler may publish while its own thread holds it.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from aiorecover.errors import WalFullError
-from aiorecover.wal.room import KEEP_FREE, Room
+from aiorecover.wal.room import CUT_MOST, KEEP_FREE, Holding, Room, Shares, Way
+
+NAMES = ("ring", "retry ring", "dead ring")
+DELIVERY = "wait for delivery to free space"
+REMEDIES = (DELIVERY, DELIVERY, "export the dead letters and purge them")  # nothing else takes them out
 
 Spare = tuple[int, int, Any]
 """index, salt of the life before, mapping"""
@@ -24,6 +28,8 @@ class RingFile(Protocol):
     def size(self) -> int: ...  # noqa: D102
     def allocate(self, offset: int, length: int) -> None: ...  # noqa: D102
     def truncate(self, size: int) -> None: ...  # noqa: D102
+    def punch(self, offset: int, length: int) -> bool: ...  # noqa: D102
+    def disk_bytes(self) -> int: ...  # noqa: D102
     def map(self, offset: int, length: int) -> Any: ...  # noqa: D102 - an mmap, or memory in tests
     def read_into(self, buffer: memoryview, offset: int) -> int: ...  # noqa: D102
     def read_ahead(self, offset: int, length: int) -> None: ...  # noqa: D102
@@ -33,32 +39,69 @@ class RingFile(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large a ring may grow; ``free_bytes`` asks the file system, and None does not ask.
-
-    ``remedy``: what makes room in it.
-    """
+    """How large the rings may grow together; ``free_bytes`` asks the file system, and None does not ask."""
 
     slot_bytes: int
     max_bytes: int
     min_free_bytes: int = 0
     free_bytes: Callable[[], int] | None = None
-    remedy: str = "wait for delivery to free space"
+
+
+class Quota:
+    """What the rings of a directory share: their limits, the lock, and who has how many slots."""
+
+    def __init__(self, limits: Limits) -> None:
+        """Nobody has any."""
+        self.limits = limits
+        self.shares = Shares(limits.max_bytes // limits.slot_bytes)
+        self.lock = threading.RLock()
+        self.exchange = True  # the file system can take slots back from the middle of a file
+        self.members: list[Spares] = []
+
+    def holdings(self) -> Sequence[Holding]:
+        """Of main, retry and dead ring."""
+        return [member.holding for member in self.members]
+
+    def excess(self) -> int:
+        """Slots on the disk beyond the limit."""
+        return self.shares.excess(self.holdings())
+
+    def slots_within(self, free_bytes: int | None) -> int:
+        """Slots that the guard of the file system still allows."""
+        if free_bytes is None:
+            return self.shares.slots
+        return max(0, free_bytes - self.limits.min_free_bytes) // self.limits.slot_bytes
+
+    def make_way(self, ring: int) -> bool:
+        """Have the other ring with the most free slots give one up; False where that cannot be."""
+        others = [member for member in self.members if member.ring != ring]
+        giver = max(others, key=lambda member: member.holding.free)
+        return giver.give_up(1) > 0
 
 
 class Spares:
     """Where a ring takes its next slot from, and where it puts those that it has recycled."""
 
-    def __init__(self, file: RingFile, limits: Limits, free: list[tuple[int, int]]) -> None:
-        """``free``: index and last salt of the slots that an opening found free."""
-        self.limits = limits
+    def __init__(self, quota: Quota, ring: int, file: RingFile, free: list[tuple[int, int]]) -> None:
+        """Join ``quota``: the main ring first, then the retry ring, then the dead ring.
+
+        ``free``: index and last salt of the slots that an opening found free. Where the file has holes, those of them
+        that nothing was ever stored in are taken for such: their room may be gone.
+        """
+        self.ring = ring
+        self.quota = quota
+        self.slot_bytes = quota.limits.slot_bytes
         self._file = file
-        self._room = Room(limits.max_bytes // limits.slot_bytes)
-        self._free = list(free)
-        self._found = {index for index, _ in free}  # perhaps with holes: a copied file may be sparse
+        self._room = Room(ring, quota.shares)
+        holes = file.disk_bytes() < file.size()
+        self._unallocated = [slot for slot in free if holes and not slot[1]]  # not on the disk, or not any more
+        self._free = [slot for slot in free if slot not in self._unallocated]
+        self._found = {index for index, _ in self._free}  # perhaps with holes: a copied file may be sparse
         self._ready: list[Spare] = []
-        self._slots = file.size() // limits.slot_bytes
-        self._unallocated: list[int] = []  # claimed, and then the disk was full
-        self._lock = threading.RLock()
+        self._slots = file.size() // self.slot_bytes
+        self._taking = 0  # how many are looking for a slot: a signal handler may come in between
+        self._lock = quota.lock
+        quota.members.append(self)
 
     @property
     def wanted(self) -> bool:
@@ -80,6 +123,12 @@ class Spares:
         """Slots of the file that hold nothing."""
         return len(self._free) + len(self._ready)
 
+    @property
+    def holding(self) -> Holding:
+        """What the ring has, for the limits."""
+        ready, free = len(self._ready), len(self._free)
+        return Holding(used=self.allocated - free, ready=ready, free=free)
+
     def prepare(self) -> None:
         """Have the next slot ready (the keeper's thread).
 
@@ -98,6 +147,8 @@ class Spares:
             WalFullError: the ring or the disk is full.
 
         """
+        with suppress(IndexError):  # first without the lock: the keeper may be growing another ring
+            return self._ready.pop()
         with self._lock:
             with suppress(IndexError):
                 return self._ready.pop()
@@ -112,19 +163,43 @@ class Spares:
         self._free.append((index, salt))
 
     def shrink(self) -> int:
-        """Give superfluous slots at the end of the file back to the disk (the keeper's thread); how many were cut off.
+        """Give superfluous slots back to the disk (the keeper's thread); how many.
 
-        Only free ones: a durable checkpoint covers them, knows an ordinal above theirs, and nothing maps them.
+        Those that nobody needed for long only from the end of the file; those beyond the limit at once, and from
+        anywhere. Only free ones: a durable checkpoint covers them, knows an ordinal above theirs, and nothing maps
+        them.
         """
         with self._lock:
-            free = {index for index, _ in self._free}
-            count = self._room.superfluous(free=len(free), used=self.allocated - self.free)
-            last = self._slots
-            while count > self._slots - last and (last - 1 in free or last - 1 in self._unallocated):
-                last -= 1
-            if last < self._slots:
-                self._cut(last)
-            return len(free) - len(self._free)
+            before = len(self._free)
+            count = self._room.superfluous(free=before, used=self.allocated - self.free)
+            self._cut_end(max(count, min(self.quota.excess(), CUT_MOST)))
+            self.give_up(min(self.quota.excess(), CUT_MOST))
+            return before - len(self._free)
+
+    def give_up(self, count: int) -> int:
+        """Give so many free slots back to the disk, those at the end of the file first; how many it could.
+
+        As in `shrink`, but the file keeps its length: this also runs while a signal handler may let it grow.
+        """
+        given = 0
+        while given < count and self._free and self.quota.exchange:
+            slot = max(self._free)
+            with suppress(ValueError):  # a signal handler took it meanwhile
+                self._free.remove(slot)
+                given += self._punch(slot)
+        return given
+
+    def _punch(self, slot: tuple[int, int]) -> bool:
+        place = self._free
+        try:
+            if self._file.punch(slot[0] * self.slot_bytes, self.slot_bytes):
+                place = self._unallocated
+                self._found.discard(slot[0])
+            else:
+                self.quota.exchange = False
+        finally:
+            place.append(slot)
+        return place is self._unallocated
 
     def close(self) -> None:
         """Drop the mappings."""
@@ -137,14 +212,29 @@ class Spares:
             mapping.close()
         self._ready.clear()
 
+    def _cut_end(self, count: int) -> None:
+        """Shorten the file by up to so many free slots, and by those that are not on the disk anyway."""
+        free, gone = ({index for index, _ in slots} for slots in (self._free, self._unallocated))
+        last = self._slots
+        while last and (last - 1 in gone or (count and last - 1 in free)):
+            last -= 1
+            count -= last in free
+        if last < self._slots:
+            self._cut(last)
+
     def _cut(self, slots: int) -> None:
-        self._free = [spare for spare in self._free if spare[0] < slots]
-        self._unallocated = [index for index in self._unallocated if index < slots]
+        for found in (self._free, self._unallocated):  # in place: the loop's thread may add to it
+            for slot in [slot for slot in found if slot[0] >= slots]:
+                found.remove(slot)
         self._slots = slots
-        self._file.truncate(slots * self.limits.slot_bytes)
+        self._file.truncate(slots * self.slot_bytes)
 
     def _acquire(self) -> Spare:
-        index, salt = self._claim()
+        self._taking += 1
+        try:
+            index, salt = self._claim()
+        finally:
+            self._taking -= 1
         try:
             return index, salt, self._map(index)
         except BaseException:
@@ -153,14 +243,24 @@ class Spares:
 
     def _claim(self) -> tuple[int, int]:
         while True:
-            free_bytes = None if self.limits.free_bytes is None else self.limits.free_bytes()
-            new = self._room.take(allocated=self.allocated, free=len(self._free), disk=self._slots_within(free_bytes))
-            if new is None:
+            limits = self.quota.limits
+            free_bytes = None if limits.free_bytes is None else limits.free_bytes()
+            way = self._way(free_bytes)
+            if way is None:
                 raise self._no_room(free_bytes)
-            if new:
-                return self._grow(), 0
-            with suppress(IndexError, ValueError):  # a signal handler took it meanwhile: look again
-                return self._next_free()
+            if way is Way.FREE:
+                with suppress(IndexError, ValueError):  # a signal handler took it meanwhile: look again
+                    return self._next_free()
+            elif way is Way.GROW or self.quota.make_way(self.ring):
+                return self._grow()
+
+    def _way(self, free_bytes: int | None) -> Way | None:
+        """Where the next slot comes from; whoever looks for one below us in the stack counts as if he had it."""
+        quota = self.quota
+        holdings = list(quota.holdings())
+        mine, others = holdings[self.ring], self._taking - 1
+        holdings[self.ring] = Holding(mine.used + others, mine.ready, max(0, mine.free - others))
+        return self._room.take(holdings, disk=quota.slots_within(free_bytes) - others, exchange=quota.exchange)
 
     def _next_free(self) -> tuple[int, int]:
         """The slot freed last: its pages are still in memory. Of many the first in the file, so that it can shrink."""
@@ -171,40 +271,40 @@ class Spares:
         return first
 
     def _map(self, index: int) -> Any:
-        size = self.limits.slot_bytes
+        size = self.slot_bytes
         if index in self._found:
             self._file.allocate(index * size, size)
             self._found.discard(index)
         return self._file.map(index * size, size)
 
-    def _grow(self) -> int:
-        size = self.limits.slot_bytes
-        index = self._claim_index()
+    def _grow(self) -> tuple[int, int]:
+        size = self.slot_bytes
+        index, salt = self._claim_index()
         try:
             self._file.allocate(index * size, size)
-        except BaseException:
-            self._unallocated.append(index)
+        except WalFullError:
+            self._unallocated.append((index, salt))
+            self._room.full = True  # whatever the file system said before
             raise
-        return index
+        except BaseException:
+            self._unallocated.append((index, salt))
+            raise
+        return index, salt
 
-    def _claim_index(self) -> int:
+    def _claim_index(self) -> tuple[int, int]:
         with suppress(IndexError):
             return self._unallocated.pop()
         index = self._slots
         self._slots = index + 1  # no call in between: a signal handler claims the next one
-        return index
-
-    def _slots_within(self, free_bytes: int | None) -> int:
-        """Slots that the guard of the file system still allows."""
-        if free_bytes is None:
-            return self._room.most
-        return max(0, free_bytes - self.limits.min_free_bytes) // self.limits.slot_bytes
+        return index, 0
 
     def _no_room(self, free_bytes: int | None) -> WalFullError:
-        if self.allocated >= self._room.most or free_bytes is None:
-            message = f"the ring is full: {self.limits.remedy}, or raise wal_max_bytes"
-            return WalFullError(f"{message} wal_max_bytes={self.limits.max_bytes}")
-        message = f"the disk is full: {self.limits.remedy}, or free space on the disk"
-        if free_bytes >= self.limits.slot_bytes:  # else the guard is not what stands in the way
+        name, remedy, limits = NAMES[self.ring], REMEDIES[self.ring], self.quota.limits
+        if self._room.by_limit or free_bytes is None:
+            used = sum(holding.used for holding in self.quota.holdings()) * self.slot_bytes
+            message = f"the {name} is full: {remedy}, or raise wal_max_bytes"
+            return WalFullError(f"{message} used={used} wal_max_bytes={limits.max_bytes}")
+        message = f"the disk is full: {remedy}, or free space on the disk"
+        if free_bytes >= self.slot_bytes:  # else the guard is not what stands in the way
             message += ", or lower wal_min_free_bytes"
-        return WalFullError(f"{message} free={free_bytes} wal_min_free_bytes={self.limits.min_free_bytes}")
+        return WalFullError(f"{message} ring={name} free={free_bytes} wal_min_free_bytes={limits.min_free_bytes}")

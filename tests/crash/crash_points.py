@@ -15,15 +15,18 @@ from aiokafka.protocol.produce import ProduceRequest
 
 from aiorecover.delivery.drain import Drain, GoingBack
 from aiorecover.delivery.lane import Lane
+from aiorecover.delivery.moves import Moves
 from aiorecover.delivery.sender import Sender
 from aiorecover.delivery.session import Session
 from aiorecover.delivery.stalled import StalledLanes
 from aiorecover.wal.checkpoint import CheckpointFile
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.lanes import Lanes
+from aiorecover.wal.moving import Move
 from aiorecover.wal.ring import Ring
+from aiorecover.wal.stream import Stream
 
-__all__ = ["OPENINGS", "POINTS", "STALLED_POINTS", "arm"]
+__all__ = ["DRAINING_POINTS", "MOVING_POINTS", "OPENINGS", "POINTS", "STALLED_POINTS", "arm"]
 
 
 class Fuse:
@@ -148,6 +151,24 @@ def before_the_checkpoint_is_flushed(fuse: Fuse) -> None:
     CheckpointFile.write = dying  # type: ignore[method-assign]
 
 
+def when_copies_are_flushed(fuse: Fuse) -> None:
+    """And the checkpoint that makes the move is not written; an opening writes both of its copies, too."""
+    write, write_both = Directory.write_checkpoint, CheckpointFile.write_both
+    moved: list[int] = []
+
+    def noting(self: Directory, checkpoint: Any) -> None:
+        moved[:] = [self.checkpoint.moved]
+        write(self, checkpoint)
+
+    def dying(self: CheckpointFile, checkpoint: Any) -> None:
+        if moved and checkpoint.moved > moved[0]:
+            fuse.burn()
+        write_both(self, checkpoint)
+
+    Directory.write_checkpoint = noting  # type: ignore[method-assign]
+    CheckpointFile.write_both = dying  # type: ignore[method-assign]
+
+
 def when_a_lane_is_passed_over(fuse: Fuse) -> None:
     """It is known to be stalled, and none of its records is behind yet."""
     pass_over = StalledLanes.pass_over
@@ -196,6 +217,22 @@ STALLED_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
 """Reached only where a lane is stalled."""
 
 
+MOVING_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
+    "when a record is copied": after(Move, "_copy"),
+    "when a slot is copied": before(Moves, "repoint"),
+    "when batches are pointed to the copies": after(Moves, "repoint"),
+    "when copies are flushed": when_copies_are_flushed,
+    "when a move is made": before(Move, "finish"),
+    "when a moved slot is recycled": after(Moves, "made"),
+}
+"""Reached only where a lane is stalled for so long that slots are moved."""
+
+DRAINING_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
+    "when copies are read": after(Stream, "_originals"),
+}
+"""Reached only where it is well again."""
+
+
 def arm(point: str, times: int) -> None:
     """Die in this process when `point` is reached for the `times`-th time."""
-    (POINTS | STALLED_POINTS | OPENINGS)[point](Fuse(times))
+    (POINTS | STALLED_POINTS | MOVING_POINTS | DRAINING_POINTS | OPENINGS)[point](Fuse(times))

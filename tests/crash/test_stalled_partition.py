@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from aiorecover.delivery.partitioner import partition_for
-from tests.crash.crash_points import STALLED_POINTS
+from tests.crash.crash_points import DRAINING_POINTS, MOVING_POINTS, STALLED_POINTS
 from tests.crash.lives import Child
 from tests.crash.scenario import FLUSH, Scenario, Step
 from tests.crash.test_outages import BLOCKED_S, DELIVERED_WITHIN_MS, Publisher, assert_exactly_once, judged, started
@@ -30,7 +30,10 @@ OPTIONS: dict[str, Any] = {
     "max_batch_size": 16 * 1024,
     "slot_bytes": 1 << 18,
 }  # what a lane may have is soon full: some 300 records
+SMALL_SLOTS = {**OPTIONS, "slot_bytes": 1 << 16}  # so that the ring goes round many times
 BEGIN: list[Step] = [("publish", {"count": 2_000}), FLUSH, ("wait", {})]
+MOVED_AT_LEAST = 20  # slots of some 110, with one record in twelve for the partition that is stuck
+RECORD_BYTES = 200  # in the ring, about
 DIES_WITHIN_S = 60.0  # it takes seconds
 
 
@@ -71,7 +74,7 @@ def heal(cluster: Cluster) -> None:
 async def test_the_others_go_on_and_the_stalled_one_follows_in_order(
     mortal: KafkaCluster, placed: str, tmp_path: Path
 ) -> None:
-    async with started(mortal, tmp_path, **OPTIONS) as producer:
+    async with started(mortal, tmp_path, **SMALL_SLOTS) as producer:
         publisher = Publisher(producer, placed)
         await publisher.publish(5_000, rate=5_000)
         await producer.flush(DELIVERED_WITHIN_MS)
@@ -83,6 +86,9 @@ async def test_the_others_go_on_and_the_stalled_one_follows_in_order(
         assert waiting > 1_000
         await until(lambda: producer.statistics().pending == waiting, 60)
         assert producer.statistics().lanes_stalled == 1
+        await until(lambda: producer.statistics().slots_moved > MOVED_AT_LEAST)
+        most = 2 * waiting * RECORD_BYTES + 4 * SMALL_SLOTS["slot_bytes"]
+        await until(lambda: producer.statistics().bytes_used <= most, 60)
         await asyncio.to_thread(heal, mortal)
         await publisher.publish(10_000, rate=5_000)
         await producer.flush(DELIVERED_WITHIN_MS)
@@ -126,10 +132,39 @@ def test_killed_around_a_stall_everything_arrives_once_and_in_order(
     assert verdict.kills == 1
 
 
-def stalled(scenario: Scenario, cluster: KafkaCluster, *then: Step, die: bool = True, **task: Any) -> Child:
+@pytest.mark.parametrize("point", MOVING_POINTS | DRAINING_POINTS)
+def test_killed_while_records_are_moved_everything_arrives_once_and_in_order(
+    mortal: KafkaCluster, placed: str, tmp_path: Path, point: str
+) -> None:
+    scenario = Scenario(mortal, tmp_path, lanes=PARTITIONS, topic=placed)
+    if point in MOVING_POINTS:
+        child = scenario.life(*BEGIN, ("publish", {"rate": 5_000}), crash=(point, 5), **SMALL_SLOTS)
+        child.wait_for("wait")
+        stuck(mortal).kill()
+    else:
+        child = stalled(scenario, mortal, ("publish", {"rate": 5_000}), crash=(point, 2), options=SMALL_SLOTS)
+        heal(mortal)
+    child.tell()
+    assert child.wait_dead(DIES_WITHIN_S), f"never reached: {point}"
+    scenario.ledger.take(child)
+    mortal.heal()
+    verdict = scenario.verdict()
+    print(verdict)
+    assert verdict.ok, str(verdict)
+    assert verdict.kills == 1
+
+
+def stalled(
+    scenario: Scenario,
+    cluster: KafkaCluster,
+    *then: Step,
+    die: bool = True,
+    options: dict[str, Any] = OPTIONS,
+    **task: Any,
+) -> Child:
     """A life in which a lane is stalled; its last step but ``then`` is to wait. Its node dies in it, or has before."""
     steps = [*BEGIN, ("publish", {"count": 30_000, "rate": 6_000}), ("wait_stalled", {"lanes": 1}), ("wait", {})]
-    child = scenario.life(*(steps if die else steps[len(BEGIN) :]), *then, **OPTIONS, **task)
+    child = scenario.life(*(steps if die else steps[len(BEGIN) :]), *then, **options, **task)
     if die:
         child.wait_for("wait")
         stuck(cluster).kill()

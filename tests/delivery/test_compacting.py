@@ -69,7 +69,7 @@ async def test_the_ring_goes_round_while_a_lane_is_stalled_and_its_records_follo
         await producer.flush(timeout_ms=30_000)
         figures = producer.statistics()
         assert (figures.pending, figures.delivered) == (0, len(accepted))
-        await until(lambda: producer.statistics().retry_bytes_used <= SLOT)
+        await until(lambda: producer.statistics().bytes_retry <= SLOT)
     kafka.judge(accepted, once=True)
 
 

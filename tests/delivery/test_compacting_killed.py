@@ -36,10 +36,12 @@ class Death:
         self.disk = disk
         self.times = times
         self.image: MemoryDisk | None = None
+        self.struck = False  # before the image is made, while which other threads go on
 
     def strike(self) -> None:
         self.times -= 1
         if self.times == 0:
+            self.struck = True
             self.kafka.life += 1
             self.image = self.disk.after_process_death()
 
@@ -133,7 +135,7 @@ async def live(producer: RecoverableProducer, kafka: Kafka, death: Death, accept
             chance = rng.random()
             partition = few if chance < 0.02 else many if chance < 0.2 else rng.choice(healthy)
             receipt = await producer.publish("t", VALUE, partition=partition)
-            if death.image is None:  # else it was stored afterwards
+            if not death.struck:  # else it was stored afterwards
                 accepted.append((receipt.epoch, receipt.sequence))
             if number % 100 == 0:
                 await asyncio.sleep(0.005)

@@ -164,7 +164,7 @@ async def test_a_reading_that_fails_once_is_begun_again_and_nothing_is_lost(
 async def test_a_record_that_waited_for_room_is_delivered_without_another_publish(
     kafka_stand_in: Kafka, tmp_path: Path
 ) -> None:
-    small = {"slot_bytes": 65536, "wal_max_bytes": 4 * 65536, "max_request_size": 16384, "max_batch_size": 16384}
+    small = {"slot_bytes": 65536, "wal_max_bytes": 6 * 65536, "max_request_size": 16384, "max_batch_size": 16384}
     async with producer_of(tmp_path, on_full="wait", checkpoint_interval_ms=50, **small) as producer:
         for _ in range(500):
             receipt = await producer.publish("a", b"x" * 4000)

@@ -55,14 +55,14 @@ class Mover:
 class Moving(Mover):
     """The slot of a batch in flight is moved to the retry ring, up to a step of the test's choice."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 5) -> None:
         super().__init__(Opened())
         self.opened.append(*(payload(number, 300) for number in range(20)))
-        self.opened.fill_slot()
-        self.opened.fill_slot()
+        self.opened.fill_slot(payload(20, 300))
+        self.opened.fill_slot(payload(21, 300))
         entries = self.opened.read()
-        self.entries = entries[5:15]
-        self.opened.settle(entries[:5])
+        self.entries = entries[first : first + 10]
+        self.opened.settle(entries[:first])
         self.lane = Lane("t", 3)
         self.lane.resume(39, 0)
         self.lane.identity, self.lane.sequence = IDENTITY, 40
@@ -126,6 +126,24 @@ def test_a_batch_that_is_moved_is_found_where_it_counts(steps: str) -> None:
         ring.settle(slot, places)
     (spent,) = taken(following.dies()).lanes
     assert spent.frames == []
+
+
+@pytest.mark.parametrize("steps", ORDERS)
+def test_of_a_batch_in_two_slots_only_what_is_moved_is_looked_for_elsewhere(steps: str) -> None:
+    names, where = ORDERS[steps]
+    in_first_slot = Moving().opened.ring.live[0].count
+    moving = Moving(first=in_first_slot - 5)
+    for name in names:
+        getattr(moving, name)()
+    following = moving.opened.dies()
+    (resumed,) = taken(following).lanes
+    rings = [following.directory.retry if where == "retry" else following.ring, following.ring]
+    assert [ring for ring, _, _ in resumed.frames] == rings
+    prefix = f"{following.directory.producer_id}/1/".encode()
+    found = [one[3][-1][1] for one in records_of(asyncio.run(rebuild(resumed, 0)))]  # type: ignore[index]
+    assert found == [b"%b%d" % (prefix, sequence) for _, _, sequence, _ in moving.entries]
+    waiting_there = read(Reader(following.directory.retry, bytes)) + following.read()
+    assert len(waiting_there) == len(moving.opened.accepted) - in_first_slot - 5
 
 
 @pytest.mark.parametrize("steps", ORDERS)

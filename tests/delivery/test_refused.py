@@ -48,11 +48,11 @@ def producer_on(disk: MemoryDisk, **options: Any) -> RecoverableProducer:
 
 
 def narrow(**options: Any) -> dict[str, Any]:
-    """Four slots a ring, a big record each."""
+    """Four slots for the dead ring, a big record each."""
     slot = 16 * 1024
     return {
         "slot_bytes": slot,
-        "wal_max_bytes": 4 * slot,
+        "wal_max_bytes": 4 * 4 * slot,  # a quarter of it is the dead ring's
         "max_batch_size": 2000,
         "linger_ms": 1,
         "on_full": "wait",
@@ -314,7 +314,8 @@ async def test_a_full_dead_ring_halts_its_lane_alone_until_there_is_room(
     assert broker.values("t") == [value + end for value in values for end in (b"", b"e")]
     assert f"the lane is halted and its records stay in the ring: {MAKE_ROOM} topic=t partition=0" in caplog.text
     assert (
-        "error=no room for a dead letter: the ring is full: export the dead letters and purge them, or " in caplog.text
+        "error=no room for a dead letter: the dead ring is full: export the dead letters and purge them, or "
+        in caplog.text
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from aiorecover import RecoverableProducer
 from aiorecover import supervised as supervised_module
-from aiorecover.delivery import chatter
+from aiorecover.delivery import chatter, cluster_guard
 from aiorecover.delivery import sender as sender_module
 from aiorecover.delivery import session as session_module
 from aiorecover.delivery.hard_close import close_hard
@@ -88,6 +88,7 @@ async def test_when_all_known_brokers_are_gone_the_bootstrap_list_is_asked_again
 ) -> None:
     """Aiokafka asks known brokers only, for ever."""
     monkeypatch.setattr(random, "shuffle", lambda servers: None)  # the first cluster first
+    monkeypatch.setattr(cluster_guard, "_cluster_id", lambda _: "one")  # both stand for brokers of one cluster
     with MockCluster() as first, MockCluster() as second:
         async with running(f"{first.bootstrap_servers},{second.bootstrap_servers}") as session:
             await session.identity()

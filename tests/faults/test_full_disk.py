@@ -4,7 +4,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -39,6 +39,20 @@ def only(place: Path, pages: int) -> Iterator[None]:
         yield
     finally:
         filler.unlink(missing_ok=True)
+
+
+@contextmanager
+def filled(place: Path) -> Iterator[None]:
+    """A stranger takes whatever is left, also what a producer gives up or takes while he does."""
+    filler, size = place / "filler", 0
+    with filler.open("wb") as file, suppress(OSError):
+        while True:
+            os.posix_fallocate(file.fileno(), size, PAGE)
+            size += PAGE
+    try:
+        yield
+    finally:
+        filler.unlink()
 
 
 # -- every allocation ------------------------------------------------------------------------------------------------
@@ -226,6 +240,69 @@ def test_publishers_that_wait_for_room_get_it_from_delivery(tmp_path: Path) -> N
 
 def test_publishers_that_wait_for_room_get_it_from_whoever_frees_the_disk(tmp_path: Path) -> None:
     play(wait_for_room, tmp_path, "a stranger", prefix=small_disk(tmp_path))
+
+
+async def fill_in_an_outage(place: Path) -> None:
+    """A stranger fills the disk while all brokers are down, and frees it again; then they come back."""
+    ledger, wal = Ledger(), place / "wal"
+    with MockCluster() as cluster:
+        cluster.create_topic(TOPIC, partitions=2)
+        async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **SMALL) as producer:
+            await ledger.publish_all(producer, 50)
+            await producer.flush(timeout_ms=20_000)
+            cluster.broker_down()
+            await ledger.publish_all(producer, 100)
+            with filled(place):
+                error = await ledger.publish_until_refused(producer)
+                assert "the disk is full: wait for delivery to free space, or free space on the disk" in told(error)
+                assert producer.statistics().full
+                assert type(await ledger.publish(producer)) is WalFullError
+            await ledger.publish_all(producer, 100)
+            assert not producer.statistics().full
+            with filled(place):
+                await ledger.publish_until_refused(producer)
+                cluster.broker_up()
+                await producer.flush(timeout_ms=40_000)
+                await settled_down(producer)
+                await ledger.publish_all(producer, 100)  # on a disk that is full still
+                await producer.flush(timeout_ms=40_000)
+            ledger.check_counts(producer)
+        await ledger.check_kafka(cluster.bootstrap_servers)
+
+
+def test_a_disk_that_fills_up_in_an_outage_and_is_freed_costs_nothing_that_was_accepted(tmp_path: Path) -> None:
+    play(fill_in_an_outage, tmp_path, prefix=small_disk(tmp_path, "size=2m"))
+
+
+async def start_without_the_reserve(place: Path) -> None:
+    """Not a page is left, and the slots that are kept for the other rings are gone."""
+    ledger, wal = Ledger(), place / "wal"
+    with MockCluster() as cluster:
+        cluster.create_topic(TOPIC, partitions=2)
+        cluster.broker_down()
+        async with RecoverableProducer(wal, bootstrap_servers=NOWHERE, **{**SMALL, "stop_timeout_ms": 0}) as producer:
+            await ledger.publish_all(producer, 150)
+        for ring in ("retry", "dead"):
+            with (wal / "0" / ring).open("r+b") as file:
+                file.truncate(0)
+        with only(place, 0):
+            async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **SMALL) as producer:
+                error = await ledger.publish_until_refused(producer)
+                assert "full" in told(error)
+                assert producer.statistics().full
+                cluster.broker_up()
+                await producer.flush(timeout_ms=40_000)
+                await settled_down(producer)
+                await ledger.publish_all(producer, 100)
+                await producer.flush(timeout_ms=40_000)
+                for ring in ("retry", "dead"):
+                    assert (wal / "0" / ring).stat().st_size == SLOT, "made of what the ring has freed"
+                ledger.check_counts(producer)
+        await ledger.check_kafka(cluster.bootstrap_servers)
+
+
+def test_a_start_on_a_full_disk_without_the_reserved_slots_delivers_and_makes_them(tmp_path: Path) -> None:
+    play(start_without_the_reserve, tmp_path, prefix=small_disk(tmp_path))
 
 
 # -- holes -----------------------------------------------------------------------------------------------------------

@@ -168,6 +168,18 @@ def closed_though_stores_follow(patch: Patch) -> None:
     patch.setattr(Directory, "next_checkpoint", lambda self, **more: following(self, **{**more, "closed": True}))
 
 
+def copies_counted_at_a_clean_end(patch: Patch) -> None:
+    """The last checkpoint calls the copies of a rewriting known to count that was never made."""
+    following = Directory.next_checkpoint
+
+    def next_checkpoint(self: Directory, **more: Any) -> Checkpoint:
+        if more.get("closed"):
+            self.copies_from = None
+        return following(self, **more)
+
+    patch.setattr(Directory, "next_checkpoint", next_checkpoint)
+
+
 def closed_without_a_flush(patch: Patch) -> None:
     ring_not_flushed(patch)
 
@@ -419,6 +431,7 @@ PLANTED: dict[Fault, str] = {
     rewriting_not_settled_with_originals: "rewriting in flight",
     rewriting_taken_back: "captured before a rewriting",
     closed_though_stores_follow: "a clean end",
+    copies_counted_at_a_clean_end: "a clean end in a rewriting",
     closed_without_a_flush: "a clean end",
     closed_until_the_next_checkpoint: "opened after a clean end",
     closed_for_ever: "delivering after a clean end",

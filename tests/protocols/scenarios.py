@@ -356,6 +356,12 @@ def end_with_copies(world: World) -> None:
     world.at("ended")
 
 
+def end_in_a_rewriting(world: World) -> None:
+    """Its copies do not count, and the next opening has to say so, though nothing is in doubt."""
+    begin_to_rewrite(world)
+    world.end()
+
+
 def rewrite_what_is_left(world: World) -> None:
     world.open()
     world.read()
@@ -445,6 +451,7 @@ SMALL = [
     Scenario("a clean end", [end]),
     Scenario("opened after a clean end", [end_at_once, drain]),
     Scenario("delivering after a clean end", [end_at_once, checkpoint_and_drain]),
+    Scenario("a clean end in a rewriting", [end_in_a_rewriting]),
     Scenario("rewriting after a clean end", [end_with_copies, rewrite_what_is_left]),
     Scenario("settle words", [deliver_all]),
     Scenario("settle words, twice", [deliver_all, drain], kills=False),
@@ -457,5 +464,6 @@ DEEP = [
     Scenario("a power cut in a move", [begin_to_compact, compact_the_next]),
     Scenario("a power cut in a rewriting", [begin_to_rewrite, rewrite_what_is_left]),
     Scenario("a power cut behind a rewriting", [rewrite_again, rewrite_what_is_left]),
+    Scenario("opened after a clean end in a rewriting", [end_in_a_rewriting, drain]),
     Scenario("settle words, three times", [deliver_all, drain, drain], kills=False),
 ]

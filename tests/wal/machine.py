@@ -15,13 +15,15 @@ from aiorecover.wal.suffix import Suspicion
 from tests.wal.ledger import LANES, Ledger, ViolationError, demand, lane_of, record_of
 from tests.wal.memory import FaultyFile, no_room
 from tests.wal.played import Played
-from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing, read, take
+from tests.wal.rig import RESERVED, SLOT, Disk, Opened, Position, found, missing, read, take
 
 SLOTS = 8
 ROOM = {"IDLE_LOOKS": 2, "KEEP_FREE": 1, "LOW_MARK_SHARE": 4}  # so that a ring of eight slots is full, and shrinks
 
 SEEDS = range(1 << 32)
 SECTORS = (512, 4096)
+LIMITS = (1, 2, 3, 5, 8, 13, 21, 34, 55)
+"""Frames that are asked for at a time: lives also end with little of what waits handed out."""
 POWER = (None, None, *range(3, 9))
 """How a life ends: None is the death of the process, a number the seed of a power cut."""
 NEVER = ("never", "")
@@ -93,6 +95,7 @@ class Core:
         demand(checkpoint.moved in moved, "a move is made or not", checkpoint.moved, moved)
         demand(ring.slot_bytes == SLOT, "the stored slot size wins", ring.slot_bytes)
         self.completed = checkpoint.watermark
+        self.beyond = min(0, self.unallocated)  # a power cut may bring back what was given back
         self.ledger.opened(checkpoint.watermark, checkpoint.moved)
 
     # -- the user --------------------------------------------------------------------------------------------------
@@ -108,17 +111,24 @@ class Core:
                 _, sequence = ring.append(record, record)
             except WalFullError:
                 demand(ring.sequence == before, "a full ring stores nothing", before)
-                limit = ring.bytes_allocated == SLOTS * SLOT
-                demand(limit or self.full, "a ring is full at its limit", ring.bytes_allocated)
+                demand(self.unallocated <= RESERVED or self.full, "a ring is full at its limit", self.unallocated)
                 return
             except WalError:
                 demand(ring.sequence == before, "a refusal stores nothing", before)
                 demand(self.life.poisoned, "nothing is refused without a reason")
                 return
             demand(not self.life.poisoned, "I7: nothing is accepted after a failed flush", sequence)
+            demand(self.unallocated >= self.beyond, "the rings together stay within their limit", self.unallocated)
             self.ledger.accept((ring.epoch, sequence), record)
 
-    @step(limit=range(1, 60))
+    @property
+    def unallocated(self) -> int:
+        """Slots by which the three rings may still grow."""
+        disk, rings = self.life.disk, self.life.directory.rings
+        limit = (disk.max_slots + RESERVED) * disk.slot_bytes
+        return (limit - sum(ring.bytes_allocated for ring in rings)) // SLOT
+
+    @step(limit=LIMITS)
     def read(self, limit: int) -> None:
         self.life.read(limit)
         reported = missing(self.life.ring)
@@ -127,14 +137,17 @@ class Core:
         there = set(self.ledger.waiting()) & set(reported)
         demand(not there, "only what is missing is reported as missing", there)
 
-    @step(lambda m: not m.life.busy and m.life.retry.live, limit=range(1, 40))
+    @step(lambda m: not m.life.busy and m.life.retry.live, limit=LIMITS)
     def read_retry(self, limit: int) -> None:
         self.life.read_retry(limit)
         demand(self.powerless or not missing(self.life.retry), "a dying process tears no hole in the retry ring")
 
     @step(lambda m: m.ledger.handed, lane=LANES, part=[0.1, 0.5, 1.0, 1.0])
     def deliver(self, lane: bytes, part: float) -> None:
-        mine = self.life.deliverable(lane)
+        """Of this lane, or of the next one that has anything."""
+        begin = LANES.index(lane)
+        lanes = [*LANES[begin:], *LANES[:begin]]
+        mine = next(filter(None, map(self.life.deliverable, lanes)), [])
         self.life.deliver(mine[: int(part * len(mine)) + 1])
 
     @step(lambda m: m.life.delivered, seed=SEEDS, part=[0.1, 0.5, 1.0, 1.0])
@@ -337,7 +350,7 @@ class Core:
         else:
             self.ledger.lost_power(exact=not (suspect or self.failed_flush))
             self.powerless = True
-        disk.slot_bytes, disk.max_slots = slot_bytes, SLOTS * SLOT // slot_bytes
+        disk.slot_bytes, disk.max_slots = slot_bytes, (SLOTS + RESERVED) * SLOT // slot_bytes - RESERVED
         self.full = False
         self._take_over(disk, moved, name, left)
 

@@ -165,6 +165,23 @@ class Machine(Core):
             directory.close()
             self._end(then, sector, {captured.moved}, clean=True)
 
+    @step(
+        lambda m: m.life.rewriting is not None and not (m.life.in_doubt or m.life.poisoned),
+        limit=[1, 2, 7, 100],
+        abandoned=[False, True],
+        end=[*[NEVER] * 12, *MOMENTS],
+        power=POWER,
+        fails=FAILURES,
+        sector=SECTORS,
+        then=POWER,
+    )
+    def close_while_rewriting(self, limit: int, abandoned: bool, **how: Any) -> None:
+        """A clean end with copies that do not count: they are marked by who stops, or left to the next opening."""
+        self._rewrite_some(limit)
+        if abandoned:
+            self.life.abandon()
+        self.close(**how)
+
     # -- always ----------------------------------------------------------------------------------------------------
 
     @step(lambda m: not m.life.in_doubt)

@@ -47,7 +47,7 @@ class Played:
         self.void: list[Slot] = []  # of those that were made
         self.in_doubt = False  # a move or rewriting whose checkpoint failed: perhaps it is made, and perhaps not
         self.poisoned = False
-        self.retry_first = True  # the retry ring has not been read to its end since the opening
+        self.retry_first = bool(self.retry.live)  # it has not been read to its end since the opening
         self.places: dict[Position, Place] = {}
         self.names: dict[tuple[int, int], Position] = {}  # ordinal and place in the main ring: whose it is
         self.names_of_copies: dict[tuple[int, int], Position] = {}  # the same in the retry ring

@@ -17,6 +17,7 @@ from tests.wal.memory import SECTOR, FaultyFile
 
 SLOT = 16 * 1024  # small, so that rolling and recycling happen all the time
 MAX_SLOTS = 64
+RESERVED = 2  # slots that are kept for the retry and the dead ring: the others are for the ring
 
 Position = tuple[int, int]
 """epoch, sequence"""
@@ -79,7 +80,12 @@ class Disk:
         """Recover and open, as `open_directory` does once it has the lock."""
         size = self.slot_bytes
         options = Options(
-            Path("/"), size, self.max_slots * size, min_free_bytes=0, name=name, file_system=Machine(self.boots)
+            Path("/"),
+            size,
+            (self.max_slots + RESERVED) * size,
+            min_free_bytes=0,
+            name=name,
+            file_system=Machine(self.boots),
         )
         files = Files(FaultyFile("lock"), self.checkpoint, self.ring, self.retry, self.dead, self.lanes)
         return opening.recover(Path("/"), files, options)
@@ -90,7 +96,9 @@ class Disk:
 
     def after_power_cut(self, seed: int, sector: int = SECTOR) -> "Disk":
         """The machine went down; the seed chooses which sectors came through."""
-        files = [file.after_power_cut(4 * seed + number, sector) for number, file in enumerate(self._files)]
+        files = [
+            file.after_power_cut(len(self._files) * seed + number, sector) for number, file in enumerate(self._files)
+        ]
         return self._with(files, self.boots + 1)
 
     @property

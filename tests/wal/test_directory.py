@@ -509,8 +509,8 @@ FILL = """
 def fill_until_full(wal: Path) -> None:
     """Publish until there is no room, deliver some, go on; then open the full directory again."""
     with opened(wal) as made:
-        spares = made.ring.spares
-        spares.limits = dataclasses.replace(spares.limits, free_bytes=None)  # do not ask: run into it
+        quota = made.ring.spares.quota
+        quota.limits = dataclasses.replace(quota.limits, free_bytes=None)  # do not ask: run into it
         accepted: list[bytes] = []
         reader = Reader(made.ring, bytes)
         with pytest.raises(WalFullError):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aiorecover.errors import WalFullError
+from aiorecover.errors import ClosedError, WalFullError
 from aiorecover.wal.keeper import Keeper
 
 
@@ -98,3 +98,13 @@ def test_a_hanging_disk_does_not_keep_the_process_from_ending(keeper: Keeper) ->
     assert keeper._thread.daemon
     keeper.stop()
     assert keeper.join(10)
+
+
+@pytest.mark.asyncio
+async def test_what_comes_behind_the_stop_is_refused_and_not_waited_for(keeper: Keeper) -> None:
+    keeper.stop()
+    ran: list[int] = []
+    with pytest.raises(ClosedError):
+        await keeper.submit(ran.append, 1)
+    assert keeper.join(10)
+    assert ran == []

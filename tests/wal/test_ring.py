@@ -406,7 +406,7 @@ def test_after_many_deaths_everything_settled_frees_everything() -> None:
 
 def test_a_full_ring_refuses_at_once_stores_nothing_and_goes_on_after_recycling() -> None:
     with Opened(Disk(max_slots=4)) as opened:
-        with pytest.raises(WalFullError, match=rf"wait for delivery .* wal_max_bytes={4 * SLOT}$"):
+        with pytest.raises(WalFullError, match=rf"the ring is full: wait for delivery .* wal_max_bytes={6 * SLOT}$"):
             full_slots(opened, 4)
         before = opened.ring.sequence
         for _ in range(3):
@@ -464,8 +464,8 @@ def test_a_full_disk_harms_nothing_leaves_no_hole_and_is_over_when_it_is_over() 
 def test_the_disk_keeps_what_min_free_bytes_asks_for() -> None:
     with Opened() as opened:
         free = 10 * SLOT
-        limits = dataclasses.replace(opened.ring.spares.limits, min_free_bytes=8 * SLOT, free_bytes=lambda: free)
-        opened.ring.spares.limits = limits
+        quota = opened.ring.spares.quota
+        quota.limits = dataclasses.replace(quota.limits, min_free_bytes=8 * SLOT, free_bytes=lambda: free)
         full_slots(opened, 1)
         free = 9 * SLOT - 1
         with pytest.raises(WalFullError, match=rf"lower wal_min_free_bytes free={free} wal_min_free_bytes={8 * SLOT}$"):
@@ -475,8 +475,8 @@ def test_the_disk_keeps_what_min_free_bytes_asks_for() -> None:
 @pytest.mark.parametrize(("free", "told"), [(SLOT - 1, False), (SLOT, True)])
 def test_the_guard_of_the_disk_is_named_only_where_lowering_it_would_help(free: int, *, told: bool) -> None:
     with Opened() as opened:
-        limits = dataclasses.replace(opened.ring.spares.limits, min_free_bytes=1 << 40, free_bytes=lambda: free)
-        opened.ring.spares.limits = limits
+        quota = opened.ring.spares.quota
+        quota.limits = dataclasses.replace(quota.limits, min_free_bytes=1 << 40, free_bytes=lambda: free)
         with pytest.raises(WalFullError, match="the disk is full: wait for delivery to free space, or free") as full:
             full_slots(opened, 2)
         assert ("lower wal_min_free_bytes" in str(full.value)) is told

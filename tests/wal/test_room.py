@@ -1,46 +1,136 @@
-"""A ring is full at one mark, accepts again at another, and gives back only what it did not need for long."""
+"""Who may have one more slot, when a ring is full, when it accepts again, and what it gives back."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aiorecover.wal.room import CUT_MOST, IDLE_LOOKS, KEEP_FREE, LOW_MARK_MOST, Room
+from aiorecover.config import SLOTS_MIN
+from aiorecover.wal.room import (
+    CUT_MOST,
+    DEAD,
+    IDLE_LOOKS,
+    KEEP_FREE,
+    KEPT,
+    LOW_MARK_MOST,
+    MAIN,
+    RETRY,
+    SLOTS_LEAST,
+    Holding,
+    Room,
+    Shares,
+    Way,
+)
 
 PLENTY = 10_000
+NOTHING = Holding(used=0, ready=0, free=0)
+READY = Holding(used=1, ready=1, free=0)
+RINGS = (MAIN, RETRY, DEAD)
+NO_DEADLINE = settings(deadline=None)  # a busy machine is no fault
+
+
+def main(slots: int) -> Room:
+    return Room(MAIN, Shares(slots))
+
+
+def take(room: Room, used: int, free: int, disk: int = PLENTY) -> Way | None:
+    """For the main ring, where the others hold nothing but the slot that they have ready."""
+    return room.take([Holding(used, 0, free), READY, READY], disk=disk)
+
+
+# -- the main ring alone ---------------------------------------------------------------------------------------------
 
 
 def test_free_slots_are_used_before_the_file_grows() -> None:
-    room = Room(most=4)
-    assert room.take(allocated=0, free=0, disk=PLENTY) is True
-    assert room.take(allocated=2, free=1, disk=PLENTY) is False
-    assert room.take(allocated=4, free=1, disk=0) is False
+    room = main(6)
+    assert take(room, 0, 0) is Way.GROW
+    assert take(room, 1, 1) is Way.FREE
+    assert take(room, 3, 1, disk=0) is Way.FREE
 
 
-@pytest.mark.parametrize(("allocated", "disk"), [(4, PLENTY), (3, 0)])
-def test_a_ring_without_free_slots_is_full_when_file_or_disk_are(allocated: int, disk: int) -> None:
-    room = Room(most=4)
-    assert room.take(allocated=allocated, free=0, disk=disk) is None
+@pytest.mark.parametrize(("used", "disk", "by_limit"), [(4, PLENTY, True), (3, 0, False)])
+def test_a_ring_without_free_slots_is_full_when_limit_or_disk_are(used: int, disk: int, *, by_limit: bool) -> None:
+    room = main(6)
+    assert take(room, used, 0, disk) is None
     assert room.full
+    assert room.by_limit is by_limit
 
 
-@pytest.mark.parametrize(
-    ("slots", "low"), [(1, 1), (2, 1), (63, 1), (64, 2), (256, LOW_MARK_MOST), (5000, LOW_MARK_MOST)]
-)
+@pytest.mark.parametrize(("slots", "low"), [(4, 1), (63, 1), (64, 2), (256, LOW_MARK_MOST), (5000, LOW_MARK_MOST)])
 def test_a_full_ring_accepts_again_at_the_low_mark_and_then_to_the_last_slot(slots: int, low: int) -> None:
-    room = Room(most=slots)
-    assert room.take(allocated=slots, free=0, disk=PLENTY) is None
+    room = main(slots + 2)
+    assert take(room, slots, 0) is None
     for free in range(low):
-        assert room.take(allocated=slots, free=free, disk=PLENTY) is None
+        assert take(room, slots - free, free) is None
     for free in range(low, 0, -1):
-        assert room.take(allocated=slots, free=free, disk=PLENTY) is False
+        assert take(room, slots - free, free) is Way.FREE
     assert not room.full
 
 
 def test_a_disk_that_has_room_again_counts_as_well() -> None:
-    room = Room(most=1000)
-    assert room.take(allocated=100, free=0, disk=0) is None
-    assert room.take(allocated=100, free=1, disk=1) is None
-    assert room.take(allocated=100, free=1, disk=2) is False
+    room = main(1000)
+    assert take(room, 100, 0, disk=0) is None
+    assert take(room, 99, 1, disk=1) is None
+    assert take(room, 99, 1, disk=2) is Way.FREE
+
+
+# -- three rings -----------------------------------------------------------------------------------------------------
+
+
+def test_the_least_that_may_be_asked_for_is_what_is_kept_for_the_rings() -> None:
+    assert SLOTS_MIN == SLOTS_LEAST
+    shares = Shares(SLOTS_LEAST)
+    assert tuple(shares.most(ring) for ring in RINGS) == tuple(shares.kept(ring) for ring in RINGS) == KEPT
+
+
+def test_dead_letters_and_moved_records_leave_the_main_ring_its_share() -> None:
+    shares = Shares(100)
+    assert (shares.most(RETRY), shares.most(DEAD)) == (50, 25)
+    assert shares.left(MAIN, [NOTHING, Holding(50, 0, 0), Holding(25, 0, 0)]) == 25
+    assert shares.left(RETRY, [NOTHING, Holding(50, 0, 0), NOTHING]) == 0
+    assert shares.left(DEAD, [NOTHING, NOTHING, Holding(25, 0, 0)]) == 0
+
+
+def test_a_full_main_ring_leaves_the_others_the_slot_that_makes_room() -> None:
+    shares = Shares(100)
+    assert shares.left(MAIN, [Holding(98, 1, 0), READY, READY]) == 0
+    assert shares.left(MAIN, [Holding(96, 1, 0), Holding(1, 0, 0), READY]) == 1, "what the retry ring used is replaced"
+    assert shares.left(RETRY, [Holding(97, 1, 0), Holding(1, 0, 0), READY]) == 1
+
+
+def test_what_is_free_in_one_ring_is_exchanged_for_a_slot_of_another_one() -> None:
+    holdings = [Holding(90, 0, 8), Holding(1, 0, 0), READY]
+    assert Room(RETRY, Shares(100)).take(holdings, disk=0) is Way.EXCHANGE
+    assert Room(RETRY, Shares(100)).take(holdings, disk=0, exchange=False) is None
+    assert Room(RETRY, Shares(101)).take(holdings, disk=1) is Way.GROW
+
+
+def test_the_slots_that_make_room_are_taken_below_the_guard_of_the_disk_too() -> None:
+    assert Room(DEAD, Shares(100)).take([Holding(10, 0, 0), READY, NOTHING], disk=0) is Way.GROW
+    assert Room(DEAD, Shares(100)).take([Holding(10, 0, 0), READY, Holding(1, 0, 0)], disk=0) is None
+
+
+def test_the_last_room_on_the_disk_is_not_the_main_ring_s_while_another_one_has_no_slot_ready() -> None:
+    assert main(100).take([Holding(10, 0, 0), NOTHING, NOTHING], disk=2) is None
+    assert main(100).take([Holding(10, 0, 0), NOTHING, NOTHING], disk=3) is Way.GROW
+
+
+def test_a_directory_opened_with_a_lower_limit_accepts_again_once_it_is_below_it() -> None:
+    room = main(20)
+    assert take(room, 40, 0) is None
+    assert take(room, 18, 22) is None
+    assert room.shares.excess([Holding(18, 0, 22), READY, READY]) == 22
+    assert take(room, 17, 1) is Way.FREE
+
+
+def test_dead_letters_beyond_a_lower_limit_leave_the_main_ring_what_is_kept_for_it() -> None:
+    room = main(20)
+    holdings = [Holding(3, 0, 0), READY, Holding(40, 0, 0)]
+    assert room.take(holdings, disk=PLENTY) is Way.GROW
+    holdings[MAIN] = Holding(4, 0, 0)
+    assert room.take(holdings, disk=PLENTY) is None
+
+
+# -- giving back -----------------------------------------------------------------------------------------------------
 
 
 def looks(room: Room, free: int, used: int, count: int) -> list[int]:
@@ -48,35 +138,36 @@ def looks(room: Room, free: int, used: int, count: int) -> list[int]:
 
 
 def test_what_is_superfluous_for_long_is_cut_off() -> None:
-    assert looks(Room(most=100), 10, 1, IDLE_LOOKS) == [0] * (IDLE_LOOKS - 1) + [10 - KEEP_FREE]
+    assert looks(main(100), 10, 1, IDLE_LOOKS) == [0] * (IDLE_LOOKS - 1) + [10 - KEEP_FREE]
 
 
 def test_one_look_that_needs_the_slots_begins_the_wait_anew() -> None:
-    room = Room(most=100)
+    room = main(100)
     looks(room, 20, 1, IDLE_LOOKS - 1)
     assert room.superfluous(free=2, used=19) == 0
     assert looks(room, 20, 1, IDLE_LOOKS - 1) == [0] * (IDLE_LOOKS - 1)
 
 
 def test_only_what_was_superfluous_all_the_time_is_cut_off() -> None:
-    room = Room(most=100)
+    room = main(100)
     looks(room, 20, 1, IDLE_LOOKS - 2)
     room.superfluous(free=KEEP_FREE + 3, used=2)
     assert room.superfluous(free=20, used=1) == 3
 
 
 def test_a_busy_ring_keeps_as_many_free_slots_as_it_uses() -> None:
-    assert looks(Room(most=100), 30, 30, 3 * IDLE_LOOKS) == [0] * 3 * IDLE_LOOKS
+    assert looks(main(100), 30, 30, 3 * IDLE_LOOKS) == [0] * 3 * IDLE_LOOKS
 
 
 def test_not_more_than_a_few_are_cut_off_at_once_and_the_next_look_goes_on() -> None:
-    room = Room(most=1000)
+    room = main(1000)
     assert looks(room, 500, 1, IDLE_LOOKS)[-1] == CUT_MOST
     assert room.superfluous(free=500 - CUT_MOST, used=1) == CUT_MOST
 
 
+@NO_DEADLINE
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=60))
 def test_never_is_anything_cut_off_that_the_kept_ones_need(seen: list[tuple[int, int]]) -> None:
-    room = Room(most=100)
+    room = main(100)
     for free, used in seen:
         assert 0 <= room.superfluous(free=free, used=used) <= max(0, free - KEEP_FREE)

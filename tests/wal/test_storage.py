@@ -121,3 +121,43 @@ def test_a_closed_file_is_not_rewritten(file: StorageFile) -> None:
     file.close()
     with pytest.raises(WalIOError, match=r"cannot rewrite the file: .*: Bad file descriptor"):
         file.rewrite(0, PAGE)
+
+
+# -- holes -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_part_that_is_given_back_reads_as_zeros_and_takes_no_room_and_the_rest_stays(file: StorageFile) -> None:
+    file.allocate(0, 3 * storage.PUNCH_BYTES)
+    before = file.disk_bytes()
+    assert before >= file.size() == 3 * storage.PUNCH_BYTES
+    file.write(b"\x22" * PAGE, 2 * storage.PUNCH_BYTES)
+    part = 2 * storage.PUNCH_BYTES - 2 * PAGE  # more than is given back at a time
+    if not file.punch(2 * PAGE, part):
+        pytest.skip("this file system makes no holes")
+    assert before - file.disk_bytes() == part
+    assert file.size() == 3 * storage.PUNCH_BYTES
+    assert file.read(0, 2 * PAGE) == b"\x11" * 2 * PAGE
+    assert file.read(2 * PAGE, part) == bytes(part)
+    assert file.read(2 * storage.PUNCH_BYTES, PAGE) == b"\x22" * PAGE
+    file.allocate(2 * PAGE, part)
+    assert file.disk_bytes() >= before
+
+
+class Refusing(mmap.mmap):
+    """A file system that makes no holes, or fails."""
+
+    code = errno.EOPNOTSUPP
+
+    def madvise(self, *_: int) -> None:
+        raise OSError(self.code, os.strerror(self.code))
+
+
+def test_a_file_system_without_holes_says_so_and_one_that_fails_is_an_error_of_the_disk(
+    file: StorageFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mmap, "mmap", Refusing)
+    assert not file.punch(0, 4 * PAGE)
+    monkeypatch.setattr(Refusing, "code", errno.EIO)
+    with pytest.raises(WalIOError, match="cannot give back a part of the file"):
+        file.punch(0, 4 * PAGE)
+    assert file.read(0, 10 * PAGE) == b"\x11" * 10 * PAGE

@@ -147,16 +147,22 @@ def test_what_is_moved_under_a_reader_is_given_once(steps: int) -> None:
     assert given == life.waiting
 
 
-def test_copies_that_do_not_count_yet_are_not_read() -> None:
-    """Who reads the retry ring meanwhile goes on with the originals."""
+@pytest.mark.parametrize("made", [True, False])
+def test_copies_that_do_not_count_yet_are_not_read(made: bool) -> None:
+    """Who reads the retry ring meanwhile goes on with the originals: the move may be given up."""
     life = Life()
     life.move()
     other = life.first.back_to(life.waiting[0])
     move = life.copy()
     given = read(other)
     assert positions(given) == life.waiting
-    life.make(move)
+    if made:
+        life.make(move)
+    else:
+        move.abandon()
+        life.directory.copies_from = None
     settle(given)
+    assert life.opened.ring.failure is life.directory.retry.failure is None
     assert life.directory.pending() == 0
     assert life.dies().placed == []
 

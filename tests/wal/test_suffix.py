@@ -126,3 +126,36 @@ def test_lanes_do_not_touch_one_another() -> None:
     assert not rule.needed("b", Word.SETTLED)
     assert rule.needed("a", Word.SETTLED)
     assert not rule.needed("b", Word.SETTLED)
+
+
+# -- who has looked: frames that are at their destination ------------------------------------------------------------
+
+WAITING, SETTLED, AGAIN = Word.WAITING, Word.SETTLED, Word.AGAIN
+
+
+def needed_of(lane: str | None, *frames: tuple[Word, bool]) -> list[bool]:
+    rule = SuffixRule()
+    return [rule.needed(lane, word, there=there) for word, there in frames]
+
+
+def test_what_is_there_need_not_be_delivered() -> None:
+    assert needed_of("a", (WAITING, True), (SETTLED, True), (AGAIN, True)) == [False] * 3
+    assert needed_of(None, (WAITING, True), (WAITING, False), (SETTLED, False)) == [False, True, False]
+
+
+def test_what_is_there_behind_something_that_is_not_is_delivered_with_it() -> None:
+    assert needed_of("a", (WAITING, False), (WAITING, True), (SETTLED, True)) == [True] * 3
+
+
+def test_settle_words_count_no_longer_behind_a_frame_without_a_word_that_is_there() -> None:
+    assert needed_of("a", (WAITING, True), (SETTLED, False)) == [False, True]
+    assert needed_of("a", (AGAIN, True), (SETTLED, False)) == [False, True]
+    assert needed_of("a", (SETTLED, True), (SETTLED, False)) == [False, False]
+
+
+def test_only_words_before_which_something_was_found_there_have_to_be_stored_anew() -> None:
+    rule = SuffixRule()
+    assert not rule.counts_anew("a", SETTLED)
+    rule.needed("a", WAITING, there=True)
+    assert [rule.counts_anew("a", word) for word in (WAITING, SETTLED, AGAIN)] == [False, True, False]
+    assert not rule.counts_anew("b", SETTLED)

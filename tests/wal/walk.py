@@ -33,21 +33,35 @@ LONG_LIVES: dict[str, float] = {  # so that a slot is moved, and the retry ring 
     "make_move": 5,
     "begin_rewriting": 10,
     "make_rewriting": 4,
+    "close_while_rewriting": 4,
     "deliver_everything": 0.5,
     "close": 0.5,
 }
+DYING_LIVES: dict[str, float] = {  # so that the next end comes before the last one is dealt with
+    **dict.fromkeys(STEPS, 0.05),
+    "append": 2,
+    "sync": 1.5,
+    "read": 3,
+    "deliver": 3,
+    "settle": 3,
+    "end": 2.5,
+    "deliver_everything": 1,
+}
+FOLLOWS = {"read": "deliver", "deliver": "settle"}  # what a dispatcher does next
+FOLLOWING = 0.5  # how often it does so at once
 
 
 def walk(seed: object, length: int = LENGTH) -> tuple[list[Taken], Exception | None]:
     """Take so many steps; those that were taken, and what the last one found."""
     chance = random.Random(f"{seed}")
-    likely = chance.choice([SHORT_LIVES, LONG_LIVES])
+    likely = chance.choice([SHORT_LIVES, LONG_LIVES, LONG_LIVES, DYING_LIVES])
     names, weights = list(STEPS), [likely.get(name, 1) for name in STEPS]
     taken: list[Taken] = []
 
     def choices(machine: Machine) -> Iterator[Taken]:
         while len(taken) < length:
-            name = chance.choices(names, weights)[0]
+            name = FOLLOWS.get(taken[-1][0]) if taken and chance.random() < FOLLOWING else None
+            name = name or chance.choices(names, weights)[0]
             _, values, when = STEPS[name]
             if when(machine):
                 taken.append((name, {key: chance.choice(options) for key, options in values.items()}))

@@ -1,0 +1,174 @@
+"""Three rings over one limit: who gives a slot up for whom, what of it stays on the disk, and what an opening finds."""
+
+import errno
+import threading
+from typing import NoReturn
+
+import pytest
+
+from aiorecover.errors import WalFullError, WalIOError
+from aiorecover.wal.room import KEPT, MAIN
+from aiorecover.wal.storage import StorageFile
+from tests.wal.rig import RESERVED, SLOT, Disk, Opened, found
+from tests.wal.test_moving import everything, make, move, waiting
+
+SLOTS = 14
+BIG = b"f" * 3000  # five in a slot
+
+
+def no_blocks(_: int) -> NoReturn:
+    raise OSError(errno.ENOSPC, "no space left on device")
+
+
+def on_disk(opened: Opened) -> int:
+    """Bytes of the three rings, as the disk has them."""
+    return sum(file.disk_bytes() for file in (opened.disk.ring, opened.disk.retry, opened.disk.dead))
+
+
+def full(opened: Opened) -> None:
+    """Publish until it is refused."""
+    with pytest.raises(WalFullError):
+        opened.append(*[BIG] * 1000)
+
+
+def sparse(opened: Opened, every: int = 4) -> list[tuple[int, int]]:
+    """Of a full ring, every so many records wait still; which those are."""
+    full(opened)
+    entries = opened.read()
+    opened.settle(entry for number, entry in enumerate(entries) if number % every)
+    return [position for number, (position, _) in enumerate(found(entries)) if number % every == 0]
+
+
+def moved_on(opened: Opened, slots: int) -> None:
+    """The oldest slots, one after the other; the keeper has the next ones ready in between."""
+    for _ in range(slots):
+        prepare(opened)
+        make(opened, move(opened))
+
+
+def prepare(opened: Opened) -> None:
+    try:
+        opened.directory.prepare_spares()
+    except WalFullError:
+        return
+
+
+@pytest.mark.parametrize("end", ["goes on", "dies", "loses_power"])
+def test_the_retry_ring_grows_by_what_moving_frees_and_the_disk_holds_no_more(end: str) -> None:
+    opened = Opened(Disk(max_slots=SLOTS))
+    left = sparse(opened)
+    assert on_disk(opened) == (SLOTS + RESERVED) * SLOT
+    moved_on(opened, 10)
+    assert opened.directory.retry.bytes_used == 3 * SLOT
+    assert on_disk(opened) <= (SLOTS + RESERVED) * SLOT
+    opened.append(b"published again")
+    left.append(max(opened.accepted))
+    opened.ring.sync()
+    following = opened
+    if end == "dies":
+        following = opened.dies()
+    if end == "loses_power":
+        following = opened.loses_power(3)
+    if end == "dies":
+        assert everything(following) == waiting(opened, left)
+    if end == "loses_power":  # settle words may be lost, records may not
+        assert set(everything(following)) >= set(waiting(opened, left))
+        while following.directory.shrink():  # what was given back may be there again
+            pass
+    following.settle(following.read())
+    full(following)
+    assert on_disk(following) <= (SLOTS + RESERVED) * SLOT
+
+
+def test_where_files_have_no_holes_nothing_is_exchanged_and_the_move_is_not_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(StorageFile, "punch", lambda *_: False)
+    opened = Opened(Disk(max_slots=SLOTS))
+    left = sparse(opened)
+    moved_on(opened, 4)
+    prepare(opened)
+    with pytest.raises(WalFullError, match="the retry ring is full: wait for delivery to free space, or raise wal_max"):
+        move(opened)
+    opened.append(b"in what the moves have freed")
+    assert on_disk(opened) <= (SLOTS + RESERVED) * SLOT
+    assert everything(opened.dies()) == waiting(opened, [*left, max(opened.accepted)])
+
+
+def test_a_hole_is_not_taken_for_room_by_the_next_opening() -> None:
+    opened = Opened(Disk(max_slots=SLOTS))
+    sparse(opened)
+    moved_on(opened, 9)
+    following = opened.dies()
+    holes = following.disk.ring.size() - following.disk.ring.disk_bytes()
+    assert holes
+    assert following.ring.bytes_allocated == following.disk.ring.size() - holes
+    for file in (following.disk.ring, following.disk.retry, following.disk.dead):
+        file.stored.belong_to(threading.RLock(), no_blocks)  # the holes' room is gone
+    free = following.ring.spares.holding.free
+    assert free
+    with pytest.raises(WalFullError):
+        following.append(*[BIG] * 1000)
+    assert following.ring.spares.holding.free == 0, "what is on the disk is used to the last slot"
+
+
+def test_an_opening_with_a_lower_limit_refuses_until_delivery_has_freed_enough_and_gives_the_rest_back() -> None:
+    opened = Opened(Disk(max_slots=30))
+    full(opened)
+    disk = opened.disk.after_death()
+    disk.max_slots = 10
+    following = Opened(disk)
+    with pytest.raises(WalFullError, match=rf"the ring is full: .*, or raise wal_max_bytes .*={12 * SLOT}$"):
+        following.append(BIG)
+    entries = following.read()
+    assert found(entries) == list(opened.accepted.items())
+    following.settle(entries[: 12 * 5])
+    following.checkpoint()
+    with pytest.raises(WalFullError):
+        following.append(BIG)
+    while following.directory.shrink():
+        pass
+    assert on_disk(following) == 20 * SLOT, "eighteen of the ring, and what is kept for the others"
+    following.settle(entries[12 * 5 :])
+    following.checkpoint()
+    while following.directory.shrink():
+        pass
+    assert on_disk(following) <= 12 * SLOT
+    following.append(BIG)
+    full(following)
+    assert on_disk(following) <= 12 * SLOT
+
+
+def test_a_dead_ring_full_of_letters_takes_a_quarter_and_the_main_ring_gets_the_rest() -> None:
+    opened = Opened(Disk(max_slots=SLOTS))
+    dead = opened.directory.dead
+    while dead.bytes_used < (SLOTS + RESERVED) // 4 * SLOT or dead.spares.wanted is False:
+        dead.append(BIG, None)
+    with pytest.raises(WalFullError, match="the dead ring is full: export the dead letters and purge them, or raise"):
+        dead.append(b"f" * dead.largest, None)
+    assert dead.bytes_used == (SLOTS + RESERVED) // 4 * SLOT
+    full(opened)
+    assert opened.ring.bytes_used == (SLOTS + RESERVED) * SLOT - dead.bytes_used - SLOT
+    assert opened.directory.retry.spares.holding.ready == 1
+
+
+def test_a_full_main_ring_still_leaves_a_slot_for_what_kafka_refuses_and_for_what_is_moved() -> None:
+    opened = Opened(Disk(max_slots=KEPT[MAIN]))
+    full(opened)
+    opened.directory.dead.append(BIG, None)
+    opened.directory.retry.append(BIG, None)
+
+
+def test_a_slot_that_cannot_be_given_back_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Opened(Disk(max_slots=SLOTS))
+    sparse(opened)
+    moved_on(opened, 5)
+    before = opened.ring.spares.holding
+
+    def fails(*_: object) -> bool:
+        raise WalIOError(errno.EIO, "cannot give back a part of the file", "memory")
+
+    monkeypatch.setattr(StorageFile, "punch", fails)
+    with pytest.raises(WalIOError):
+        opened.ring.spares.give_up(1)
+    assert opened.ring.spares.holding == before
