@@ -251,7 +251,7 @@ async def test_without_room_for_letters_records_are_tried_on_and_no_lane_is_halt
 ) -> None:
     broker.refuses = failing("t", NotEnoughReplicasError)
     slot = 16 * 1024
-    narrow = {"slot_bytes": slot, "wal_max_bytes": 4 * slot, "max_batch_size": 4_000, "on_full": "wait"}
+    narrow = {"slot_bytes": slot, "wal_max_bytes": 6 * slot, "max_batch_size": 4_000, "on_full": "wait"}
     async with producer_on(MemoryDisk(), **narrow) as producer:
         dead = stored(producer).dead
         with contextlib.suppress(WalFullError):
