@@ -108,10 +108,6 @@ class MemoryFileSystem(FileSystem):
         """Another one after each power cut."""
         return f"boot {self._boots}"
 
-    def since_boot_ms(self) -> int:
-        """The real clock: images of the same moment go on from there."""
-        return super().since_boot_ms()
-
     def free_bytes(self, path: Path) -> int:  # noqa: ARG002
         """What the disk still holds."""
         return ENDLESS if self.size is None else max(0, self.size - self.used())

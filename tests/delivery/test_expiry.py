@@ -70,8 +70,9 @@ async def test_an_outage_from_the_start_on_expires_what_is_too_old_and_delivers_
     assert {(letter.error, letter.persisted, letter.attempts) for letter in letters} == {(EXPIRED, "not", 0)}
     assert [report.status for report in heard] == ["dead_lettered"] * len(old) + ["delivered"] * len(young)
     lines = [one for one in caplog.records if one.levelno >= logging.ERROR]
-    assert len(lines) == 1, [one.getMessage() for one in lines]
-    assert f"records={len(old)} " in lines[0].getMessage()
+    told = [int(one.getMessage().partition("records=")[2].split()[0]) for one in lines]
+    assert sum(told) == len(old), told
+    assert len(told) <= 2, "the first second, and the rest at the stop"
 
 
 async def test_without_the_option_nothing_expires(broker: Distant, clock: Clock) -> None:
@@ -250,7 +251,7 @@ async def test_without_room_for_letters_records_are_tried_on_and_no_lane_is_halt
 ) -> None:
     broker.refuses = failing("t", NotEnoughReplicasError)
     slot = 16 * 1024
-    narrow = {"slot_bytes": slot, "wal_max_bytes": 4 * slot, "max_batch_size": 4_000, "on_full": "wait"}
+    narrow = {"slot_bytes": slot, "wal_max_bytes": 6 * slot, "max_batch_size": 4_000, "on_full": "wait"}
     async with producer_on(MemoryDisk(), **narrow) as producer:
         dead = stored(producer).dead
         with contextlib.suppress(WalFullError):

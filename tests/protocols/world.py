@@ -27,6 +27,7 @@ from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
+from aiorecover.wal.storage import FileSystem
 from aiorecover.wal.suffix import SuffixRule, Word
 from tests.protocols.oracle import ORDERED, Facts, Observation, Position, demand, flushed
 from tests.protocols.sectors import Image, Span, Tape, certain
@@ -446,7 +447,8 @@ def _the_same_each_time(world: World) -> Iterator[None]:
         patch = stack.enter_context
         patch(mock.patch.object(fmt, "new_salt", world.salt))
         patch(mock.patch.object(opening, "secrets", SimpleNamespace(randbits=lambda _: 7)))
-        patch(mock.patch.object(opening, "_clock_ms", return_value=1))
+        patch(mock.patch.object(FileSystem, "wall_ms", return_value=1))
+        patch(mock.patch.object(FileSystem, "since_boot_ms", return_value=1))
         patch(mock.patch.object(ring_module, "RECENT_BYTES", -1))  # everything through `_frame`, and read from the file
         patch(mock.patch.object(ring_module, "_frame", in_pieces))
         patch(mock.patch.object(Slot, "store_header", stored))

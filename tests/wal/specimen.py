@@ -21,7 +21,7 @@ from aiorecover.wal.directory import Directory, Files, Options
 from aiorecover.wal.moving import Move
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
-from aiorecover.wal.storage import StorageFile
+from aiorecover.wal.storage import FileSystem, StorageFile
 from tests.wal.rig import MAX_SLOTS, SLOT, Machine, Opened, Position, found, missing, read
 
 SAMPLE = 61  # of bytes that stand for nothing alone, how many are passed: a prime, so that every bit has its turn
@@ -61,6 +61,12 @@ class BytesFile(StorageFile):
 
     def size(self) -> int:
         return len(self.image)
+
+    def disk_bytes(self) -> int:
+        return len(self.image)
+
+    def punch(self, offset: int, length: int) -> bool:  # noqa: ARG002
+        return False
 
     def allocate(self, offset: int, length: int) -> None:
         self.image.extend(bytes(max(0, offset + length - len(self.image))))
@@ -131,7 +137,11 @@ def _settled(sequence: int) -> bool:
 @contextmanager
 def _the_same_every_time() -> Iterator[None]:
     chance = random.Random(4)
-    with mock.patch("secrets.randbits", chance.getrandbits), mock.patch.object(opening, "_clock_ms", return_value=1):
+    with (
+        mock.patch("secrets.randbits", chance.getrandbits),
+        mock.patch.object(FileSystem, "wall_ms", return_value=1),
+        mock.patch.object(FileSystem, "since_boot_ms", return_value=1),
+    ):
         yield
 
 
