@@ -1,4 +1,7 @@
-"""The command line: ``aiorecover demo`` and ``inspect``; needs the extra ``cli``, the demo also ``demo``."""
+"""The command line: ``aiorecover demo``, ``inspect`` and ``audit``.
+
+It needs the extra ``cli``, the demo also ``demo``, the audit also ``spark``.
+"""
 
 import sys
 

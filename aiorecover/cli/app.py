@@ -7,7 +7,7 @@ import importlib.metadata
 import json
 import pathlib
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -15,7 +15,7 @@ from rich.console import Console
 from aiorecover.cli import demo as demo_command
 from aiorecover.cli import inspection
 from aiorecover.cli.demo_view import choose_view, show_verdict
-from aiorecover.errors import WalError
+from aiorecover.errors import ConfigError, WalError
 
 __all__ = ["app"]
 
@@ -122,3 +122,70 @@ def inspect(
     else:
         inspection.show(Console(highlight=False), found)
     raise typer.Exit(_FAILED if inspection.damaged(found) else 0)
+
+
+@app.command()
+def audit(
+    bootstrap_servers: Annotated[str | None, typer.Option(help="Kafka, host:port,...")] = None,
+    topic: Annotated[
+        list[str] | None, typer.Option(help="A topic; once for each topic that the producers publish to.")
+    ] = None,
+    table: Annotated[str | None, typer.Option(help="Read this instead: a path, or a table's name.")] = None,
+    last: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The id of the last record that an epoch published: what is missing behind it is found, too."
+        ),
+    ] = None,
+    from_first: Annotated[  # noqa: FBT002 - an option, never passed by place
+        bool,
+        typer.Option("--from-first", help="What Kafka has deleted by now is not missing: begin with what is there."),
+    ] = False,
+    limit: Annotated[int, typer.Option(min=0, help="Show so many epochs and ranges, those that lack most.")] = 20,
+    json_output: Annotated[  # noqa: FBT002 - an option, never passed by place
+        bool, typer.Option("--json", help="Print everything as JSON.")
+    ] = False,
+    master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
+    conf: Annotated[list[str] | None, typer.Option(help="A setting of Spark, name=value.")] = None,
+    kafka_option: Annotated[
+        list[str] | None, typer.Option(help="An option of Spark's Kafka source, as kafka.security.protocol=SSL.")
+    ] = None,
+) -> None:
+    """Name the records that are missing, with Spark: in topics, or in a table that they were landed in.
+
+    For each producer and epoch: how many there should be (sequences begin with 1 and have no gaps), how many were
+    found, repeated, and out of order in their partition.
+
+    Exit status 0: nothing is missing. 1: something is. 2: an option, an installation or Kafka needs mending.
+    """
+    try:
+        from aiorecover.cli import audit as auditing  # noqa: PLC0415 - pyspark is optional, and slow to import
+
+        found = auditing.run(
+            auditing.Options(
+                bootstrap_servers=bootstrap_servers,
+                topics=topic or [],
+                table=table,
+                last=last or [],
+                from_first=from_first,
+                limit=limit,
+                master=master,
+                settings=conf or [],
+                kafka_options=kafka_option or [],
+            )
+        )
+    except (ConfigError, ModuleNotFoundError) as error:
+        _refuse_unless_known(error)
+    if json_output:
+        sys.stdout.write(json.dumps(found) + "\n")
+    else:
+        auditing.show(Console(highlight=False), found)
+    raise typer.Exit(_FAILED if found["totals"]["missing"] else 0)
+
+
+def _refuse_unless_known(error: ConfigError | ModuleNotFoundError) -> NoReturn:
+    """End with one sentence; a module that is missing for another reason than the extra is a fault of ours."""
+    if isinstance(error, ModuleNotFoundError) and error.name != "pyspark":
+        raise error
+    sys.stderr.write(f"{error}\n")
+    raise typer.Exit(_USAGE) from None
