@@ -1,6 +1,6 @@
-"""The command line: ``aiorecover demo``, ``inspect`` and ``audit``.
+"""The command line: ``aiorecover demo``, ``inspect``, ``audit`` and ``land``.
 
-It needs the extra ``cli``, the demo also ``demo``, the audit also ``spark``.
+It needs the extra ``cli``, the demo also ``demo``, the last two also ``spark``.
 """
 
 import sys

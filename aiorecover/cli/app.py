@@ -183,6 +183,52 @@ def audit(
     raise typer.Exit(_FAILED if found["totals"]["missing"] else 0)
 
 
+@app.command()
+def land(
+    bootstrap_servers: Annotated[str, typer.Option(help="Kafka, host:port,...")],
+    topic: Annotated[list[str], typer.Option(help="A topic; may be given several times.")],
+    target: Annotated[str, typer.Option(help="Directory of the table, on a file system that renames in one step.")],
+    checkpoint: Annotated[str, typer.Option(help="Directory of what has been done; belongs to the target for good.")],
+    available_now: Annotated[  # noqa: FBT002 - an option, never passed by place
+        bool, typer.Option("--available-now", help="Land what stands in Kafka now, and end.")
+    ] = False,
+    max_offsets_per_trigger: Annotated[int, typer.Option(min=1, help="Records of a batch, at most.")] = 1_000_000,
+    master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
+    conf: Annotated[list[str] | None, typer.Option(help="A setting of Spark, name=value.")] = None,
+    kafka_option: Annotated[
+        list[str] | None, typer.Option(help="An option of Spark's Kafka source, as kafka.security.protocol=SSL.")
+    ] = None,
+) -> None:
+    """Land topics in a table of Parquet files with Spark, each record once, also when this is killed and run again.
+
+    Repeats are recognised by their record ids; records without one are landed as they come. Read batch_id=* of the
+    target.
+
+    Exit status 0: all is landed (--available-now). 2: an option, an installation or Kafka is wrong. 130: interrupted.
+    """
+    try:
+        from aiorecover.cli import land as landing  # noqa: PLC0415 - pyspark is optional, and slow to import
+
+        landing.run(
+            landing.Options(
+                bootstrap_servers=bootstrap_servers,
+                topics=topic,
+                target=target,
+                checkpoint=checkpoint,
+                available_now=available_now,
+                max_offsets_per_trigger=max_offsets_per_trigger,
+                master=master,
+                settings=conf or [],
+                kafka_options=kafka_option or [],
+            ),
+            Console(highlight=False),
+        )
+    except (ConfigError, ModuleNotFoundError) as error:
+        _refuse_unless_known(error)
+    except KeyboardInterrupt:
+        raise typer.Exit(_INTERRUPTED) from None
+
+
 def _refuse_unless_known(error: ConfigError | ModuleNotFoundError) -> NoReturn:
     """End with one sentence; a module that is missing for another reason than the extra is a fault of ours."""
     if isinstance(error, ModuleNotFoundError) and error.name != "pyspark":

@@ -1,7 +1,8 @@
-"""What becomes of the records downstream, with Spark: their ids as columns, and an audit that names the missing ones.
+"""What becomes of the records downstream, with Spark: their ids as columns, an audit, and a table.
 
 - `parse_record_id`: Kafka's columns plus ``producer_id``, ``epoch``, ``sequence``.
 - `audit`: which records are missing, repeated or out of order (:mod:`aiorecover.spark.auditing` tells how).
+- `land`: topics into a table of Parquet files, each record once (:mod:`aiorecover.spark.landing`).
 - `read_topics`: all that stands in some topics now, as `audit` wants it.
 
 Needs ``pip install 'aiorecover[spark]'`` and Java 17 or newer; to read Kafka, Spark's connector too, of exactly
@@ -18,7 +19,8 @@ except ModuleNotFoundError as error:
     ) from error
 
 from aiorecover.spark.auditing import Audit, audit
+from aiorecover.spark.landing import Landed, land
 from aiorecover.spark.record_id import parse_record_id
 from aiorecover.spark.topics import read_topics
 
-__all__ = ["Audit", "audit", "parse_record_id", "read_topics"]
+__all__ = ["Audit", "Landed", "audit", "land", "parse_record_id", "read_topics"]

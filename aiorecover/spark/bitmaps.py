@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["BUCKET_SIZE", "bit_of", "bucket_of", "clear_bits"]
+__all__ = ["BUCKET_SIZE", "bit_of", "bucket_of", "clear_bits", "is_set"]
 
 BUCKET_SIZE = 32_768
 
@@ -29,6 +29,11 @@ def bucket_of(sequence: Column) -> Column:
 def bit_of(sequence: Column) -> Column:
     """The place of the sequence in its bucket: 0 to 32,767."""
     return F.bitmap_bit_position(sequence)
+
+
+def is_set(bits: str, bit: str) -> Column:
+    """Whether a bit is set; both are names of columns, the bit an int."""
+    return F.expr(_IS_SET.format(bits=bits, bit=bit))
 
 
 def clear_bits(bits: str, first: str, last: str) -> Column:
