@@ -16,7 +16,7 @@ import pytest
 from xdist.remote import Producer
 
 from tests.support.broker import BrokerUnavailableError, Cluster, TopicFactory, choose_cluster
-from tests.support.jars import JarsError
+from tests.support.jars import JarsError, spark_jars
 from tests.support.sharing import Sharing
 
 _SIZES = {"kafka": 1, "kafka3": 3}
@@ -83,6 +83,8 @@ def pytest_report_collectionfinish(items: list[pytest.Item]) -> list[str]:
     """Say which Kafka it will be; missing jars are fetched now, before the tests' clocks tick."""
     wanted = {name for item in items for name in getattr(item, "fixturenames", ()) if name in _SIZES}
     try:
+        if any("spark" in getattr(item, "fixturenames", ()) for item in items):
+            spark_jars()
         return [f"broker: {choose_cluster(size).description}" for name, size in _SIZES.items() if name in wanted]
     except (BrokerUnavailableError, JarsError) as error:
         return [f"broker: {error}"]  # the tests that need it fail with the same words

@@ -1,4 +1,7 @@
-"""The command line: ``aiorecover demo`` and ``inspect``; needs the extra ``cli``, the demo also ``demo``."""
+"""The command line: ``aiorecover demo``, ``inspect``, ``audit`` and ``land``.
+
+It needs the extra ``cli``, the demo also ``demo``, the last two also ``spark``.
+"""
 
 import sys
 

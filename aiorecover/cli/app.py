@@ -7,7 +7,7 @@ import importlib.metadata
 import json
 import pathlib
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -15,7 +15,7 @@ from rich.console import Console
 from aiorecover.cli import demo as demo_command
 from aiorecover.cli import inspection
 from aiorecover.cli.demo_view import choose_view, show_verdict
-from aiorecover.errors import WalError
+from aiorecover.errors import ConfigError, WalError
 
 __all__ = ["app"]
 
@@ -122,3 +122,116 @@ def inspect(
     else:
         inspection.show(Console(highlight=False), found)
     raise typer.Exit(_FAILED if inspection.damaged(found) else 0)
+
+
+@app.command()
+def audit(
+    bootstrap_servers: Annotated[str | None, typer.Option(help="Kafka, host:port,...")] = None,
+    topic: Annotated[
+        list[str] | None, typer.Option(help="A topic; once for each topic that the producers publish to.")
+    ] = None,
+    table: Annotated[str | None, typer.Option(help="Read this instead: a path, or a table's name.")] = None,
+    last: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="The id of the last record that an epoch published: what is missing behind it is found, too."
+        ),
+    ] = None,
+    from_first: Annotated[  # noqa: FBT002 - an option, never passed by place
+        bool,
+        typer.Option("--from-first", help="What Kafka has deleted by now is not missing: begin with what is there."),
+    ] = False,
+    limit: Annotated[int, typer.Option(min=0, help="Show so many epochs and ranges, those that lack most.")] = 20,
+    json_output: Annotated[  # noqa: FBT002 - an option, never passed by place
+        bool, typer.Option("--json", help="Print everything as JSON.")
+    ] = False,
+    master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
+    conf: Annotated[list[str] | None, typer.Option(help="A setting of Spark, name=value.")] = None,
+    kafka_option: Annotated[
+        list[str] | None, typer.Option(help="An option of Spark's Kafka source, as kafka.security.protocol=SSL.")
+    ] = None,
+) -> None:
+    """Name the records that are missing, with Spark: in topics, or in a table that they were landed in.
+
+    For each producer and epoch: how many there should be (sequences begin with 1 and have no gaps), how many were
+    found, repeated, and out of order in their partition.
+
+    Exit status 0: nothing is missing. 1: something is. 2: an option, an installation or Kafka needs mending.
+    """
+    try:
+        from aiorecover.cli import audit as auditing  # noqa: PLC0415 - pyspark is optional, and slow to import
+
+        found = auditing.run(
+            auditing.Options(
+                bootstrap_servers=bootstrap_servers,
+                topics=topic or [],
+                table=table,
+                last=last or [],
+                from_first=from_first,
+                limit=limit,
+                master=master,
+                settings=conf or [],
+                kafka_options=kafka_option or [],
+            )
+        )
+    except (ConfigError, ModuleNotFoundError) as error:
+        _refuse_unless_known(error)
+    if json_output:
+        sys.stdout.write(json.dumps(found) + "\n")
+    else:
+        auditing.show(Console(highlight=False), found)
+    raise typer.Exit(_FAILED if found["totals"]["missing"] else 0)
+
+
+@app.command()
+def land(
+    bootstrap_servers: Annotated[str, typer.Option(help="Kafka, host:port,...")],
+    topic: Annotated[list[str], typer.Option(help="A topic; may be given several times.")],
+    target: Annotated[str, typer.Option(help="Directory of the table, on a file system that renames in one step.")],
+    checkpoint: Annotated[str, typer.Option(help="Directory of what has been done; belongs to the target for good.")],
+    available_now: Annotated[  # noqa: FBT002 - an option, never passed by place
+        bool, typer.Option("--available-now", help="Land what stands in Kafka now, and end.")
+    ] = False,
+    max_offsets_per_trigger: Annotated[int, typer.Option(min=1, help="Records of a batch, at most.")] = 1_000_000,
+    master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
+    conf: Annotated[list[str] | None, typer.Option(help="A setting of Spark, name=value.")] = None,
+    kafka_option: Annotated[
+        list[str] | None, typer.Option(help="An option of Spark's Kafka source, as kafka.security.protocol=SSL.")
+    ] = None,
+) -> None:
+    """Land topics in a table of Parquet files with Spark, each record once, also when this is killed and run again.
+
+    Repeats are recognised by their record ids; records without one are landed as they come. Read batch_id=* of the
+    target.
+
+    Exit status 0: all is landed (--available-now). 2: an option, an installation or Kafka is wrong. 130: interrupted.
+    """
+    try:
+        from aiorecover.cli import land as landing  # noqa: PLC0415 - pyspark is optional, and slow to import
+
+        landing.run(
+            landing.Options(
+                bootstrap_servers=bootstrap_servers,
+                topics=topic,
+                target=target,
+                checkpoint=checkpoint,
+                available_now=available_now,
+                max_offsets_per_trigger=max_offsets_per_trigger,
+                master=master,
+                settings=conf or [],
+                kafka_options=kafka_option or [],
+            ),
+            Console(highlight=False),
+        )
+    except (ConfigError, ModuleNotFoundError) as error:
+        _refuse_unless_known(error)
+    except KeyboardInterrupt:
+        raise typer.Exit(_INTERRUPTED) from None
+
+
+def _refuse_unless_known(error: ConfigError | ModuleNotFoundError) -> NoReturn:
+    """End with one sentence; a module that is missing for another reason than the extra is a fault of ours."""
+    if isinstance(error, ModuleNotFoundError) and error.name != "pyspark":
+        raise error
+    sys.stderr.write(f"{error}\n")
+    raise typer.Exit(_USAGE) from None

@@ -16,7 +16,8 @@ from xdist.scheduler import LoadScopeScheduling
 __all__ = ["Sharing"]
 
 _REPOSITORY = Path(__file__).parents[2]
-_OF_THEIR_OWN = ("tests/crash/", "tests/support/")  # what is in here starts brokers of its own
+# What is in here starts brokers of its own, or stands on the one Spark session, which needs two cores and a gigabyte.
+_OF_THEIR_OWN = ("tests/crash/", "tests/spark/", "tests/support/")
 _TAKES_ONE = re.compile(r"\bkafka3?: (Kafka)?Cluster\b")  # as an argument of a test or a fixture
 
 

@@ -1,0 +1,65 @@
+"""What ``aiorecover land`` does: it starts the query, tells each batch, and waits for the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aiorecover import spark as downstream
+from aiorecover.cli.pairs import pairs
+from aiorecover.spark.session import clear_errors, start_session
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+__all__ = ["Options", "run"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says."""
+
+    bootstrap_servers: str
+    topics: Sequence[str]
+    target: str
+    checkpoint: str
+    available_now: bool
+    max_offsets_per_trigger: int
+    master: str | None
+    settings: Sequence[str]
+    kafka_options: Sequence[str]
+
+
+def run(options: Options, console: Console) -> None:
+    """Land until everything is landed, or until somebody interrupts.
+
+    Raises:
+        ConfigError: an option, the installation, Kafka or a directory needs mending; the message says which.
+
+    """
+    kafka_options = pairs(options.kafka_options)
+    spark = start_session("aiorecover land", options.master, pairs(options.settings))
+
+    def tell(batch: downstream.Landed) -> None:
+        repeats = "repeats not counted" if batch.repeats is None else f"{batch.repeats:,} repeats left out"
+        line = f"batch {batch.batch_id}: {batch.landed:,} landed, {batch.without_id:,} of them without an id, {repeats}"
+        console.print(line, markup=False, soft_wrap=True)
+
+    try:
+        with clear_errors():
+            query = downstream.land(
+                spark,
+                options.topics,
+                options.target,
+                options.checkpoint,
+                bootstrap_servers=options.bootstrap_servers,
+                available_now=options.available_now,
+                max_offsets_per_trigger=options.max_offsets_per_trigger,
+                options=kafka_options,
+                on_batch=tell,
+            )
+            query.awaitTermination()
+    finally:
+        spark.stop()

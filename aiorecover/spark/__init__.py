@@ -1,0 +1,26 @@
+"""What becomes of the records downstream, with Spark: their ids as columns, an audit, and a table.
+
+- `parse_record_id`: Kafka's columns plus ``producer_id``, ``epoch``, ``sequence``.
+- `audit`: which records are missing, repeated or out of order (:mod:`aiorecover.spark.auditing` tells how).
+- `land`: topics into a table of Parquet files, each record once (:mod:`aiorecover.spark.landing`).
+- `read_topics`: all that stands in some topics now, as `audit` wants it.
+
+Needs ``pip install 'aiorecover[spark]'`` and Java 17 or newer; to read Kafka, Spark's connector too, of exactly
+pyspark's version: ``--packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.2``. Everything is native expressions
+on data frames, so it runs the same in ``local[2]`` and on a cluster, and no Python is needed on the executors. Nothing
+that grows with the data is collected to the driver.
+"""
+
+try:
+    import pyspark as _pyspark  # noqa: F401 - only to say clearly that it is not there
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "aiorecover.spark needs pyspark, and Java 17 or newer: pip install 'aiorecover[spark]'", name="pyspark"
+    ) from error
+
+from aiorecover.spark.auditing import Audit, audit
+from aiorecover.spark.landing import Landed, land
+from aiorecover.spark.record_id import parse_record_id
+from aiorecover.spark.topics import read_topics
+
+__all__ = ["Audit", "Landed", "audit", "land", "parse_record_id", "read_topics"]

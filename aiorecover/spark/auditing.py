@@ -1,0 +1,253 @@
+"""What is missing, repeated or out of order among records, told by their ids alone.
+
+A producer numbers the records of an epoch 1, 2, 3, without gaps, over all its topics. So the ids that are there name
+those that are not. How it is found, with nothing collected that grows with the data:
+
+1. Each record says whether it is *ahead*: its epoch and sequence are above those of every record of its producer that
+   stands before it in its Kafka partition. That takes one sort by offset. (The order of rows in files proves nothing:
+   Spark reads files by their size.)
+2. The records of a producer, epoch and bucket of 32,768 sequences become one bitmap, and those that were ahead another
+   one. So few bytes travel: 4 KiB for a bucket, not the records.
+3. What is not set between the first and the last bit of a bucket is missing, and so is what lies between two buckets,
+   before the first sequence found, and behind the last one found if it is known what the last one should be.
+
+The bitmaps are forgotten at once; what stays is a row for each bucket (see `Audit`). A bucket costs its 4 KiB once for
+each Kafka partition that has a part of it, while it travels (compressed, so mostly less).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import pyarrow as pa
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+from aiorecover.errors import ConfigError
+from aiorecover.spark.bitmaps import BUCKET_SIZE, bit_of, bucket_of, clear_bits
+from aiorecover.spark.record_id import ID_COLUMNS, parse_record_id
+from aiorecover.wal.format import SEQUENCE_BITS
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["Audit", "audit"]
+
+_EPOCH = ["producer_id", "epoch"]
+_PLACE = ["topic", "partition", "offset"]
+_EDGES = [("low", "first"), ("high", "last")]
+_BEHIND_ALL = (1 << 63) - 1  # the bucket of what is known to be the last: behind every real one
+_KNOWN_COLUMNS = [*_EPOCH, "last"]
+_KNOWN_TYPES = [pa.string(), pa.int32(), pa.int64()]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit found, as data frames; nothing runs until one of them is used.
+
+    The records are read once, by the first use of any of them: what they have in common is persisted, a row of about a
+    hundred bytes (more with many holes) for each 32,768 records. `close` gives that back, and so does the end of
+    ``with``.
+    """
+
+    producers: DataFrame
+    """One row for each ``producer_id`` and ``epoch``. ``first`` and ``last``: the lowest and the highest sequence
+    found, null where there is none. ``expected``: how many there should be. ``found``: how many different ones there
+    are. ``missing``: ``expected`` less ``found``. ``repeated``: appearances beyond the first. ``out_of_order``: records
+    that have, at each of their places, a later record of their producer before them in the same Kafka partition; null
+    where the places are not known."""
+    missing: DataFrame
+    """One row for each range of missing sequences, as long as it goes: ``producer_id``, ``epoch``, ``first``,
+    ``last``, ``count``."""
+    totals: DataFrame
+    """One row: ``records`` (rows read), ``without_id``, ``epochs``, and the sums of `producers`: ``expected``,
+    ``found``, ``missing``, ``repeated``, ``out_of_order``."""
+    _buckets: DataFrame
+
+    def close(self) -> None:
+        """Give back what was persisted; using the data frames afterwards reads the records again."""
+        self._buckets.unpersist()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def audit(
+    df: DataFrame,
+    *,
+    known_last: Mapping[tuple[str, int], int] | DataFrame | None = None,
+    from_first: bool = False,
+) -> Audit:
+    """Find what is missing, repeated or out of order.
+
+    ``df`` has the columns of Spark's Kafka source (with ``includeHeaders``), or of a table that has the ids as columns
+    already (`parse_record_id`, or a landed table). It must hold all topics that its producers publish to: a record in a
+    topic that is left out is missing here. A dead letter is missing, too.
+
+    ``known_last`` is the last sequence that was published, for each (producer id, epoch), so that a missing tail and an
+    epoch of which nothing arrived are found as well; as a data frame: ``producer_id``, ``epoch``, ``last``. Without it
+    an epoch ends with the last sequence found. ``from_first`` begins each epoch with the first sequence found instead
+    of with 1: for topics whose oldest records Kafka has deleted by now.
+
+    Raises:
+        ConfigError: columns are absent.
+
+    """
+    records = df if set(ID_COLUMNS) <= set(df.columns) else parse_record_id(df)
+    known = _known(df, known_last)
+    buckets = _buckets(records).persist()
+    producers = _producers(buckets, known, from_first=from_first)
+    return Audit(
+        producers=producers,
+        missing=_missing(buckets, known, from_first=from_first),
+        totals=_totals(buckets, producers),
+        _buckets=buckets,
+    )
+
+
+def _known(df: DataFrame, known_last: Mapping[tuple[str, int], int] | DataFrame | None) -> DataFrame:
+    """One row for each epoch of which the last sequence is known."""
+    if known_last is None or isinstance(known_last, Mapping):
+        known = known_last or {}
+        columns = [epoch[0] for epoch in known], [epoch[1] for epoch in known], list(known.values())
+        # Handed over as a whole: rows of Python would need Python on the executors.
+        table = pa.table([pa.array(*typed) for typed in zip(columns, _KNOWN_TYPES, strict=True)], _KNOWN_COLUMNS)
+        return df.sparkSession.createDataFrame(table)
+    absent = {*_EPOCH, "last"} - set(known_last.columns)
+    if absent:
+        raise ConfigError(f"known_last needs the columns producer_id, epoch and last: absent={sorted(absent)}")
+    return known_last.groupBy(*_EPOCH).agg(F.max("last").alias("last"))
+
+
+def _buckets(records: DataFrame) -> DataFrame:
+    """A row for each producer, epoch and bucket: counts, first and last sequence, and the clear places between them.
+
+    The records without an id are a row of their own, all null but for the count.
+    """
+    if set(_PLACE) <= set(records.columns):
+        ahead = _ahead()
+        narrow = records.select(*ID_COLUMNS, ahead.alias("ahead"))
+    else:
+        narrow = records.select(*ID_COLUMNS, F.lit(None).cast("boolean").alias("ahead"))
+    bit = bit_of(F.col("sequence"))
+    counted = narrow.groupBy(*_EPOCH, bucket_of(F.col("sequence")).alias("bucket")).agg(
+        F.count(F.lit(1)).alias("records"),
+        F.min("sequence").alias("first"),
+        F.max("sequence").alias("last"),
+        F.bitmap_construct_agg(bit).alias("bits"),
+        F.bitmap_count(F.bitmap_construct_agg(F.when(F.col("ahead"), bit))).alias("ahead"),
+        F.count("ahead").alias("placed"),
+    )
+    base = (F.col("bucket") - 1) * BUCKET_SIZE + 1
+    return counted.select(
+        *_EPOCH,
+        "bucket",
+        "records",
+        "first",
+        "last",
+        base.alias("base"),
+        F.bitmap_count("bits").alias("found"),
+        # Where the places are not known there is no telling: null, not 0.
+        F.when(F.col("placed") > 0, F.bitmap_count("bits") - F.col("ahead")).alias("out_of_order"),
+        "bits",
+        bit_of(F.col("first")).cast("int").alias("low"),
+        bit_of(F.col("last")).cast("int").alias("high"),
+    ).select(
+        *_EPOCH,
+        "bucket",
+        "records",
+        "first",
+        "last",
+        "base",
+        "found",
+        "out_of_order",
+        F.when(F.col("found") < F.col("last") - F.col("first") + 1, clear_bits("bits", "low", "high")).alias("clear"),
+    )
+
+
+def _ahead() -> Column:
+    """Whether a record's position is above those of all records of its producer before it in its Kafka partition."""
+    position = F.shiftleft(F.col("epoch").cast("bigint"), SEQUENCE_BITS) + F.col("sequence")
+    before = Window.partitionBy("topic", "partition", "producer_id").orderBy("offset")
+    highest = F.max(position).over(before.rowsBetween(Window.unboundedPreceding, -1))
+    return F.coalesce(position > highest, F.lit(True))  # noqa: FBT003 - a literal
+
+
+def _missing(buckets: DataFrame, known: DataFrame, *, from_first: bool) -> DataFrame:
+    found = buckets.where(F.col("bucket").isNotNull())
+    ranges = _inside(found).unionByName(_between(found, known, from_first=from_first))
+    return ranges.select(*_EPOCH, "first", "last", (F.col("last") - F.col("first") + 1).alias("count"))
+
+
+def _inside(found: DataFrame) -> DataFrame:
+    """The ranges between the first and the last sequence of each bucket."""
+    starts = "filter(clear, (b, i) -> i = 0 or clear[i - 1] < b - 1)"
+    ends = "filter(clear, (b, i) -> i = size(clear) - 1 or clear[i + 1] > b + 1)"
+    edges = F.expr(f"inline(arrays_zip({starts}, {ends}))").alias("low", "high")
+    ranges = found.where(F.col("clear").isNotNull()).select(*_EPOCH, "base", edges)
+    return ranges.select(*_EPOCH, *((F.col("base") + F.col(edge)).alias(name) for edge, name in _EDGES))
+
+
+def _between(found: DataFrame, known: DataFrame, *, from_first: bool) -> DataFrame:
+    """The ranges before an epoch's first bucket, between two of its buckets, and behind the last one."""
+    edges = found.select(*_EPOCH, "bucket", "first", "last")
+    behind = (F.col("last") + 1).alias("first")
+    ends = known.select(*_EPOCH, F.lit(_BEHIND_ALL).alias("bucket"), behind, F.col("last"))
+    before = F.lag("last").over(Window.partitionBy(*_EPOCH).orderBy("bucket"))
+    # An epoch of which nothing was found has no first record: all of it is missing.
+    before = F.coalesce(before, F.when(F.col("bucket") == _BEHIND_ALL, 0) if from_first else F.lit(0))
+    gaps = edges.unionByName(ends).withColumn("before", before)
+    return gaps.select(*_EPOCH, (F.col("before") + 1).alias("first"), (F.col("first") - 1).alias("last")).where(
+        "first <= last"
+    )
+
+
+def _producers(buckets: DataFrame, known: DataFrame, *, from_first: bool) -> DataFrame:
+    found = (
+        buckets.where(F.col("bucket").isNotNull())
+        .groupBy(*_EPOCH)
+        .agg(
+            F.min("first").alias("first"),
+            F.max("last").alias("last"),
+            F.sum("found").alias("found"),
+            (F.sum("records") - F.sum("found")).alias("repeated"),
+            F.sum("out_of_order").alias("out_of_order"),
+        )
+    )
+    both = found.join(known.withColumnRenamed("last", "known_last"), _EPOCH, "full_outer")
+    # greatest passes over nulls.
+    last = F.greatest("last", "known_last")
+    start = F.coalesce("first", F.lit(1)) if from_first else F.lit(1)
+    expected = last - start + 1
+    return both.select(
+        *_EPOCH,
+        "first",
+        "last",
+        expected.alias("expected"),
+        F.coalesce("found", F.lit(0)).alias("found"),
+        (expected - F.coalesce("found", F.lit(0))).alias("missing"),
+        F.coalesce("repeated", F.lit(0)).alias("repeated"),
+        F.when(F.col("found").isNull(), 0).otherwise(F.col("out_of_order")).alias("out_of_order"),
+    )
+
+
+def _totals(buckets: DataFrame, producers: DataFrame) -> DataFrame:
+    rows = buckets.agg(
+        F.coalesce(F.sum("records"), F.lit(0)).alias("records"),
+        F.coalesce(F.sum(F.when(F.col("bucket").isNull(), F.col("records"))), F.lit(0)).alias("without_id"),
+    )
+    sums = producers.agg(
+        F.count(F.lit(1)).alias("epochs"),
+        *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("expected", "found", "missing", "repeated")),
+        F.sum("out_of_order").alias("out_of_order"),
+    )
+    return rows.crossJoin(sums)

@@ -1,0 +1,48 @@
+"""Sequences as bitmaps: one bit for each, in buckets of 32,768 sequences, which is what Spark's own bitmaps hold.
+
+Bucket 1 has the sequences 1 to 32,768. A bitmap is 4 KiB, whatever is set in it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+__all__ = ["BUCKET_SIZE", "bit_of", "bucket_of", "clear_bits", "is_set"]
+
+BUCKET_SIZE = 32_768
+
+# Bit b of a bitmap, lowest first in each byte. Of the ways from a byte to a number this is the one that takes any byte.
+_BYTE = "cast(conv(hex(substring({bits}, shiftright({bit}, 3) + 1, 1)), 16, 10) as int)"
+_IS_SET = f"(shiftright({_BYTE}, {{bit}} & 7) & 1) = 1"
+
+
+def bucket_of(sequence: Column) -> Column:
+    """The number of the bucket that has the sequence: from 1 on."""
+    return F.bitmap_bucket_number(sequence)
+
+
+def bit_of(sequence: Column) -> Column:
+    """The place of the sequence in its bucket: 0 to 32,767."""
+    return F.bitmap_bit_position(sequence)
+
+
+def is_set(bits: str, bit: str) -> Column:
+    """Whether a bit is set; both are names of columns, the bit an int."""
+    return F.expr(_IS_SET.format(bits=bits, bit=bit))
+
+
+def clear_bits(bits: str, first: str, last: str) -> Column:
+    """The places from ``first`` to ``last`` whose bit is not set, as an array in order; the names are of int columns.
+
+    Full bytes are passed over: a bucket with few holes costs an eighth of one that is full of them.
+    """
+    clear = f"filter(sequence(greatest(i << 3, {first}), least((i << 3) + 7, {last})), b -> not {_IS_SET})"
+    not_full = (
+        f"filter(sequence(shiftright({first}, 3), shiftright({last}, 3)), i -> substring({bits}, i + 1, 1) != X'FF')"
+    )
+    return F.expr(f"flatten(transform({not_full}, i -> {clear.format(bits=bits, bit='b')}))")

@@ -1,0 +1,74 @@
+"""Directories on whatever file system Spark's paths name, through Hadoop's own interface.
+
+What landing stands on is `move`: a directory appears under its name whole, and only if nothing has that name yet. HDFS
+and local file systems do that in one step. Object stores without directories do not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Files"]
+
+
+class Files:
+    """The file system of a path."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - pyspark offers no other way to Hadoop's interface
+        self._hadoop: Any = gateway.jvm.org.apache.hadoop
+        configuration = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
+        self._context: Any = self._hadoop.fs.FileContext.getFileContext(self._path(path).toUri(), configuration)
+        self._no_options: Any = gateway.new_array(self._hadoop.fs.Options.Rename, 0)
+        self._create: Any = gateway.jvm.java.util.EnumSet.of(self._hadoop.fs.CreateFlag.CREATE)
+        self._no_create_options: Any = gateway.new_array(self._hadoop.fs.Options.CreateOpts, 0)
+        self._io: Any = gateway.jvm.org.apache.commons.io.IOUtils
+
+    def exists(self, path: str) -> bool:
+        """Whether something has this name."""
+        return bool(self._context.util().exists(self._path(path)))
+
+    def names(self, path: str) -> list[str]:
+        """What stands in a directory; nothing where there is none."""
+        if not self.exists(path):
+            return []
+        return sorted(str(one.getPath().getName()) for one in self._context.util().listStatus(self._path(path)))
+
+    def move(self, source: str, destination: str) -> None:
+        """Give a directory another name, which nothing may have yet: an error of Java's otherwise."""
+        self._context.rename(self._path(source), self._path(destination), self._no_options)
+
+    def delete(self, path: str) -> None:
+        """Remove it with all that is in it; it need not be there."""
+        self._context.delete(self._path(path), True)  # noqa: FBT003 - as Java calls it: recursive
+
+    def make_directory(self, path: str) -> None:
+        """With those above it; it may be there already."""
+        self._context.mkdir(self._path(path), self._hadoop.fs.permission.FsPermission.getDirDefault(), True)  # noqa: FBT003
+
+    def read(self, path: str) -> bytes | None:
+        """All of a small file; None where there is none."""
+        if not self.exists(path):
+            return None
+        stream = self._context.open(self._path(path))
+        try:
+            return bytes(self._io.toByteArray(stream))
+        finally:
+            stream.close()
+
+    def write_new(self, path: str, content: bytes) -> None:
+        """A small file that is whole or not there; the name must be free."""
+        aside = f"{path}.new"
+        self.delete(aside)
+        stream = self._context.create(self._path(aside), self._create, self._no_create_options)
+        try:
+            stream.write(content)
+        finally:
+            stream.close()
+        self.move(aside, path)
+
+    def _path(self, path: str) -> Any:
+        return self._hadoop.fs.Path(path)

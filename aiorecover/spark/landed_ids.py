@@ -1,0 +1,102 @@
+"""Which records have been landed: the state behind "each record once", in bounded room and by ids alone.
+
+Of each producer and epoch it says up to which bucket of 32,768 sequences all have been landed, and of the buckets
+behind that one which sequences: as a bitmap, or as nothing where the bucket is full. So it is as small as the front at
+which records come in, however many have been landed; a record that never comes costs 4 KiB (some ten bytes on disk) and
+a row of about 30 bytes for each full bucket behind it; in the worst case, with holes everywhere, because other topics
+have the rest, an eighth of a byte for each sequence. No record is ever too late to be recognised, or to be landed.
+
+The state after a batch is made of the state before it and of the ids in the files that the batch has landed. It stands
+in a directory of its own:
+
+    after=<batch>/complete    producer_id, epoch, complete      the last bucket of the full ones from 1 on
+    after=<batch>/buckets     producer_id, epoch, bucket, bits  the others; bits null: full
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+from aiorecover.spark.bitmaps import BUCKET_SIZE, bit_of, bucket_of, is_set
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["LandedIds", "empty", "read"]
+
+_EPOCH = ["producer_id", "epoch"]
+_BUCKET = [*_EPOCH, "bucket"]
+_COMPLETE_SCHEMA = "producer_id string, epoch int, complete bigint"
+_BUCKETS_SCHEMA = "producer_id string, epoch int, bucket bigint, bits binary"
+
+
+@dataclass(frozen=True)
+class LandedIds:
+    """The state after a batch, as two data frames."""
+
+    complete: DataFrame
+    buckets: DataFrame
+
+    def without_landed(self, records: DataFrame) -> DataFrame:
+        """The rows whose ids are not among these; rows without an id pass."""
+        placed = records.withColumn("bucket", bucket_of(F.col("sequence")))
+        placed = placed.withColumn("bit", bit_of(F.col("sequence")).cast("int"))
+        known = self.buckets.withColumn("known", F.lit(True))  # noqa: FBT003 - a literal
+        joined = placed.join(self.complete, _EPOCH, "left").join(known, _BUCKET, "left")
+        full = F.col("known") & F.col("bits").isNull()
+        landed = (F.col("bucket") <= F.col("complete")) | full | is_set("bits", "bit")
+        return joined.where(~F.coalesce(landed, F.lit(False))).select(*records.columns)  # noqa: FBT003 - a literal
+
+    def with_landed(self, records: DataFrame) -> LandedIds:
+        """The state when the ids of these rows have been landed, too; none of them was landed before."""
+        ids = records.select(*_EPOCH, "sequence").where("sequence is not null")
+        added = ids.groupBy(*_EPOCH, bucket_of(F.col("sequence")).alias("bucket")).agg(
+            F.bitmap_construct_agg(bit_of(F.col("sequence"))).alias("bits")
+        )
+        known_full = self.buckets.where("bits is null")
+        merged = self.buckets.where("bits is not null").unionByName(added).groupBy(*_BUCKET)
+        parts = merged.agg(F.bitmap_or_agg("bits").alias("bits"))
+        is_full = F.bitmap_count("bits") == BUCKET_SIZE
+        buckets = parts.select(*_BUCKET, F.when(~is_full, F.col("bits")).alias("bits")).unionByName(known_full)
+        return self._advanced(buckets)
+
+    def _advanced(self, buckets: DataFrame) -> LandedIds:
+        """The full buckets that follow the last complete one without a gap become complete, too."""
+        base = F.coalesce("complete", F.lit(0).cast("bigint"))
+        number = F.row_number().over(Window.partitionBy(*_EPOCH, "is_full").orderBy("bucket"))
+        placed = (
+            buckets.withColumn("is_full", F.col("bits").isNull())
+            .join(self.complete, _EPOCH, "left")
+            .select(*_BUCKET, "bits", (F.col("is_full") & (F.col("bucket") == base + number)).alias("follows"))
+        )
+        followed = placed.where("follows").groupBy(*_EPOCH).agg(F.max("bucket").alias("complete"))
+        complete = self.complete.unionByName(followed).groupBy(*_EPOCH).agg(F.max("complete").alias("complete"))
+        return LandedIds(complete, placed.where("not follows").select(*_BUCKET, "bits"))
+
+    def write(self, directory: str) -> None:
+        """Store it as files; not all at once, so in a directory that nobody reads yet."""
+        self.complete.coalesce(1).write.parquet(f"{directory}/complete")
+        # Uncompressed, because Spark takes the size of files for the room that they need when it chooses a join.
+        self.buckets.write.option("compression", "uncompressed").parquet(f"{directory}/buckets")
+
+
+def empty(spark: SparkSession) -> LandedIds:
+    """Nothing has been landed yet."""
+    nothing = spark.range(0)
+    return LandedIds(*(nothing.selectExpr(*_nulls(schema)) for schema in (_COMPLETE_SCHEMA, _BUCKETS_SCHEMA)))
+
+
+def _nulls(schema: str) -> list[str]:
+    return [f"cast(null as {kind}) as {name}" for name, kind in (field.split() for field in schema.split(", "))]
+
+
+def read(spark: SparkSession, directory: str) -> LandedIds:
+    """What `LandedIds.write` has stored."""
+    return LandedIds(
+        spark.read.schema(_COMPLETE_SCHEMA).parquet(f"{directory}/complete"),
+        spark.read.schema(_BUCKETS_SCHEMA).parquet(f"{directory}/buckets"),
+    )

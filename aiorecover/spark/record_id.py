@@ -1,0 +1,62 @@
+"""The record id in Kafka's headers as three columns, by native expressions only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+from aiorecover.errors import ConfigError
+from aiorecover.record import RECORD_ID_HEADER
+from aiorecover.wal.format import EPOCH_MAX, SEQUENCE_MASK
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["ID_COLUMNS", "parse_record_id"]
+
+ID_COLUMNS = ("producer_id", "epoch", "sequence")
+
+# As it is written, and no other spelling of the numbers: an id has one text. (\z: Java's $ lets a line's end pass.)
+_ID = r"\A[a-z2-7]{13}/[1-9][0-9]{0,6}/[1-9][0-9]{0,12}\z"
+_PARTS = "_aiorecover_parts"
+
+
+def parse_record_id(df: DataFrame) -> DataFrame:
+    """The same rows with the columns ``producer_id`` (string), ``epoch`` (int) and ``sequence`` (bigint) behind them.
+
+    ``df`` is what Spark's Kafka source gives with the option ``includeHeaders``. The id is taken from the last header
+    ``aiorecover-id``, which the producer appends; where it is absent or is no ``producer id/epoch/sequence``, all
+    three are null. Streams are welcome, and nothing of it runs in Python.
+
+    Raises:
+        ConfigError: there is no column ``headers``, or one of the three is there already.
+
+    """
+    if "headers" not in df.columns:
+        raise ConfigError(
+            f'there is no column headers: read Kafka with .option("includeHeaders", "true") columns={df.columns}'
+        )
+    taken = [name for name in ID_COLUMNS if name in df.columns]
+    if taken:
+        raise ConfigError(f"the ids are parsed already, or these columns must be renamed first: columns={taken}")
+    parts = F.col(_PARTS)
+    # Out of range is no id of ours: arithmetic on positions must not overflow.
+    valid = (parts[1].cast("int") <= EPOCH_MAX) & (parts[2].cast("bigint") <= SEQUENCE_MASK)
+    return (
+        df.withColumn(_PARTS, _parts())
+        .withColumns(
+            {
+                "producer_id": F.when(valid, parts[0]),
+                "epoch": F.when(valid, parts[1].cast("int")),
+                "sequence": F.when(valid, parts[2].cast("bigint")),
+            }
+        )
+        .drop(_PARTS)
+    )
+
+
+def _parts() -> Column:
+    ours = F.filter("headers", lambda header: header["key"] == RECORD_ID_HEADER)
+    text = F.try_element_at(ours, F.lit(-1))["value"].cast("string")
+    return F.when(text.rlike(_ID), F.split(text, "/"))

@@ -1,0 +1,100 @@
+"""A Spark session for the command line: what must be there is looked for first, and said in one sentence."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pyspark
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from aiorecover.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+__all__ = ["clear_errors", "start_session"]
+
+_OLDEST_JAVA = 17  # Spark 4 is compiled for it
+_JAVA_ANSWERS_WITHIN_S = 60
+_CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+_BRINGS_JARS = {"spark.jars", "spark.jars.packages"}
+
+# What a part of Spark's many lines means: the first that fits is said.
+_MEANINGS = {
+    "UnknownTopicOrPartitionException": "a topic does not exist: check the names of the topics",
+    "Failed to find data source: kafka": f"Spark's Kafka connector is missing: add --packages {_CONNECTOR}",
+    "Timed out waiting for a node assignment": "Kafka cannot be reached: check bootstrap_servers and the network",
+    "No resolvable bootstrap urls": "Kafka cannot be reached, no such host: check bootstrap_servers",
+    "TopicAuthorizationException": "Kafka does not let this user read the topic: grant Read and Describe",
+    "SaslAuthenticationException": "Kafka refuses user or password: check the kafka.sasl options",
+    "TABLE_OR_VIEW_NOT_FOUND": "there is no such table: name a table of the catalogue, or a path with a / in it",
+    "PATH_NOT_FOUND": "there is no such table: check the path",
+    "UNABLE_TO_INFER_SCHEMA": "no Parquet file is there: check the path",
+    "unresolved dependency": f"Spark's Kafka connector could not be had: hand it over in spark.jars {_CONNECTOR}",
+}
+
+
+def start_session(name: str, master: str | None, settings: Mapping[str, str]) -> SparkSession:
+    """A session with the Kafka connector of pyspark's version; it is fetched unless ``settings`` name jars.
+
+    ``master`` is Spark's, for example ``local[*]``; None leaves it to ``settings`` and the environment.
+
+    Raises:
+        ConfigError: there is no Java that will do, or Spark does not start.
+
+    """
+    _find_java()
+    builder = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    if not _BRINGS_JARS & set(settings):
+        builder = builder.config("spark.jars.packages", _CONNECTOR)
+    # Progress bars and the console's pictures are for Spark's own shell.
+    for key, value in {"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false", **settings}.items():
+        builder = builder.config(key, value)
+    with clear_errors():
+        session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Make one sentence of what Spark and Kafka say in many lines, where the cause is in the reader's hands.
+
+    Raises:
+        ConfigError: in the place of an error that is known.
+
+    """
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        said = str(error)
+        meaning = next((meaning for part, meaning in _MEANINGS.items() if part in said), None)
+        if meaning is None:
+            raise
+        first = next(line for line in said.splitlines() if any(part in line for part in _MEANINGS))
+        raise ConfigError(f"{meaning} error={first.strip()[:300]!r}") from error
+
+
+def _find_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    if java is None:
+        raise ConfigError(f"Spark needs Java 17 or newer: install openjdk-17-jre-headless, or set JAVA_HOME {home=}")
+    told = subprocess.run(  # noqa: S603 - the user's own Java
+        [java, "-version"], capture_output=True, text=True, timeout=_JAVA_ANSWERS_WITHIN_S, check=False
+    )
+    found = re.search(r'version "(?:1\.)?(\d+)', told.stderr)
+    if found is None or int(found[1]) < _OLDEST_JAVA:
+        version = found[1] if found else told.stderr[:100]
+        raise ConfigError(
+            f"Spark needs Java 17 or newer: install openjdk-17-jre-headless, or set JAVA_HOME {java=} {version=}"
+        )

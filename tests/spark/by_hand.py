@@ -1,0 +1,121 @@
+"""Records as they stand in Kafka, put into Parquet files for Spark, and what is wrong with them told by plain Python.
+
+Nothing here uses aiorecover or Spark: only the header `aiorecover-id` and the form of its text are known.
+"""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+__all__ = ["COLUMNS", "Epoch", "Stored", "examine", "write_files"]
+
+COLUMNS = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestampType", pa.int32()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+
+
+class Stored(NamedTuple):
+    """A record in its place; `identity` is (producer id, epoch, sequence), None for a record of somebody else."""
+
+    topic: str
+    partition: int
+    offset: int
+    identity: tuple[str, int, int] | None
+
+
+class Epoch(NamedTuple):
+    """What is to be found of one producer and epoch."""
+
+    first: int | None
+    last: int | None
+    expected: int
+    found: int
+    missing: list[tuple[int, int]]
+    repeated: int
+    out_of_order: int | None
+
+
+def write_files(directory: Path, stored: Sequence[Stored], cuts: Sequence[int]) -> None:
+    """The records in files that end at `cuts`, of different sizes: Spark reads large files first."""
+    for number, (begin, end) in enumerate(itertools.pairwise([0, *cuts, len(stored)])):
+        part = stored[begin:end]
+        headers = [_headers(*one.identity) if one.identity else None for one in part]
+        table = pa.table(
+            {
+                "key": pa.nulls(len(part), pa.binary()),
+                "value": [b"v"] * len(part),
+                "topic": [one.topic for one in part],
+                "partition": pa.array([one.partition for one in part], pa.int32()),
+                "offset": [one.offset for one in part],
+                "timestamp": pa.nulls(len(part), COLUMNS.field("timestamp").type),
+                "timestampType": pa.nulls(len(part), pa.int32()),
+                "headers": pa.array(headers, COLUMNS.field("headers").type),
+            },
+            COLUMNS,
+        )
+        pq.write_table(table, directory / f"{number:03d}.parquet")
+
+
+def _headers(producer_id: str, epoch: int, sequence: int) -> list[tuple[str, bytes]]:
+    return [("other", b"x"), ("aiorecover-id", f"{producer_id}/{epoch}/{sequence}".encode())]
+
+
+def examine(
+    stored: Iterable[Stored], known_last: Mapping[tuple[str, int], int], start: int | None = 1
+) -> dict[tuple[str, int], Epoch]:
+    """Sequence by sequence; `start=None`: from the first that is there."""
+    log = sorted(stored, key=lambda one: (one.topic, one.partition, one.offset))
+    appearances: dict[tuple[str, int], list[int]] = defaultdict(list)
+    orderly: set[tuple[str, int, int]] = set()
+    highest: dict[tuple[str, int, str], tuple[int, int]] = {}
+    for one in log:
+        if one.identity is None:
+            continue
+        producer_id, epoch, sequence = one.identity
+        appearances[producer_id, epoch].append(sequence)
+        lane = one.topic, one.partition, producer_id
+        if (epoch, sequence) > highest.get(lane, (0, 0)):
+            orderly.add(one.identity)
+            highest[lane] = epoch, sequence
+    return {
+        key: _epoch(key, appearances[key], known_last.get(key, 0), orderly, start)
+        for key in {*appearances, *known_last}
+    }
+
+
+def _epoch(
+    key: tuple[str, int], sequences: list[int], known: int, orderly: set[tuple[str, int, int]], start: int | None
+) -> Epoch:
+    there = set(sequences)
+    last = max([known, *there])
+    begin = min(there, default=1) if start is None else start
+    absent = [sequence for sequence in range(begin, last + 1) if sequence not in there]
+    ranges: list[tuple[int, int]] = []
+    for sequence in absent:
+        if ranges and ranges[-1][1] == sequence - 1:
+            ranges[-1] = ranges[-1][0], sequence
+        else:
+            ranges.append((sequence, sequence))
+    return Epoch(
+        first=min(there, default=None),
+        last=max(there, default=None),
+        expected=last - begin + 1,
+        found=len(there),
+        missing=ranges,
+        repeated=len(sequences) - len(there),
+        out_of_order=sum(1 for sequence in there if (*key, sequence) not in orderly),
+    )

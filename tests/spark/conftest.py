@@ -1,0 +1,57 @@
+"""One Spark session for all tests here: starting it is the slowest part by far."""
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from tests.spark.settings import session_settings
+
+_HERE = Path(__file__).parent
+_TIMEOUT_S = 600  # the first test starts Spark: seconds by itself, minutes where the machine does much else
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(_HERE):
+            item.add_marker(pytest.mark.timeout(_TIMEOUT_S))
+            # What pyspark hands over goes through sockets that it leaves to the garbage collector.
+            item.add_marker(pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"))
+
+
+@pytest.fixture(autouse=True)
+def _sockets_collected() -> Iterator[None]:
+    """Here, and not in a later test of something else, which would be blamed."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    builder = SparkSession.builder.master("local[2]").appName("aiorecover tests")
+    for key, value in session_settings(tmp_path_factory.mktemp("spark")).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+    _end_java()
+
+
+def _end_java() -> None:
+    """Java, too: pyspark keeps it for a next session."""
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    process = gateway.proc
+    gateway.shutdown()
+    process.stdin.close()
+    process.wait(60)
+    SparkContext._gateway = SparkContext._jvm = None
+
+
+@pytest.fixture(scope="module")
+def module_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("module")

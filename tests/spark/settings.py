@@ -1,0 +1,23 @@
+"""How Spark is set up for the tests: small, with the jars that `tests.support.jars` has fetched."""
+
+from pathlib import Path
+
+from tests.support.jars import spark_jars
+
+__all__ = ["session_settings"]
+
+
+def session_settings(directory: Path) -> dict[str, str]:
+    connector = sorted(spark_jars().glob("*.jar"))
+    return {
+        "spark.jars": ",".join(str(jar) for jar in connector if "iceberg" not in jar.name),
+        "spark.driver.memory": "1g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # 200 by default: at these sizes most of the time would go into starting empty tasks.
+        "spark.sql.shuffle.partitions": "2",
+        "spark.local.dir": str(directory / "local"),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+    }

@@ -1,0 +1,134 @@
+"""`aiorecover audit` as a user runs it, on topics of a real broker and on a table, and where it cannot run."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from aiokafka import AIOKafkaProducer
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+import aiorecover.cli
+from aiorecover.cli import audit as command
+from aiorecover.cli.app import app
+from aiorecover.errors import ConfigError
+from aiorecover.spark.session import clear_errors
+from tests.support import admin
+from tests.support.cluster import Cluster, TopicFactory
+
+P = "abcdefghij234"
+
+
+@pytest.fixture(autouse=True)
+def _shared_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command makes a session and stops it; here it gets the tests' own, which must live on."""
+    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["audit", *map(str, arguments)], env={"COLUMNS": "80"})
+
+
+async def published(cluster: Cluster, topic: str, identities: list[str | None]) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for identity in identities:
+            headers = [("aiorecover-id", identity.encode())] if identity else []
+            await producer.send_and_wait(topic, b"value", partition=0, headers=headers)
+
+
+def test_missing_records_in_topics_are_named_with_status_1(kafka: Cluster, topic: TopicFactory) -> None:
+    one, two = topic(kafka, partitions=1), topic(kafka, partitions=1)
+    admin.run(published(kafka, one, [f"{P}/1/1", f"{P}/1/2", f"{P}/1/7", f"{P}/1/2", None]))
+    admin.run(published(kafka, two, [f"{P}/1/4", f"{P}/1/3"]))
+    where = "--bootstrap-servers", kafka.bootstrap_servers, "--topic", one
+    done = run(*where, "--topic", two, "--last", f"{P}/1/9", "--json")
+    assert done.exit_code == 1, done.output
+    found: Any = json.loads(done.stdout)
+    wanted = {"records": 7, "without_id": 1, "epochs": 1, "expected": 9, "found": 5, "missing": 4}
+    assert found["totals"] == wanted | {"repeated": 1, "out_of_order": 1}
+    assert [(row["first"], row["last"]) for row in found["missing"]] == [(5, 6), (8, 9)]
+    assert found["epochs"][0]["producer_id"] == P
+
+
+def test_a_whole_table_is_status_0_and_an_unknown_path_or_table_2(tmp_path: Path) -> None:
+    identities = {"producer_id": [P] * 3, "epoch": pa.array([1] * 3, pa.int32()), "sequence": [1, 2, 3]}
+    pq.write_table(pa.table(identities), tmp_path / "part.parquet")
+    done = run("--table", tmp_path)
+    assert done.exit_code == 0, done.output
+    assert "3 of 3 found, 0 missing" in done.stdout
+    for nowhere, said in [(tmp_path / "not", "check the path"), ("not_there", "name a table of the catalogue")]:
+        done = run("--table", nowhere)
+        assert (done.exit_code, said in done.stderr) == (2, True), done.output
+
+
+def test_a_topic_that_is_not_there_is_status_2_and_one_sentence(kafka: Cluster) -> None:
+    done = run("--bootstrap-servers", kafka.bootstrap_servers, "--topic", "not-there")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("a topic does not exist: check the names of the topics")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "--bootstrap-servers and --topic, or --table"),
+        (["--table", "x", "--topic", "x"], "--bootstrap-servers and --topic, or --table"),
+        (["--topic", "x"], "name Kafka's servers"),
+        (["--bootstrap-servers", "x"], "name the topics"),
+        (["--table", "x", "--last", "x/1"], "--last takes a record id"),
+        (["--table", "x", "--conf", "x"], "name=value"),
+    ],
+)
+def test_what_cannot_be_is_status_2_and_says_what_to_do(arguments: list[str], said: str) -> None:
+    done = run(*arguments)
+    assert (done.exit_code, said in done.stderr, len(done.stderr.splitlines())) == (2, True, 1), done.output
+
+
+def test_without_java_the_sentence_names_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    done = run("--table", "x")
+    assert (done.exit_code, "install openjdk-17-jre-headless" in done.stderr) == (2, True)
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
+    java.chmod(0o755)
+    assert "version='11'" in run("--table", "x").stderr
+
+
+def test_without_pyspark_the_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith(("aiorecover.spark", "aiorecover.cli.audit"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(aiorecover, "spark")
+    monkeypatch.delattr(aiorecover.cli, "audit")
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    done = run("--table", "x")
+    assert (done.exit_code, "pip install 'aiorecover[spark]'" in done.stderr) == (2, True), done.output
+
+
+def test_a_missing_connector_is_named_with_its_coordinates() -> None:
+    with pytest.raises(ConfigError, match=r"spark-sql-kafka-0-10_2\.13:4"), clear_errors():
+        raise PySparkException("Failed to find data source: kafka. Please deploy ...")
+
+
+def test_an_error_that_is_not_known_is_not_hidden() -> None:
+    with pytest.raises(PySparkException), clear_errors():
+        raise PySparkException("something new")
+
+
+def test_a_terminal_of_80_columns_holds_every_count() -> None:
+    epoch = {"producer_id": P, "epoch": 8_388_607, "out_of_order": None, "repeated": 12_345, "missing": 1_234_567}
+    epoch |= {"expected": 234_567_890, "found": 233_333_323}
+    totals = {"records": 1, "without_id": 0, "epochs": 2, **epoch}
+    console = Console(record=True, width=80)
+    command.show(console, {"totals": totals, "epochs": [epoch], "missing": []})
+    titles, row, more, verdict = console.export_text().splitlines()
+    assert row.split() == [P, "8388607", "234,567,890", "233,333,323", "1,234,567", "12,345", "?"]
+    assert "--limit" in more
+    assert "order unknown" in verdict
+    assert len(titles) <= 80

@@ -1,0 +1,49 @@
+"""`aiorecover land` as a user runs it."""
+
+from pathlib import Path
+
+import aiokafka
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner, Result
+
+from aiorecover.cli.app import app
+from tests.support import admin
+from tests.support.cluster import Cluster, TopicFactory
+
+
+@pytest.fixture(autouse=True)
+def _shared_session(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command makes a session and stops it; here it gets the tests' own, which must live on."""
+    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
+
+
+def run(cluster: Cluster, topic: str, directory: Path, *arguments: str) -> Result:
+    told = {
+        "--bootstrap-servers": cluster.bootstrap_servers,
+        "--topic": topic,
+        "--target": str(directory / "table"),
+        "--checkpoint": str(directory / "checkpoint"),
+    }
+    words = [word for pair in told.items() for word in pair]
+    return CliRunner().invoke(app, ["land", "--available-now", *words, *arguments], env={"COLUMNS": "80"})
+
+
+async def published(cluster: Cluster, topic: str) -> None:
+    async with aiokafka.AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for text in (b"abcdefghij234/1/1", b"abcdefghij234/1/1", b"nobody's"):
+            await producer.send_and_wait(topic, b"value", headers=[("aiorecover-id", text)])
+
+
+def test_each_batch_is_told_and_the_end_is_status_0(kafka: Cluster, topic: TopicFactory, tmp_path: Path) -> None:
+    name = topic(kafka, partitions=1)
+    admin.run(published(kafka, name))
+    done = run(kafka, name, tmp_path)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines() == ["batch 0: 2 landed, 1 of them without an id, 1 repeats left out"]
+
+
+def test_a_topic_that_is_not_there_is_status_2_and_one_sentence(kafka: Cluster, tmp_path: Path) -> None:
+    done = run(kafka, "not-there", tmp_path)
+    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1), done.output
+    assert done.stderr.startswith("a topic does not exist")
