@@ -65,7 +65,7 @@ class BytesFile(StorageFile):
     def disk_bytes(self) -> int:
         return len(self.image)
 
-    def punch(self, offset: int, length: int) -> bool:  # noqa: ARG002
+    def punch(self, offset: int, length: int) -> bool:
         return False
 
     def allocate(self, offset: int, length: int) -> None:
