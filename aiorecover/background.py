@@ -2,7 +2,8 @@
 
 dispatcher   ring → lanes                      (delivery)
 discovery    topics that are not known yet     (delivery)
-checkpoint   watermark → disk, slots → free    every `checkpoint_interval_ms`, and when slots wait
+checkpoint   watermark → disk, slots → free    every `checkpoint_interval_ms`, if there is news or something waits,
+                                               and when slots wait
              stalled records → retry ring      (compactor), where that frees slots
 fsync        frames → disk                     every `fsync_interval_ms`, with fsync="interval"
 spare        the next slot, ahead of need      when the ring asks
@@ -33,6 +34,7 @@ log = logging.getLogger("aiorecover")
 RECYCLE_TICK = 0.1  # seconds between two looks whether slots wait: at 100 MB/s that is at most one slot more
 EXPIRY_SHARE = 16  # of ``delivery_timeout_ms``: so often is looked for what has expired; a checkpoint each time
 SPARE_LOOK = 1.0  # seconds: a signal handler that asks while the wait begins sets the event and wakes nobody
+BEAT = 20.0  # seconds between two checkpoints at most while something waits: a sign of life where our lock is not seen
 FAILURE_PAUSE = 1.0  # seconds before a loop that failed unexpectedly is started again
 
 Loop = Callable[[], Coroutine[Any, Any, None]]
@@ -142,18 +144,21 @@ class Background:
         while True:
             await asyncio.sleep(min(RECYCLE_TICK, interval))
             ring = self._directory.ring
-            due = clock() - last >= interval
+            waits = clock() - last >= min(interval, BEAT) and self._directory.pending() > 0
+            due = waits or clock() - last >= interval
             self._check_files()
             self._directory.give_back_memory()
             await self._keep_damaged()
             left = ring.spares.full and ring.leave()
+            retry = self._directory.retry
+            left |= not retry.pending() and retry.leave()  # it may have room for no more than this one slot
             if left:
                 self._delivery.wake()  # its reader stands in that slot until it looks again
             aged, expired = self._directory.note_age()
             news |= aged and limit is not None
             expired &= clock() - paced >= pace
-            recyclable = ring.recyclable or self._directory.retry.recyclable
-            if left or recyclable or expired or (due and (news or ring.watermark() != mark)):
+            recyclable = ring.recyclable or retry.recyclable
+            if left or recyclable or expired or (due and (news or waits or ring.watermark() != mark)):
                 mark, news = ring.watermark(), False
                 await self.checkpoint()
                 if expired:

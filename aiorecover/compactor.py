@@ -22,6 +22,7 @@ log = logging.getLogger("aiorecover")
 
 FIRST_PAUSE = 1.0  # seconds until it is tried again after a failure, mostly for want of room; then twice as long
 MOVES_A_LOOK = 4  # slots between two ordinary checkpoints, which find the disk busy for so long
+REWRITE_MOST = 128 << 20  # bytes to be copied at once: some 300 bytes of memory a record, and no checkpoint meanwhile
 LONGEST_PAUSE = 60.0  # seconds: who frees disk space is not kept waiting for longer
 
 
@@ -47,12 +48,14 @@ class Compactor:
         if self._making is not None or now < self._not_before or self._directory.ring.failure is not None:
             return
         try:
-            await self._move_some()
             await self._rewrite()
-        except WalError as error:
+            await self._move_some()
+        except Exception as error:
             self._pause = min(max(FIRST_PAUSE, 2 * self._pause), LONGEST_PAUSE)
             self._not_before = asyncio.get_running_loop().time() + self._pause
-            log.warning("no slot is moved to the retry ring for %.0f s error=%s", self._pause, error)
+            unexpected = not isinstance(error, WalError)
+            message = "no slot is moved to the retry ring for %.0f s error=%s"
+            log.warning(message, self._pause, error, exc_info=unexpected)
         else:
             self._pause = 0.0
 
@@ -78,7 +81,10 @@ class Compactor:
     async def _rewrite(self) -> None:
         retry = self._directory.retry
         slots = [slot for slot in retry.live if not slot.moved]
-        if not rewrites(_loads(retry, slots, movable=True)) or not self._moves.may_rewrite(slots):
+        loads = _loads(retry, slots, movable=True)
+        if not rewrites(loads) or not self._moves.may_rewrite(slots):
+            return
+        if sum(load.waiting for load in loads) > REWRITE_MOST:
             return
         await self._have_a_spare()
         moving = Rewrite(retry)
@@ -91,6 +97,7 @@ class Compactor:
             while not moving.step():
                 await asyncio.sleep(0)
                 await self._have_a_spare()
+            moving.check()
             self._moves.repoint()
         except BaseException:
             moving.abandon()

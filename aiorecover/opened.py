@@ -141,10 +141,21 @@ class Opened:
 
     def _make_adoption(self, grace: float) -> Adoption:
         directory = self.directory
+        neighbours = Neighbours(
+            directory.file_system, directory.path, is_owed if self._config.dead_letter_topic else None
+        )
 
         async def take(name: str) -> Opened:
-            # The cluster that it remembers counts there, also against the one that our user names.
-            config = dataclasses.replace(self._config, instance=name, adoption_grace_ms=None, cluster_id=None)
+            # The cluster that it remembers counts there, also against the one that our user names; so does the age at
+            # which its owner wanted its records to expire, and not ours.
+            its = await self.keeper.submit(neighbours.look, name)
+            config = dataclasses.replace(
+                self._config,
+                instance=name,
+                adoption_grace_ms=None,
+                cluster_id=None,
+                delivery_timeout_ms=its.limit_ms,
+            )
             home = await Opened.open(config, lock_timeout=0.0, destined=self.delivery.cluster.id)
             home.start()
             return home
@@ -152,7 +163,7 @@ class Opened:
         return Adoption(
             grace,
             self._config.full_timeout_ms / 1000,
-            Neighbours(directory.file_system, directory.path, is_owed if self._config.dead_letter_topic else None),
+            neighbours,
             self.keeper,
             take=take,
             ready=lambda: self.delivery.session.state == "connected" and directory.ring.failure is None,

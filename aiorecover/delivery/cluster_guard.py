@@ -19,8 +19,8 @@ from aiorecover.delivery.cluster import Cluster, WrongClusterError
 class ClusterGuard:
     """Stands before one producer's connections."""
 
-    def __init__(self, producer: AIOKafkaProducer, cluster: Cluster, on_wrong: Callable[[], None]) -> None:
-        """``on_wrong``: a broker that was known is one of another cluster now."""
+    def __init__(self, producer: AIOKafkaProducer, cluster: Cluster, on_wrong: Callable[[str | None], None]) -> None:
+        """``on_wrong``: a broker that was known is one of another cluster, of this id; the connection is closed."""
         client: Any = producer.client
         self._client = client
         self._cluster = cluster
@@ -50,12 +50,17 @@ class ClusterGuard:
             except (KafkaError, OSError):  # TimeoutError is one
                 connection.close()
                 return None
-            if not self._cluster.is_ours(found):
+            if not self._is_ours(found):
                 connection.close()
                 self.wrong = found
-                self._on_wrong()
+                self._on_wrong(found)
                 return None
             self._known.add(connection)
+
+    def _is_ours(self, found: str | None) -> bool:
+        """The cluster that is known, or, before one is, the one that the other brokers name."""
+        agrees = found is None or self.found is None or found == self.found
+        return agrees and self._cluster.is_ours(found)
 
 
 def _cluster_id(metadata: Any) -> str | None:

@@ -63,6 +63,8 @@ class Journal:
         batch = lane.in_flight or next(iter(lane.ready), None)  # it was put back, perhaps
         if batch is None or batch.entered is None or lane.block is None:
             return
+        if _groups(batch, made=False) is None:  # settled in part: it is being parted with, and not sent any more
+            return
         groups = _places(batch)[-1]  # under the identity that stands there: the batch may have none now, or another
         self._lanes.store(lane.block, encode(_entry(lane, batch.entered, batch, groups, self._clock_ms())))
 

@@ -308,7 +308,7 @@ class Session:
         producer = AIOKafkaProducer(**self._options(server))
         Requests(producer, longest=self._patience, alone=self._healthy is not None)
         starting = asyncio.timeout(CONNECT_LIMIT)
-        guard = ClusterGuard(producer, self._cluster, lambda: self._on_wrong(producer, starting))
+        guard = ClusterGuard(producer, self._cluster, lambda found: self._on_wrong(producer, starting, found))
         if self._healthy is not None:  # its lanes have identities: it must not wait for a frozen broker to give one
             producer._txn_manager.set_pid_and_epoch(0, 0)  # noqa: SLF001
         holdings = Holdings(producer)
@@ -349,6 +349,12 @@ class Session:
             servers = ",".join(self._config.bootstrap_servers)
             log.error("%s bootstrap_servers=%s%s", self._cluster.error(found), servers, self._chatter.take())
 
+    def _tell_broker(self, found: str | None) -> None:
+        """An address that our cluster names leads to another one: one line for each."""
+        if found is not None and found not in self._known_troubles:
+            self._known_troubles.add(found)
+            log.error("of one broker: %s", self._cluster.error(found))
+
     def _take(self, producer: AIOKafkaProducer, holdings: Holdings) -> None:
         self._producer = producer
         self._holdings = holdings
@@ -370,10 +376,10 @@ class Session:
         self._set_state("connected")
         self._on_metadata()
 
-    def _on_wrong(self, producer: AIOKafkaProducer, starting: asyncio.Timeout) -> None:
-        """One of its brokers belongs to another cluster."""
+    def _on_wrong(self, producer: AIOKafkaProducer, starting: asyncio.Timeout, found: str | None) -> None:
+        """One of its brokers belongs to another cluster: the others go on, and if there are none, it is given up."""
         if producer is self._producer:
-            self.give_up("another cluster answers for one of its brokers")
+            self._tell_broker(found)
         elif starting.when() is not None and not starting.expired():  # aiokafka would ask it again and again
             starting.reschedule(asyncio.get_running_loop().time())
 

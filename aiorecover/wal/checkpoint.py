@@ -52,12 +52,14 @@ class RingState(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``watermark``: highest position up to which nothing in the ring is needed any more. ``next_ordinal``: of its next
     slot, because a slot that is cut off the file takes its header with it. ``flushed``: position of the newest frame
-    when the flush before this checkpoint began: every frame up to it is durable.
+    when the flush before this checkpoint began: every frame up to it is durable. ``by_originals``, of the retry ring:
+    both copies of the checkpoint were lost, and nothing was stored there since: a copy counts if its original is gone.
     """
 
     watermark: int = 0
     next_ordinal: int = 1
     flushed: int = 0
+    by_originals: bool = False
 
     def after(self, durable: "RingState") -> "RingState":
         """The same, with what is known already: none of the three ever falls."""
@@ -65,6 +67,7 @@ class RingState(msgspec.Struct, frozen=True, omit_defaults=True):
             watermark=max(self.watermark, durable.watermark),
             next_ordinal=max(self.next_ordinal, durable.next_ordinal),
             flushed=max(self.flushed, durable.flushed),
+            by_originals=self.by_originals,
         )
 
 

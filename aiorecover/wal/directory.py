@@ -342,4 +342,6 @@ class Directory:
 
 def _state(ring: Ring) -> RingState:
     """Before the first frame of this epoch, what was flushed of earlier ones still tells what may be missing there."""
-    return RingState(ring.watermark(), ring.next_ordinal, ring.last_position if ring.sequence else ring.flushed)
+    if ring.sequence:
+        return RingState(ring.watermark(), ring.next_ordinal, ring.last_position)
+    return RingState(ring.watermark(), ring.next_ordinal, ring.flushed, ring.by_originals)

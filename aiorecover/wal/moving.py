@@ -19,6 +19,7 @@ a checkpoint whose retry watermark covers the originals makes the copies count i
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
+from aiorecover.errors import WalCorruptError
 from aiorecover.wal import copies
 from aiorecover.wal import format as fmt
 from aiorecover.wal.moved import NO_PARTITION, Moved, pack_moved, unpack_moved
@@ -55,9 +56,9 @@ class Move:
             WalFullError: the retry ring has no room: the copies so far count for nothing, `abandon` was called.
 
         """
-        run = self._reader.take(limit)
+        run = self._reader.look(limit)
         if run is None:
-            return True
+            return not self._reader.moved
         try:
             for sequence, place, payload in zip(run.sequences, run.places, run.records, strict=True):
                 position = fmt.position(self.slot.header.epoch, sequence)
@@ -80,6 +81,15 @@ class Move:
     def count(self) -> int:
         """Records copied so far."""
         return len(self._copies)
+
+    def check(self) -> None:
+        """Everything that waits is copied.
+
+        Raises:
+            WalCorruptError: something cannot be read any more: the slot must stay.
+
+        """
+        _check(self.slot)
 
     def abandon(self) -> None:
         """The move is not made: its copies must never count."""
@@ -127,7 +137,9 @@ class Rewrite:
             if not self._slots:
                 return True
             self._reader = Reader.inside(self._retry, self._slots[0], bytes)
-        run = self._reader.take(limit)
+        run = self._reader.look(limit)
+        if run is None and self._reader.moved:
+            return False
         if run is None:
             self._reader.close()
             self._reader = None
@@ -149,6 +161,11 @@ class Rewrite:
         _join(original, place, self._retry, slot, copy_place)
         copies.mark(slot, unpack_moved(memoryview(payload)).position, copy_place, sequence)
 
+    def check(self) -> None:
+        """As of a move."""
+        for slot in self._originals:
+            _check(slot)
+
     def finish(self) -> None:
         """The rewriting is made: the copies count."""
 
@@ -166,6 +183,13 @@ class Rewrite:
         copies.take_back(self._retry, self._copies, self.copies_from)
         self._copies.clear()
         self._slots.clear()
+
+
+def _check(slot: Slot) -> None:
+    """What is settled leaves the copies, too: so they are as many as wait, if all could be read."""
+    if len(slot.copies) < slot.unsettled:
+        message = "records of a slot cannot be read any more, so it is not moved: check the disk"
+        raise WalCorruptError(f"{message} slot={slot.header.ordinal} waiting={slot.unsettled} read={len(slot.copies)}")
 
 
 def _join(original: Slot, place: int, retry: Ring, home: Slot, place_there: int) -> None:

@@ -19,9 +19,7 @@ from aiorecover.wal.storage import FileSystem, StorageFile, os_errors
 from aiorecover.wal.view import View
 
 _UNKNOWN = Destination()
-NEWEST_LETTERS = (
-    2  # slots of the dead ring in which owed letters are looked for: what was owed at the end is the newest
-)
+NEWEST_LETTERS = 2  # slots of the dead ring in which owed letters are looked for: what was owed last is the newest
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +29,7 @@ class Neighbour:
     ``free``: nobody has locked it. ``waiting``: something may wait in it that is not delivered; None where that was not
     looked for (somebody has it, or ``error`` says why not). ``stamp``: another one once somebody has opened it.
     ``progress``: another one once somebody has delivered from its front, or published. ``producer_id``: None where
-    nothing tells it.
+    nothing tells it. ``limit_ms``: the age at which records expire there; None: at none.
     """
 
     name: str
@@ -42,6 +40,7 @@ class Neighbour:
     producer_id: int | None = None
     progress: tuple[int, ...] = ()
     error: str = ""
+    limit_ms: int | None = None
 
 
 class Neighbours:
@@ -142,7 +141,14 @@ def _known(name: str, stamp: bytes, checkpoint: StorageFile | None) -> Neighbour
     if known is None:
         return Neighbour(name, stamp)
     progress = (known.main.watermark, known.main.flushed, known.moved, known.retry.watermark)
-    return Neighbour(name, stamp, destination=known.destination, producer_id=known.producer_id, progress=progress)
+    return Neighbour(
+        name,
+        stamp,
+        destination=known.destination,
+        producer_id=known.producer_id,
+        progress=progress,
+        limit_ms=known.ages.limit_ms,
+    )
 
 
 def _owes(view: View, owed: Callable[[bytes], bool]) -> bool:

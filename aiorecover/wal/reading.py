@@ -378,6 +378,7 @@ class Reader:
                 self._report(slot, self.expected, sequence - 1, self.offset, stop=offset)
             if offset == self.offset:  # it was stored, or could be read, since the window was
                 self._window.forget()
+                self.moved = True  # who takes None for the end would miss it
             self.offset, self.expected = offset, sequence
         elif end is None:
             self._close_old(slot)

@@ -63,6 +63,7 @@ class Ring:
         self._sequence = 0
         self._skipped = 0
         self._closed_at: int | None = None
+        self.by_originals = False  # of the retry ring: as in `RingState`, before the first frame of this epoch
         self.moved_up_to = 0  # position up to which copies in another ring count in place of what waits here
         self.live: list[Slot] = [self._old_slot(life) for life in plan.lives]
         self.recent: list[Any] = [None] * RECENT  # the newest records, at their sequence modulo RECENT; None: not kept

@@ -198,6 +198,8 @@ class Spares:
             else:
                 self.quota.exchange = False
         finally:
+            if place is self._free:
+                self._found.add(slot[0])  # a part of it may be a hole: it is allocated again before it is used
             place.append(slot)
         return place is self._unallocated
 

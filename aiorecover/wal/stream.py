@@ -197,6 +197,8 @@ class Stream:
             if not self._primary and up_to is not None and fmt.position(slot.header.epoch, sequence) > up_to:
                 self._leave_retry()
                 break
+            if self._is_stale(run, number):
+                continue
             if not isinstance(record, tuple):
                 log.error("a copy tells of no record and stays in the retry ring slot=%d", slot.header.ordinal)
             elif self._primary or record[0] >= self._position:
@@ -206,6 +208,12 @@ class Stream:
         epochs = groupby(numbers, lambda number: run.records[number][0] >> fmt.SEQUENCE_BITS)
         picked = [(epoch, run.pick(list(group))) for epoch, group in epochs]
         return [self._of_epoch(part, epoch) for epoch, part in picked if part is not None]
+
+    def _is_stale(self, run: Run, number: int) -> bool:
+        """It was settled, or taken back, since the window was read: not to be counted, or settled, once more."""
+        slot = run.slot
+        known = not self._primary and run.words is None and slot.words is not None
+        return known and not slot.waits(run.places[number])
 
     def _of_epoch(self, run: Run, epoch: int) -> Run:
         prefix = f"{self._directory.ring.id_text}/{epoch}/".encode()

@@ -230,7 +230,8 @@ class View:
     def _views(self, found: list[SlotFound], next_opening: Plan) -> list[SlotView]:
         """The slots in the order of `slots`, with what an opening would know of their frames."""
         known = {RING: next_opening.main, RETRY: next_opening.retry, DEAD: next_opening.dead}[self.ring]
-        copies_count = next_opening.newest is None or self.ring != RETRY
+        newest = next_opening.newest
+        copies_count = newest is None or newest.retry.by_originals or self.ring != RETRY
         ordered = sorted(found, key=_order)
         return [
             SlotView(

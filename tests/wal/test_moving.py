@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from aiorecover.errors import WalFullError, WalIOError
+from aiorecover.errors import WalCorruptError, WalFullError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import COPY_BYTES
 from aiorecover.wal.moved import NO_PARTITION, Moved, pack_moved, unpack_moved
@@ -213,6 +213,42 @@ def test_without_a_checkpoint_nothing_that_was_moved_is_lost_and_nothing_counts_
     got = [position for position, _ in everything(Opened(disk))]
     assert len(got) == len(set(got))
     assert set(left) <= set(got)
+
+
+def test_what_counted_without_a_checkpoint_counts_in_the_openings_after_that_too() -> None:
+    """The checkpoint that the first of them writes knows nothing of the retry ring."""
+    opened = Opened()
+    left = sparse(opened)
+    make(opened, move(opened))
+    make(opened, move(opened))
+    for _ in range(3):
+        opened.fill_slot()  # over the moved originals
+    disk = opened.disk.after_death()
+    disk.checkpoint.damage(0, bytes(disk.checkpoint.size()))
+    first = Opened(disk)
+    assert first.directory.ring.moved_up_to >= max(fmt.position(*position) for position in left)
+    first.checkpoint()
+    second = first.dies()
+    assert set(left) <= {position for position, _ in everything(second)}
+    second.append(b"of this epoch")
+    second.checkpoint()
+    assert set(left) <= {position for position, _ in everything(second.dies())}
+
+
+def test_a_slot_of_which_something_cannot_be_read_any_more_is_not_moved() -> None:
+    """It was read before, so nobody else would name what is missing."""
+    opened = Opened()
+    sparse(opened)
+    slot = opened.ring.live[0]
+    waiting = slot.unsettled
+    moving = Move(opened.ring, opened.directory.retry, slot)
+    place = next(place for place in range(fmt.FIRST_FRAME // 4, SLOT // 4) if slot.waits(place))
+    opened.disk.ring.damage(place * 4 - fmt.FRAME_BYTES + 4, b"\xff\xff\xff\xff")
+    while not moving.step():
+        pass
+    with pytest.raises(WalCorruptError, match=f"waiting={waiting} read={waiting - 1}"):
+        moving.check()
+    moving.abandon()
 
 
 def test_without_a_checkpoint_moved_records_count_though_an_older_slot_that_was_recycled_is_still_to_be_seen() -> None:
