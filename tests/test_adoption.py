@@ -629,3 +629,16 @@ async def _numbered(wal: Path, cluster: MockClusterProcess) -> RecoverableProduc
     producer = RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **options)
     await producer.start()
     return producer
+
+
+async def test_while_something_waits_checkpoints_go_on_as_a_sign_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A neighbour on a machine that does not see our lock takes us for living by them."""
+    monkeypatch.setattr("aiorecover.background.BEAT", 0.05)
+    options: dict[str, Any] = {"checkpoint_interval_ms": 60_000, "stop_timeout_ms": 100}
+    async with RecoverableProducer(tmp_path, bootstrap_servers="localhost:1", **options) as producer:
+        await asyncio.sleep(0.5)
+        assert producer.statistics().checkpoints == 0
+        await producer.publish("topic", b"waits")
+        await until(lambda: producer.statistics().checkpoints >= 3, 30)
