@@ -164,6 +164,7 @@ async def test_a_start_with_a_lower_limit_delivers_what_is_there_and_the_disk_ha
         broker.answers.set()
         await producer.flush(timeout_ms=20_000)
         await until(lambda: producer.statistics().bytes_allocated <= SLOTS * SLOT)
+        await until(lambda: not producer.statistics().full)
         await producer.publish("t", value(last), key=b"k")
     assert broker.values("t") == [value(number) for number in range(last + 1)]
 

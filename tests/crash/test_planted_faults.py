@@ -12,6 +12,7 @@ import pytest
 
 from tests.crash.flights import die_before_a_paused_broker
 from tests.crash.judgement import Verdict
+from tests.crash.lives import ChildFailedError
 from tests.crash.planted import FAULTS
 from tests.crash.scenario import FLUSH, SLOT_BYTES, Scenario, Step
 from tests.support import admin
@@ -194,8 +195,9 @@ SCENARIOS: dict[str, tuple[Callable[[Scenario, str | None], Verdict], str]] = {
     "write_down_after_the_send": (in_flight_when_the_publisher_dies, "repeats"),
     "go_on_from_every_entry": (a_copied_directory, "missing"),
     "forget_what_was_in_flight": (in_flight_when_the_publisher_dies, "repeats"),
-    "adopt_what_is_locked": (beside_a_worker_that_publishes, "repeats"),
+    "adopt_what_is_locked": (beside_a_worker_that_publishes, "repeats or missing"),
 }
+NOTICED = {"open_without_a_new_epoch": "a settle came for an earlier life of a slot"}
 
 
 def test_every_fault_has_its_scenario() -> None:
@@ -205,11 +207,16 @@ def test_every_fault_has_its_scenario() -> None:
 
 @pytest.mark.parametrize("fault", SCENARIOS)
 def test_a_planted_fault_is_seen(mortal: KafkaCluster, tmp_path: Path, fault: str) -> None:
-    scenario, kind = SCENARIOS[fault]
-    verdict = scenario(Scenario(mortal, tmp_path), fault)
+    scenario, kinds = SCENARIOS[fault]
+    try:
+        verdict = scenario(Scenario(mortal, tmp_path), fault)
+    except ChildFailedError as error:  # a life that sees by itself that something is wrong
+        if fault not in NOTICED or NOTICED[fault] not in str(error):
+            raise
+        return
     print(verdict)
     assert not verdict.ok
-    assert getattr(verdict, kind), str(verdict)
+    assert any(getattr(verdict, kind) for kind in kinds.split(" or ")), str(verdict)
 
 
 @pytest.mark.parametrize("fault", SCENARIOS)

@@ -118,7 +118,7 @@ POINTS: dict[str, tuple[Plant, int]] = {
     "when a rewriting is copied": (when_a_rewriting_is_copied, 1),
     "when a rewriting is made": (before(Rewrite, "finish"), 1),
     "while draining": (after(Stream, "_originals"), 3),
-    "while draining, later": (after(Stream, "_originals"), 6),
+    "while draining, later": (after(Stream, "_originals"), 4),
 }
 
 

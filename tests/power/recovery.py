@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aiorecover import record as rec
+from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.opening import open_directory
-from aiorecover.wal.reading import Reader, Undecodable
+from aiorecover.wal.reading import Undecodable
+from aiorecover.wal.stream import Stream
 from tests.power.records import Name, name_of
 
 __all__ = ["Found", "Position", "recover"]
@@ -45,11 +47,11 @@ def recover(wal_dir: Path, slot_bytes: int) -> Found:
 def _read(directory: Directory) -> Found:
     ring = directory.ring
     found = Found(ring.epoch)
-    reader = Reader(ring, rec.decode)
-    while run := reader.take(_LIMIT):
-        for sequence, record in zip(run.sequences, run.records, strict=True):
+    reader = Stream(directory, rec.decode)  # what was moved, too
+    while (run := reader.look(_LIMIT)) is not None or reader.moved:
+        for number, record in enumerate(run.records if run is not None else ()):
             value = None if isinstance(record, Undecodable) else record[rec.VALUE]
-            found.records.append(((run.slot.header.epoch, sequence), name_of(value)))
+            found.records.append((fmt.parts(run.position(number)), name_of(value)))  # type: ignore[union-attr]
     reader.close()
     found.missing = [(damage.epoch, damage.first, damage.last) for damage in ring.damage]
     found.damaged_slots = list(ring.damaged_slots)
