@@ -5,7 +5,7 @@ keeps the order. So a mark at every so many copies finds any of them, and the me
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from aiorecover.wal import format as fmt
 from aiorecover.wal.moved import MOVED
@@ -59,10 +59,11 @@ def waits(retry: Ring, position: int, counts_up_to: int | None) -> bool:
     return False
 
 
-def take_back(retry: Ring, copies: Iterable[tuple[Slot, int]], copies_from: int) -> None:
+def take_back(retry: Ring, copies: Sequence[tuple[Slot, int]], copies_from: int) -> None:
     """``copies``, the ones behind ``copies_from``, never count."""
-    for slot, place in copies:
+    for slot in dict.fromkeys(slot for slot, _ in copies):
         slot.marks = [known for known in slot.marks if fmt.position(slot.header.epoch, known[2]) <= copies_from]
+    for slot, place in copies:
         retry.take_back(slot, place)
 
 

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import msgspec
-
 from aiorecover.errors import WalCorruptError, WalDestinationError, WalFullError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal import room
@@ -119,10 +117,8 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
         file_system=options.file_system,
         ages=ages,
     )
-    directory.ring.moved_up_to = _moved_up_to(found)
-    directory.retry.by_originals = checkpoint.retry.by_originals
-    valid_up_to = None if found.newest is None or checkpoint.retry.by_originals else found.retry.flushed
-    void_copies(directory.retry, valid_up_to, surviving(found.main.lives))
+    directory.ring.moved_up_to = found.moved_up_to
+    void_copies(directory.retry, found.copies_up_to, surviving(found.main.lives))
     _reserve(directory)
     _report_damaged_slots(directory)
     return directory
@@ -139,7 +135,7 @@ def _first_checkpoint(path: Path, found: Plan, slot_bytes: int, boot_id: str, op
         epoch=found.epoch,
         slot_bytes=slot_bytes,
         main=found.main.state,
-        retry=msgspec.structs.replace(found.retry.state, by_originals=_is_by_originals(found)),
+        retry=found.retry.state,
         dead=found.dead.state,
         moved=found.moved,
         boot_id=boot_id,
@@ -147,18 +143,6 @@ def _first_checkpoint(path: Path, found: Plan, slot_bytes: int, boot_id: str, op
         destination=_destination(path, stored, options),
         ages=_ages(found, boot_id, options),
     )
-
-
-def _is_by_originals(found: Plan) -> bool:
-    """Nobody knows which copies count but the main ring, also for the opening after this one."""
-    return bool(found.retry.lives) and (found.newest is None or found.newest.retry.by_originals)
-
-
-def _moved_up_to(found: Plan) -> int:
-    """P; where it is not known, what stood before the oldest slot of the main ring may have been moved."""
-    if found.newest is not None and not found.newest.retry.by_originals:
-        return found.moved
-    return max(found.moved, found.main.floor if found.main.lives else fmt.position(found.epoch, 0))
 
 
 def _ages(found: Plan, boot_id: str, options: Options) -> StoredAges:

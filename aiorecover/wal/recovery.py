@@ -106,6 +106,9 @@ class Life:
     seal: fmt.Seal | None
 
 
+LOST = RingState(by_originals=True)  # of the retry ring, where no checkpoint tells which copies count
+
+
 @dataclass(frozen=True, slots=True)
 class RingPlan:
     """What one ring starts from. Frames up to ``floor`` are done, whatever their settle words say."""
@@ -113,6 +116,7 @@ class RingPlan:
     floor: int = 0
     next_ordinal: int = 1
     flushed: int = 0
+    by_originals: bool = False
     lives: list[Life] = field(default_factory=list)
     free: list[tuple[int, int]] = field(default_factory=list)  # index, salt of the life before
     damaged: list[int] = field(default_factory=list)
@@ -120,7 +124,7 @@ class RingPlan:
     @property
     def state(self) -> RingState:
         """As a checkpoint says it."""
-        return RingState(self.floor, self.next_ordinal, self.flushed)
+        return RingState(self.floor, self.next_ordinal, self.flushed, self.by_originals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,18 @@ class Plan:
     main: RingPlan
     retry: RingPlan
     dead: RingPlan
+
+    @property
+    def copies_up_to(self) -> int | None:
+        """Position in the retry ring up to which copies count; None: those count whose originals are gone."""
+        return None if self.newest is None or self.retry.by_originals else self.retry.flushed
+
+    @property
+    def moved_up_to(self) -> int:
+        """P; where it is not known, what stood before the oldest slot of the main ring may have been moved."""
+        if self.copies_up_to is not None:
+            return self.moved
+        return max(self.moved, self.main.floor if self.main.lives else fmt.position(self.epoch, 0))
 
 
 def classify(index: int, head: bytes, end: bytes) -> SlotFound:
@@ -198,7 +214,7 @@ def plan(
     epochs += [header.epoch for header in headers]
     last_epoch = max(epochs, default=0)
     moved = 0 if newest is None else newest.moved
-    states = [RingState()] * 3 if newest is None else [newest.main, newest.retry, newest.dead]
+    states = [RingState(), LOST, RingState()] if newest is None else [newest.main, newest.retry, newest.dead]
     known = all(copy.state == "valid" for copy in copies)
     marks = [moved, 0, 0]
     plans = [_plan_ring(*of_ring, known=known) for of_ring in zip(states, rings, marks, strict=True)]
@@ -241,6 +257,7 @@ def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int, *, know
         floor=floor,
         next_ordinal=max(state.next_ordinal, max(ordinals, default=0) + 1),
         flushed=state.flushed,
+        by_originals=state.by_originals and bool(live),
         lives=live,
         free=free,
         damaged=[slot.index for slot in slots if slot.state == "damaged"],

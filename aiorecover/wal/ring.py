@@ -63,7 +63,7 @@ class Ring:
         self._sequence = 0
         self._skipped = 0
         self._closed_at: int | None = None
-        self.by_originals = False  # of the retry ring: as in `RingState`, before the first frame of this epoch
+        self.by_originals = plan.by_originals  # as in `RingState`, before the first frame of this epoch
         self.moved_up_to = 0  # position up to which copies in another ring count in place of what waits here
         self.live: list[Slot] = [self._old_slot(life) for life in plan.lives]
         self.recent: list[Any] = [None] * RECENT  # the newest records, at their sequence modulo RECENT; None: not kept
@@ -473,7 +473,7 @@ class Ring:
 
     def take_back(self, slot: Slot, place: int) -> None:
         """A copy of this life never counts, whether it was settled meanwhile or not."""
-        if slot not in self.live:  # all in it was settled, and it was recycled
+        if self.slot_with(slot.header.ordinal) is not slot:  # all in it was settled, and it was recycled
             return
         self.map_for_settling(slot)
         waits = slot.waits(place)

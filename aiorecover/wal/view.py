@@ -230,8 +230,7 @@ class View:
     def _views(self, found: list[SlotFound], next_opening: Plan) -> list[SlotView]:
         """The slots in the order of `slots`, with what an opening would know of their frames."""
         known = {RING: next_opening.main, RETRY: next_opening.retry, DEAD: next_opening.dead}[self.ring]
-        newest = next_opening.newest
-        copies_count = newest is None or newest.retry.by_originals or self.ring != RETRY
+        up_to = next_opening.copies_up_to if self.ring == RETRY else None
         ordered = sorted(found, key=_order)
         return [
             SlotView(
@@ -243,7 +242,7 @@ class View:
                 header=one.header,
                 seal=one.seal,
                 durable=known.floor,
-                counts_up_to=None if copies_count else known.flushed,
+                counts_up_to=up_to,
                 flushed=_flushed_in(one, following, known.flushed),
             )
             for one, following in zip_longest(ordered, ordered[1:])
