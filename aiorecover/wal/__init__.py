@@ -202,7 +202,8 @@ Recovery, on opening
        is read like any damage.
     5. Refuse what would mean guessing (below). Order the lives by ordinal; free those that watermark or P cover
        (`recovery.plan`). Both copies lost: nothing is known to be settled or moved, and a copy in the retry ring counts
-       if its original is gone.
+       if its original is gone; the checkpoint says so (``by_originals``) to the openings after this one, until none of
+       those copies is left. What stood before the oldest slot of the main ring counts as moved there.
     6. Epoch = 1 + the highest in both copies and all headers. Settle words are suspect after another boot or a failed
        flush, unless the end was clean; also where a copy is damaged.
     7. In the same boot, unless the end was clean: have every page written again that no flush is known to cover. After
