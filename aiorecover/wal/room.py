@@ -12,8 +12,9 @@ ready before the main ring takes its last one. A retry ring at its limit is empt
 whoever purges it, which takes no room either. So no ring waits for another one that waits for it.
 """
 
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 MAIN, RETRY, DEAD = range(3)
@@ -107,8 +108,7 @@ class Room:
     shares: Shares
     full: bool = False
     by_limit: bool = False  # the shares are what there is no room in; else the disk
-    _superfluous: int = 0  # slots that every look since `_looks` began has found superfluous
-    _looks: int = 0
+    _spare: deque[int] = field(default_factory=lambda: deque(maxlen=IDLE_LOOKS))  # what the last looks found
 
     def take(self, holdings: Sequence[Holding], *, disk: int, exchange: bool = True) -> Way | None:
         """Where the next slot comes from; None when there is no room.
@@ -138,17 +138,9 @@ class Room:
         return Way.EXCHANGE if given and not new else Way.GROW
 
     def superfluous(self, *, free: int, used: int) -> int:
-        """How many free slots may be cut off after this look; 0 until enough looks in a row agree."""
-        spare = max(0, free - max(KEEP_FREE, used))
-        if spare == 0:
-            self._looks = 0
-            return 0
-        self._superfluous = spare if self._looks == 0 else min(self._superfluous, spare)
-        self._looks += 1
-        if self._looks < IDLE_LOOKS:
-            return 0
-        self._looks = IDLE_LOOKS - 1  # the next look may go on cutting
-        return min(self._superfluous, CUT_MOST)
+        """How many free slots may be cut off after this look: no look of the last minute has found fewer."""
+        self._spare.append(max(0, free - max(KEEP_FREE, used)))
+        return min(CUT_MOST, *self._spare) if len(self._spare) == IDLE_LOOKS else 0
 
     def _kept(self, mine: Holding, disk: int) -> int:
         """Slots by which the file may grow beyond the limit, up to what is kept for the ring.

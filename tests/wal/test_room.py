@@ -165,6 +165,14 @@ def test_not_more_than_a_few_are_cut_off_at_once_and_the_next_look_goes_on() -> 
     assert room.superfluous(free=500 - CUT_MOST, used=1) == CUT_MOST
 
 
+def test_what_became_superfluous_while_it_was_looked_at_is_cut_off_a_minute_later() -> None:
+    room = main(1000)
+    for used in range(40, 20, -1):  # a backlog is delivered, slot by slot
+        room.superfluous(free=60 - used, used=used)
+    assert looks(room, 59, 1, IDLE_LOOKS)[-1] == CUT_MOST
+    assert room.superfluous(free=59 - CUT_MOST, used=1) == CUT_MOST
+
+
 @NO_DEADLINE
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=60))
 def test_never_is_anything_cut_off_that_the_kept_ones_need(seen: list[tuple[int, int]]) -> None:
