@@ -1,6 +1,7 @@
 """aiorecover: the asyncio producer for Kafka that does not lose records."""
 
 from aiorecover.dead_letters import DeadLetter, DeadLetters
+from aiorecover.deduplicator import Deduplicator
 from aiorecover.errors import (
     ClosedError,
     ConfigError,
@@ -20,6 +21,7 @@ from aiorecover.errors import (
 )
 from aiorecover.producer import RecoverableProducer
 from aiorecover.receipt import DeliveryReport, Receipt
+from aiorecover.record_id import record_id_of
 from aiorecover.statistics import Statistics
 
 __version__ = "0.1.0"
@@ -29,6 +31,7 @@ __all__ = [
     "ConfigError",
     "DeadLetter",
     "DeadLetters",
+    "Deduplicator",
     "DeliveryError",
     "DeliveryPendingError",
     "DeliveryReport",
@@ -46,4 +49,5 @@ __all__ = [
     "WalFullError",
     "WalIOError",
     "WalLockedError",
+    "record_id_of",
 ]

@@ -25,7 +25,8 @@ LAYERS = [
     ["aiorecover.opened"],
     ["aiorecover.background", "aiorecover.adoption"],
     ["aiorecover.orphans", "aiorecover.compactor"],
-    ["aiorecover.delivery"],
+    ["aiorecover.delivery", "aiorecover.deduplicator"],
+    ["aiorecover.record_id"],
     ["aiorecover.wal"],
     [
         f"aiorecover.{base}"
@@ -76,6 +77,8 @@ PURE = {
     "aiorecover.delivery.partitioner": (),
     "aiorecover.orphans": (),
     "aiorecover.record": (),
+    "aiorecover.record_id": (),
+    "aiorecover.deduplicator": (),
     "aiorecover.receipt": (),
     "aiorecover.time_limit": (),
     "aiorecover.serialization": (),
@@ -225,7 +228,8 @@ def test_private_parts_of_aiokafka_are_used_in_five_modules_only() -> None:
 
 def test_the_package_offers_what_the_design_names_and_nothing_by_accident() -> None:
     assert set(aiorecover.__all__) >= NAMED_IN_THE_DESIGN
-    assert set(aiorecover.__all__) - NAMED_IN_THE_DESIGN == {"Statistics", "DeadLetter", "DeadLetters"}
+    beyond = {"Statistics", "DeadLetter", "DeadLetters", "Deduplicator", "record_id_of"}
+    assert set(aiorecover.__all__) - NAMED_IN_THE_DESIGN == beyond
     assert sorted(aiorecover.__all__, key=str.lower) == sorted(set(aiorecover.__all__), key=str.lower)
     for name in aiorecover.__all__:
         assert getattr(aiorecover, name).__name__ == name

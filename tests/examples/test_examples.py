@@ -1,19 +1,22 @@
 """Each example does what it says, and what the README shows is one of them."""
 
 import asyncio
+import contextlib
 import importlib.util
 import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import pytest
@@ -200,3 +203,104 @@ async def _until_totals(kafka: Cluster, name: str, count: int) -> list[Consumed]
             return found
         assert time.monotonic() < until, len(found)
         await asyncio.sleep(0.2)
+
+
+# --- the consumers
+
+
+def repeated(records: list[tuple[int, int]], producer: str = "abcdefghij234") -> list[tuple[str, int]]:
+    """Ids and counts as a producer that died sends them: the last of each hundred stand there twice."""
+    sent = [(f"{producer}/1/{sequence}", count) for sequence, count in records]
+    return [
+        one
+        for begin in range(0, len(sent), 100)
+        for one in [*sent[begin : begin + 100], *sent[begin + 60 : begin + 100]]
+    ]
+
+
+async def _sell(kafka: Cluster, name: str, first: int, end: int) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
+        for identity, count in repeated([(number, number) for number in range(first, end)]):
+            order = json.dumps({"item": f"tea {count % 7}", "count": count}).encode()
+            await producer.send(name, order, key=b"%d" % count, headers=[("aiorecover-id", identity.encode())])
+        await producer.flush()
+
+
+def _sold(database: Path) -> int:
+    not_there_yet = contextlib.suppress(sqlite3.OperationalError)
+    with contextlib.closing(sqlite3.connect(database, timeout=30)) as connection, not_there_yet:
+        return int(connection.execute("SELECT coalesce(sum(count), 0) FROM sold").fetchone()[0])
+    return 0
+
+
+class Consumer:
+    """A consumer of the examples in a process of its own, which ends with the block."""
+
+    def __init__(self, name: str, environ: dict[str, str], out: Path) -> None:
+        self._name, self._environ, self._out = name, environ, out
+
+    def __enter__(self) -> Self:
+        with self._out.open("ab") as out:
+            command = [sys.executable, str(EXAMPLES / f"{self._name}.py")]
+            self._process = subprocess.Popen(command, env=self._environ, stdout=out)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def end_well(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+        assert self._process.wait(WITHIN_S) == 0
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + WITHIN_S
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+
+
+def test_consumers_that_book_into_a_database_book_each_order_once_however_they_are_killed(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    orders, database = topic(kafka, partitions=2), tmp_path / "orders.db"
+    environ = environment(tmp_path, kafka.bootstrap_servers) | {"ORDERS": orders, "DATABASE": str(database)}
+
+    def consumer() -> Consumer:
+        return Consumer("consumer_sqlite", environ, tmp_path / "out")
+
+    for life in range(4):
+        asyncio.run(_sell(kafka, orders, 1 + 1000 * life, 1001 + 1000 * life))
+        before = _sold(database)
+        with consumer():
+            _until(partial(_has_more, database, before))
+    with consumer() as one, consumer() as other:
+        _until(lambda: _sold(database) >= sum(range(1, 4001)))
+        time.sleep(1.0)  # whatever else comes
+        one.end_well()
+        other.end_well()
+    assert _sold(database) == sum(range(1, 4001))
+
+
+def _has_more(database: Path, before: int) -> bool:
+    return _sold(database) > before
+
+
+def test_the_consumer_passes_over_what_was_sent_again_also_after_a_restart(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    orders, out = topic(kafka, partitions=2), tmp_path / "out"
+    environ = environment(tmp_path, kafka.bootstrap_servers) | {"ORDERS": orders, "STATE": str(tmp_path / "state")}
+    for first, end in ((1, 501), (441, 1001)):  # the second time the last ones of the first come once more
+        asyncio.run(_sell(kafka, orders, first, end))
+        with Consumer("consumer", environ, out) as consumer:
+            _until(partial(_has_lines, out, end - 1))
+            time.sleep(1.0)  # whatever else comes
+            consumer.end_well()
+    counts = [json.loads(line.removeprefix("order "))["count"] for line in out.read_text().splitlines()]
+    assert sorted(counts) == list(range(1, 1001))
+
+
+def _has_lines(path: Path, count: int) -> bool:
+    return path.read_text().count("\n") >= count

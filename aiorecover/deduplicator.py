@@ -1,0 +1,192 @@
+"""Which records a consumer has had already, told by their ids, in whatever order they come. Pure: no clock, no I/O.
+
+What was in flight when a producer died may be sent again, and a topic may be read twice: the id in the header
+``aiorecover-id`` is the same each time. Of each producer and epoch one bit a sequence says what was had.
+
+Bounded: the bits stand in pages of 4,096 sequences, some 700 bytes each (100 once all of them were had); of more than
+``max_pages`` the one that was begun first is forgotten, and its records count as new. So what lies beyond the bound is
+towards repeats, never towards loss.
+"""
+
+import zlib
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from aiorecover.errors import ConfigError
+from aiorecover.record_id import parse_record_id
+
+PAGE: Final = 4096  # sequences: half a kilobyte of bits, little enough for a producer that publishes ten records
+MAX_PAGES: Final = 16_384  # 11 MB, up to 67 million records: what a crash repeats is what was in flight, far less
+LEAST_PAGES: Final = 16  # with fewer, some producers at once would push out what each other had a moment ago
+
+_FULL: Final = (1 << PAGE) - 1
+_ALL: Final = -1  # stands for `_FULL`: has every bit, in 28 bytes
+_BYTES: Final = PAGE // 8
+_VERSION: Final = 1
+
+Page = tuple[str, int, int]
+"""Producer id, epoch, and which page of its sequences: 0 has the sequences 0 to 4,095."""
+
+
+class _State(msgspec.Struct, frozen=True, array_like=True):
+    version: int
+    pages: list[tuple[str, bytes]]  # in the order in which they were begun
+
+
+class Deduplicator:
+    """Remembers which records were had.
+
+    A consumer asks `add` for each record, and stores what came of it, its offsets and `to_bytes` (or only
+    `take_changes`) in one transaction. When that fails, what was added since is wrong: begin again with what is stored.
+
+    Not for several threads at once. One can serve any number of topics and partitions; a record that may come to
+    several consumers, because partitions move between them, needs a state that is stored with its partition.
+    """
+
+    def __init__(self, *, max_pages: int = MAX_PAGES) -> None:
+        """Remember nothing yet.
+
+        Args:
+            max_pages: the most pages of 4,096 sequences that are kept: 16 or more.
+
+        Raises:
+            ConfigError: ``max_pages`` is no such number.
+
+        """
+        self.max_pages = _most(max_pages)
+        self.forgotten = 0
+        """Pages that were forgotten: their records count as new."""
+        self._pages: dict[Page, int] = {}
+        self._changed: dict[Page, None] = {}
+
+    def __len__(self) -> int:
+        """How many pages are kept."""
+        return len(self._pages)
+
+    def __contains__(self, record_id: str) -> bool:
+        """Whether the record was had (and not forgotten).
+
+        Raises:
+            ConfigError: that is no record id.
+
+        """
+        page, bit = _place(record_id)
+        return bool(self._pages.get(page, 0) & bit)
+
+    def add(self, record_id: str | None) -> bool:
+        """Remember the record; whether it is new.
+
+        None, a record without an id (`record_id_of`), cannot be told from others: it counts as new each time.
+
+        Raises:
+            ConfigError: that is no record id.
+
+        """
+        if record_id is None:
+            return True
+        page, bit = _place(record_id)
+        had = self._pages.get(page, 0)
+        if had & bit:
+            return False
+        had |= bit
+        self._pages[page] = _ALL if had == _FULL else had
+        self._changed[page] = None
+        if len(self._pages) > self.max_pages:
+            self._forget()
+        return True
+
+    def take_changes(self) -> dict[str, bytes | None]:
+        """The pages that changed since the last call, for a table with a row each; None: to be deleted.
+
+        For a consumer that commits often: a few hundred records change a few pages. `from_pages` takes them back.
+        """
+        changed, self._changed = self._changed, {}
+        return {_name(page): _stored(self._pages[page]) if page in self._pages else None for page in changed}
+
+    def to_bytes(self) -> bytes:
+        """Everything that is remembered; `from_bytes` takes it back."""
+        state = _State(_VERSION, [(_name(page), _stored(bits)) for page, bits in self._pages.items()])
+        body = msgspec.msgpack.encode(state)
+        return zlib.crc32(body).to_bytes(4, "big") + body
+
+    @classmethod
+    def from_bytes(cls, state: bytes, *, max_pages: int = MAX_PAGES) -> "Deduplicator":
+        """One that remembers what ``state`` says: `to_bytes` of another one.
+
+        Raises:
+            ConfigError: these are no such bytes, or they are damaged.
+
+        """
+        refusal = "this is not what Deduplicator.to_bytes gave, or it is damaged: restore it, or begin with a new one"
+        body = memoryview(state)[4:]
+        if bytes(state[:4]) != zlib.crc32(body).to_bytes(4, "big"):
+            raise ConfigError(f"{refusal} bytes={len(state)}")
+        try:
+            known = msgspec.msgpack.decode(body, type=_State)
+        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            raise ConfigError(f"{refusal} bytes={len(state)}: {error}") from error
+        if known.version != _VERSION:
+            raise ConfigError(f"a newer aiorecover wrote this state: update this one version={known.version}")
+        return cls.from_pages(dict(known.pages), max_pages=max_pages)
+
+    @classmethod
+    def from_pages(cls, pages: Mapping[str, bytes], *, max_pages: int = MAX_PAGES) -> "Deduplicator":
+        """One that remembers what ``pages`` say, as `take_changes` gave them: of more than fit the last ones.
+
+        Raises:
+            ConfigError: one of them is no such page.
+
+        """
+        one = cls(max_pages=max_pages)
+        for name, stored in pages.items():
+            page, bits = _page(name), int.from_bytes(stored, "little")
+            if page is None or bits > _FULL:
+                raise ConfigError(f"this is no page of a Deduplicator page={name!r:.100} bytes={len(stored)}")
+            one._pages[page] = _ALL if bits == _FULL else bits
+            if len(one._pages) > max_pages:
+                one._forget()
+        return one
+
+    def _forget(self) -> None:
+        page = next(iter(self._pages))
+        del self._pages[page]
+        self._changed[page] = None
+        self.forgotten += 1
+
+
+def _most(pages: object) -> int:
+    if isinstance(pages, int) and not isinstance(pages, bool) and pages >= LEAST_PAGES:
+        return pages
+    raise ConfigError(f"max_pages must be a whole number of {LEAST_PAGES} or more max_pages={pages!r:.200}")
+
+
+def _place(record_id: object) -> tuple[Page, int]:
+    known = parse_record_id(record_id) if isinstance(record_id, str) else None
+    if known is None:
+        message = 'a record id is "producer id/epoch/sequence", as record_id_of(record.headers) gives it'
+        raise ConfigError(f"{message} record_id={record_id!r:.200}")
+    producer_id, epoch, sequence = known
+    number, bit = divmod(sequence, PAGE)
+    return (producer_id, epoch, number), 1 << bit
+
+
+def _name(page: Page) -> str:
+    return f"{page[0]}/{page[1]}/{page[2]}"
+
+
+def _page(name: str) -> Page | None:
+    """Page 0 would be no sequence, which begin at 1; its number is one too small for that."""
+    producer_id, _, rest = name.partition("/")
+    epoch, _, number = rest.partition("/")
+    if not number.isdecimal():
+        return None
+    known = parse_record_id(f"{producer_id}/{epoch}/{int(number) * PAGE + 1}")
+    return None if known is None else (producer_id, known[1], int(number))
+
+
+def _stored(bits: int) -> bytes:
+    """The lowest bit first, without the zero bytes at the end."""
+    bits &= _FULL
+    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")

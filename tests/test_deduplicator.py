@@ -1,0 +1,171 @@
+"""What a consumer has had."""
+
+import random
+import sys
+import zlib
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiorecover import ConfigError, Deduplicator
+from aiorecover.deduplicator import LEAST_PAGES, PAGE
+from aiorecover.record import record_id
+from aiorecover.wal.format import SEQUENCE_MASK
+
+PRODUCERS = ("abcdefghij234", "abcdefghij235")
+ids = st.builds(
+    record_id,
+    st.sampled_from(PRODUCERS),
+    st.integers(1, 3),
+    st.one_of(
+        st.integers(1, 40),
+        st.integers(PAGE - 3, PAGE + 3),
+        st.integers(SEQUENCE_MASK - 3, SEQUENCE_MASK),
+    ),
+)
+
+
+def run(first: int, last: int, epoch: int = 1) -> list[str]:
+    return [record_id(PRODUCERS[0], epoch, sequence) for sequence in range(first, last + 1)]
+
+
+@given(st.lists(ids, max_size=200))
+def test_each_record_is_new_once_in_whatever_order_they_come(records: list[str]) -> None:
+    deduplicator, had = Deduplicator(), set[str]()
+    for record in records:
+        assert (record in deduplicator) == (record in had)
+        assert deduplicator.add(record) == (record not in had)
+        had.add(record)
+        assert record in deduplicator
+
+
+@given(st.lists(ids, max_size=100), st.lists(ids, max_size=100), st.integers(0, 3))
+def test_one_made_from_what_was_stored_goes_on_as_if_nothing_had_been(
+    before: list[str], after: list[str], commits: int
+) -> None:
+    one, table = Deduplicator(), dict[str, bytes]()
+    for number, record in enumerate(before):
+        one.add(record)
+        if commits and number % commits == 0:
+            store(table, one)
+    store(table, one)
+    for other in (Deduplicator.from_bytes(one.to_bytes()), Deduplicator.from_pages(table)):
+        twin = Deduplicator.from_bytes(one.to_bytes())
+        assert other.to_bytes() == twin.to_bytes() == one.to_bytes()
+        assert [other.add(record) for record in after] == [twin.add(record) for record in after]
+    assert [record for record in before if record not in one] == []
+
+
+def store(table: dict[str, bytes], one: Deduplicator) -> None:
+    for name, stored in one.take_changes().items():
+        if stored is None:
+            table.pop(name, None)
+        else:
+            table[name] = stored
+
+
+def test_every_record_of_several_pages_in_disorder_is_new_once() -> None:
+    deduplicator, records = Deduplicator(), run(1, 3 * PAGE)
+    random.Random(1).shuffle(records)
+    assert all(deduplicator.add(record) for record in records)
+    assert not any(deduplicator.add(record) for record in records)
+    assert record_id(PRODUCERS[0], 1, 3 * PAGE + 1) not in deduplicator
+    again = Deduplicator.from_bytes(deduplicator.to_bytes())
+    assert not any(again.add(record) for record in records)
+
+
+def test_of_more_pages_than_it_may_keep_the_first_are_forgotten_and_count_as_new() -> None:
+    deduplicator = Deduplicator(max_pages=LEAST_PAGES)
+    firsts = [record_id(PRODUCERS[0], epoch, 1) for epoch in range(1, LEAST_PAGES + 4)]
+    for record in firsts:
+        deduplicator.add(record)
+    assert (len(deduplicator), deduplicator.forgotten) == (LEAST_PAGES, 3)
+    assert [record in deduplicator for record in firsts] == [False] * 3 + [True] * LEAST_PAGES
+    assert list(deduplicator.take_changes().values()).count(None) == 3
+    assert deduplicator.add(firsts[0])
+
+
+def test_fewer_pages_than_were_stored_keep_the_last_ones() -> None:
+    deduplicator = Deduplicator()
+    firsts = [record_id(PRODUCERS[0], epoch, 1) for epoch in range(1, LEAST_PAGES + 4)]
+    for record in firsts:
+        deduplicator.add(record)
+    smaller = Deduplicator.from_bytes(deduplicator.to_bytes(), max_pages=LEAST_PAGES)
+    assert [record in smaller for record in firsts] == [False] * 3 + [True] * LEAST_PAGES
+
+
+def test_its_memory_is_bounded_by_its_pages() -> None:
+    deduplicator = Deduplicator(max_pages=64)
+    for number in range(200):
+        first = number * PAGE
+        for record in run(max(1, first), first + PAGE - 1)[:: 1 if number % 2 else 7]:
+            deduplicator.add(record)
+    size = sum(sys.getsizeof(key) + sys.getsizeof(bits) for key, bits in deduplicator._pages.items())
+    assert len(deduplicator) == 64
+    assert size < 64 * 700
+    assert len(deduplicator.to_bytes()) < 64 * 600
+
+
+def test_a_record_without_an_id_is_new_each_time() -> None:
+    deduplicator = Deduplicator()
+    assert deduplicator.add(None)
+    assert deduplicator.add(None)
+    assert len(deduplicator) == 0
+
+
+def test_changes_are_told_once() -> None:
+    deduplicator = Deduplicator()
+    deduplicator.add(run(1, 1)[0])
+    assert list(deduplicator.take_changes()) == [f"{PRODUCERS[0]}/1/0"]
+    assert deduplicator.take_changes() == {}
+    deduplicator.add(run(1, 1)[0])
+    assert deduplicator.take_changes() == {}
+
+
+@pytest.mark.parametrize("text", ["", "orders", f"{PRODUCERS[0]}/1/0", b"bytes", 7])
+def test_what_is_no_record_id_is_refused_and_says_where_one_comes_from(text: object) -> None:
+    for ask in (Deduplicator().add, Deduplicator().__contains__):
+        with pytest.raises(ConfigError, match=r"record_id_of\(record.headers\)"):
+            ask(text)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("most", [0, LEAST_PAGES - 1, -1, True, "16", 16.0, None])
+def test_a_bound_that_is_none_is_refused(most: object) -> None:
+    with pytest.raises(ConfigError, match="max_pages must be a whole number of 16 or more"):
+        Deduplicator(max_pages=most)  # type: ignore[arg-type]
+
+
+def sealed(body: bytes) -> bytes:
+    return zlib.crc32(body).to_bytes(4, "big") + body
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        (b"", "not what Deduplicator.to_bytes gave"),
+        (b"abc", "not what Deduplicator.to_bytes gave"),
+        (sealed(b""), "not what Deduplicator.to_bytes gave"),
+        (sealed(msgspec.msgpack.encode([1, [["x", 7]]])), "not what Deduplicator.to_bytes gave"),
+        (sealed(msgspec.msgpack.encode([2, []])), "a newer aiorecover wrote this state"),
+        (sealed(msgspec.msgpack.encode([1, [["x", b"\x01"]]])), "no page of a Deduplicator"),
+        (sealed(msgspec.msgpack.encode([1, [[f"{PRODUCERS[0]}/1/-1", b"\x01"]]])), "no page of a Deduplicator"),
+        (sealed(msgspec.msgpack.encode([1, [[f"{PRODUCERS[0]}/1/0", b"\x01" * 513]]])), "no page of a Deduplicator"),
+    ],
+)
+def test_bytes_that_are_no_state_are_refused(state: bytes, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Deduplicator.from_bytes(state)
+
+
+@given(st.data())
+def test_a_state_with_one_flipped_bit_is_refused(data: st.DataObject) -> None:
+    one = Deduplicator()
+    for record in run(1, 50):
+        one.add(record)
+    state = bytearray(one.to_bytes())
+    place = data.draw(st.integers(0, len(state) * 8 - 1))
+    state[place // 8] ^= 1 << place % 8
+    with pytest.raises(ConfigError):
+        Deduplicator.from_bytes(bytes(state))
