@@ -3,9 +3,9 @@
 What was in flight when a producer died may be sent again, and a topic may be read twice: the id in the header
 ``aiorecover-id`` is the same each time. Of each producer and epoch one bit a sequence says what was had.
 
-Bounded: the bits stand in pages of 4,096 sequences, some 700 bytes each (100 once all of them were had); of more than
-``max_pages`` the one that was begun first is forgotten, and its records count as new. So what lies beyond the bound is
-towards repeats, never towards loss.
+Bounded: the bits stand in pages of 4,096 sequences, some 700 bytes each; of more than ``max_pages`` the one that was
+begun first is forgotten, and its records count as new. So what lies beyond the bound is towards repeats, never towards
+loss.
 """
 
 import zlib
@@ -18,11 +18,9 @@ from aiorecover.errors import ConfigError
 from aiorecover.record_id import parse_record_id
 
 PAGE: Final = 4096  # sequences: half a kilobyte of bits, little enough for a producer that publishes ten records
-MAX_PAGES: Final = 16_384  # 11 MB, up to 67 million records: what a crash repeats is what was in flight, far less
+MAX_PAGES: Final = 16_384  # 13 MB, up to 67 million records: what a crash repeats is what was in flight, far less
 LEAST_PAGES: Final = 16  # with fewer, some producers at once would push out what each other had a moment ago
 
-_FULL: Final = (1 << PAGE) - 1
-_ALL: Final = -1  # stands for `_FULL`: has every bit, in 28 bytes
 _BYTES: Final = PAGE // 8
 _VERSION: Final = 1
 
@@ -58,7 +56,7 @@ class Deduplicator:
         self.max_pages = _most(max_pages)
         self.forgotten = 0
         """Pages that were forgotten: their records count as new."""
-        self._pages: dict[Page, int] = {}
+        self._pages: dict[Page, bytearray] = {}
         self._changed: dict[Page, None] = {}
 
     def __len__(self) -> int:
@@ -72,8 +70,8 @@ class Deduplicator:
             ConfigError: that is no record id.
 
         """
-        page, bit = _place(record_id)
-        return bool(self._pages.get(page, 0) & bit)
+        page, byte, bit = _place(record_id)
+        return page in self._pages and bool(self._pages[page][byte] & bit)
 
     def add(self, record_id: str | None) -> bool:
         """Remember the record; whether it is new.
@@ -86,15 +84,12 @@ class Deduplicator:
         """
         if record_id is None:
             return True
-        page, bit = _place(record_id)
-        had = self._pages.get(page, 0)
-        if had & bit:
+        page, byte, bit = _place(record_id)
+        bits = self._pages.get(page) or self._begin(page)
+        if bits[byte] & bit:
             return False
-        had |= bit
-        self._pages[page] = _ALL if had == _FULL else had
+        bits[byte] |= bit
         self._changed[page] = None
-        if len(self._pages) > self.max_pages:
-            self._forget()
         return True
 
     def take_changes(self) -> dict[str, bytes | None]:
@@ -141,19 +136,20 @@ class Deduplicator:
         """
         one = cls(max_pages=max_pages)
         for name, stored in pages.items():
-            page, bits = _page(name), int.from_bytes(stored, "little")
-            if page is None or bits > _FULL:
+            page = _page(name)
+            if page is None or len(stored) > _BYTES:
                 raise ConfigError(f"this is no page of a Deduplicator page={name!r:.100} bytes={len(stored)}")
-            one._pages[page] = _ALL if bits == _FULL else bits
-            if len(one._pages) > max_pages:
-                one._forget()
+            one._begin(page)[: len(stored)] = stored
         return one
 
-    def _forget(self) -> None:
-        page = next(iter(self._pages))
-        del self._pages[page]
-        self._changed[page] = None
-        self.forgotten += 1
+    def _begin(self, page: Page) -> bytearray:
+        if len(self._pages) >= self.max_pages:
+            first = next(iter(self._pages))
+            del self._pages[first]
+            self._changed[first] = None
+            self.forgotten += 1
+        bits = self._pages[page] = bytearray(_BYTES)
+        return bits
 
 
 def _most(pages: object) -> int:
@@ -162,14 +158,14 @@ def _most(pages: object) -> int:
     raise ConfigError(f"max_pages must be a whole number of {LEAST_PAGES} or more max_pages={pages!r:.200}")
 
 
-def _place(record_id: object) -> tuple[Page, int]:
+def _place(record_id: object) -> tuple[Page, int, int]:
     known = parse_record_id(record_id) if isinstance(record_id, str) else None
     if known is None:
         message = 'a record id is "producer id/epoch/sequence", as record_id_of(record.headers) gives it'
         raise ConfigError(f"{message} record_id={record_id!r:.200}")
     producer_id, epoch, sequence = known
-    number, bit = divmod(sequence, PAGE)
-    return (producer_id, epoch, number), 1 << bit
+    number, place = divmod(sequence, PAGE)
+    return (producer_id, epoch, number), place >> 3, 1 << (place & 7)
 
 
 def _name(page: Page) -> str:
@@ -186,7 +182,6 @@ def _page(name: str) -> Page | None:
     return None if known is None else (producer_id, known[1], int(number))
 
 
-def _stored(bits: int) -> bytes:
+def _stored(bits: bytearray) -> bytes:
     """The lowest bit first, without the zero bytes at the end."""
-    bits &= _FULL
-    return bits.to_bytes((bits.bit_length() + 7) // 8, "little")
+    return bytes(bits.rstrip(b"\0"))

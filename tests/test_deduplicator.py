@@ -97,15 +97,15 @@ def test_fewer_pages_than_were_stored_keep_the_last_ones() -> None:
 
 
 def test_its_memory_is_bounded_by_its_pages() -> None:
-    deduplicator = Deduplicator(max_pages=64)
-    for number in range(200):
+    deduplicator = Deduplicator(max_pages=LEAST_PAGES)
+    for number in range(3 * LEAST_PAGES):
         first = number * PAGE
-        for record in run(max(1, first), first + PAGE - 1)[:: 1 if number % 2 else 7]:
+        for record in run(max(1, first), first + PAGE - 1)[:: 5 if number % 2 else 70]:
             deduplicator.add(record)
     size = sum(sys.getsizeof(key) + sys.getsizeof(bits) for key, bits in deduplicator._pages.items())
-    assert len(deduplicator) == 64
-    assert size < 64 * 700
-    assert len(deduplicator.to_bytes()) < 64 * 600
+    assert len(deduplicator) == LEAST_PAGES
+    assert size < LEAST_PAGES * 700
+    assert len(deduplicator.to_bytes()) < LEAST_PAGES * 600
 
 
 def test_a_record_without_an_id_is_new_each_time() -> None:
