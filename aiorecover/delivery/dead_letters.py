@@ -57,7 +57,7 @@ class DeadLetters:
         """``sync``: an fdatasync of the dead ring that begins when it is called."""
         self._ring = ring
         self._commit = GroupCommit(sync)
-        self._unsettled: set[int] = set()  # positions of records whose letter is here already, by this process
+        self._unsettled: dict[int, tuple[Slot, int]] = {}  # where the letters of this process stand, by position
         self._stock: array[int] | None = None  # original positions found here by `take_stock`, in order
         self._counting: tuple[Reader, array[int]] | None = None  # it, as far as it came: what is counted is counted
         self._taking_stock = asyncio.Lock()
@@ -91,13 +91,18 @@ class DeadLetters:
         """
         if position in self._unsettled or self._holds(position):
             return
-        slot, place = self._append(position, partition, letter)
-        self._unsettled.add(position)
+        self._unsettled[position] = slot, place = self._append(position, partition, letter)
         self._note_owed(slot, place, letter)
 
     def settled(self, position: int) -> None:
         """The record of a letter is settled: it does not come again."""
-        self._unsettled.discard(position)
+        self._unsettled.pop(position, None)
+
+    def take_back(self, position: int) -> None:
+        """The record of a letter that is not durable goes on: no letter of this process is left of it."""
+        where = self._unsettled.pop(position, None)
+        if where is not None:
+            self._settle(*where)
 
     async def durable(self) -> None:
         """Wait until every letter that was put in survives a power cut.

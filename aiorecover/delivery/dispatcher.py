@@ -91,11 +91,18 @@ class Dispatcher:
         self._tick = 0.0  # when what is open must be handed over
         self._lingering = 0  # batches begun since the last tick
         self._flushes: list[Flush] = []
-        self._expiry = expiry
-        self._burial = Burial(expiry, self._judge, self._is_behind)
+        self._burial = Burial(
+            expiry, self._judge, router, is_behind=self._is_behind, fall_behind=self._fall_behind, wake=self.wake
+        )
         self._holds = holds
         self._passed = PassedOver(
-            reader, router, at=self._at, dispatch=self._dispatch_any, refuse=refuse, expires=self._burial.has_begun
+            reader,
+            router,
+            at=self._at,
+            dispatch=self._dispatch_any,
+            refuse=refuse,
+            expires=self._burial.has_begun,
+            keeps_waiting=self._burial.keeps_waiting,
         )
         self._drain = self._passed.drain
         self._gaps = self._passed.gaps
@@ -126,7 +133,7 @@ class Dispatcher:
         moved = self._drain.step() if self._drain else False
         run = self._held or self.reader.look(STEP)
         if run is not None and not self._answered(run):
-            done = 0 if not self._expiry.up_to or self._holds(run) else self._expire_leading(run)
+            done = 0 if self._holds(run) else self._expire_leading(run)
             self._held = run.behind(done)
             self._want(run)
             return moved or done > 0
@@ -154,11 +161,12 @@ class Dispatcher:
         """
         for number, word in enumerate(words_of(run)):
             entry = run.placed(number)
-            place = self._judge.place(entry)
-            if word is Word.WAITING and place is None and self._burial.has_expired(entry):
-                if not self._burial.bury_one(entry, going):
+            buried = self._burial.bury_judged(run, number, word, going)
+            if buried is not None:
+                if not buried:
                     return number
                 continue
+            place = self._judge.place(entry)
             verdict = self._judged(entry, word, place, going)
             if verdict is Verdict.DISMISS:
                 self.reader.dismiss(run.slot, 1)
@@ -406,6 +414,10 @@ class Dispatcher:
         if expires:
             return self._burial.bury(run, count, None) or 0
         return self._dispatch(run.pick(range(count)) or run)
+
+    def _fall_behind(self, entry: Placed, going: GoingBack | None) -> None:
+        topic = self.router.topic(entry[3][TOPIC])
+        self._passed.fall_behind(topic, self._passed.lane(topic, entry, going), entry, going)
 
     def _is_behind(self, entry: Placed, going: GoingBack | None) -> bool:
         return bool(self._gaps) and self._passed.covers(entry, going)

@@ -6,17 +6,17 @@ has it, too, and no record is both a dead letter and delivered because a process
 
 What is in no lane yet is taken as the dispatcher reads it, or goes back for it; what a lane holds, between two attempts
 to send it (`Sender`). Letters are stored at once, in order; then the dead ring is flushed, whoever wants to know is
-told, and the records are settled (I3). Without room for a letter nothing expires: the records are tried on, and no lane
-stands still for it. Copies for ``dead_letter_topic`` never expire: they are what is left of their records.
+told (`telling`), and the records are settled (I3). Nobody parts with a record before its letter is durable: the reader
+waits with it, and the lane keeps its batch as it is. So where the flush fails the letters are taken back, and the
+records are tried on. Nor does anything expire without room for a letter, and no lane stands still for it. Copies for
+``dead_letter_topic`` never expire: they are what is left of their records.
 """
 
 import asyncio
-import logging
 import time
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from itertools import islice
 
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.dead_letters import DeadLetters
@@ -24,6 +24,8 @@ from aiorecover.delivery.frames import frames_of, payload_at, position_at, waits
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.refusal import EXPIRED, Persistence, Refusal, letter_of
 from aiorecover.delivery.reports import Reports
+from aiorecover.delivery.tally import Tally
+from aiorecover.delivery.telling import Taken, Telling, Where
 from aiorecover.errors import WalError, WalFullError
 from aiorecover.record import PARTITION, TOPIC
 from aiorecover.supervised import Supervised
@@ -31,20 +33,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal.run import Placed, Run
 from aiorecover.wal.slot import Slot
 
-log = logging.getLogger("aiorecover.delivery")
-
 STEP = 64  # records between two turns of the loop: about 2 ms of work
-WAITING_MOST = 16_384  # records whose letters wait for a flush, 2 MB; a reader that finds more waits
-FIRST_TOLD = 1.0  # seconds that are counted together in the first line of the log
-TELL_INTERVAL = 60.0  # seconds between two lines: an outage that turns a million records into letters is told in few
-
-
-class _Taken(NamedTuple):
-    slot: Slot
-    place: int
-    topic: str
-    partition: int | None
-    refusal: Refusal
 
 
 class Expiry:
@@ -77,8 +66,11 @@ class Expiry:
         self._floor = floor
         self._doubtful_up_to = doubtful_up_to
         self._on_change = on_change
-        self._taken: deque[_Taken] = deque()
-        self._burying = Supervised("expiry", self._bury_taken)
+        self._letters: set[int] = set()  # positions of records whose letter we have stored, and that are not settled
+        self._fresh: set[int] = set()  # those of them, in no lane, whose letter waits for a flush
+        self._flushing: set[int] = set()  # for the one that is under way
+        self._burying = Supervised("expiry", self._make_durable)
+        self._telling = Telling(self._settle, on_change)
         self._known = asyncio.Event()  # which letters earlier processes have left
         self._full = False  # there was no room for a letter
         self._failed = False  # the disk failed: nothing becomes durable any more
@@ -115,19 +107,24 @@ class Expiry:
 
     def leading(self, run: Run) -> tuple[int, bool]:
         """How many records at the beginning of ``run`` are too old, and whether they expire: copies never do."""
-        up_to = self.up_to
-        count = _count_up_to(run, up_to) if up_to else 0
+        count = 0 if self.limit_ms is None else max(_count_up_to(run, self.up_to), self._count_with_letters(run))
         if not count:
             return 0, False
         expires = self._may_expire(run.records[0])
-        for number in range(1, min(count, STEP)):
+        for number in range(1, count):
             if self._may_expire(run.records[number]) is not expires:
                 return number, expires
-        return min(count, STEP), expires
+        return count, expires
+
+    def _count_with_letters(self, run: Run) -> int:
+        """They expire though there is no room for another letter now."""
+        if not self._letters:
+            return 0
+        return next((number for number in range(len(run)) if run.position(number) not in self._letters), len(run))
 
     def is_due(self, position: int, topic: str) -> bool:
         """Whether one record has expired; 0 for its position: it is settled."""
-        return 0 < position <= self.up_to and topic != self._topic
+        return topic != self._topic and (0 < position <= self.up_to or position in self._letters)
 
     def has_due(self, lane: Lane, batch: LaneBatch) -> bool:
         """Whether the first record of a batch has expired, or is settled: a task of ours was cancelled half-way."""
@@ -139,96 +136,127 @@ class Expiry:
 
     # -- what is in no lane ------------------------------------------------------------------------------------------
 
-    def take(self, entry: Placed) -> bool:
-        """Store the letter of a record that was read; False without room, now or for long (`up_to` tells)."""
+    def store(self, entry: Placed) -> bool:
+        """Have the letter of a record that was read stored; False without room, or where the disk fails."""
         slot, place, position, record = entry
-        if not waits_at(slot, place):
+        if position in self._letters or not waits_at(slot, place):
             return True
-        if len(self._taken) >= WAITING_MOST:
+        if not self._put(slot, place, record[TOPIC], record[PARTITION], self._refusal(self._persisted(position))):
             return False
-        refusal = self._refusal("possibly" if position <= self._doubtful_up_to else "not")
-        if not self._put(slot, place, record[TOPIC], record[PARTITION], refusal):
-            return False
-        self._taken.append(_Taken(slot, place, record[TOPIC], record[PARTITION], refusal))
+        self._fresh.add(position)
         self.begin()
         return True
 
+    def has_letter(self, position: int) -> bool:
+        """Whether one was stored for a record that is not settled."""
+        return position in self._letters
+
+    def is_durable(self, position: int) -> bool:
+        """Whether the letter that was stored is; `on_change` tells when more are."""
+        return position not in self._fresh and position not in self._flushing
+
+    def take(self, entry: Placed, where: Where) -> bool:
+        """Have a record with a durable letter told of and settled; False without room: `on_change` tells."""
+        slot, place, position, record = entry
+        if not waits_at(slot, place):
+            return True
+        refusal = self._refusal(self._persisted(position))
+        return self._telling.add(where, Taken(slot, place, record[TOPIC], record[PARTITION], refusal))
+
+    def keeps_waiting(self, where: Where) -> bool:
+        """Whoever is told of the records of that partition is slow: do not wait for it."""
+        return self._telling.keeps_waiting(where)
+
     @property
     def waiting(self) -> int:
-        """Records whose letters are not durable yet; 0 where the disk failed: they stay in the ring."""
-        return 0 if self._failed else len(self._taken)
+        """Records with durable letters that are not settled yet."""
+        return self._telling.waiting
 
     @property
     def interrupted(self) -> bool:
-        """Somebody has cancelled our task: it is begun again after a pause."""
-        return self._burying.interrupted
+        """Somebody has cancelled a task of ours: it is begun again after a pause."""
+        return self._burying.interrupted or self._telling.interrupted
 
-    async def _bury_taken(self) -> None:
+    async def _make_durable(self) -> None:
         if not self.known:
             await self._dead.take_stock()
             self._known.set()
             self._on_change()
-        while self._taken or self._full:
-            if self._full:
+        while (self._fresh or self._full) and not self._failed:
+            if self._fresh:
+                await self._flush()
+            else:
                 await self._dead.room()
                 self._full = False
-            try:
-                if self._taken:
-                    count = len(self._taken)
-                    await self._dead.durable()
-                    await self._settle_taken(count)
-            except WalError as error:
-                self._fail(error)
             self._on_change()
-            if self._failed:
-                return
 
-    async def _settle_taken(self, count: int) -> None:
-        """The first ``count`` of those taken: their letters are durable."""
-        for number in range(count):
-            await self._settle(self._taken[0])
-            self._taken.popleft()
-            if number % STEP == STEP - 1:
-                self._on_change()
-                await asyncio.sleep(0)
+    async def _flush(self) -> None:
+        self._flushing, self._fresh = self._fresh, set()
+        try:
+            await self._dead.durable()
+        except WalError as error:
+            self._fail(error)
+        except BaseException:  # we are begun again, or it is the end
+            self._fresh |= self._flushing
+            raise
+        finally:
+            self._flushing = set()
 
     # -- what a lane holds -------------------------------------------------------------------------------------------
 
-    def put(self, lane: Lane, batch: LaneBatch) -> int:
-        """Store the letters of the first records of a batch, as many as have expired and find room; how many."""
-        refusal, count, up_to = self._refusal_of(batch), 0, self.up_to
+    async def bury(self, lane: Lane, batch: LaneBatch) -> int:
+        """Have durable letters of its first records, as many as have expired and find room; how many.
+
+        Where the disk fails none has: the batch is tried on as it is.
+        """
+        count = self._put_of(lane, batch)
+        if count:
+            try:
+                await self._dead.durable()
+            except WalError as error:
+                self._fail(error)
+                return self._take_back(batch, count)
+        return count
+
+    async def settle(self, lane: Lane, batch: LaneBatch, count: int) -> None:
+        """The first ``count`` records of a batch are dead letters when this returns: their letters are durable."""
+        refusal = self._refusal_of(batch)
+        for number, (slot, place) in zip(range(count), frames_of(batch), strict=False):
+            await self._settle(Taken(slot, place, lane.topic, lane.partition, refusal))
+            if number % STEP == STEP - 1:
+                await asyncio.sleep(0)
+
+    def _put_of(self, lane: Lane, batch: LaneBatch) -> int:
+        refusal, count = self._refusal_of(batch), 0
         for slot, place in frames_of(batch):
-            waits = waits_at(slot, place)  # else it is a dead letter already, as above
-            if waits and (
-                position_at(slot, place) > up_to or not self._put(slot, place, lane.topic, lane.partition, refusal)
-            ):
-                break
+            if waits_at(slot, place):  # else it is a dead letter already, as in `has_due`
+                position = position_at(slot, place)
+                if not self.is_due(position, lane.topic):
+                    break
+                if not self._put(slot, place, lane.topic, lane.partition, refusal):
+                    break
             count += 1
         return count
 
-    async def bury(self, lane: Lane, batch: LaneBatch, count: int) -> None:
-        """The first ``count`` records of a batch are dead letters when this returns.
-
-        Raises:
-            WalError: the disk failed; they stay in the ring.
-
-        """
-        await self._dead.durable()
-        refusal = self._refusal_of(batch)
-        for number, (slot, place) in zip(range(count), frames_of(batch), strict=False):
-            await self._settle(_Taken(slot, place, lane.topic, lane.partition, refusal))
-            if number % STEP == STEP - 1:
-                await asyncio.sleep(0)
+    def _take_back(self, batch: LaneBatch, count: int) -> int:
+        """What was put of the first ``count``; how many of them are settled, and so no part of the batch any more."""
+        frames = list(islice(frames_of(batch), count))
+        waiting = [frame for frame in frames if waits_at(*frame)]
+        for frame in waiting:
+            self._forget(position_at(*frame))
+        return count - len(waiting)
 
     # -- one record --------------------------------------------------------------------------------------------------
 
     def _put(self, slot: Slot, place: int, topic: str, partition: int | None, refusal: Refusal) -> bool:
-        payload = payload_at(slot, place)
-        if payload is None:  # settled meanwhile
+        position, payload = position_at(slot, place), payload_at(slot, place)
+        if (
+            payload is None or position in self._letters
+        ):  # settled meanwhile, or put before a task of ours was cancelled
             return True
         letter = letter_of(payload, refusal, owed=self._topic not in (None, topic))
         try:
-            self._dead.put_now(position_at(slot, place), partition, letter)
+            self._dead.put_now(position, partition, letter)
         except WalFullError as full:
             self._full = True
             self._tally.no_room(full)
@@ -237,9 +265,10 @@ class Expiry:
         except WalError as error:
             self._fail(error)
             return False
+        self._letters.add(position)
         return True
 
-    async def _settle(self, taken: _Taken) -> None:
+    async def _settle(self, taken: Taken) -> None:
         """I3: the letter is durable; after everybody who wants to know first was told."""
         slot, place, topic, partition, refusal = taken
         if not waits_at(slot, place):
@@ -248,10 +277,14 @@ class Expiry:
         report = self._reports.dead_report(slot, place, topic, partition, refusal)
         await self._reports.announce_dead(report)
         slot.ring.settle(slot, [place])
+        self._letters.discard(position)
         self._dead.settled(position)
         self.dead_lettered += 1
         self._tally.count(report.record_id)
         self._reports.bury(position, report, refusal)
+
+    def _persisted(self, position: int) -> Persistence:
+        return "possibly" if position <= self._doubtful_up_to else "not"
 
     def _refusal(self, persisted: Persistence, attempts: int = 0, first_ms: int = 0) -> Refusal:
         now = time.time_ns() // 1_000_000
@@ -269,61 +302,24 @@ class Expiry:
         return self._refusal(persisted, batch.earlier + batch.attempts, batch.first_ms)
 
     def _fail(self, error: WalError) -> None:
-        """Nothing becomes durable any more (I7)."""
+        """Nothing becomes durable any more (I7): what waits for a flush is given back to who has it."""
         if not self._failed:
-            log.error("nothing expires any more, records are tried on error=%s", error)
+            self._tally.failed(error)
         self._failed = True
+        for position in self._fresh | self._flushing:
+            self._forget(position)
+        self._fresh.clear()
+
+    def _forget(self, position: int) -> None:
+        """No letter, after all."""
+        self._letters.discard(position)
+        self._dead.take_back(position)
 
     async def close(self) -> None:
         """End; what was not settled is found again by the next start."""
         await asyncio.gather(*self._burying.end(), return_exceptions=True)
+        await self._telling.close()
         self._tally.close()
-
-
-class Tally:
-    """One line of the log for many records."""
-
-    def __init__(self, limit_ms: int | None) -> None:
-        """Count nothing yet."""
-        self._limit_ms = limit_ms
-        self._untold = 0
-        self._last_id = ""
-        self._told = float("-inf")
-        self._timer: asyncio.TimerHandle | None = None
-        self._no_room = False
-
-    def count(self, record_id: str) -> None:
-        """One more."""
-        self._untold += 1
-        self._last_id = record_id
-        self._no_room = False
-        if self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_at(max(loop.time() + FIRST_TOLD, self._told + TELL_INTERVAL), self._tell)
-
-    def no_room(self, full: WalFullError) -> None:
-        """There is no room for a letter: told once until there is."""
-        if not self._no_room:
-            log.error("records have expired, are tried on, and stay in the ring: no room for dead letters: %s", full)
-        self._no_room = True
-
-    def _tell(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._told, self._timer = loop.time(), None
-        log.error(
-            "records were not delivered in time and became dead letters: look at producer.dead_letters "
-            "records=%d last=%s delivery_timeout_ms=%s",
-            self._untold,
-            self._last_id,
-            self._limit_ms,
-        )
-        self._untold = 0
-
-    def close(self) -> None:
-        """Tell what was not told yet."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._tell()
 
 
 def _count_up_to(run: Run, up_to: int) -> int:

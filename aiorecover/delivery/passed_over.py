@@ -27,11 +27,16 @@ class PassedOver:
         dispatch: Callable[[Run, GoingBack], int],
         refuse: Callable[[Lane, Placed], None],
         expires: Callable[[Behind], bool],
+        keeps_waiting: Callable[[Behind], bool],
     ) -> None:
-        """As `Drain`; ``refuse`` records of a lane that is halted for good; ``expires``: a gap's first record does."""
+        """As `Drain`; ``refuse`` records of a lane that is halted for good.
+
+        ``expires``: a gap's first record does; ``keeps_waiting``: it would, and nobody should wait for that yet.
+        """
         self._router = router
         self._refuse = refuse
         self._expires = expires
+        self._keeps_waiting = keeps_waiting
         self.drain = Drain(first, at=at, can_take=self._can_take, dispatch=dispatch)
         self.gaps = self.drain.gaps
         self.fell_behind = asyncio.Event()  # what only metadata can help
@@ -113,7 +118,7 @@ class PassedOver:
         return not gaps or any(gap not in going.gaps for gap in gaps)
 
     def _can_take(self, gap: Behind) -> bool:
-        return self._answers(gap) or self._expires(gap)
+        return not self._keeps_waiting(gap) and (self._answers(gap) or self._expires(gap))
 
     def _answers(self, gap: Behind) -> bool:
         topic = self._router.topic(gap.topic)

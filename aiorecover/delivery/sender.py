@@ -163,13 +163,13 @@ class Sender:
         return await self._sessions.send(lane, batch, over)
 
     async def _part_with_expired(self, lane: Lane, batch: LaneBatch) -> bool:
-        """What comes first in it has expired, and no attempt is under way; False without room: it is tried on."""
-        count = self._expiry.put(lane, batch)
+        """What comes first in it has expired, and no attempt is under way; False where it cannot: it is tried on."""
+        count = await self._expiry.bury(lane, batch)
         if not count:
             return False
         lane.part_with(batch)
         rest = await self._refused.rest_of(batch, count) if count < batch.count else None
-        await self._expiry.bury(lane, batch, count)
+        await self._expiry.settle(lane, batch, count)
         lane.parted(count, rest)
         self._on_parted(lane, batch, rest)
         return True
