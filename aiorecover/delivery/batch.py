@@ -52,7 +52,7 @@ class LaneBatch(BatchBuilder):
         self.first_ms = 0  # when its records were first sent, milliseconds since 1970
         self.requests = 0  # of the present attempt: more than one if aiokafka repeated it by itself
         self.possibly = False  # an attempt of it may be in the log; stays so until it is acknowledged
-        self.doubtful = False  # so it was of a batch that this one is a part of
+        self.doubtful = False  # so it was of a batch that this one is a part of, or an earlier process may have sent it
         self.rest: LaneBatch | None = None  # of the refused batch: holds what is at fault if this one does not
         self.at_fault = False  # holds a record at fault, as far as the rest of its batch tells
         self.silences = 0  # requests with it that got no answer in time
@@ -89,7 +89,7 @@ class LaneBatch(BatchBuilder):
 
     @property
     def maybe_there(self) -> bool:
-        """Its records may be in Kafka's log: from an attempt of it, or of a batch that it was cut from."""
+        """Its records may be in Kafka's log: from an attempt of it, or of an earlier batch with the same records."""
         return self.possibly or self.doubtful
 
     def _build(self) -> Any:

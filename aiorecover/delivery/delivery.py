@@ -75,6 +75,8 @@ class Delivery:
         in_kafka = InKafka(directory.producer_id, ring.epoch)
         hints = oldest_hints(taken.hints) if config.recovery_check else []
         self.check = RecoveryCheck(config, self.session, hints, in_kafka)
+        # Of an entry that was lost in a power cut nothing is known, not even that there was one.
+        doubtful_up_to = fmt.position(ring.epoch, 0) if taken.doubts else ring.suspect.up_to
         self.expiry = Expiry(
             dead,
             self.reports,
@@ -82,7 +84,7 @@ class Delivery:
             expired=lambda: directory.expired,
             topic=config.dead_letter_topic,
             floor=ring.floor,
-            doubtful_up_to=fmt.position(ring.epoch, 0) if taken.doubts else 0,
+            doubtful_up_to=doubtful_up_to,
             on_change=self._on_expiry,
         )
         self.dispatcher = Dispatcher(
@@ -97,6 +99,7 @@ class Delivery:
             undecodable=self._undecodable,
             on_idle=on_idle,
             expiry=self.expiry,
+            doubtful_up_to=doubtful_up_to,
             holds=self._holds,
             in_kafka=in_kafka,
             session=lambda: self.session.number,

@@ -18,7 +18,7 @@ from aiorecover.delivery.burial import Burial
 from aiorecover.delivery.drain import STEP, GoingBack
 from aiorecover.delivery.expiry import Expiry
 from aiorecover.delivery.flush import Flush
-from aiorecover.delivery.frames import id_at
+from aiorecover.delivery.frames import frames_of, id_at, position_at
 from aiorecover.delivery.in_kafka import InKafka, Place
 from aiorecover.delivery.judge import Judge, Verdict, words_of
 from aiorecover.delivery.lane import Lane
@@ -59,6 +59,7 @@ class Dispatcher:
         on_idle: Callable[[], None],
         expiry: Expiry,
         holds: Callable[[Run], bool],
+        doubtful_up_to: int = 0,
         in_kafka: InKafka | None = None,
         session: Callable[[], int | None] = lambda: 0,
     ) -> None:
@@ -71,6 +72,7 @@ class Dispatcher:
         that is no record (True: it becomes a dead letter), ``on_idle`` that the next publish must `wake` us.
 
         ``expiry``: what has expired goes nowhere else; ``holds``: it has to wait, too, as it may be in Kafka.
+        ``doubtful_up_to``: as in `Expiry`.
 
         ``in_kafka``: records of earlier epochs that are there already; None: nothing is known of any. ``session``: as
         in `StalledLanes`.
@@ -95,6 +97,7 @@ class Dispatcher:
             expiry, self._judge, router, is_behind=self._is_behind, fall_behind=self._fall_behind, wake=self.wake
         )
         self._holds = holds
+        self._doubtful_up_to = doubtful_up_to
         self._passed = PassedOver(
             reader,
             router,
@@ -355,6 +358,8 @@ class Dispatcher:
         batch = lane.close_open()
         self.router.rotate(lane)
         if batch is not None:
+            if self._doubtful_up_to:
+                batch.doubtful = position_at(*next(frames_of(batch))) <= self._doubtful_up_to
             self.closed_bytes += batch.bytes
             self._deliver(lane)
 

@@ -54,8 +54,8 @@ class Expiry:
         """``limit_ms``: ``delivery_timeout_ms``; None: nothing expires. ``expired``: as `Directory.expired`.
 
         ``topic``: of the copies of dead letters. ``floor``: everything up to there was settled at the opening.
-        ``doubtful_up_to``: position of the last record that may be in Kafka though it is in no lane. ``on_change``:
-        there is room again, or something was settled.
+        ``doubtful_up_to``: position of the last record that an earlier process may have sent, though nothing tells of
+        it. ``on_change``: there is room again, or something was settled.
         """
         self.limit_ms = limit_ms
         self._message = f"not delivered within delivery_timeout_ms={limit_ms}"

@@ -27,11 +27,12 @@ class Journal:
         self._clock_ms = clock_ms
         self._troubled = False
 
-    async def enter(self, lane: Lane, batch: LaneBatch) -> None:
+    async def enter(self, lane: Lane, batch: LaneBatch, over: Callable[[], bool] | None = None) -> bool:
         """Have ``batch`` stand in the lane's block under its present identity; it stands there when this returns.
 
-        A lane without a block waits for room. One that has a block goes on when the disk fails (I7), under the next
-        producer epoch: whoever finds what stands there instead, and uses its identity, is fenced.
+        A lane without a block waits for room; False: meanwhile ``over`` said that the batch shall not be sent any more.
+        One that has a block goes on when the disk fails (I7), under the next producer epoch: whoever finds what stands
+        there instead, and uses its identity, is fenced.
         """
         while batch.entered != batch.identity:
             try:
@@ -44,11 +45,14 @@ class Journal:
                 self._tell_once(lane, error)
                 if lane.block is None:
                     await asyncio.sleep(ROOM_PAUSE)
+                    if over is not None and over():
+                        return False
                     continue
                 if not lane.unwritten:
                     lane.unwritten = True
                     lane.renew(batch, Identity(*batch.identity[:2]) if batch.identity else Identity(-1, 0))
             batch.entered = batch.identity
+        return True
 
     def repoint(self, lane: Lane) -> None:
         """Copies of some of the frames that are in flight were stored in the retry ring, or taken back.

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from aiokafka.structs import RecordMetadata, TopicPartition
@@ -27,6 +28,9 @@ from aiorecover.errors import ClosedError
 from aiorecover.supervised import RESTART_PAUSE
 
 log = logging.getLogger("aiorecover.delivery")
+
+Over = Callable[[], bool] | None
+"""Whether a batch shall not be sent any more; asked while something is waited for."""
 
 
 class Sender:
@@ -149,17 +153,19 @@ class Sender:
                 if isinstance(error, ClosedError) or _being_cancelled(error) or self._closing:
                     batch.possibly |= batch.attempts > 0  # it stays with aiokafka, which may send it yet
                     raise
-                if not await self._after(lane, batch, error):
-                    return None
+                with suppress(GivenUpError):  # raised where the lane waits for an identity first
+                    if not await self._after(lane, batch, error, over):
+                        return None
             await asyncio.sleep(pauses.next())
 
-    async def _attempt(self, lane: Lane, batch: LaneBatch, over: Callable[[], bool] | None) -> RecordMetadata:
+    async def _attempt(self, lane: Lane, batch: LaneBatch, over: Over) -> RecordMetadata:
         """Give the batch its identity, write it down and send it; ``over``: as in `Sessions.send`."""
         if lane.identity is None:
             lane.identify(batch, await self._sessions.identity(over))
         elif batch.identity is None:
             lane.identify(batch, lane.identity)
-        await self._journal.enter(lane, batch)
+        if not await self._journal.enter(lane, batch, over):
+            raise GivenUpError
         return await self._sessions.send(lane, batch, over)
 
     async def _part_with_expired(self, lane: Lane, batch: LaneBatch) -> bool:
@@ -174,7 +180,7 @@ class Sender:
         self._on_parted(lane, batch, rest)
         return True
 
-    async def _after(self, lane: Lane, batch: LaneBatch, error: BaseException) -> bool:
+    async def _after(self, lane: Lane, batch: LaneBatch, error: BaseException, over: Over) -> bool:
         """What an error means for the lane; False when this batch is not to be sent any more."""
         if isinstance(error, SessionLostError):  # the session knows already; the batch is sent again as it is
             batch.possibly = True
@@ -183,7 +189,7 @@ class Sender:
         if outcome.persisted is not Persisted.NOT:
             batch.possibly = True
         if outcome.verdict is Verdict.PERMANENT:
-            await self._give_up(lane, batch, error)
+            await self._give_up(lane, batch, error, over)
             return False
         if outcome.verdict is Verdict.FRESH_IDENTITY:
             log.warning(
@@ -192,7 +198,7 @@ class Sender:
                 lane.partition,
                 type(error).__name__,
             )
-            lane.renew(batch, await self._sessions.identity())
+            lane.renew(batch, await self._sessions.identity(over))
             self.renewed += 1
         elif outcome.verdict is Verdict.SESSION_FATAL:
             self._sessions.give_up(lane, f"{type(error).__name__}: {error}")
@@ -200,12 +206,12 @@ class Sender:
             tell_stuck(lane, batch, error)
         return True
 
-    async def _give_up(self, lane: Lane, batch: LaneBatch, error: BaseException) -> None:
+    async def _give_up(self, lane: Lane, batch: LaneBatch, error: BaseException, over: Over) -> None:
         """Kafka refuses the batch for good: cut it, or if it is a single record, part with that."""
         if batch.count == 1 and self._halts:
             self._halt(lane, batch, error, MEND_TOPIC)
             return
-        lane.take_back(batch, await self._sessions.identity())
+        lane.take_back(batch, await self._sessions.identity(over))
         if batch.count == 1:
             await self._refused.bury(lane, batch, error)
             return

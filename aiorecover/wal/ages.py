@@ -3,7 +3,9 @@
 A mark says that every record up to a position had been accepted by then, so the age that it tells is never too great: a
 record may pass for younger than it is, by the distance of two marks, and never for older. Marks are kept the less
 densely the older they are. They are times since the machine's boot, which nobody sets and which go on while it sleeps.
-A checkpoint keeps them; after another boot the clock on the wall has to tell how long ago it was written.
+A checkpoint keeps them; after another boot the clock on the wall has to tell how long ago it was written. That clock
+may be wrong, by fifty years where nobody has set it yet, and what it says is believed only within bounds: to part too
+late with what is old is better than to part with what was just accepted.
 """
 
 from bisect import bisect_right
@@ -16,6 +18,9 @@ import msgspec
 FINENESS = 16  # two marks are a sixteenth of their age apart: some 500 marks, 9 KB of a checkpoint, tell of a month
 MARK_EVERY = 100  # ms between two marks at least
 THIN_AT = 64  # marks beyond those left by the last thinning, until the next one
+
+EARLIEST = 1_735_689_600_000  # ms since 1970: 2025; a clock that shows less was not set when the checkpoint was written
+LONGEST_DOWN = 366 * 86_400_000  # ms: who is away for longer than a year has a wrong clock, or time
 
 Mark = tuple[int, int]
 """A position, and when everything up to it had been accepted at the latest: ms since boot."""
@@ -95,14 +100,21 @@ class Ages:
 def restored(stored: StoredAges, up_to: int, now_ms: int, wall_ms: int, *, same_boot: bool) -> StoredAges:
     """What the next opening begins with: everything up to ``up_to`` was accepted before it.
 
-    In another boot, the time that has passed since the checkpoint is what the clock on the wall says, and none if that
-    was set back. Times never fall from one mark to the next: where a clock went backwards, records are taken for young.
+    In another boot, the time that has passed since the checkpoint is what the clock on the wall says, as far as that
+    can be (`_down`), and else none. Times never fall from one mark to the next: where a clock went backwards, records
+    are taken for young.
     """
-    ahead = 0 if same_boot else now_ms - max(0, wall_ms - stored.wall_ms) - stored.boot_ms
+    ahead = 0 if same_boot else now_ms - _down(stored.wall_ms, wall_ms) - stored.boot_ms
     marks = _rising([(position, then + ahead) for position, then in stored.marks])
     if not marks or marks[-1][0] < up_to:
         marks = _rising([*marks, (up_to, now_ms)])
     return msgspec.structs.replace(stored, marks=tuple(marks), boot_ms=now_ms, wall_ms=wall_ms)
+
+
+def _down(stored_ms: int, wall_ms: int) -> int:
+    """How long the machine was down by the clock on the wall; 0 where that was set, or is not set yet."""
+    passed = wall_ms - stored_ms
+    return passed if stored_ms >= EARLIEST and 0 <= passed <= LONGEST_DOWN else 0
 
 
 def _rising(marks: Sequence[Mark]) -> list[Mark]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal import ages as ages_module
-from aiorecover.wal.ages import FINENESS, MARK_EVERY, Ages, StoredAges, restored
+from aiorecover.wal.ages import EARLIEST, FINENESS, LONGEST_DOWN, MARK_EVERY, Ages, StoredAges, restored
 from aiorecover.wal.checkpoint import Checkpoint, pack
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.opening import open_directory
@@ -103,14 +103,31 @@ def test_in_the_same_boot_the_wall_counts_for_nothing() -> None:
 
 
 def test_in_another_boot_the_wall_tells_how_long_the_machine_was_down() -> None:
-    stored = StoredAges(marks=((5, 1_000), (7, 1_500)), boot_ms=2_000, wall_ms=DAY)
-    found = restored(stored, 9, 300, DAY + 60_000, same_boot=False)
+    stored = StoredAges(marks=((5, 1_000), (7, 1_500)), boot_ms=2_000, wall_ms=EARLIEST)
+    found = restored(stored, 9, 300, EARLIEST + 60_000, same_boot=False)
     assert found.marks == ((5, 300 - 60_000 - 1_000), (7, 300 - 60_000 - 500), (9, 300))
 
 
 def test_a_wall_clock_that_was_set_back_ages_nothing() -> None:
-    stored = StoredAges(marks=((5, 1_000),), boot_ms=2_000, wall_ms=10 * DAY)
-    assert restored(stored, 5, 300, DAY, same_boot=False).marks == ((5, 300 - 1_000),)
+    stored = StoredAges(marks=((5, 1_000),), boot_ms=2_000, wall_ms=EARLIEST + 10 * DAY)
+    assert restored(stored, 5, 300, EARLIEST + DAY, same_boot=False).marks == ((5, 300 - 1_000),)
+
+
+@pytest.mark.parametrize(
+    ("stored_ms", "wall_ms"),
+    [
+        pytest.param(60_000, EARLIEST + DAY, id="1970 until the network was there, then the time was set"),
+        pytest.param(EARLIEST - 1, EARLIEST + DAY, id="the year that the machine was made in"),
+        pytest.param(EARLIEST + DAY, EARLIEST + DAY + LONGEST_DOWN + 1, id="years ahead"),
+        pytest.param(EARLIEST + DAY, 60_000, id="1970 again"),
+    ],
+)
+def test_a_wall_clock_that_cannot_be_right_ages_nothing(stored_ms: int, wall_ms: int) -> None:
+    stored = StoredAges(marks=((5, 1_000),), boot_ms=2_000, wall_ms=stored_ms)
+    found = restored(stored, 9, 300, wall_ms, same_boot=False)
+    assert found.marks == ((5, 300 - 1_000), (9, 300))
+    assert Ages(5_000, found).expired(300) == 0
+    assert Ages(5_000, found).expired(300 + 5_000) == 9
 
 
 def test_what_no_mark_tells_of_was_accepted_before_the_opening() -> None:
@@ -135,7 +152,7 @@ class Clocks:
     """Both clocks of a machine, as a test sets them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, disk: MemoryDisk) -> None:
-        self.boot, self.wall = 1_000_000, 50 * DAY
+        self.boot, self.wall = 1_000_000, EARLIEST + 50 * DAY
         system = type(disk.file_system)
         monkeypatch.setattr(system, "since_boot_ms", lambda _: self.boot)
         monkeypatch.setattr(system, "wall_ms", lambda _: self.wall, raising=False)
