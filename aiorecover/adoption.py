@@ -11,7 +11,8 @@ the next one.
 
 Only what belongs where ours goes is adopted: its name is ours, and so is the cluster that it remembers. One that never
 reached a cluster remembers none; it is adopted where its name says that it belongs to us, or if it was looking for its
-Kafka at an address that is one of ours, and is delivered to our cluster or to none. Never is a copy of a directory that
+Kafka at an address that is one of ours and leads to the same Kafka from there (`orphans`), and is delivered to our
+cluster or to none. Never is a copy of a directory that
 lies beside it: its records would be sent by two, under the same ids.
 
 A turn is short. A process that restarts with ``instance="name"`` waits for its directory, and an adopter cannot see
@@ -124,7 +125,8 @@ class Adoption:
         """A job of the keeper for each directory: a sync must not wait for all of them."""
         names = await self._keeper.submit(self._neighbours.names)
         looks = [await self._keeper.submit(self._neighbours.look, name, self._orphans.before(name)) for name in names]
-        for name, why in self._orphans.saw(asyncio.get_running_loop().time(), looks, self._own()):
+        now, reached = asyncio.get_running_loop().time(), self._ready()
+        for name, why in self._orphans.saw(now, looks, self._own(), reached=reached):
             log.warning("a directory without an owner cannot be adopted directory=%s error=%s", name, why)
 
     async def _adopt(self, name: str) -> bool:

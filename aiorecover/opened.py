@@ -171,6 +171,7 @@ class Opened:
                 directory.path.name,
                 destination=Destination(self.delivery.cluster.id, self._config.name, self._config.bootstrap_servers),
                 producer_id=directory.checkpoint.producer_id,
+                boot_id=directory.checkpoint.boot_id,
             ),
         )
 

@@ -5,13 +5,17 @@ something waits in it that belongs where ours goes. Of several the one that is d
 that they take turns. It is let go after a turn even if something is left in it: its owner may be waiting for it. With
 progress it is due again as soon as an owner who waits can have taken it; without, after a pause that doubles. A turn of
 somebody else that brought nothing counts as one of ours: many workers try no more often than one.
+
+Where a directory belongs is told by its name and by the cluster that it remembers. One that never reached a cluster,
+and has no name, belongs to us if it was looking for its Kafka at an address that is one of ours. An address such as
+``localhost`` counts only within one boot of one machine: on another one it is another Kafka.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from ipaddress import ip_address
 
-from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.neighbours import Neighbour
 
 RETAKE = 0.5  # seconds free before any turn, also with a shorter grace: who waits for it by name looks every 50 ms
@@ -29,6 +33,7 @@ class _Known:
     seen: Neighbour
     waited: Neighbour | None = None  # the last look at which it was free, with something in it
     since: float | None = None  # found so at every look from here on
+    undecided: bool = False  # whether it belongs to us shows once Kafka is reached
     begun: bool = False  # it had a turn since then
     ours: bool = False  # the next stamp is what our own turn left
     not_before: float = 0.0
@@ -56,23 +61,31 @@ class Orphans:
         known = self._known.get(name)
         return known.seen if known is not None else None
 
-    def saw(self, now: float, looks: Iterable[Neighbour], own: Neighbour) -> list[tuple[str, str]]:
+    def saw(
+        self, now: float, looks: Iterable[Neighbour], own: Neighbour, *, reached: bool = True
+    ) -> list[tuple[str, str]]:
         """Remember one look at all of them; what is new to be told: names, and why they cannot be adopted.
 
-        ``own``: our own directory, as the others would see it.
+        ``own``: our own directory, as the others would see it; ``reached``: we are connected, so what it says of its
+        cluster is all that it will say.
         """
         before, self._known = self._known, {}
         looks = list(looks)
         owners = Counter(look.producer_id for look in (*looks, own) if look.producer_id is not None)
         copies = {producer_id for producer_id, count in owners.items() if count > 1}
-        return [news for seen in looks for news in self._saw(now, seen, before.get(seen.name), own, copies)]
+        for name, seen in ((look.name, look) for look in looks):
+            self._known[name] = known = before.get(name) or _Known(seen)
+            known.seen = seen
+        return [
+            news
+            for seen in looks
+            for news in self._saw(now, seen, _refusal(seen, own, copies, reached=reached) if _waits(seen) else "")
+        ]
 
-    def _saw(
-        self, now: float, seen: Neighbour, known: _Known | None, own: Neighbour, copies: set[int]
-    ) -> Iterator[tuple[str, str]]:
-        known = self._known[seen.name] = _Known(seen) if known is None else known
-        known.seen = seen
-        why = seen.error or (_refusal(seen, own.destination, copies) if seen.free and seen.waiting else "")
+    def _saw(self, now: float, seen: Neighbour, refusal: str | None) -> Iterator[tuple[str, str]]:
+        known = self._known[seen.name]
+        known.undecided = refusal is None
+        why = seen.error or refusal or ""
         if not (seen.free and seen.waiting) or why:
             known.since, known.left = None, 0
         else:
@@ -109,7 +122,7 @@ class Orphans:
     def _moments(self) -> Iterator[tuple[float, str]]:
         """When each of them is due."""
         for name, known in self._known.items():
-            if known.since is not None:
+            if known.since is not None and not known.undecided:
                 yield max(known.since + self._grace, known.not_before), name
 
     def lost(self, name: str) -> None:
@@ -144,19 +157,43 @@ def _back_off(known: _Known, now: float) -> None:
     known.not_before = now + known.pause
 
 
-def _refusal(seen: Neighbour, own: Destination, copies: set[int]) -> str:
-    """Why its records must not be delivered by us; empty: they may."""
+def _waits(seen: Neighbour) -> bool:
+    return seen.free and bool(seen.waiting) and not seen.error
+
+
+def _refusal(seen: Neighbour, own: Neighbour, copies: set[int], *, reached: bool) -> str | None:
+    """Why its records must not be delivered by us; empty: they may; None: that is not known yet."""
     if seen.producer_id in copies:  # both would be sent, under the same ids
         return "it is a copy of another directory, or that of it: move the copy out of wal_dir"
-    its = seen.destination
-    if its.name != own.name:  # nor one without a name: an opening would give it ours
-        return f"it belongs to another producer name: start one with it stored={its.name!r} name={own.name!r}"
+    its, ours = seen.destination, own.destination
+    if its.name != ours.name:  # nor one without a name: an opening would give it ours
+        return f"it belongs to another producer name: start one with it stored={its.name!r} name={ours.name!r}"
     if its.cluster_id is None:
-        # Nothing of it has reached a cluster yet. A name says where it belongs; so does an address that we use, too.
-        if own.name is not None or set(its.servers) & set(own.servers):
+        if ours.name is not None or _looked_where_we_do(seen, own):
             return ""
-        return "nothing tells to which kafka it belongs: start a producer with its name as instance"
-    if its.cluster_id != own.cluster_id:
+        return (
+            "nothing tells to which kafka it belongs: start a producer with its name as instance, and give all that "
+            "belong together the same option name"
+        )
+    if ours.cluster_id is None and not reached:
+        return None
+    if its.cluster_id != ours.cluster_id:
         remedy = "start a producer for that one, with its name as instance"
-        return f"it belongs to another kafka cluster: {remedy} stored={its.cluster_id!r} cluster_id={own.cluster_id!r}"
+        return f"it belongs to another kafka cluster: {remedy} stored={its.cluster_id!r} cluster_id={ours.cluster_id!r}"
     return ""
+
+
+def _looked_where_we_do(seen: Neighbour, own: Neighbour) -> bool:
+    shared = set(seen.destination.servers) & set(own.destination.servers)
+    here = seen.boot_id == own.boot_id != ""
+    return any(here or not _is_of_the_machine(server) for server in shared)
+
+
+def _is_of_the_machine(server: str) -> bool:
+    """Whether an address leads each machine, and each container, to itself."""
+    host = server.rpartition(":")[0].strip("[]").lower()
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified

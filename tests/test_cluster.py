@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 
 from aiorecover import DeliveryPendingError, RecoverableProducer, WalDestinationError
+from aiorecover.background import Background
 from aiorecover.delivery.cluster_guard import ClusterGuard
 from aiorecover.testing import MockClusterProcess
 from aiorecover.wal.view import open_view
@@ -256,3 +257,40 @@ async def test_a_cluster_that_tells_no_id_is_not_compared(
         await producer.flush(timeout_ms=20_000)
     assert (await verdict(theirs, accepted)).ok
     assert sum("tells no cluster id" in record.getMessage() for record in caplog.records) == 1
+
+
+async def test_a_cluster_that_tells_no_id_gets_nothing_where_one_is_named(
+    ours: MockClusterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("aiorecover.delivery.cluster_guard._cluster_id", lambda _: None)
+    async with producing(tmp_path, ours, cluster_id="named") as producer:
+        await producer.publish(TOPIC, b"v", key=b"k")
+        await refused(producer)
+        await asyncio.sleep(1.2)  # some rounds of attempts
+        assert producer.statistics().wrong_cluster_id == ""
+        with pytest.raises(DeliveryPendingError, match="leave out the option given='named'"):
+            await producer.flush(timeout_ms=10_000)
+        assert len(errors(caplog)) == 1
+        await producer.stop(timeout_ms=0)
+    assert await records_in(ours) == 0
+
+
+async def test_a_slow_checkpoint_is_waited_for_and_not_begun_again_with_each_attempt(
+    ours: MockClusterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aiorecover.delivery.session.CONNECT_LIMIT", 1.5)
+    checkpoint = Background.checkpoint
+    remembered: list[float] = []
+
+    async def slowly(self: Background, *, closed: bool = False) -> int:
+        if not closed:
+            remembered.append(asyncio.get_running_loop().time())
+            await asyncio.sleep(4)
+        return await checkpoint(self, closed=closed)
+
+    monkeypatch.setattr(Background, "checkpoint", slowly)
+    async with producing(tmp_path, ours, checkpoint_interval_ms=3_600_000) as producer:
+        receipt = await producer.publish(TOPIC, b"v", key=b"k")
+        await receipt.delivered(timeout_ms=20_000)
+        assert len(remembered) == 1
+        assert stored(tmp_path) == producer.statistics().cluster_id

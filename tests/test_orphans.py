@@ -189,6 +189,46 @@ def test_only_what_belongs_to_our_destination_is_adopted(its: Destination, own: 
     assert bool(told) is not adopted
 
 
+@pytest.mark.parametrize(
+    ("server", "boot_id", "adopted"),
+    [
+        ("localhost:9092", "here", True),
+        ("localhost:9092", "there", False),
+        ("localhost:9092", "", False),
+        ("LOCALHOST:9092", "there", False),
+        ("127.0.0.2:9092", "there", False),
+        ("[::1]:9092", "there", False),
+        ("0.0.0.0:9092", "there", False),
+        ("kafka.localhost:9092", "there", False),
+        ("10.0.0.1:9092", "there", True),
+        ("kafka:9092", "", True),
+    ],
+)
+def test_an_address_that_leads_each_machine_to_itself_says_nothing_on_another_one(
+    server: str, boot_id: str, adopted: bool
+) -> None:
+    orphans, there = Orphans(GRACE), Destination(servers=(server,))
+    own = replace(OWN, destination=replace_servers(KNOWN, "elsewhere:1", server), boot_id="here")
+    told = orphans.saw(100, [replace(ORPHAN, destination=there, boot_id=boot_id)], own)
+    assert (orphans.due(200) == "1") is adopted
+    assert bool(told) is not adopted
+
+
+def replace_servers(destination: Destination, *servers: str) -> Destination:
+    return Destination(destination.cluster_id, destination.name, servers)
+
+
+def test_before_kafka_was_reached_a_directory_of_a_cluster_is_neither_told_of_nor_adopted() -> None:
+    orphans, own = Orphans(GRACE), replace(OWN, destination=Destination())
+    mine = replace(ORPHAN, destination=KNOWN)
+    alien = replace(ORPHAN, name="2", producer_id=102, destination=Destination("elsewhere"))
+    assert orphans.saw(100, [mine, alien], own, reached=False) == []
+    assert orphans.due(1_000) is None
+    told = orphans.saw(150, [mine, alien], replace(own, destination=KNOWN))
+    assert [name for name, _ in told] == ["2"]
+    assert orphans.due(160) == "1", "it was free all the time"
+
+
 @pytest.mark.parametrize("copied", [101, 100], ids=["of the one beside it", "of our own"])
 @pytest.mark.parametrize("other", [LOCKED, DELIVERED], ids=["locked", "delivered"])
 def test_a_copy_is_never_adopted_and_told_once(copied: int, other: Neighbour) -> None:

@@ -2,8 +2,14 @@
 
 Another one may answer where it was: a wrong address, a test system, a restored broker, a port that now leads elsewhere.
 Nothing is sent to it (`cluster_guard`).
+
+Every Kafka that knows idempotent producers tells its id (since 0.10.1); a service that only speaks its protocol may
+tell none. Where the option names a cluster, what tells none is refused: who names one wants no other. Where one is only
+remembered, it is taken, and a warning says so: no option could name what has no id, and the records would wait for
+ever. For a wrong address it would have to be the first one met that has none.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -14,8 +20,12 @@ from aiorecover.errors import WalDestinationError, WalError
 log = logging.getLogger("aiorecover.session")
 
 
+REMEMBER_LIMIT = 30.0  # seconds for the checkpoint; a disk that takes longer fails, and delivery goes on (I7)
+NO_ID = ""  # in the place of the id of a cluster that tells none
+
+
 class WrongClusterError(KafkaError):
-    """Another cluster answered; nothing was sent to it."""
+    """Another cluster answered; nothing was sent to it. ``found``: its id, or `NO_ID`."""
 
     retriable = True
 
@@ -32,7 +42,7 @@ class Cluster:
     """What is known of the one cluster, for all sessions of a producer.
 
     ``id``: of the cluster that the records belong to; None as long as none was reached, or if it tells no id.
-    ``wrong_id``: of another one, which answered in its place; None on a good day.
+    ``wrong_id``: of another one, which answered in its place, or `NO_ID`; None on a good day.
     """
 
     def __init__(
@@ -53,11 +63,13 @@ class Cluster:
         self._remember = remember
         self._on_change = on_change
         self._told = False
+        self._admitting = asyncio.Lock()  # of two sessions one may wait for the disk
 
     def is_ours(self, found: str | None) -> bool:
-        """Whether records may go there; what tells no id is not compared."""
-        expected = self._given or self.id
-        return found is None or expected is None or found == expected
+        """Whether records may go there; what tells no id is refused only where the user names one."""
+        if found is None:
+            return self._given is None
+        return (self._given or self.id) in {None, found}
 
     async def admit(self, found: str | None) -> None:
         """Take it for ours from now on; durable before anything is sent there, unless the disk fails.
@@ -66,19 +78,29 @@ class Cluster:
             WrongClusterError: it is another one.
 
         """
+        if not self.is_ours(found):
+            raise WrongClusterError(found or NO_ID)
         if found is None:
             self._tell_unknown()
-        elif not self.is_ours(found):
-            raise WrongClusterError(found)
-        elif found != self.id:
-            if self.id is not None:
-                log.warning("the records go to another cluster from now on, as asked for from=%s to=%s", self.id, found)
-            self.id = found
-            try:
-                await self._remember()
-            except WalError as error:  # delivery goes on while the disk fails (I7)
-                log.warning("the cluster is not remembered yet: check the disk cluster_id=%s error=%s", found, error)
+        else:
+            async with self._admitting:
+                await self._take(found)
         self.is_wrong(None)
+
+    async def _take(self, found: str) -> None:
+        if found == self.id:
+            return
+        if self.id is not None:
+            log.warning("the records go to another cluster from now on, as asked for from=%s to=%s", self.id, found)
+        before, self.id = self.id, found  # the checkpoint is to say it
+        try:
+            async with asyncio.timeout(REMEMBER_LIMIT):
+                await self._remember()
+        except (WalError, TimeoutError) as error:  # delivery goes on while the disk fails (I7)
+            log.warning("the cluster is not remembered yet: check the disk cluster_id=%s error=%r", found, error)
+        except BaseException:  # the session is given up: the next one asks again
+            self.id = before
+            raise
 
     def is_wrong(self, found: str | None) -> None:
         """Another cluster answered, or (None) it does no longer."""
@@ -88,6 +110,12 @@ class Cluster:
 
     def error(self, found: str) -> WalDestinationError:
         """What is wrong, and what to do."""
+        if found == NO_ID:
+            message = (
+                "kafka tells no cluster id, so nothing tells whether it is the one that the option cluster_id names, "
+                "nothing is sent: mend bootstrap_servers, or leave out the option"
+            )
+            return WalDestinationError(f"{message} given={self._given!r}")
         if self._given is not None:
             message = "kafka is not the cluster that the option cluster_id names, nothing is sent: mend one of the two"
             return WalDestinationError(f"{message} given={self._given!r} cluster_id={found!r}")
@@ -100,4 +128,5 @@ class Cluster:
     def _tell_unknown(self) -> None:
         if not self._told:
             self._told = True
-            log.info("kafka tells no cluster id: whether it is always the same one cannot be checked")
+            level = logging.INFO if self.id is None else logging.WARNING
+            log.log(level, "kafka tells no cluster id: whether it is always the same one cannot be checked")

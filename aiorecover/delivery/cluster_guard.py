@@ -1,4 +1,4 @@
-"""Asks each broker that an AIOKafkaProducer connects to which cluster it is, before anything is sent there.
+"""Asks each broker that a client of aiokafka connects to which cluster it is, before anything is sent there.
 
 Each connection, not each session: aiokafka connects again by itself, to an address where meanwhile another cluster may
 listen, and its metadata names addresses that need not lead to the cluster that gave it.
@@ -8,21 +8,20 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from aiokafka import AIOKafkaProducer
-from aiokafka.client import ConnectionGroup
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.metadata import MetadataRequest
 
-from aiorecover.delivery.cluster import Cluster, WrongClusterError
+from aiorecover.delivery.cluster import NO_ID, Cluster, WrongClusterError
 
 
 class ClusterGuard:
-    """Stands before one producer's connections."""
+    """Stands before the connections of one producer or consumer."""
 
-    def __init__(self, producer: AIOKafkaProducer, cluster: Cluster, on_wrong: Callable[[str | None], None]) -> None:
+    def __init__(self, client: AIOKafkaClient, cluster: Cluster, on_wrong: Callable[[str], None]) -> None:
         """``on_wrong``: a broker that was known is one of another cluster, of this id; the connection is closed."""
-        client: Any = producer.client
-        self._client = client
+        parts: Any = client  # private ones
+        self._client = parts
         self._cluster = cluster
         self._on_wrong = on_wrong
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()  # connections that lead to our cluster
@@ -36,8 +35,8 @@ class ClusterGuard:
     def _updated(self, metadata: Any) -> None:
         """As aiokafka's, of our cluster only: its bootstrap asks over a connection that nobody else knows of."""
         self.found = _cluster_id(metadata)
-        if self.found is not None and not self._cluster.is_ours(self.found):
-            raise WrongClusterError(self.found)
+        if not self._cluster.is_ours(self.found):
+            raise WrongClusterError(self.found or NO_ID)
         self._update(metadata)
 
     async def _connected(self, node_id: Any, *, group: Any = ConnectionGroup.DEFAULT, no_hint: bool = False) -> Any:
@@ -52,8 +51,8 @@ class ClusterGuard:
                 return None
             if not self._is_ours(found):
                 connection.close()
-                self.wrong = found
-                self._on_wrong(found)
+                self.wrong = found or NO_ID
+                self._on_wrong(self.wrong)
                 return None
             self._known.add(connection)
 

@@ -9,7 +9,8 @@ Best effort, and bounded: in time (`CHECK_LIMIT`), how far back (`in_kafka.LOOK_
 not be read to its end counts for nothing, and its lane goes on as without the check; a leader that does not answer ends
 it for all. Entries are durable with a checkpoint: of a lane that was first used since the last one before a power cut
 nothing is known. Records that are published meanwhile are stored, and wait behind the others; what is sent again as the
-very same batch does not wait.
+very same batch does not wait. Its consumer's connections are asked for their cluster, as the session's are: what stands
+in another one says nothing of ours.
 """
 
 import asyncio
@@ -21,6 +22,8 @@ from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 from aiokafka.structs import ConsumerRecord, TopicPartition
 
 from aiorecover.config import Config
+from aiorecover.delivery.cluster import WrongClusterError
+from aiorecover.delivery.cluster_guard import ClusterGuard
 from aiorecover.delivery.hard_close import SessionLostError, close_bootstrap
 from aiorecover.delivery.in_kafka import Hint, InKafka, content_of, first_offset
 from aiorecover.delivery.session import Session
@@ -39,6 +42,7 @@ FETCH_BYTES = 4 * 1024 * 1024  # of one broker: what aiokafka holds for us stays
 TOPICS_TOLD = 5  # in one line
 
 NOT_THERE = "kafka does not know the partition, or it has no leader, or this user must not see it"
+ELSEWHERE = "a broker belongs to another cluster, look at bootstrap_servers"
 NOT_ALLOWED = "kafka does not let this user read the topic, grant Read or set recovery_check=False"
 
 _SECURITY = (
@@ -96,6 +100,8 @@ class RecoveryCheck:
             return
         except TimeoutError:
             pass
+        except WrongClusterError:
+            reason = ELSEWHERE
         except Exception as error:  # noqa: BLE001 - whatever it is: records must go on, as without the check
             reason = repr(error)
         for lane in unread:
@@ -123,13 +129,14 @@ class RecoveryCheck:
         if not lanes:
             return reason
         consumer = AIOKafkaConsumer(**self._options())
+        guard = ClusterGuard(consumer._client, self._session.cluster, lambda _: None)  # noqa: SLF001
         try:
             try:
                 await consumer.start()
             except BaseException as error:
                 close_bootstrap(error)
                 raise
-            return await self._read(consumer, lanes, unread) or reason
+            return await self._read(consumer, guard, lanes, unread) or reason
         finally:
             await _close(consumer)
 
@@ -145,7 +152,11 @@ class RecoveryCheck:
             return [lane for lane in self._hints if lane.partition in self._session.available(lane.topic)]
 
     async def _read(
-        self, consumer: AIOKafkaConsumer, lanes: list[TopicPartition], unread: dict[TopicPartition, Hint]
+        self,
+        consumer: AIOKafkaConsumer,
+        guard: ClusterGuard,
+        lanes: list[TopicPartition],
+        unread: dict[TopicPartition, Hint],
     ) -> str:
         beginnings, ends = await consumer.beginning_offsets(lanes), await consumer.end_offsets(lanes)
         at = {lane: first_offset(self._hints[lane].offset, beginnings[lane], ends[lane], len(lanes)) for lane in lanes}
@@ -157,6 +168,8 @@ class RecoveryCheck:
                 del at[lane], unread[lane]
             if not at:
                 return reason
+            if guard.wrong is not None:
+                return ELSEWHERE
             if self.found.full:
                 return "there are more records in kafka than it may remember"
             consumer.pause(*through)  # not assigned anew: that throws away what has come of the others

@@ -28,7 +28,7 @@ from aiorecover.config import Config
 from aiorecover.delivery import chatter
 from aiorecover.delivery.backoff import Backoff
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.cluster import Cluster, WrongClusterError
+from aiorecover.delivery.cluster import REMEMBER_LIMIT, Cluster, WrongClusterError
 from aiorecover.delivery.cluster_guard import ClusterGuard
 from aiorecover.delivery.hard_close import Holdings, SessionLostError, close_bootstrap, close_hard
 from aiorecover.delivery.lane import Identity
@@ -71,7 +71,7 @@ class Session:
         ``healthy``: this one is for suspects, beside that one, whose brokers are asked first.
         """
         self._config = config
-        self._cluster = Cluster() if cluster is None else cluster
+        self.cluster = Cluster() if cluster is None else cluster
         self._healthy = healthy
         self._on_metadata = on_metadata
         self._patience = config.request_timeout_ms / 1000  # seconds with batches in flight and no answer
@@ -308,7 +308,7 @@ class Session:
         producer = AIOKafkaProducer(**self._options(server))
         Requests(producer, longest=self._patience, alone=self._healthy is not None)
         starting = asyncio.timeout(CONNECT_LIMIT)
-        guard = ClusterGuard(producer, self._cluster, lambda found: self._on_wrong(producer, starting, found))
+        guard = ClusterGuard(producer.client, self.cluster, lambda found: self._on_wrong(producer, starting, found))
         if self._healthy is not None:  # its lanes have identities: it must not wait for a frozen broker to give one
             producer._txn_manager.set_pid_and_epoch(0, 0)  # noqa: SLF001
         holdings = Holdings(producer)
@@ -319,7 +319,11 @@ class Session:
                 except BaseException as error:
                     close_bootstrap(error)
                     raise
-                await self._cluster.admit(guard.found)
+                if guard.wrong is not None:
+                    raise WrongClusterError(guard.wrong)  # noqa: TRY301 - closed as after any other failure
+                # Time for a checkpoint, which has a limit of its own: cut off, it would be begun again each time.
+                starting.reschedule(asyncio.get_running_loop().time() + REMEMBER_LIMIT + CONNECT_LIMIT)
+                await self.cluster.admit(guard.found)
                 await producer.client.set_topics(self._topics)
         except BaseException as error:
             await self._close_hard(producer, holdings)
@@ -342,18 +346,18 @@ class Session:
         """Another cluster answered in this round, or (None) no longer; one line for each."""
         if self._healthy is not None:  # the other session tells, and decides
             return
-        self._cluster.is_wrong(found)
+        self.cluster.is_wrong(found)
         self.state = "connecting" if found is None else "wrong_cluster"
         if found is not None and found not in self._known_troubles:
             self._known_troubles.add(found)
             servers = ",".join(self._config.bootstrap_servers)
-            log.error("%s bootstrap_servers=%s%s", self._cluster.error(found), servers, self._chatter.take())
+            log.error("%s bootstrap_servers=%s%s", self.cluster.error(found), servers, self._chatter.take())
 
-    def _tell_broker(self, found: str | None) -> None:
+    def _tell_broker(self, found: str) -> None:
         """An address that our cluster names leads to another one: one line for each."""
-        if found is not None and found not in self._known_troubles:
+        if found not in self._known_troubles:
             self._known_troubles.add(found)
-            log.error("of one broker: %s", self._cluster.error(found))
+            log.error("of one broker: %s", self.cluster.error(found))
 
     def _take(self, producer: AIOKafkaProducer, holdings: Holdings) -> None:
         self._producer = producer
@@ -376,7 +380,7 @@ class Session:
         self._set_state("connected")
         self._on_metadata()
 
-    def _on_wrong(self, producer: AIOKafkaProducer, starting: asyncio.Timeout, found: str | None) -> None:
+    def _on_wrong(self, producer: AIOKafkaProducer, starting: asyncio.Timeout, found: str) -> None:
         """One of its brokers belongs to another cluster: the others go on, and if there are none, it is given up."""
         if producer is self._producer:
             self._tell_broker(found)

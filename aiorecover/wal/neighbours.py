@@ -29,7 +29,8 @@ class Neighbour:
     ``free``: nobody has locked it. ``waiting``: something may wait in it that is not delivered; None where that was not
     looked for (somebody has it, or ``error`` says why not). ``stamp``: another one once somebody has opened it.
     ``progress``: another one once somebody has delivered from its front, or published. ``producer_id``: None where
-    nothing tells it. ``limit_ms``: the age at which records expire there; None: at none.
+    nothing tells it. ``limit_ms``: the age at which records expire there; None: at none. ``boot_id``: the machine's,
+    when it was opened last; empty: unknown.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Neighbour:
     progress: tuple[int, ...] = ()
     error: str = ""
     limit_ms: int | None = None
+    boot_id: str = ""
 
 
 class Neighbours:
@@ -148,6 +150,7 @@ def _known(name: str, stamp: bytes, checkpoint: StorageFile | None) -> Neighbour
         producer_id=known.producer_id,
         progress=progress,
         limit_ms=known.ages.limit_ms,
+        boot_id=known.boot_id,
     )
 
 

@@ -1,9 +1,13 @@
 """What is admitted as the one cluster, and what is said of another one."""
 
+import asyncio
+import logging
+
 import pytest
 
 from aiorecover import WalIOError
-from aiorecover.delivery.cluster import Cluster, WrongClusterError
+from aiorecover.delivery import cluster as cluster_module
+from aiorecover.delivery.cluster import NO_ID, Cluster, WrongClusterError
 
 pytestmark = pytest.mark.asyncio
 
@@ -63,6 +67,67 @@ async def test_without_an_id_nothing_is_compared_and_nothing_remembered() -> Non
     cluster = memory.known("a")
     await cluster.admit(None)
     assert (cluster.id, memory.remembered) == ("a", [])
+
+
+async def test_without_an_id_it_is_taken_for_the_remembered_one_with_a_warning_and_refused_where_one_is_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    remembered = Memory().known("a")
+    for _ in range(2):
+        await remembered.admit(None)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "tells no cluster id" in caplog.text
+    named = Memory().known("a", "a")
+    with pytest.raises(WrongClusterError) as raised:
+        await named.admit(None)
+    assert raised.value.found == NO_ID
+    assert str(named.error(NO_ID)).endswith("mend bootstrap_servers, or leave out the option given='a'")
+
+
+async def test_a_checkpoint_that_takes_its_time_is_waited_for_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    memory, durable = Memory(), asyncio.Event()
+
+    async def slowly() -> None:
+        await durable.wait()
+
+    cluster = Cluster(remember=slowly, on_change=memory.note)
+    admitting = asyncio.ensure_future(cluster.admit("a"))
+    another = asyncio.ensure_future(cluster.admit("a"))
+    await asyncio.sleep(0.05)
+    assert not admitting.done()
+    assert not another.done(), "nothing is sent before it is durable"
+    durable.set()
+    await asyncio.gather(admitting, another)
+    assert caplog.text == ""
+    durable.clear()
+    monkeypatch.setattr(cluster_module, "REMEMBER_LIMIT", 0.01)
+    hanging = Cluster(remember=slowly)
+    await hanging.admit("a")
+    assert hanging.id == "a"
+    assert caplog.text.count("is not remembered yet: check the disk") == 1
+
+
+async def test_cut_off_while_it_is_made_durable_it_is_made_so_the_next_time() -> None:
+    calls = 0
+
+    async def cut_off_once() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            await asyncio.Event().wait()
+
+    cluster = Cluster(remember=cut_off_once)
+    admitting = asyncio.ensure_future(cluster.admit("a"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    admitting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await admitting
+    assert cluster.id is None
+    await cluster.admit("a")
+    assert calls == 2
 
 
 async def test_a_disk_that_fails_does_not_stop_delivery_and_another_one_is_refused_all_the_same() -> None:

@@ -340,3 +340,40 @@ async def test_settling_everything_up_to_the_last_one_found_would_lose_some(
     monkeypatch.setattr(InKafka, "place", up_to)
     with pytest.raises(AssertionError, match="missing"):
         await went_on(cluster, await went_down(cluster))
+
+
+@pytest.mark.parametrize("fault", [None, "planted: its connections are not asked"])
+async def test_what_stands_in_another_cluster_says_nothing_of_ours(
+    cluster: MockCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, fault: str | None
+) -> None:
+    """The other one, a copy of the service perhaps, has everything."""
+    before = await went_down(cluster)
+    with MockCluster() as other:
+        other.create_topic(TOPIC, PARTITIONS)
+        async with AIOKafkaProducer(bootstrap_servers=other.bootstrap_servers) as copying:
+            for number, name in enumerate(before.ids):
+                headers = [("aiorecover-id", name.encode())]
+                await copying.send_and_wait(
+                    TOPIC, b"%d" % number, key=b"k", partition=number % PARTITIONS, headers=headers
+                )
+        options = RecoveryCheck._options
+        monkeypatch.setattr(
+            RecoveryCheck, "_options", lambda self: {**options(self), "bootstrap_servers": other.bootstrap_servers}
+        )
+        if fault is not None:
+            monkeypatch.setattr(recovery_check, "ClusterGuard", Unguarded)
+            with pytest.raises(AssertionError, match="missing"):
+                await went_on(cluster, before)
+            return
+        after = await went_on(cluster, before)
+    assert after.settled == 0
+    assert "a broker belongs to another cluster" in told(caplog)[0]
+
+
+class Unguarded:
+    """What lets everything through."""
+
+    wrong = None
+
+    def __init__(self, *_: object) -> None:
+        pass
