@@ -15,6 +15,7 @@ from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.delivery import Delivery
 from aiorecover.delivery.refusal import is_owed
 from aiorecover.delivery.resume import Taken, take_up
+from aiorecover.delivery.session import REMEMBER_LIMIT
 from aiorecover.errors import DeliveryError
 from aiorecover.statistics import Statistics
 from aiorecover.wal.checkpoint import Destination
@@ -136,8 +137,14 @@ class Opened:
         return self.delivery.check.reading
 
     async def _remember(self) -> None:
-        """What delivery knows of the destination is durable when this returns."""
-        await self.background.checkpoint()
+        """What delivery knows of the destination is durable when this returns.
+
+        Raises:
+            TimeoutError: the disk takes too long.
+
+        """
+        async with asyncio.timeout(REMEMBER_LIMIT):
+            await self.background.checkpoint()
 
     def _make_adoption(self, grace: float) -> Adoption:
         directory = self.directory

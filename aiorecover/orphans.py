@@ -169,18 +169,23 @@ def _refusal(seen: Neighbour, own: Neighbour, copies: set[int], *, reached: bool
     if its.name != ours.name:  # nor one without a name: an opening would give it ours
         return f"it belongs to another producer name: start one with it stored={its.name!r} name={ours.name!r}"
     if its.cluster_id is None:
-        if ours.name is not None or _looked_where_we_do(seen, own):
-            return ""
-        return (
-            "nothing tells to which kafka it belongs: start a producer with its name as instance, and give all that "
-            "belong together the same option name"
-        )
+        return _refusal_of_unknown(seen, own)
     if ours.cluster_id is None and not reached:
         return None
-    if its.cluster_id != ours.cluster_id:
-        remedy = "start a producer for that one, with its name as instance"
-        return f"it belongs to another kafka cluster: {remedy} stored={its.cluster_id!r} cluster_id={ours.cluster_id!r}"
-    return ""
+    if its.cluster_id == ours.cluster_id:
+        return ""
+    remedy = "start a producer for that one, with its name as instance"
+    return f"it belongs to another kafka cluster: {remedy} stored={its.cluster_id!r} cluster_id={ours.cluster_id!r}"
+
+
+def _refusal_of_unknown(seen: Neighbour, own: Neighbour) -> str:
+    """Nothing of it has reached a cluster yet. A name says where it belongs; so does an address that we use, too."""
+    if own.destination.name is not None or _looked_where_we_do(seen, own):
+        return ""
+    return (
+        "nothing tells to which kafka it belongs: start a producer with its name as instance, and give all that belong "
+        "together the same option name"
+    )
 
 
 def _looked_where_we_do(seen: Neighbour, own: Neighbour) -> bool:

@@ -275,9 +275,16 @@ async def test_a_cluster_that_tells_no_id_gets_nothing_where_one_is_named(
     assert await records_in(ours) == 0
 
 
-async def test_a_slow_checkpoint_is_waited_for_and_not_begun_again_with_each_attempt(
-    ours: MockClusterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("limit", [30.0, 0.5], ids=["slow", "too slow"])
+async def test_a_slow_checkpoint_is_waited_for_within_its_limit_and_not_begun_again_with_each_attempt(
+    ours: MockClusterProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    limit: float,
 ) -> None:
+    for module in ("session", "opened"):
+        monkeypatch.setattr(f"aiorecover.{'delivery.' * (module == 'session')}{module}.REMEMBER_LIMIT", limit)
     monkeypatch.setattr("aiorecover.delivery.session.CONNECT_LIMIT", 1.5)
     checkpoint = Background.checkpoint
     remembered: list[float] = []
@@ -293,4 +300,5 @@ async def test_a_slow_checkpoint_is_waited_for_and_not_begun_again_with_each_att
         receipt = await producer.publish(TOPIC, b"v", key=b"k")
         await receipt.delivered(timeout_ms=20_000)
         assert len(remembered) == 1
-        assert stored(tmp_path) == producer.statistics().cluster_id
+        assert (stored(tmp_path) == producer.statistics().cluster_id) is (limit > 1)
+        assert ("is not remembered yet" in caplog.text) is (limit < 1)

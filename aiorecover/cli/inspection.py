@@ -11,6 +11,7 @@ from dataclasses import asdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from rich.filesize import pick_unit_and_suffix
 from rich.table import Table
 
@@ -69,16 +70,25 @@ def _instance(instance: Instance, count: int) -> dict[str, Any]:
         "state": instance.state,
         "pid": instance.pid,
         "error": instance.error,
+        "destination": None,
+        "oldest_waiting": None,
         "rings": [],
         "records": [],
     }
+    oldest: list[tuple[int, int]] = []
     try:
         for name in RINGS:
             with open_view(instance.path, name) as view:
                 about["producer_id"] = view.producer_id
+                if view.checkpoint is not None:
+                    about["destination"] = msgspec.structs.asdict(view.checkpoint.destination)
+                if name != RINGS[2]:
+                    oldest += [(frame.epoch, frame.sequence) for frame in islice(view.frames(), 1)]
                 if name == RINGS[0] or any(slot.state != "blank" for slot in view.slots()):
                     about["rings"].append(_ring(view))
                     about["records"] += [_record(view, frame) for frame in islice(view.frames(), count)]
+        if oldest:
+            about["oldest_waiting"] = records.record_id(str(about["producer_id"]), *min(oldest))
     except WalError as error:
         about["error"] = str(error)
     return about
@@ -137,6 +147,8 @@ def show(console: Console, found: list[dict[str, Any]]) -> None:
         if number:
             console.print()
         _print(console, _heading(one), style="bold")
+        for line in _about(one):
+            _print(console, line)
         if one["rings"]:
             console.print(_table(one["rings"]))
         for line in _wrong(one):
@@ -155,6 +167,18 @@ def _heading(one: dict[str, Any]) -> str:
     user = f"in use by pid {one['pid']}" if one["pid"] is not None else users.get(one["state"], one["state"])
     producer = f", producer {one['producer_id']}" if one.get("producer_id") else ""
     return f"{one['path']}: {user}{producer}"
+
+
+def _about(one: dict[str, Any]) -> Iterator[str]:
+    """Where its records go, and how far they have got."""
+    destination = one.get("destination")
+    if destination is not None:
+        name = f"name {_text(destination['name'].encode())}, " if destination["name"] is not None else ""
+        looked = f", looked for one at {', '.join(destination['servers'])}" if destination["servers"] else ""
+        cluster = f"kafka cluster {_text(destination['cluster_id'].encode())}" if destination["cluster_id"] else ""
+        yield f"{name}{cluster or f'no kafka cluster reached yet{looked}'}"
+    if one.get("oldest_waiting") is not None:
+        yield f"the oldest record that waits: {one['oldest_waiting']}"
 
 
 def _table(rings: list[dict[str, Any]]) -> Table:

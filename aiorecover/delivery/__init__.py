@@ -80,7 +80,8 @@ One cluster
     on. A cluster that was replaced on purpose is named by ``cluster_id``, and remembered from then on. The new one may
     have given the identities of the journal to somebody else, and would take our batches for repeats of his: none of
     them is used there, and what was in flight to the old one is sent as any other records. A broker that tells no id
-    is not compared; that is said once.
+    is refused where the option names one, and else not compared, which is said once (`cluster`). The recovery check's
+    connections are asked, too.
 
 Tasks cancelled by others
     Whoever cancels "all tasks" cancels ours too. If the loop ends, that is all: nothing is begun again in it for a
@@ -189,8 +190,13 @@ Age
     delivery. (But not if the option is another one at the next start.) After a power cut records are judged first, and
     what the recovery check reads back is waited for.
 
-    Without room in the dead ring nothing expires: records are tried on, no lane halts. Copies for ``dead_letter_topic``
-    never expire. All that expires within a minute is one line in the log. ``statistics().expired`` counts.
+    Nobody parts with a record before its letter is durable: the reader waits with it, the lane keeps its batch. So
+    where the dead ring cannot be flushed nothing expires any more, and neither does it without room: records are tried
+    on, no lane halts. Who is slow to be told (`on_delivery`) keeps only the partition of his record waiting
+    (`telling`): what comes of it is passed over meanwhile. After a power cut, which may have taken the journal's word
+    with it, records of earlier epochs say ``persisted="possibly"``, whatever they are refused for. Copies for
+    ``dead_letter_topic`` never expire. All that expires within a minute is one line in the log.
+    ``statistics().expired`` counts.
 
 Clocks
     Pauses and limits go by the loop's clock, which stands still while the machine sleeps: they end that much later, and

@@ -9,7 +9,6 @@ remembered, it is taken, and a warning says so: no option could name what has no
 ever. For a wrong address it would have to be the first one met that has none.
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -20,7 +19,6 @@ from aiorecover.errors import WalDestinationError, WalError
 log = logging.getLogger("aiorecover.session")
 
 
-REMEMBER_LIMIT = 30.0  # seconds for the checkpoint; a disk that takes longer fails, and delivery goes on (I7)
 NO_ID = ""  # in the place of the id of a cluster that tells none
 
 
@@ -55,7 +53,8 @@ class Cluster:
     ) -> None:
         """``stored``: the id that the directory remembers; ``given``: the one that the user names, which counts.
 
-        ``remember`` makes `id` durable; ``on_change`` is called whenever `wrong_id` is another one.
+        ``remember`` makes `to_remember` durable, within a bounded time (TimeoutError); ``on_change`` is called whenever
+        `wrong_id` is another one.
         """
         self.id = stored
         self.wrong_id: str | None = None
@@ -63,7 +62,7 @@ class Cluster:
         self._remember = remember
         self._on_change = on_change
         self._told = False
-        self._admitting = asyncio.Lock()  # of two sessions one may wait for the disk
+        self._taking: str | None = None  # the one that is being made durable
 
     def is_ours(self, found: str | None) -> bool:
         """Whether records may go there; what tells no id is refused only where the user names one."""
@@ -83,8 +82,7 @@ class Cluster:
         if found is None:
             self._tell_unknown()
         else:
-            async with self._admitting:
-                await self._take(found)
+            await self._take(found)
         self.is_wrong(None)
 
     async def _take(self, found: str) -> None:
@@ -92,15 +90,17 @@ class Cluster:
             return
         if self.id is not None:
             log.warning("the records go to another cluster from now on, as asked for from=%s to=%s", self.id, found)
-        before, self.id = self.id, found  # the checkpoint is to say it
+        self._taking = found
         try:
-            async with asyncio.timeout(REMEMBER_LIMIT):
-                await self._remember()
+            await self._remember()
         except (WalError, TimeoutError) as error:  # delivery goes on while the disk fails (I7)
             log.warning("the cluster is not remembered yet: check the disk cluster_id=%s error=%r", found, error)
-        except BaseException:  # the session is given up: the next one asks again
-            self.id = before
-            raise
+        self.id = found
+
+    @property
+    def to_remember(self) -> str | None:
+        """What a checkpoint is to say."""
+        return self._taking or self.id
 
     def is_wrong(self, found: str | None) -> None:
         """Another cluster answered, or (None) it does no longer."""

@@ -267,9 +267,10 @@ class Delivery:
     @property
     def destination(self) -> Destination:
         """Where the records belong, as far as that is known now."""
-        if self.cluster.id is None:
+        cluster_id = self.cluster.to_remember
+        if cluster_id is None:
             return self._destination
-        return Destination(cluster_id=self.cluster.id, name=self._destination.name)
+        return Destination(cluster_id=cluster_id, name=self._destination.name)
 
     def _on_cluster(self) -> None:
         wrong = self.cluster.wrong_id

@@ -28,7 +28,7 @@ from aiorecover.config import Config
 from aiorecover.delivery import chatter
 from aiorecover.delivery.backoff import Backoff
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.cluster import REMEMBER_LIMIT, Cluster, WrongClusterError
+from aiorecover.delivery.cluster import Cluster, WrongClusterError
 from aiorecover.delivery.cluster_guard import ClusterGuard
 from aiorecover.delivery.hard_close import Holdings, SessionLostError, close_bootstrap, close_hard
 from aiorecover.delivery.lane import Identity
@@ -43,6 +43,7 @@ log = logging.getLogger("aiorecover.session")
 
 kafka_errors.update(UNNAMED_CODES)  # codes that aiokafka would all show as UnknownError(-1); subclasses of it
 
+REMEMBER_LIMIT = 30.0  # seconds for a checkpoint that says where the records go; a disk that takes longer fails (I7)
 CONNECT_LIMIT = 10.0  # seconds for one server's bootstrap and InitProducerId, which aiokafka waits for without a limit
 RECONNECT_MAX = 0.5  # seconds between two rounds of attempts: delivery must resume within 1 s of the broker's return
 REBUILD_MAX = 1.0  # seconds before a session is replaced that did not last: each new one asks for a producer id

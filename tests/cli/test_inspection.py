@@ -15,6 +15,7 @@ from aiorecover import record
 from aiorecover.cli import inspection
 from aiorecover.cli.app import app
 from aiorecover.delivery import refusal
+from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.moved import pack_moved
 from aiorecover.wal.opening import open_directory
@@ -54,6 +55,26 @@ def test_a_directory_that_is_in_use_is_shown_with_its_owner_and_counts(tmp_path:
     assert cells_of(done)[:4] == ["ring", "100", "0", "0"]
     directory.close()
     assert f"{tmp_path / '0'}: not in use" in run(tmp_path).stdout
+
+
+def test_where_the_records_go_and_how_far_they_have_got_is_shown(tmp_path: Path) -> None:
+    options = Options(tmp_path, SLOT, 64 * SLOT, 0, name="orders", servers=("kafka:9092", "other:9092"))
+    directory = open_directory(options)
+    places = [directory.ring.append(b"payload", b"payload")[0] for _ in range(3)]
+    _, destination, oldest, *_ = run(tmp_path).stdout.splitlines()
+    assert destination == "name orders, no kafka cluster reached yet, looked for one at kafka:9092, other:9092"
+    assert oldest == f"the oldest record that waits: {directory.producer_id}/1/1"
+    directory.ring.settle(directory.ring.live[0], places[:2])
+    known = Destination(cluster_id="abc", name="orders")
+    directory.write_checkpoint(directory.next_checkpoint(destination=known))
+    _, destination, oldest, *_ = run(tmp_path).stdout.splitlines()
+    assert destination == "name orders, kafka cluster abc"
+    assert oldest == f"the oldest record that waits: {directory.producer_id}/1/3"
+    (shown,) = as_json(tmp_path)
+    assert shown["destination"] == {"cluster_id": "abc", "name": "orders", "servers": []}
+    directory.ring.settle(directory.ring.live[0], places[2:])
+    assert "oldest record" not in run(tmp_path).stdout
+    directory.close()
 
 
 def test_a_terminal_of_80_columns_holds_every_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ import logging
 import pytest
 
 from aiorecover import WalIOError
-from aiorecover.delivery import cluster as cluster_module
 from aiorecover.delivery.cluster import NO_ID, Cluster, WrongClusterError
 
 pytestmark = pytest.mark.asyncio
@@ -26,7 +25,7 @@ class Memory:
         return self.cluster
 
     async def remember(self) -> None:
-        self.remembered.append(self.cluster.id)
+        self.remembered.append(self.cluster.to_remember)
         if self.fails:
             raise WalIOError(5, "the disk failed")
 
@@ -84,26 +83,27 @@ async def test_without_an_id_it_is_taken_for_the_remembered_one_with_a_warning_a
     assert str(named.error(NO_ID)).endswith("mend bootstrap_servers, or leave out the option given='a'")
 
 
-async def test_a_checkpoint_that_takes_its_time_is_waited_for_but_not_for_ever(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_of_two_sessions_none_goes_on_before_it_is_durable_nor_waits_for_a_disk_that_hangs(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    memory, durable = Memory(), asyncio.Event()
+    durable = asyncio.Event()
 
     async def slowly() -> None:
         await durable.wait()
 
-    cluster = Cluster(remember=slowly, on_change=memory.note)
-    admitting = asyncio.ensure_future(cluster.admit("a"))
-    another = asyncio.ensure_future(cluster.admit("a"))
+    cluster = Cluster(remember=slowly)
+    admitting = [asyncio.ensure_future(cluster.admit("a")) for _ in range(2)]
     await asyncio.sleep(0.05)
-    assert not admitting.done()
-    assert not another.done(), "nothing is sent before it is durable"
+    assert not any(one.done() for one in admitting)
+    assert (cluster.id, cluster.to_remember) == (None, "a")
     durable.set()
-    await asyncio.gather(admitting, another)
-    assert caplog.text == ""
-    durable.clear()
-    monkeypatch.setattr(cluster_module, "REMEMBER_LIMIT", 0.01)
-    hanging = Cluster(remember=slowly)
+    await asyncio.gather(*admitting)
+    assert (cluster.id, caplog.text) == ("a", "")
+
+    async def too_slowly() -> None:
+        raise TimeoutError
+
+    hanging = Cluster(remember=too_slowly)
     await hanging.admit("a")
     assert hanging.id == "a"
     assert caplog.text.count("is not remembered yet: check the disk") == 1
