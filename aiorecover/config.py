@@ -81,7 +81,8 @@ class Config:
         client: options for aiokafka that are no attribute here (security, compression, metadata).
         name: a name of the destination, which the directory remembers: under another one it is refused.
         cluster_id: Kafka's id of the cluster to deliver to, also where a directory remembers another one because the
-            cluster was replaced; None: the one that the directory remembers, or else the first one reached.
+            cluster was replaced; what tells no id is refused then. None: the one that the directory remembers, or else
+            the first one reached.
         instance: the folder in ``wal_dir`` to take, and to wait for; None: the first number that is free.
         guarantee: "at_least_once"; "exactly_once" is not available yet.
         fsync: what a power cut may take. "never": what the kernel had not written; "interval": at most what came after

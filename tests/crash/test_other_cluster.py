@@ -109,6 +109,7 @@ def test_the_named_one_gets_what_waits_and_takes_nothing_for_a_repeat_of_somebod
     entry = entry_of(scenario.copy())
     asyncio.run(send_as_somebody_else(new, scenario.topic, entry))
     named = replaced(scenario, new)["wrong_cluster_id"]
+    assert named is not None, "nobody answered in the last round of attempts"
     scenario.finish(scenario.life(FLUSH, servers=new.bootstrap_servers, fault=fault, cluster_id=named))
     found = [one.record_id for one in records_in(new, scenario.topic) if one.record_id is not None]
     sequences = [int(one.rpartition("/")[2]) for one in found if one.split("/")[1] == "1"]
