@@ -14,7 +14,7 @@ from aiorecover.wal.directory import Directory
 from aiorecover.wal.keeper import Keeper
 from aiorecover.wal.moving import Move
 from aiorecover.wal.reading import Reader
-from tests.wal.rig import Opened, read
+from tests.wal.rig import SLOT, Opened, read
 
 pytestmark = pytest.mark.asyncio
 
@@ -34,9 +34,9 @@ class Scene:
             worth_a_look=True,
             only_stalled_wait=lambda slot, urgent: slot.sealed,
             may_rewrite=lambda _: True,
-            repoint=lambda: self.told.append("repoint"),
-            point_back=lambda: self.told.append("point back"),
+            repoint=lambda: self._told("repoint"),
             made=lambda: self.told.append("made"),
+            go_along=lambda: self._told("go along"),
         )
         self.moves = moves
         self.keeper = Keeper("test")
@@ -46,6 +46,15 @@ class Scene:
     def _on_freed(self) -> None:
         self.freed += 1
 
+    async def _told(self, what: str) -> None:
+        await asyncio.sleep(0)
+        self.told.append(what)
+
+    async def look_again(self) -> None:
+        """Whatever pause there is."""
+        self.compactor._not_before = 0.0
+        await self.compactor.look()
+
     @property
     def directory(self) -> Directory:
         return self.opened.directory
@@ -53,7 +62,7 @@ class Scene:
     def still_whole(self) -> bool:
         """Nothing was lost, and no copy counts."""
         following = self.opened.dies()
-        return self.directory.pending() == self.left == len(following.read()) and self.directory.copies_from is None
+        return self.directory.pending() == self.left == len(following.read()) == following.directory.pending()
 
 
 async def test_the_oldest_slots_are_moved_while_that_gains_room() -> None:
@@ -73,39 +82,113 @@ async def test_nothing_is_asked_where_all_get_through() -> None:
     assert scene.compactor.slots_moved == 0
 
 
-@pytest.mark.parametrize("where", ["step", "repoint", "no room"])
-async def test_a_move_that_fails_is_given_up_and_tried_again_after_a_pause(
+def fails(*_: Any) -> Any:
+    raise WalFullError("no room")
+
+
+@pytest.mark.parametrize("where", ["step", "repoint", "read"])
+async def test_a_move_that_fails_goes_on_where_it_stood_after_a_pause(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nothing is copied twice: room that failed tries took would be gone for good."""
     scene = Scene()
+    retry, first = scene.directory.retry, scene.opened.ring.live[0]
+    waiting = first.unsettled
 
-    def fails(*_: Any) -> Any:
-        raise WalFullError("no room")
+    def breaks(*_: Any) -> Any:
+        raise WalIOError(5, "the disk failed")
 
     with monkeypatch.context() as patch:
         if where == "step":
-            patch.setattr(Move, "step", fails)
+            patch.setattr(Move, "step", breaks)
         elif where == "repoint":
-            patch.setattr(scene.moves, "repoint", fails)
+            patch.setattr(scene.moves, "repoint", breaks)
         else:
-            patch.setattr(scene.directory.retry, "append", fails)
-        await scene.compactor.look()
-    assert scene.still_whole()
-    assert scene.told == ["point back"]
+            patch.setattr(scene.opened.disk.ring, "read_into", breaks)
+        for _ in range(3):
+            await scene.look_again()
+            assert retry.sequence in (0, waiting)
+            assert scene.still_whole()
+    assert scene.told == []
     await scene.compactor.look()
-    assert scene.compactor.slots_moved == 0
-    monkeypatch.setattr(scene.compactor, "_not_before", 0.0)
-    await scene.compactor.look()
+    assert scene.told == [], "not before the pause is over"
+    await scene.look_again()
     assert scene.compactor.slots_moved > 0
+    assert retry.sequence == scene.compactor.records_moved
+    assert scene.left == scene.directory.pending()
+
+
+async def test_a_move_without_room_is_given_up_so_that_a_rewriting_can_make_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene()
+    with monkeypatch.context() as patch:
+        patch.setattr(scene.directory.retry, "append", fails)
+        await scene.look_again()
+    assert scene.compactor._under_way is None
+    assert scene.directory.copies_from is None
+    assert scene.still_whole()
+    await scene.compactor.look()
+    assert scene.compactor.slots_moved == 0, "not before the pause is over"
+    await scene.look_again()
+    assert scene.compactor.slots_moved > 0
+
+
+async def test_giving_a_move_up_may_fail_too_and_is_ended_before_anything_else_is_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene()
+    retry, step = scene.directory.retry, Move.step
+
+    def some(self: Move) -> bool:
+        if self.count:
+            fails()
+        return step(self, 5)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Move, "step", some)
+        patch.setattr(retry, "take_back", fails)
+        for _ in range(3):
+            await scene.look_again()
+            assert retry.sequence == 5
+            assert scene.directory.copies_from == retry.last_position - 5, "a checkpoint would make them count"
+            assert scene.still_whole()
+    await scene.look_again()
+    assert retry.pending() == 0
+    assert scene.directory.copies_from is None
+    await scene.look_again()
+    assert scene.compactor.slots_moved == module.MOVES_A_LOOK
+    assert scene.left == scene.directory.pending()
+
+
+async def test_a_slot_that_cannot_be_read_is_left_alone_after_some_tries_and_one_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene = Scene()
+    read, calls = scene.opened.disk.ring.read_into, []
+
+    def bad_sector(buffer: memoryview, offset: int) -> int:
+        if offset < SLOT:
+            calls.append(offset)
+            raise WalIOError(5, "the disk failed")
+        return read(buffer, offset)
+
+    monkeypatch.setattr(scene.opened.disk.ring, "read_into", bad_sector)
+    for _ in range(30):
+        await scene.look_again()
+    assert sum(record.levelname == "ERROR" for record in caplog.records) == 1
+    assert [record.message for record in caplog.records if "stay where they are" in record.message]
+    count = len(calls)
+    await scene.look_again()
+    assert len(calls) == count, "it is not read any more"
+    assert scene.compactor._under_way is None
+    assert scene.directory.retry.pending() == 0
+    assert scene.opened.ring.live[0].readers == 0
 
 
 async def test_pauses_grow_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene()
-
-    def fails(*_: Any) -> Any:
-        raise WalFullError("no room")
-
-    monkeypatch.setattr(Move, "step", fails)
+    monkeypatch.setattr(scene.moves, "repoint", fails)
     pauses = []
     for _ in range(9):
         scene.compactor._not_before = 0.0
@@ -114,23 +197,28 @@ async def test_pauses_grow_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> Non
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
 
 
-async def test_a_move_that_is_cancelled_while_it_copies_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_move_that_is_cancelled_while_it_copies_goes_on_later(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene()
-    step, copied = Move.step, asyncio.Event()
+    step, begun = Move.step, asyncio.Event()
 
     def slowly(self: Move) -> bool:
-        copied.set()
+        begun.set()
         return step(self, 1)
 
     monkeypatch.setattr(Move, "step", slowly)
     task = asyncio.create_task(scene.compactor.look())
-    await copied.wait()
+    await begun.wait()
     assert scene.directory.retry.sequence > 0
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert scene.told == ["point back"]
+    assert scene.told == []
     assert scene.still_whole()
+    copied = scene.directory.retry.sequence
+    monkeypatch.setattr(Move, "step", step)
+    await scene.compactor.look()
+    assert scene.compactor.slots_moved > 0
+    assert copied < scene.compactor.records_moved == scene.directory.retry.sequence
 
 
 async def test_a_move_whose_checkpoint_is_being_written_is_made_though_nobody_waits(
@@ -173,7 +261,7 @@ async def test_a_checkpoint_that_fails_takes_nothing_back(monkeypatch: pytest.Mo
     assert scene.told == ["repoint"]
     assert scene.compactor.slots_moved == 0
     assert scene.directory.pending() == scene.left
-    await scene.compactor.look()
+    await scene.look_again()
     assert scene.told == ["repoint"]
 
 

@@ -93,7 +93,7 @@ def test_dead_letters_and_moved_records_leave_the_main_ring_its_share() -> None:
 def test_a_full_main_ring_leaves_the_others_the_slot_that_makes_room() -> None:
     shares = Shares(100)
     assert shares.left(MAIN, [Holding(98, 1, 0), READY, READY]) == 0
-    assert shares.left(MAIN, [Holding(96, 1, 0), Holding(1, 0, 0), READY]) == 1, "what the retry ring used is replaced"
+    assert shares.left(MAIN, [Holding(94, 1, 0), Holding(1, 0, 0), READY]) == 1, "what the retry ring used is replaced"
     assert shares.left(RETRY, [Holding(97, 1, 0), Holding(1, 0, 0), READY]) == 1
 
 
