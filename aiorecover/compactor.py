@@ -21,9 +21,9 @@ from aiorecover.wal.slot import Slot
 
 log = logging.getLogger("aiorecover")
 
-FIRST_PAUSE = 1.0  # seconds until it is tried again after a failure, mostly for want of room; then twice as long
+FIRST_PAUSE = 1.0  # seconds until it is tried again after a failure; then twice as long
 MOVES_A_LOOK = 4  # slots between two ordinary checkpoints, which find the disk busy for so long
-LONGEST_PAUSE = 60.0  # seconds: who frees disk space is not kept waiting for longer
+LONGEST_PAUSE = 60.0  # seconds: what is mended is not kept waiting for longer
 STEPS_A_LOOK = 128  # of some 1 ms: the next checkpoint waits for so long; what is under way goes on behind it
 READS_MOST = 8  # that fail before a slot is left where it is: 2 minutes, as the pauses grow; a device may be away
 
@@ -41,6 +41,7 @@ class Compactor:
         self._obstacle: WalError | None = None  # why it cannot be made: its copies are marked void
         self._making: asyncio.Future[None] | None = None  # the checkpoint that makes it is being written
         self._stay: set[Slot] = set()  # a part of these cannot be read: they are not copied any more
+        self._full = False  # it was said that there is no room
         self._pause = 0.0
         self._not_before = 0.0
         self.slots_moved = 0
@@ -81,7 +82,11 @@ class Compactor:
         loads = _loads(ring, slots, movable=movable) if movable else []
         if not moves_oldest(loads, room_needed=full):
             return False
-        await self._have_room(slots[0])
+        try:
+            await self._have_room(slots[0])
+        except WalFullError as error:
+            self._tell_full(error)
+            return False
         self._begin(Move(ring, self._directory.retry, slots[0]))
         return True
 
@@ -100,7 +105,10 @@ class Compactor:
         if not rewrites(loads) or not self._moves.may_rewrite(slots):
             return
         await self._have_a_spare()
-        self._begin(Rewrite(retry))
+        try:
+            self._begin(Rewrite(retry))
+        except WalFullError as error:
+            self._tell_full(error)
 
     def _begin(self, copying: Copying) -> None:
         self._under_way, self._obstacle = copying, None
@@ -135,7 +143,8 @@ class Compactor:
                 await asyncio.sleep(0)
         except WalFullError as error:
             if isinstance(copying, Rewrite):  # it goes on when there is room
-                raise
+                self._tell_full(error)
+                return False
             self._obstacle = error  # the rewriting that may make room must not wait for it
         except (WalIOError, WalCorruptError) as error:
             if isinstance(error, WalIOError) and copying.failures < READS_MOST:
@@ -188,7 +197,14 @@ class Compactor:
         if freed:
             self._on_freed()
 
+    def _tell_full(self, error: WalFullError) -> None:
+        """One line until something is made again; it is looked again at once, for that costs nothing."""
+        if not self._full:
+            log.warning("nothing more can be moved to the retry ring error=%s", error)
+        self._full = True
+
     def _tell(self, copying: Copying) -> None:
+        self._full = False
         if isinstance(copying, Rewrite):
             self.rewrites += 1
             log.info("the retry ring was rewritten records=%d", copying.count)

@@ -1,6 +1,7 @@
 """What becomes of a move that is given up, interrupted, or made while nobody waits for it any more."""
 
 import asyncio
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from aiorecover.wal.directory import Directory
 from aiorecover.wal.keeper import Keeper
 from aiorecover.wal.moving import Move
 from aiorecover.wal.reading import Reader
-from tests.wal.rig import SLOT, Opened, read
+from tests.wal.rig import SLOT, Disk, Opened, read
 
 pytestmark = pytest.mark.asyncio
 
@@ -22,13 +23,13 @@ pytestmark = pytest.mark.asyncio
 class Scene:
     """Six slots in which every seventh record waits, and delivery agrees to everything."""
 
-    def __init__(self) -> None:
-        self.opened = Opened()
+    def __init__(self, opened: Opened | None = None, *, every: int = 7) -> None:
+        self.opened = opened or Opened()
         for _ in range(6):
             self.opened.fill_slot()
         entries = self.opened.read()
-        self.opened.settle(entry for number, entry in enumerate(entries) if number % 7)
-        self.left = len(entries) // 7 + 1
+        self.opened.settle(entry for number, entry in enumerate(entries) if number % every)
+        self.left = len(entries) // every + 1
         self.told: list[str] = []
         moves: Any = SimpleNamespace(
             worth_a_look=True,
@@ -294,3 +295,76 @@ def in_slot(slot: Any) -> list[tuple[Any, int]]:
     found = [(home, place) for home, place, _, _ in read(reader)]
     reader.close()
     return found
+
+
+class Retry:
+    """Half of every slot waits for lanes that do not get through, and is moved as far as there is room."""
+
+    def __init__(self, slots: int) -> None:
+        self.scene = Scene(Opened(Disk(max_slots=slots)), every=2)
+        self.opened = self.scene.opened
+        self.retry = self.scene.directory.retry
+
+    async def fill(self) -> None:
+        """Publish and move until neither goes on."""
+        before = -1
+        while self.opened.ring.sequence > before:
+            before = self.opened.ring.sequence
+            with suppress(WalFullError):
+                while True:
+                    self.opened.fill_slot()
+                    self.opened.settle(self.opened.read()[1::2])
+                    self.opened.checkpoint()
+            for _ in range(20):
+                await self.scene.look_again()
+
+    def deliver(self, *, but: int) -> None:
+        """All in the retry ring but one record in so many: the lane that does not come back."""
+        number = 0
+        for slot in list(self.retry.live):
+            for home, place in in_slot(slot):
+                number += 1
+                if number % but:
+                    self.retry.settle(home, [place])
+
+
+@pytest.mark.parametrize("slots", [14, 20, 40])
+async def test_a_retry_ring_full_of_what_was_delivered_beside_one_stalled_lane_is_rewritten(slots: int) -> None:
+    """There is always room for it, however full both rings are: publishers do not wait for that lane."""
+    scene = Retry(slots)
+    await scene.fill()
+    used, sequence = len(scene.retry.live), scene.opened.ring.sequence
+    assert scene.opened.ring.spares.full
+    assert used > 1
+    scene.deliver(but=10)
+    waiting = scene.retry.pending()
+    for _ in range(20):
+        await scene.scene.look_again()
+    assert scene.scene.compactor.rewrites > 0
+    assert scene.retry.pending() >= waiting
+    await scene.fill()
+    assert scene.opened.ring.sequence > sequence
+
+
+async def test_a_large_rewriting_goes_on_behind_other_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much waits; until it is made, a kill leaves everything where it was."""
+    monkeypatch.setattr(module, "STEPS_A_LOOK", 1)
+    scene = Retry(20)
+    monkeypatch.setattr(module, "STEP", 7)
+    await scene.fill()
+    scene.deliver(but=10)
+    left, looks = scene.scene.directory.pending(), 0
+    while not scene.scene.compactor.rewrites:
+        await scene.scene.look_again()
+        scene.opened.checkpoint()
+        following = scene.opened.dies()
+        assert scene.scene.directory.pending() == left
+        assert following.directory.checkpoint.moved == scene.scene.directory.checkpoint.moved
+        looks += 1
+    assert looks > 3
+    assert len(waiting_in(scene.opened.dies())) == left
+
+
+def waiting_in(opened: Opened) -> list[Any]:
+    """What an opening finds in both rings."""
+    return read(Reader(opened.directory.retry, bytes)) + opened.read()

@@ -8,12 +8,18 @@
 
 A crash before step 3 leaves copies that do not count. The next opening marks them void (`void_copies`): they stand
 behind what the newest checkpoint knows of the retry ring. Left as they are, the next checkpoint would bring them to
-life. A move that fails marks its own; not one whose checkpoint failed: perhaps the disk has it, and then only its
-copies count. Void is more than settled: after a power cut the lane suffix rule delivers settled frames again, and void
-ones never. So those are marked, too, whose originals were settled before the move was made.
+life. Slots in which nothing else stands are free at once, or kills in the middle of rewritings would use up its room.
+
+What fails goes on where it stood, and what was copied stays: checkpoints may come in between, and copies do not count
+in them. Only a move without room, and a slot that cannot be read, are given up, and mark their copies; not what has a
+checkpoint that failed: perhaps the disk has it, and then only the copies count. Void is more than settled: after a
+power cut the lane suffix rule delivers settled frames again, and void ones never. So those are marked, too, whose
+originals were settled before the move was made.
 
 The retry ring is rewritten in the same way (`Rewrite`), once most of it is settled: copied to its own end, flushed, and
-a checkpoint whose retry watermark covers the originals makes the copies count in their place.
+a checkpoint whose retry watermark covers the originals makes the copies count in their place. It is rewritten whole,
+and not slot by slot, since its order is that of the positions: a slot that was put behind the others on its own would
+be read too late. So it needs room for all that waits, which is why `room` has moves leave as much.
 """
 
 from bisect import bisect_right

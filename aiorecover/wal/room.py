@@ -10,6 +10,10 @@ Why nothing waits for room for ever: delivering and settling take no room, so al
 ring by itself. What stands in its way leaves it through the retry or the dead ring, and for each of these a slot is
 ready before the main ring takes its last one. A retry ring at its limit is emptied by delivery, too; a dead ring by
 whoever purges it, which takes no room either. So no ring waits for another one that waits for it.
+
+A retry ring is freed oldest first as well: beside one lane that does not come back, what all others have delivered
+would stay in it. Then it is rewritten, which takes room before it gives any. So moves leave that much room in its
+share, and the main ring leaves it, too.
 """
 
 from collections import deque
