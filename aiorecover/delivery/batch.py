@@ -79,7 +79,7 @@ class LaneBatch(BatchBuilder):
                 if not frames or frames[-1][0] is not home:
                     frames.append((home, []))
                 frames[-1][1].append(there)
-        self.most -= GROUP_WORDS * (len(frames) - len(self.frames))
+        self.most -= GROUP_WORDS * max(0, len(frames) - len(self.frames))  # it may be full, and then stays so
         self.frames = frames  # who goes through the old ones goes on with those
         self.slot, self.places = frames[-1]
         return True

@@ -170,6 +170,21 @@ def test_batches_go_along_with_what_is_moved(where: str) -> None:
     assert (batch.slot, batch.places) == (copy, [99])
 
 
+def test_a_batch_that_nothing_may_be_added_to_stays_so_when_its_groups_become_one() -> None:
+    """What was found in Kafka is not sent: a record that came to it would be lost."""
+    scene = Scene()
+    batch = LaneBatch(1 << 20, 0)
+    copy = scene.opened.ring.live[1]
+    for number, slot in enumerate((scene.slot, scene.opened.ring.live[2])):
+        batch.start_group(slot).append(37)
+        slot.copies.add(37, copy, 90 + number)
+        slot.moved = True
+    batch.most = batch.count = 2
+    assert batch.go_along()
+    assert batch.frames == [(copy, [90, 91])]
+    assert batch.most == 2
+
+
 def test_a_thousand_lanes_do_not_hold_up_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn for the others whenever a portion's time is over."""
     monkeypatch.setattr(module, "TURN", 0.0)
