@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from aiorecover import compactor as module
 from aiorecover.compactor import Compactor
-from aiorecover.errors import WalFullError, WalIOError
+from aiorecover.errors import WalCorruptError, WalFullError, WalIOError
 from aiorecover.wal.checkpoint import Checkpoint
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.keeper import Keeper
@@ -162,6 +163,30 @@ async def test_giving_a_move_up_may_fail_too_and_is_ended_before_anything_else_i
     assert scene.left == scene.directory.pending()
 
 
+async def test_giving_a_move_up_leaves_the_loop_to_others_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(every=1)
+    retry, seen = scene.directory.retry, list[int]()
+    waiting = scene.opened.ring.live[0].unsettled
+
+    async def others() -> None:
+        while True:
+            seen.append(retry.pending())
+            await asyncio.sleep(0)
+
+    def corrupt(*_: Any) -> Any:
+        raise WalCorruptError("a record cannot be read")
+
+    monkeypatch.setattr(module, "moves_oldest", lambda *_, **__: True)
+    monkeypatch.setattr(module, "STEP", 5)
+    monkeypatch.setattr(Move, "check", corrupt)
+    task = asyncio.create_task(others())
+    await scene.compactor.look()
+    task.cancel()
+    assert max(seen) == waiting > 10
+    assert retry.pending() == 0
+    assert max(before - after for before, after in pairwise(seen)) == 5
+
+
 async def test_a_slot_that_cannot_be_read_is_left_alone_after_some_tries_and_one_line_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -304,12 +329,14 @@ class Retry:
         self.scene = Scene(Opened(Disk(max_slots=slots)), every=2)
         self.opened = self.scene.opened
         self.retry = self.scene.directory.retry
+        self.fills = 0
 
     async def fill(self) -> None:
         """Publish and move until neither goes on."""
         before = -1
         while self.opened.ring.sequence > before:
             before = self.opened.ring.sequence
+            self.fills += 1
             with suppress(WalFullError):
                 while True:
                     self.opened.fill_slot()
@@ -329,13 +356,18 @@ class Retry:
 
 
 @pytest.mark.parametrize("slots", [14, 20, 40])
-async def test_a_retry_ring_full_of_what_was_delivered_beside_one_stalled_lane_is_rewritten(slots: int) -> None:
+async def test_a_retry_ring_full_of_what_was_delivered_beside_one_stalled_lane_is_rewritten(
+    slots: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """There is always room for it, however full both rings are: publishers do not wait for that lane."""
     scene = Retry(slots)
     await scene.fill()
     used, sequence = len(scene.retry.live), scene.opened.ring.sequence
     assert scene.opened.ring.spares.full
     assert used > 1
+    (line,) = {record.getMessage() for record in caplog.records if "no slot is moved" not in record.getMessage()}
+    assert line.startswith("nothing more can be moved to the retry ring error=the retry ring is full: wait for")
+    assert len([record for record in caplog.records if record.getMessage() == line]) <= scene.fills
     scene.deliver(but=10)
     waiting = scene.retry.pending()
     for _ in range(20):
