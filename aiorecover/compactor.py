@@ -9,25 +9,27 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from aiorecover.delivery.moves import Moves
-from aiorecover.errors import WalError, WalFullError
+from aiorecover.errors import WalCorruptError, WalError, WalFullError, WalIOError
 from aiorecover.wal.checkpoint import Checkpoint
 from aiorecover.wal.compaction import SlotLoad, moves_oldest, rewrites
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.keeper import Keeper
-from aiorecover.wal.moving import Move, Rewrite
+from aiorecover.wal.moved import MOVED_BYTES
+from aiorecover.wal.moving import STEP, Copying, Move, Rewrite
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.slot import Slot
 
 log = logging.getLogger("aiorecover")
 
-FIRST_PAUSE = 1.0  # seconds until it is tried again after a failure, mostly for want of room; then twice as long
+FIRST_PAUSE = 1.0  # seconds until it is tried again after a failure; then twice as long
 MOVES_A_LOOK = 4  # slots between two ordinary checkpoints, which find the disk busy for so long
-REWRITE_MOST = 128 << 20  # bytes to be copied at once: some 300 bytes of memory a record, and no checkpoint meanwhile
-LONGEST_PAUSE = 60.0  # seconds: who frees disk space is not kept waiting for longer
+LONGEST_PAUSE = 60.0  # seconds: what is mended is not kept waiting for longer
+STEPS_A_LOOK = 128  # of some 1 ms: the next checkpoint waits for so long; what is under way goes on behind it
+READS_MOST = 8  # that fail before a slot is left where it is: 2 minutes, as the pauses grow; a device may be away
 
 
 class Compactor:
-    """One move or rewriting at a time."""
+    """One move or rewriting at a time. What fails is not begun anew: it goes on where it stood."""
 
     def __init__(self, directory: Directory, keeper: Keeper, moves: Moves, on_freed: Callable[[], None]) -> None:
         """``on_freed`` is called when slots of the main ring came free."""
@@ -35,7 +37,11 @@ class Compactor:
         self._keeper = keeper
         self._moves = moves
         self._on_freed = on_freed
+        self._under_way: Copying | None = None  # until its checkpoint is being written
+        self._obstacle: WalError | None = None  # why it cannot be made: its copies are marked void
         self._making: asyncio.Future[None] | None = None  # the checkpoint that makes it is being written
+        self._stay: set[Slot] = set()  # a part of these cannot be read: they are not copied any more
+        self._full = False  # it was said that there is no room
         self._pause = 0.0
         self._not_before = 0.0
         self.slots_moved = 0
@@ -48,8 +54,10 @@ class Compactor:
         if self._making is not None or now < self._not_before or self._directory.ring.failure is not None:
             return
         try:
-            await self._rewrite()
-            await self._move_some()
+            if await self._go_on():
+                await self._rewrite()
+            if await self._go_on():
+                await self._move_some()
         except Exception as error:
             self._pause = min(max(FIRST_PAUSE, 2 * self._pause), LONGEST_PAUSE)
             self._not_before = asyncio.get_running_loop().time() + self._pause
@@ -61,7 +69,7 @@ class Compactor:
 
     async def _move_some(self) -> None:
         for _ in range(MOVES_A_LOOK):
-            if not await self._move():
+            if not await self._move() or not await self._go_on():
                 return
 
     async def _move(self) -> bool:
@@ -70,41 +78,93 @@ class Compactor:
         full = ring.spares.full
         if len(slots) < 2 or not self._moves.worth_a_look:  # noqa: PLR2004 - the newest is being written
             return False
-        movable = self._moves.only_stalled_wait(slots[0], urgent=full)
+        movable = slots[0] not in self._stay and self._moves.only_stalled_wait(slots[0], urgent=full)
         loads = _loads(ring, slots, movable=movable) if movable else []
         if not moves_oldest(loads, room_needed=full):
             return False
-        moving = Move(ring, self._directory.retry, slots[0])
-        await self._carry_out(moving, partial(self._directory.next_checkpoint, moved=slots[0].last_position))
+        try:
+            await self._have_room(slots[0])
+        except WalFullError as error:
+            self._tell_full(error)
+            return False
+        self._begin(Move(ring, self._directory.retry, slots[0]))
         return True
+
+    async def _have_room(self, slot: Slot) -> None:
+        """For what is to be moved: a move that began and found none would stand in the way of a rewriting."""
+        retry = self._directory.retry
+        if self._directory.ring.waiting_bytes(slot) + slot.unsettled * MOVED_BYTES > retry.rest:
+            retry.spares.check_move()
+            if retry.wants_spare:
+                await self._keeper.submit(retry.prepare_spare)
 
     async def _rewrite(self) -> None:
         retry = self._directory.retry
         slots = [slot for slot in retry.live if not slot.moved]
-        loads = _loads(retry, slots, movable=True)
+        loads = _loads(retry, slots, movable=self._stay.isdisjoint(slots))
         if not rewrites(loads) or not self._moves.may_rewrite(slots):
             return
-        if sum(load.waiting for load in loads) > REWRITE_MOST:
-            return
         await self._have_a_spare()
-        moving = Rewrite(retry)
-        await self._carry_out(moving, partial(self._directory.next_checkpoint, rewritten=moving.copies_from))
-
-    async def _carry_out(self, moving: Move | Rewrite, capture: Callable[[], Checkpoint]) -> None:
-        self._directory.copies_from = moving.copies_from
         try:
-            await self._have_a_spare()
-            while not moving.step():
-                await asyncio.sleep(0)
+            self._begin(Rewrite(retry))
+        except WalFullError as error:
+            self._tell_full(error)
+
+    def _begin(self, copying: Copying) -> None:
+        self._under_way, self._obstacle = copying, None
+        self._directory.copies_from = copying.copies_from
+
+    async def _go_on(self) -> bool:
+        """Bring what is under way to its end; whatever it raises, the next call goes on from there.
+
+        False when there is more to do, behind the next checkpoint.
+        """
+        copying = self._under_way
+        if copying is None:
+            return True
+        if self._obstacle is None and not await self._copy(copying):
+            return False
+        if self._obstacle is not None:
+            await self._give_up(copying, self._obstacle)
+            return True
+        await self._moves.repoint()
+        await self._make(copying, copying.captured(self._directory))
+        await self._moves.go_along()
+        return True
+
+    async def _copy(self, copying: Copying) -> bool:
+        """Copy some more; whether that is at an end, either way."""
+        try:
+            for _ in range(STEPS_A_LOOK):
                 await self._have_a_spare()
-            moving.check()
-            self._moves.repoint()
-        except BaseException:
-            moving.abandon()
-            self._directory.copies_from = None
-            self._moves.point_back()
-            raise
-        await self._make(moving, capture())
+                if copying.step():
+                    copying.check()
+                    return True
+                await asyncio.sleep(0)
+        except WalFullError as error:
+            if isinstance(copying, Rewrite):  # it goes on when there is room
+                self._tell_full(error)
+                return False
+            self._obstacle = error  # the rewriting that may make room must not wait for it
+        except (WalIOError, WalCorruptError) as error:
+            if isinstance(error, WalIOError) and copying.failures < READS_MOST:
+                raise
+            self._obstacle = error
+            self._stay.update(copying.slots)
+            ordinals = ",".join(str(slot.header.ordinal) for slot in copying.slots)
+            message = "slots stay where they are, and their room with them, until what waits there is delivered"
+            log.error("%s slots=%s error=%s", message, ordinals, error)  # noqa: TRY400 - the disk's fault, not ours
+        return self._obstacle is not None
+
+    async def _give_up(self, copying: Copying, obstacle: WalError) -> None:
+        """If it fails it goes on, too: nothing else is copied before the last copy is void."""
+        done = False
+        while not done:
+            done = copying.abandon(STEP)
+            await asyncio.sleep(0)
+        self._under_way = self._directory.copies_from = None
+        if isinstance(obstacle, WalFullError):
+            raise obstacle
 
     async def _have_a_spare(self) -> None:
         """The next slot for the copies, allocated off the loop; where there is no room, copying will tell."""
@@ -115,36 +175,44 @@ class Compactor:
             except WalFullError:
                 return
 
-    async def _make(self, moving: Move | Rewrite, captured: Checkpoint) -> None:
+    async def _make(self, copying: Copying, captured: Checkpoint) -> None:
         """Have the checkpoint written. From here on it may be on the disk: what it says is not taken back.
 
         If we are cancelled meanwhile, what follows from it is done all the same, once it is there.
         """
+        self._under_way = None
         making = self._making = self._keeper.submit(self._directory.write_checkpoint, captured)
-        making.add_done_callback(partial(self._made, moving, captured))
+        making.add_done_callback(partial(self._made, copying, captured))
         await asyncio.shield(making)
 
-    def _made(self, moving: Move | Rewrite, captured: Checkpoint, making: "asyncio.Future[None]") -> None:
+    def _made(self, copying: Copying, captured: Checkpoint, making: "asyncio.Future[None]") -> None:
         self._making = None
         if making.cancelled() or making.exception() is not None:  # the disk failed: nothing is freed until reopened
             return
-        moving.finish()
+        copying.finish()
         self._directory.copies_from = None
         freed = self._directory.recycle(captured)
         self._moves.made()
-        self._tell(moving)
+        self._tell(copying)
         if freed:
             self._on_freed()
 
-    def _tell(self, moving: Move | Rewrite) -> None:
-        if isinstance(moving, Rewrite):
+    def _tell_full(self, error: WalFullError) -> None:
+        """One line until something is made again; it is looked again at once, for that costs nothing."""
+        if not self._full:
+            log.warning("nothing more can be moved to the retry ring error=%s", error)
+        self._full = True
+
+    def _tell(self, copying: Copying) -> None:
+        self._full = False
+        if isinstance(copying, Rewrite):
             self.rewrites += 1
-            log.info("the retry ring was rewritten records=%d", moving.count)
+            log.info("the retry ring was rewritten records=%d", copying.count)
             return
         self.slots_moved += 1
-        self.records_moved += moving.count
+        self.records_moved += copying.count
         message = "a slot was moved to the retry ring: only what does not get through waited in it slot=%d records=%d"
-        log.info(message, moving.slot.header.ordinal, moving.count)
+        log.info(message, copying.slots[0].header.ordinal, copying.count)
 
 
 def _loads(ring: Ring, slots: Sequence[Slot], *, movable: bool) -> list[SlotLoad]:

@@ -1,6 +1,8 @@
 """What becomes of a move that is given up, interrupted, or made while nobody waits for it any more."""
 
 import asyncio
+from contextlib import suppress
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,13 +10,13 @@ import pytest
 
 from aiorecover import compactor as module
 from aiorecover.compactor import Compactor
-from aiorecover.errors import WalFullError, WalIOError
+from aiorecover.errors import WalCorruptError, WalFullError, WalIOError
 from aiorecover.wal.checkpoint import Checkpoint
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.keeper import Keeper
 from aiorecover.wal.moving import Move
 from aiorecover.wal.reading import Reader
-from tests.wal.rig import Opened, read
+from tests.wal.rig import SLOT, Disk, Opened, read
 
 pytestmark = pytest.mark.asyncio
 
@@ -22,21 +24,21 @@ pytestmark = pytest.mark.asyncio
 class Scene:
     """Six slots in which every seventh record waits, and delivery agrees to everything."""
 
-    def __init__(self) -> None:
-        self.opened = Opened()
+    def __init__(self, opened: Opened | None = None, *, every: int = 7) -> None:
+        self.opened = opened or Opened()
         for _ in range(6):
             self.opened.fill_slot()
         entries = self.opened.read()
-        self.opened.settle(entry for number, entry in enumerate(entries) if number % 7)
-        self.left = len(entries) // 7 + 1
+        self.opened.settle(entry for number, entry in enumerate(entries) if number % every)
+        self.left = len(entries) // every + 1
         self.told: list[str] = []
         moves: Any = SimpleNamespace(
             worth_a_look=True,
             only_stalled_wait=lambda slot, urgent: slot.sealed,
             may_rewrite=lambda _: True,
-            repoint=lambda: self.told.append("repoint"),
-            point_back=lambda: self.told.append("point back"),
+            repoint=lambda: self._told("repoint"),
             made=lambda: self.told.append("made"),
+            go_along=lambda: self._told("go along"),
         )
         self.moves = moves
         self.keeper = Keeper("test")
@@ -46,6 +48,15 @@ class Scene:
     def _on_freed(self) -> None:
         self.freed += 1
 
+    async def _told(self, what: str) -> None:
+        await asyncio.sleep(0)
+        self.told.append(what)
+
+    async def look_again(self) -> None:
+        """Whatever pause there is."""
+        self.compactor._not_before = 0.0
+        await self.compactor.look()
+
     @property
     def directory(self) -> Directory:
         return self.opened.directory
@@ -53,7 +64,7 @@ class Scene:
     def still_whole(self) -> bool:
         """Nothing was lost, and no copy counts."""
         following = self.opened.dies()
-        return self.directory.pending() == self.left == len(following.read()) and self.directory.copies_from is None
+        return self.directory.pending() == self.left == len(following.read()) == following.directory.pending()
 
 
 async def test_the_oldest_slots_are_moved_while_that_gains_room() -> None:
@@ -73,39 +84,137 @@ async def test_nothing_is_asked_where_all_get_through() -> None:
     assert scene.compactor.slots_moved == 0
 
 
-@pytest.mark.parametrize("where", ["step", "repoint", "no room"])
-async def test_a_move_that_fails_is_given_up_and_tried_again_after_a_pause(
+def fails(*_: Any) -> Any:
+    raise WalFullError("no room")
+
+
+@pytest.mark.parametrize("where", ["step", "repoint", "read"])
+async def test_a_move_that_fails_goes_on_where_it_stood_after_a_pause(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Nothing is copied twice: room that failed tries took would be gone for good."""
     scene = Scene()
+    retry, first = scene.directory.retry, scene.opened.ring.live[0]
+    waiting = first.unsettled
 
-    def fails(*_: Any) -> Any:
-        raise WalFullError("no room")
+    def breaks(*_: Any) -> Any:
+        raise WalIOError(5, "the disk failed")
 
     with monkeypatch.context() as patch:
         if where == "step":
-            patch.setattr(Move, "step", fails)
+            patch.setattr(Move, "step", breaks)
         elif where == "repoint":
-            patch.setattr(scene.moves, "repoint", fails)
+            patch.setattr(scene.moves, "repoint", breaks)
         else:
-            patch.setattr(scene.directory.retry, "append", fails)
-        await scene.compactor.look()
-    assert scene.still_whole()
-    assert scene.told == ["point back"]
+            patch.setattr(scene.opened.disk.ring, "read_into", breaks)
+        for _ in range(3):
+            await scene.look_again()
+            assert retry.sequence in (0, waiting)
+            assert scene.still_whole()
+    assert scene.told == []
     await scene.compactor.look()
-    assert scene.compactor.slots_moved == 0
-    monkeypatch.setattr(scene.compactor, "_not_before", 0.0)
-    await scene.compactor.look()
+    assert scene.told == [], "not before the pause is over"
+    await scene.look_again()
     assert scene.compactor.slots_moved > 0
+    assert retry.sequence == scene.compactor.records_moved
+    assert scene.left == scene.directory.pending()
+
+
+async def test_a_move_without_room_is_given_up_so_that_a_rewriting_can_make_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene()
+    with monkeypatch.context() as patch:
+        patch.setattr(scene.directory.retry, "append", fails)
+        await scene.look_again()
+    assert scene.compactor._under_way is None
+    assert scene.directory.copies_from is None
+    assert scene.still_whole()
+    await scene.compactor.look()
+    assert scene.compactor.slots_moved == 0, "not before the pause is over"
+    await scene.look_again()
+    assert scene.compactor.slots_moved > 0
+
+
+async def test_giving_a_move_up_may_fail_too_and_is_ended_before_anything_else_is_copied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene()
+    retry, step = scene.directory.retry, Move.step
+
+    def some(self: Move) -> bool:
+        if self.count:
+            fails()
+        return step(self, 5)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Move, "step", some)
+        patch.setattr(retry, "take_back", fails)
+        for _ in range(3):
+            await scene.look_again()
+            assert retry.sequence == 5
+            assert scene.directory.copies_from == retry.last_position - 5, "a checkpoint would make them count"
+            assert scene.still_whole()
+    await scene.look_again()
+    assert retry.pending() == 0
+    assert scene.directory.copies_from is None
+    await scene.look_again()
+    assert scene.compactor.slots_moved == module.MOVES_A_LOOK
+    assert scene.left == scene.directory.pending()
+
+
+async def test_giving_a_move_up_leaves_the_loop_to_others_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(every=1)
+    retry, seen = scene.directory.retry, list[int]()
+    waiting = scene.opened.ring.live[0].unsettled
+
+    async def others() -> None:
+        while True:
+            seen.append(retry.pending())
+            await asyncio.sleep(0)
+
+    def corrupt(*_: Any) -> Any:
+        raise WalCorruptError("a record cannot be read")
+
+    monkeypatch.setattr(module, "moves_oldest", lambda *_, **__: True)
+    monkeypatch.setattr(module, "STEP", 5)
+    monkeypatch.setattr(Move, "check", corrupt)
+    task = asyncio.create_task(others())
+    await scene.compactor.look()
+    task.cancel()
+    assert max(seen) == waiting > 10
+    assert retry.pending() == 0
+    assert max(before - after for before, after in pairwise(seen)) == 5
+
+
+async def test_a_slot_that_cannot_be_read_is_left_alone_after_some_tries_and_one_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene = Scene()
+    read, calls = scene.opened.disk.ring.read_into, []
+
+    def bad_sector(buffer: memoryview, offset: int) -> int:
+        if offset < SLOT:
+            calls.append(offset)
+            raise WalIOError(5, "the disk failed")
+        return read(buffer, offset)
+
+    monkeypatch.setattr(scene.opened.disk.ring, "read_into", bad_sector)
+    for _ in range(30):
+        await scene.look_again()
+    assert sum(record.levelname == "ERROR" for record in caplog.records) == 1
+    assert [record.message for record in caplog.records if "stay where they are" in record.message]
+    count = len(calls)
+    await scene.look_again()
+    assert len(calls) == count, "it is not read any more"
+    assert scene.compactor._under_way is None
+    assert scene.directory.retry.pending() == 0
+    assert scene.opened.ring.live[0].readers == 0
 
 
 async def test_pauses_grow_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene()
-
-    def fails(*_: Any) -> Any:
-        raise WalFullError("no room")
-
-    monkeypatch.setattr(Move, "step", fails)
+    monkeypatch.setattr(scene.moves, "repoint", fails)
     pauses = []
     for _ in range(9):
         scene.compactor._not_before = 0.0
@@ -114,23 +223,28 @@ async def test_pauses_grow_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> Non
     assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, 60.0]
 
 
-async def test_a_move_that_is_cancelled_while_it_copies_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_move_that_is_cancelled_while_it_copies_goes_on_later(monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene()
-    step, copied = Move.step, asyncio.Event()
+    step, begun = Move.step, asyncio.Event()
 
     def slowly(self: Move) -> bool:
-        copied.set()
+        begun.set()
         return step(self, 1)
 
     monkeypatch.setattr(Move, "step", slowly)
     task = asyncio.create_task(scene.compactor.look())
-    await copied.wait()
+    await begun.wait()
     assert scene.directory.retry.sequence > 0
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert scene.told == ["point back"]
+    assert scene.told == []
     assert scene.still_whole()
+    copied = scene.directory.retry.sequence
+    monkeypatch.setattr(Move, "step", step)
+    await scene.compactor.look()
+    assert scene.compactor.slots_moved > 0
+    assert copied < scene.compactor.records_moved == scene.directory.retry.sequence
 
 
 async def test_a_move_whose_checkpoint_is_being_written_is_made_though_nobody_waits(
@@ -173,7 +287,7 @@ async def test_a_checkpoint_that_fails_takes_nothing_back(monkeypatch: pytest.Mo
     assert scene.told == ["repoint"]
     assert scene.compactor.slots_moved == 0
     assert scene.directory.pending() == scene.left
-    await scene.compactor.look()
+    await scene.look_again()
     assert scene.told == ["repoint"]
 
 
@@ -206,3 +320,83 @@ def in_slot(slot: Any) -> list[tuple[Any, int]]:
     found = [(home, place) for home, place, _, _ in read(reader)]
     reader.close()
     return found
+
+
+class Retry:
+    """Half of every slot waits for lanes that do not get through, and is moved as far as there is room."""
+
+    def __init__(self, slots: int) -> None:
+        self.scene = Scene(Opened(Disk(max_slots=slots)), every=2)
+        self.opened = self.scene.opened
+        self.retry = self.scene.directory.retry
+        self.fills = 0
+
+    async def fill(self) -> None:
+        """Publish and move until neither goes on."""
+        before = -1
+        while self.opened.ring.sequence > before:
+            before = self.opened.ring.sequence
+            self.fills += 1
+            with suppress(WalFullError):
+                while True:
+                    self.opened.fill_slot()
+                    self.opened.settle(self.opened.read()[1::2])
+                    self.opened.checkpoint()
+            for _ in range(20):
+                await self.scene.look_again()
+
+    def deliver(self, *, but: int) -> None:
+        """All in the retry ring but one record in so many: the lane that does not come back."""
+        number = 0
+        for slot in list(self.retry.live):
+            for home, place in in_slot(slot):
+                number += 1
+                if number % but:
+                    self.retry.settle(home, [place])
+
+
+@pytest.mark.parametrize("slots", [14, 20, 40])
+async def test_a_retry_ring_full_of_what_was_delivered_beside_one_stalled_lane_is_rewritten(
+    slots: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """There is always room for it, however full both rings are: publishers do not wait for that lane."""
+    scene = Retry(slots)
+    await scene.fill()
+    used, sequence = len(scene.retry.live), scene.opened.ring.sequence
+    assert scene.opened.ring.spares.full
+    assert used > 1
+    (line,) = {record.getMessage() for record in caplog.records if "no slot is moved" not in record.getMessage()}
+    assert line.startswith("nothing more can be moved to the retry ring error=the retry ring is full: wait for")
+    assert len([record for record in caplog.records if record.getMessage() == line]) <= scene.fills
+    scene.deliver(but=10)
+    waiting = scene.retry.pending()
+    for _ in range(20):
+        await scene.scene.look_again()
+    assert scene.scene.compactor.rewrites > 0
+    assert scene.retry.pending() >= waiting
+    await scene.fill()
+    assert scene.opened.ring.sequence > sequence
+
+
+async def test_a_large_rewriting_goes_on_behind_other_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much waits; until it is made, a kill leaves everything where it was."""
+    monkeypatch.setattr(module, "STEPS_A_LOOK", 1)
+    scene = Retry(20)
+    monkeypatch.setattr(module, "STEP", 7)
+    await scene.fill()
+    scene.deliver(but=10)
+    left, looks = scene.scene.directory.pending(), 0
+    while not scene.scene.compactor.rewrites:
+        await scene.scene.look_again()
+        scene.opened.checkpoint()
+        following = scene.opened.dies()
+        assert scene.scene.directory.pending() == left
+        assert following.directory.checkpoint.moved == scene.scene.directory.checkpoint.moved
+        looks += 1
+    assert looks > 3
+    assert len(waiting_in(scene.opened.dies())) == left
+
+
+def waiting_in(opened: Opened) -> list[Any]:
+    """What an opening finds in both rings."""
+    return read(Reader(opened.directory.retry, bytes)) + opened.read()

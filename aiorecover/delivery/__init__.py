@@ -32,7 +32,8 @@ Journal
     its records to that.
 
     A batch in flight whose slot is moved to the retry ring is written down once more with its copies, before the
-    checkpoint that makes the move (`Journal.repoint`): the next process takes those frames of the two that count. No
+    checkpoint that makes the move (`Journal.repoint`): the next process takes those frames of the two that count. So is
+    what stands in the entry though it was cut since. Afterwards batches stand where the copies are (`go_along`). No
     move of a slot begins while what the last process had in flight there is not built again (`Moves.may_move`).
 
     In doubt a lane begins with a fresh identity, under a new Kafka producer id (never epoch + 1: two copies of a

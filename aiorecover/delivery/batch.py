@@ -65,6 +65,25 @@ class LaneBatch(BatchBuilder):
         self.most -= GROUP_WORDS
         return self.places
 
+    def go_along(self) -> bool:
+        """It stands where its records were moved to, from now on; False where nothing was moved.
+
+        Else each moved slot, and where all its records went, would be kept for as long as the batch waits.
+        """
+        if not any(slot.moved and slot.copies for slot, _ in self.frames):
+            return False
+        frames: list[tuple[Slot, list[int]]] = []
+        for slot, places in self.frames:
+            for place in places:
+                home, there = slot.counts_at(place)
+                if not frames or frames[-1][0] is not home:
+                    frames.append((home, []))
+                frames[-1][1].append(there)
+        self.most -= GROUP_WORDS * max(0, len(frames) - len(self.frames))  # it may be full, and then stays so
+        self.frames = frames  # who goes through the old ones goes on with those
+        self.slot, self.places = frames[-1]
+        return True
+
     def finish(self) -> None:
         """Nothing more is added; ``bytes`` is known."""
         self.bytes = self.size()  # type: ignore[no-untyped-call]

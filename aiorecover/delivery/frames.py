@@ -75,7 +75,7 @@ def bytes_at(slot: Slot, place: int) -> bytes | None:
 def _home(slot: Slot, place: int) -> tuple[Slot, int]:
     """Where the frame stands now; its copy may have been copied in its turn."""
     while slot.words is None and place in slot.copies:
-        _, slot, place = slot.copies[place]
+        slot, place = slot.copies[place]
     return slot, place
 
 

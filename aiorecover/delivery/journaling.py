@@ -52,25 +52,26 @@ class Journal:
                     lane.unwritten = True
                     lane.renew(batch, Identity(*batch.identity[:2]) if batch.identity else Identity(-1, 0))
             batch.entered = batch.identity
+            lane.entered = batch
         return True
 
     def repoint(self, lane: Lane) -> None:
-        """Copies of some of the frames that are in flight were stored in the retry ring, or taken back.
+        """Copies of some of the frames that are in flight were stored in the retry ring.
 
-        Called before the checkpoint that makes the move, and when it was given up. What was written down before stays,
-        in the other copy of the entry.
+        Called before the checkpoint that makes the move. What stands in the entry is pointed to them, whatever became
+        of it since: it may be put back, or cut. Both places are stored, so it can be called again.
 
         Raises:
             WalError: it could not be stored: the move must not be made.
 
         """
-        batch = lane.in_flight or next(iter(lane.ready), None)  # it was put back, perhaps
+        batch = lane.entered
         if batch is None or batch.entered is None or lane.block is None:
             return
         if _groups(batch, made=False) is None:  # settled in part: it is being parted with, and not sent any more
             return
-        groups = _places(batch)[-1]  # under the identity that stands there: the batch may have none now, or another
-        self._lanes.store(lane.block, encode(_entry(lane, batch.entered, batch, groups, self._clock_ms())))
+        for groups in _places(batch):  # under the identity that stands there: the batch may have none now, or another
+            self._lanes.store(lane.block, encode(_entry(lane, batch.entered, batch, groups, self._clock_ms())))
 
     async def _block(self) -> int:
         while (block := self._lanes.take()) is None:
@@ -115,8 +116,8 @@ def _standing(slot: Slot, places: Sequence[int], *, made: bool) -> Iterator[tupl
         yield slot, ()
         return
     copies = [slot.copies[place] for place in places]
-    for home, run in groupby(copies, lambda copy: copy[1]):
-        yield from _standing(home, [place for _, _, place in run], made=made)
+    for home, run in groupby(copies, lambda copy: copy[0]):
+        yield from _standing(home, [place for _, place in run], made=made)
 
 
 def _group(slot: Slot, places: Sequence[int]) -> Group:

@@ -40,6 +40,7 @@ class Lane:
         "closed",
         "delivering",
         "due",
+        "entered",
         "failing",
         "halted",
         "held",
@@ -69,6 +70,7 @@ class Lane:
         self.offset = -1  # Kafka's, of the newest record that was acknowledged; -1: unknown
         self.block: int | None = None  # where its entry stands in the file `lanes`
         self.held = False  # what the last process had in flight comes first, and is not built again yet
+        self.entered: LaneBatch | None = None  # what stands in its entry, and may be in Kafka without our knowing
         self.unwritten = False  # its batches are sent though the disk takes no entry
         self.due = False  # the open batch has lingered enough
         self.halted: str | None = None  # why it stands: a permanent error, or no room for a dead letter
@@ -162,6 +164,7 @@ class Lane:
     def release(self, batch: LaneBatch) -> None:
         """``batch`` is what was in flight, as it was: it goes first."""
         self.held = False
+        self.entered = batch
         self.ready.appendleft(batch)
 
     def put_back(self) -> None:
@@ -209,10 +212,12 @@ class Lane:
 
     def parted(self, count: int, rest: LaneBatch | None) -> None:
         """The first ``count`` records of the batch in flight are settled; ``rest`` goes in its place."""
-        self.in_flight = None
+        batch, self.in_flight = self.in_flight, None
         self.settled += count
         if rest is not None:
             self.ready.appendleft(rest)
+        elif batch is not None:
+            self._forget_entered(batch)
 
     def _take_fresh(self, fresh: Identity) -> Identity:
         self.identity = (self.identity.next_epoch() if self.identity is not None else None) or fresh
@@ -228,10 +233,16 @@ class Lane:
         """The batch in flight is in Kafka, from ``offset`` on; -1: the broker does not tell."""
         batch, self.in_flight = self.in_flight, None
         if batch is not None:
+            self._forget_entered(batch)
             self.settled += batch.count
             if offset >= 0:
                 self.offset = offset + batch.count - 1
         return batch
+
+    def _forget_entered(self, settled: LaneBatch) -> None:
+        """Its entry is spent; also what was cut and settled part by part, once nothing is left."""
+        if settled is self.entered or self.first is None:
+            self.entered = None
 
     def begin_anew(self) -> None:
         """Take a fresh identity for the next batch: the partition is not the one that it was."""

@@ -1,7 +1,7 @@
 """What delivery has to say, and to do, when records are moved to the retry ring, or the retry ring is rewritten."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.dispatcher import Dispatcher
@@ -9,9 +9,10 @@ from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.resume import Resumed
 from aiorecover.delivery.router import Router
-from aiorecover.errors import WalError
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.slot import Slot
+
+TURN = 0.002  # seconds of work with lanes between two turns of the loop: a thousand of them may take 50 ms and more
 
 
 class Moves:
@@ -31,7 +32,6 @@ class Moves:
         self._dispatcher = dispatcher
         self._journal = journal
         self._in_no_lane = in_no_lane
-        self._pointed: list[Lane] = []  # whose batch in flight is written down with its copies, which do not count yet
 
     @property
     def worth_a_look(self) -> bool:
@@ -76,30 +76,40 @@ class Moves:
         up_to = self._directory.ring.suspect.up_to
         return slot.first_position > up_to or self._dispatcher.waiting_from > up_to
 
-    def repoint(self) -> None:
-        """All is copied: have it written down where the batches in flight will stand.
+    async def repoint(self) -> None:
+        """All is copied: have it written down where the batches in flight will stand, a lane between two turns.
+
+        Batches that are written down meanwhile say both by themselves, as all is copied. May be called again.
 
         Raises:
             WalError: the move must not be made.
 
         """
-        self._pointed.clear()
-        for lane in self._router.lanes():
-            if any(slot.copies for slot, _ in _frames_of(lane)):
-                self._pointed.append(lane)
+        async for lane in self._lanes_in_turns():
+            entered = lane.entered
+            if entered is not None and any(slot.copies and not slot.moved for slot, _ in entered.frames):
                 self._journal.repoint(lane)
-
-    def point_back(self) -> None:
-        """The move was given up, and its copies are gone."""
-        with suppress(WalError):  # what was written down before the copies is still in the other copy of the entry
-            for lane in self._pointed:
-                self._journal.repoint(lane)
-        self._pointed.clear()
 
     def made(self) -> None:
         """The copies count: what was passed over is looked for among them."""
-        self._pointed.clear()
         self._dispatcher.forget_moved()
+
+    async def go_along(self) -> None:
+        """Have the batches stand where their copies are; until then what becomes of them becomes of the copies."""
+        async for lane in self._lanes_in_turns():
+            for batch in (*_batches_of(lane), lane.entered):
+                if batch is not None:
+                    batch.go_along()
+
+    async def _lanes_in_turns(self) -> AsyncIterator[Lane]:
+        """Those there are now: a later one has nothing in slots that are being moved."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + TURN
+        for lane in list(self._router.lanes()):
+            if clock() > until:
+                await asyncio.sleep(0)
+                until = clock() + TURN
+            yield lane
 
 
 def _stuck(lane: Lane) -> bool:

@@ -165,14 +165,17 @@ Operations
                 words are suspect is not moved before all in it is judged.
     rewrite     The retry ring, once under half of it is unsettled: copied to its own end, flushed, and made by a
                 checkpoint whose retry watermark covers the originals. As in a move, what is settled meanwhile is
-                settled in both places, or gets no copy any more.
+                settled in both places, or gets no copy any more. A move or rewriting that fails goes on where it stood;
+                other checkpoints may come in between. A slot of which something cannot be read for two minutes stays
+                where it is until the next opening.
     read both   The retry ring up to what counts, then the main ring behind P: that is the order of the positions that
                 records were accepted with, whatever is moved meanwhile (`stream`). So where somebody stands, or has to
                 go back to, is told by a position; marks in memory find it in the retry ring (`copies`). A slot in which
                 a reader stands is not moved; who came there when the copying had begun goes on with the copies.
     grow        A slot at a time, the three rings together up to ``wal_max_bytes`` and down to ``wal_min_free_bytes``;
                 full and not full again are two marks (`room`). Four slots are kept for the main ring. The retry ring
-                has at most half of it all, the dead ring a quarter, and each of them a slot ready from the opening on,
+                has at most half of it all (seven elevenths of that for what is moved: there is always room to rewrite
+                it), the dead ring a quarter, and each of them a slot ready from the opening on,
                 another one whenever that is used: the main ring leaves room for it. So neither can what is in the way
                 of a full main ring stay there for want of room, nor can what was moved or refused take all of it.
                 Where there is no more, a ring grows by what is free in another one. A full ring whose one slot holds
@@ -211,7 +214,8 @@ Recovery, on opening
        a failed flush the kernel calls lost pages clean, and the next flush would pass them over.
     8. Have the copy that counts durable: a process may have died before its flush. Then write and flush both copies
        with the new epoch (I5).
-    9. Mark the copies of moves that were never made. Reserve a slot each for the retry and the dead ring.
+    9. Mark the copies of moves and rewritings that were never made; slots in which nothing else stands are free.
+       Reserve a slot each for the retry and the dead ring.
    10. Flush the directory, wal_dir and its parents. The backlog is not read: frames are verified when they are read.
    11. Read the lanes' blocks. What was stored in another boot or file does not count any more; the header says so from
        now on. Delivery judges the rest, and claims what was in flight, before anybody reads or publishes.

@@ -5,7 +5,7 @@ keeps the order. So a mark at every so many copies finds any of them, and the me
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from aiorecover.wal import format as fmt
 from aiorecover.wal.moved import MOVED
@@ -59,12 +59,12 @@ def waits(retry: Ring, position: int, counts_up_to: int | None) -> bool:
     return False
 
 
-def take_back(retry: Ring, copies: Sequence[tuple[Slot, int]], copies_from: int) -> None:
-    """``copies``, the ones behind ``copies_from``, never count."""
-    for slot in dict.fromkeys(slot for slot, _ in copies):
+def forget(retry: Ring, copies_from: int) -> None:
+    """The copies behind ``copies_from`` never count."""
+    for slot in reversed(retry.live):
         slot.marks = [known for known in slot.marks if fmt.position(slot.header.epoch, known[2]) <= copies_from]
-    for slot, place in copies:
-        retry.take_back(slot, place)
+        if slot.first_position <= copies_from:
+            return
 
 
 def _counts(slot: Slot, counts_up_to: int | None) -> bool:

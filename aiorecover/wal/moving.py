@@ -8,20 +8,31 @@
 
 A crash before step 3 leaves copies that do not count. The next opening marks them void (`void_copies`): they stand
 behind what the newest checkpoint knows of the retry ring. Left as they are, the next checkpoint would bring them to
-life. A move that fails marks its own; not one whose checkpoint failed: perhaps the disk has it, and then only its
-copies count. Void is more than settled: after a power cut the lane suffix rule delivers settled frames again, and void
-ones never. So those are marked, too, whose originals were settled before the move was made.
+life. Slots in which nothing else stands are free at once, or kills in the middle of rewritings would use up its room.
+
+What fails goes on where it stood, and what was copied stays: checkpoints may come in between, and copies do not count
+in them. Only a move without room, and a slot that cannot be read, are given up, and mark their copies; not what has a
+checkpoint that failed: perhaps the disk has it, and then only the copies count. Void is more than settled: after a
+power cut the lane suffix rule delivers settled frames again, and void ones never. So those are marked, too, whose
+originals were settled before the move was made.
 
 The retry ring is rewritten in the same way (`Rewrite`), once most of it is settled: copied to its own end, flushed, and
-a checkpoint whose retry watermark covers the originals makes the copies count in their place.
+a checkpoint whose retry watermark covers the originals makes the copies count in their place. It is rewritten whole,
+and not slot by slot, since its order is that of the positions: a slot that was put behind the others on its own would
+be read too late. So it needs room for all that waits, which is why `room` has moves leave as much.
 """
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import repeat
+from typing import NamedTuple
 
-from aiorecover.errors import WalCorruptError
+from aiorecover.errors import WalCorruptError, WalIOError
 from aiorecover.wal import copies
 from aiorecover.wal import format as fmt
+from aiorecover.wal.checkpoint import Checkpoint
+from aiorecover.wal.directory import Directory
 from aiorecover.wal.moved import NO_PARTITION, Moved, pack_moved, unpack_moved
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
@@ -32,55 +43,91 @@ STEP = 512  # frames between two turns of the loop: about a millisecond
 PartitionOf = Callable[[bytes], int]
 
 
+class Found(NamedTuple):
+    """A frame that was read."""
+
+    slot: Slot
+    place: int
+    sequence: int
+    payload: bytes
+
+
 def no_partition(_: bytes) -> int:
     """Where nobody knows better: the partition is found anew."""
     return NO_PARTITION
 
 
-class Move:
-    """One slot on its way; `step` until it says that all is copied, then flush and checkpoint, then `finish`."""
+class Copying:
+    """Slots on their way to the end of the retry ring.
 
-    def __init__(self, main: Ring, retry: Ring, slot: Slot, partition_of: PartitionOf = no_partition) -> None:
-        """Begin to copy ``slot``, the oldest of ``main``."""
-        self.slot = slot
+    `step` until it says that all is copied, then `check`, flush and checkpoint, then `finish`. Whatever `step` raises,
+    what is copied stays copied, and the next call goes on behind it: so a try that fails costs nothing.
+    """
+
+    def __init__(self, source: Ring, retry: Ring, slots: Sequence[Slot]) -> None:
+        """Begin to copy ``slots`` of ``source``."""
         self.copies_from = retry.last_position
+        self.slots = slots
+        self.count = 0  # records copied so far
+        self.failures = 0  # reads that failed so far
+        self._source = source
         self._retry = retry
-        self._partition_of = partition_of
-        self._reader = Reader.inside(main, slot, bytes)
-        self._copies: list[tuple[Slot, int]] = []
+        self._to_read = list(slots)
+        self._reader: Reader | None = None
+        self._read: deque[Found] = deque()  # and not copied yet
 
     def step(self, limit: int = STEP) -> bool:
         """Copy up to ``limit`` frames; True when all are copied.
 
         Raises:
-            WalFullError: the retry ring has no room: the copies so far count for nothing, `abandon` was called.
+            WalFullError: the retry ring has no room.
+            WalIOError: something cannot be read; what stands there counts as damaged when that is so for long.
 
         """
-        run = self._reader.look(limit)
-        if run is None:
-            return not self._reader.moved
-        try:
-            for sequence, place, payload in zip(run.sequences, run.places, run.records, strict=True):
-                position = fmt.position(self.slot.header.epoch, sequence)
-                if self.slot.waits(place):  # it may have been settled since the reader's window was filled
-                    self._copy(position, place, payload)
-        except BaseException:
-            self.abandon()
-            raise
+        if not self._read and not self._look(limit):
+            return not self._to_read
+        while self._read:
+            if self._read[0].slot.waits(self._read[0].place):  # it may have been settled since it was read
+                self._copy(self._read[0])
+            self._read.popleft()
         return False
 
-    def _copy(self, position: int, place: int, payload: bytes) -> None:
-        moved = pack_moved(position, self._partition_of(payload), payload)
-        copy_place, sequence = self._retry.append(moved, None)
-        slot = self._retry.slot_of(sequence)
-        self._copies.append((slot, copy_place))
-        _join(self.slot, place, self._retry, slot, copy_place)
-        copies.mark(slot, position, copy_place, sequence)
+    def _look(self, limit: int) -> bool:
+        """Read on; False at the end of a slot."""
+        while self._reader is None and self._to_read and self._to_read[0].done:  # it may have been recycled meanwhile
+            del self._to_read[0]
+        if not self._to_read:
+            return False
+        if self._reader is None:
+            self._reader = Reader.inside(self._source, self._to_read[0], bytes)
+        try:
+            run = self._reader.look(limit)
+        except WalIOError:
+            self.failures += 1
+            raise
+        if run is None and self._reader.moved:
+            return True
+        if run is None:
+            self._close_reader()
+            del self._to_read[0]
+            return False
+        self._read.extend(map(Found, repeat(run.slot), run.places, run.sequences, run.records))
+        return True
 
-    @property
-    def count(self) -> int:
-        """Records copied so far."""
-        return len(self._copies)
+    def _copy(self, original: Found) -> None:
+        """Store one more copy."""
+        position, moved = self._packed(original)
+        place, sequence = self._retry.append(moved, None)
+        home = self._retry.slot_of(sequence)
+        original.slot.copies.add(original.place, home, place)  # whatever becomes of the one becomes of the other
+        if original.place in original.slot.claimed:  # it is on its way to its destination already: readers pass it
+            home.claimed.add(place)
+        copies.mark(home, position, place, sequence)
+        self.count += 1
+
+    def _packed(self, original: Found) -> tuple[int, bytes]:
+        """The position that the record was accepted with, and what is stored of it."""
+        raise NotImplementedError
 
     def check(self) -> None:
         """Everything that waits is copied.
@@ -89,22 +136,65 @@ class Move:
             WalCorruptError: something cannot be read any more: the slot must stay.
 
         """
-        _check(self.slot)
+        for slot in self.slots:
+            # What is settled leaves the copies, too: they are as many as wait, if all could be read.
+            if len(slot.copies) < slot.unsettled:
+                message = "records of a slot cannot be read any more, so it is not moved: check the disk"
+                figures = f"slot={slot.header.ordinal} waiting={slot.unsettled} read={len(slot.copies)}"
+                raise WalCorruptError(f"{message} {figures}")
 
-    def abandon(self) -> None:
-        """The move is not made: its copies must never count."""
-        self._reader.close()
-        self.slot.copies.clear()
-        copies.take_back(self._retry, self._copies, self.copies_from)
-        self._copies.clear()
+    def captured(self, directory: Directory) -> Checkpoint:
+        """The checkpoint that makes the copies count in place of the originals."""
+        raise NotImplementedError
 
     def finish(self) -> None:
-        """The move is made: the copies count."""
-        self._reader.close()
+        """It is made: the copies count."""
+        self._close_reader()
+
+    def abandon(self, limit: int | None = None) -> bool:
+        """It is not made: mark up to ``limit`` copies, which must never count; True when all are.
+
+        If it fails, it can be called again.
+        """
+        self._close_reader()
+        self._to_read.clear()
+        self._read.clear()
+        copies.forget(self._retry, self.copies_from)
+        for slot in self.slots:
+            while (copy := slot.copies.last) is not None:
+                if limit == 0:
+                    return False
+                self._retry.take_back(*copy)
+                slot.copies.drop_last()
+                limit = None if limit is None else limit - 1
+        return True
+
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
 
-class Rewrite:
-    """The retry ring copied to its own end, so that the slots before can be freed; used like a `Move`.
+class Move(Copying):
+    """The oldest slot of the main ring."""
+
+    def __init__(self, main: Ring, retry: Ring, slot: Slot, partition_of: PartitionOf = no_partition) -> None:
+        """Begin to copy ``slot``, the oldest of ``main``."""
+        super().__init__(main, retry, [slot])
+        self.slot = slot
+        self._partition_of = partition_of
+
+    def _packed(self, original: Found) -> tuple[int, bytes]:
+        position = fmt.position(original.slot.header.epoch, original.sequence)
+        return position, pack_moved(position, self._partition_of(original.payload), original.payload)
+
+    def captured(self, directory: Directory) -> Checkpoint:
+        """With P, the slot's last position."""
+        return directory.next_checkpoint(moved=self.slot.last_position)
+
+
+class Rewrite(Copying):
+    """The retry ring copied to its own end, so that the slots before can be freed.
 
     The originals count until a durable checkpoint's retry watermark covers them (``next_checkpoint(rewritten=…)``),
     the copies from then on. Nobody else may append meanwhile. Where settle words are suspect, all suspect slots of the
@@ -118,89 +208,21 @@ class Rewrite:
             WalFullError: there is no room.
 
         """
-        self.copies_from = retry.last_position
-        self._retry = retry
-        self._originals = [slot for slot in retry.live if not slot.moved]  # others wait for a reader to leave them
-        self._slots = list(self._originals)
+        super().__init__(retry, retry, [slot for slot in retry.live if not slot.moved])  # others wait for a reader
         retry.go_on()
-        self._reader: Reader | None = None
-        self._copies: list[tuple[Slot, int]] = []
 
-    def step(self, limit: int = STEP) -> bool:
-        """Copy up to ``limit`` frames; True when all are copied.
+    def _packed(self, original: Found) -> tuple[int, bytes]:
+        return unpack_moved(memoryview(original.payload)).position, original.payload
 
-        Raises:
-            WalFullError: there is no room: the copies so far count for nothing, `abandon` was called.
-
-        """
-        if self._reader is None:
-            if not self._slots:
-                return True
-            self._reader = Reader.inside(self._retry, self._slots[0], bytes)
-        run = self._reader.look(limit)
-        if run is None and self._reader.moved:
-            return False
-        if run is None:
-            self._reader.close()
-            self._reader = None
-            self._slots.pop(0)
-            return False
-        try:
-            for place, payload in zip(run.places, run.records, strict=True):
-                if run.slot.waits(place):  # as in a move
-                    self._copy(run.slot, place, payload)
-        except BaseException:
-            self.abandon()
-            raise
-        return False
-
-    def _copy(self, original: Slot, place: int, payload: bytes) -> None:
-        copy_place, sequence = self._retry.append(payload, None)
-        slot = self._retry.slot_of(sequence)
-        self._copies.append((slot, copy_place))
-        _join(original, place, self._retry, slot, copy_place)
-        copies.mark(slot, unpack_moved(memoryview(payload)).position, copy_place, sequence)
-
-    def check(self) -> None:
-        """As of a move."""
-        for slot in self._originals:
-            _check(slot)
-
-    def finish(self) -> None:
-        """The rewriting is made: the copies count."""
-
-    @property
-    def count(self) -> int:
-        """Records copied so far."""
-        return len(self._copies)
-
-    def abandon(self) -> None:
-        """The copies must never count."""
-        if self._reader is not None:
-            self._reader.close()
-        for slot in self._originals:
-            slot.copies.clear()
-        copies.take_back(self._retry, self._copies, self.copies_from)
-        self._copies.clear()
-        self._slots.clear()
-
-
-def _check(slot: Slot) -> None:
-    """What is settled leaves the copies, too: so they are as many as wait, if all could be read."""
-    if len(slot.copies) < slot.unsettled:
-        message = "records of a slot cannot be read any more, so it is not moved: check the disk"
-        raise WalCorruptError(f"{message} slot={slot.header.ordinal} waiting={slot.unsettled} read={len(slot.copies)}")
-
-
-def _join(original: Slot, place: int, retry: Ring, home: Slot, place_there: int) -> None:
-    """Whatever becomes of the one becomes of the other; readers pass what is on its way to its destination already."""
-    original.copies[place] = (retry, home, place_there)
-    if place in original.claimed:
-        home.claimed.add(place_there)
+    def captured(self, directory: Directory) -> Checkpoint:
+        """With everything before the copies covered."""
+        return directory.next_checkpoint(rewritten=self.copies_from)
 
 
 def void_copies(retry: Ring, valid_up_to: int | None, originals: Sequence[tuple[int, int]]) -> int:
     """Mark the copies that were never made to count as void; how many. Before anything else is read or appended.
+
+    Slots in which nothing else stands are free then.
 
     Args:
         retry: as opened.
@@ -210,10 +232,12 @@ def void_copies(retry: Ring, valid_up_to: int | None, originals: Sequence[tuple[
         originals: first and last position of each main slot that is still there, in order.
 
     """
-    count = 0
+    count, whole = 0, list[Slot]()
     for slot in list(retry.live):
         if valid_up_to is not None and slot.sealed and slot.last_position <= valid_up_to:
             continue
+        if valid_up_to is not None and slot.first_position > valid_up_to:
+            whole.append(slot)
         reader = Reader.inside(retry, slot, unpack_moved, everything=True)
         while (run := reader.take(STEP)) is not None:
             places = [
@@ -224,6 +248,8 @@ def void_copies(retry: Ring, valid_up_to: int | None, originals: Sequence[tuple[
             retry.mark_void(slot, places)
             count += len(places)
         reader.close()
+    for slot in reversed(whole):  # what a rewriting that was not made has taken is there for the next one
+        retry.discard(slot)
     return count
 
 

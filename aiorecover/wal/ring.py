@@ -265,10 +265,9 @@ class Ring:
     def _settle_copies(slot: Slot, places: Sequence[int]) -> None:
         """Those of the frames that were copied to the retry ring: whichever of the two counts is done."""
         for place in places:
-            copy = slot.copies.pop(place, None)
+            copy = slot.copies.take(place)
             if copy is not None:
-                retry, slot_of_copy, place_of_copy = copy
-                retry.settle(slot_of_copy, [place_of_copy])
+                copy[0].ring.settle(copy[0], [copy[1]])
 
     def watermark(self) -> int:
         """The highest position known to have nothing unsettled at or below it."""
@@ -406,6 +405,11 @@ class Ring:
         count = slot.count + given
         return (slot.tail - fmt.FIRST_FRAME) * self._unsettled(slot) // count if count > 0 else 0
 
+    @property
+    def rest(self) -> int:
+        """Bytes that the slot which is written to has left."""
+        return max(0, self._slot.limit - self._slot.tail)
+
     def _told(self, slot: Slot) -> int:
         if slot.sealed:
             return slot.count
@@ -481,6 +485,12 @@ class Ring:
         if waits:
             slot.unsettled -= 1
         self.release_if_done(slot)
+
+    def discard(self, slot: Slot) -> None:
+        """The newest slot of an earlier epoch, in which nothing counts, is free: no reader needs it."""
+        self.live.remove(slot)
+        self._unmap(slot)
+        self.spares.release(slot.index, slot.salt)
 
     def slot_with(self, ordinal: int) -> Slot | None:
         """The slot with this ordinal, while it holds something still needed."""

@@ -10,6 +10,10 @@ Why nothing waits for room for ever: delivering and settling take no room, so al
 ring by itself. What stands in its way leaves it through the retry or the dead ring, and for each of these a slot is
 ready before the main ring takes its last one. A retry ring at its limit is emptied by delivery, too; a dead ring by
 whoever purges it, which takes no room either. So no ring waits for another one that waits for it.
+
+A retry ring is freed oldest first as well: beside one lane that does not come back, what all others have delivered
+would stay in it. Then it is rewritten, which takes room before it gives any. So moves leave that much room in its
+share, and the main ring leaves it, too.
 """
 
 from collections import deque
@@ -22,6 +26,7 @@ KEPT = (4, 1, 1)  # slots kept for each ring. Main: one written, one read, one w
 SLOTS_LEAST = sum(KEPT)
 RETRY_SHARE = 2  # at most one in so many is the retry ring's: what is moved is under half of what the main ring used
 DEAD_SHARE = 4  # … and the dead ring's: letters stay until somebody purges them, an outage must find room all the same
+UNUSED_SHARE = 8  # one byte in so many of a slot may stay unused at its end, where the next record does not fit
 LOW_MARK_SHARE = 32  # of the slots, one in so many has to be free before a full ring accepts again …
 LOW_MARK_MOST = 8  # … but never more: 128 MiB of ordinary slots, a second of publishing at full speed
 KEEP_FREE = 4  # slots that stay when a ring shrinks: the next burst finds them ready
@@ -70,8 +75,19 @@ class Shares:
         return max(self.kept(ring), min(share, self.slots - others))
 
     def wanted(self, ring: int, holding: Holding) -> int:
-        """What the retry or the dead ring should have: a slot ready beside what it holds."""
-        return max(holding.used, min(holding.used - holding.ready + 1, self.most(ring)))
+        """What the retry or the dead ring should have: a slot ready beside what it holds, and room for a rewriting."""
+        then = holding.used - holding.ready + 1
+        room = rewriting_takes(then) if ring == RETRY else 0
+        return max(holding.used, min(then + room, self.most(ring)))
+
+    def moves_may_take(self, holding: Holding) -> bool:
+        """Whether the retry ring may hold one slot more: there has to be room for a rewriting then.
+
+        So moves fill seven elevenths of what it may have. What is settled later on in any order, beside a lane that
+        does not come back, would else stay there, and there would be room for nothing any more.
+        """
+        then = holding.used - holding.ready + 1
+        return then == 1 or then + rewriting_takes(then) <= self.most(RETRY)
 
     def left(self, ring: int, holdings: Sequence[Holding]) -> int:
         """How many slots more ``ring`` may use.
@@ -98,6 +114,16 @@ class Shares:
         if ring == MAIN:
             return self.wanted(other, holding)
         return max(holding.used, self.kept(other))
+
+
+def rewriting_takes(slots: int) -> int:
+    """Slots that rewriting a retry ring of so many takes at most: under half of it waits, and copies begin a slot.
+
+    (With records larger than an eighth of a slot it may be more, and then it waits for room.)
+    """
+    if slots < 2:  # noqa: PLR2004 - one slot is not rewritten
+        return 0
+    return slots * UNUSED_SHARE // (2 * (UNUSED_SHARE - 1)) + 1
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from aiorecover.wal import format as fmt
+from aiorecover.wal.copied import Copied
 
 PREFAULT = (
     64 * 1024
@@ -79,7 +80,7 @@ class Slot:
         self.ring: Any = None  # the ring that it is a slot of
         self.moved = False  # a durable checkpoint's P covers it: copies count in place of what is unsettled here
         self.marks: list[tuple[int, int, int]] = []  # position of the record, place and sequence of its copy; ascending
-        self.copies: dict[int, tuple[Any, Slot, int]] = {}  # of a move: place → retry ring, slot and place there
+        self.copies = Copied()  # in the retry ring, of a move or a rewriting
 
     @property
     def void_word(self) -> int:
@@ -99,6 +100,13 @@ class Slot:
     def waits(self, place: int) -> bool:
         """Whether the frame there is not settled; nothing waits in a slot that is not mapped any more."""
         return self.words is not None and self.words[place] == self.open_word
+
+    def counts_at(self, place: int) -> tuple["Slot", int]:
+        """Where the frame counts: here, or where its copy stands once that does; a settled one has no copy."""
+        slot = self
+        while slot.moved and place in slot.copies:
+            slot, place = slot.copies[place]
+        return slot, place
 
     @property
     def first_position(self) -> int:

@@ -129,6 +129,18 @@ class Spares:
         ready, free = len(self._ready), len(self._free)
         return Holding(used=self.allocated - free, ready=ready, free=free)
 
+    def check_move(self) -> None:
+        """Whether the retry ring may take a slot for what is moved.
+
+        Raises:
+            WalFullError: it would not leave the room that a rewriting needs.
+
+        """
+        if not self.quota.shares.moves_may_take(self.holding):
+            limits = self.quota.limits
+            message = f"the {NAMES[self.ring]} is full: {DELIVERY}, or raise wal_max_bytes"
+            raise WalFullError(f"{message} used={self.holding.used * self.slot_bytes} wal_max_bytes={limits.max_bytes}")
+
     def prepare(self) -> None:
         """Have the next slot ready (the keeper's thread).
 

@@ -220,7 +220,7 @@ STALLED_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
 MOVING_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
     "when a record is copied": after(Move, "_copy"),
     "when a slot is copied": before(Moves, "repoint"),
-    "when batches are pointed to the copies": after(Moves, "repoint"),
+    "when batches are pointed to the copies": after_await(Moves, "repoint"),
     "when copies are flushed": when_copies_are_flushed,
     "when a move is made": before(Move, "finish"),
     "when a moved slot is recycled": after(Moves, "made"),

@@ -33,6 +33,7 @@ OPTIONS: dict[str, Any] = {
 SMALL_SLOTS = {**OPTIONS, "slot_bytes": 1 << 16}  # so that the ring goes round many times
 BEGIN: list[Step] = [("publish", {"count": 2_000}), FLUSH, ("wait", {})]
 MOVED_AT_LEAST = 20  # slots of some 110, with one record in twelve for the partition that is stuck
+MOVED_SOON = 5
 RECORD_BYTES = 200  # in the ring, about
 DIES_WITHIN_S = 60.0  # it takes seconds
 
@@ -95,6 +96,34 @@ async def test_the_others_go_on_and_the_stalled_one_follows_in_order(
         assert producer.statistics().lanes_stalled == 0
     assert publisher.slowest_s < BLOCKED_S
     assert_exactly_once(await judged(mortal, placed, publisher), 75_000)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("fault", ["below min.insync.replicas", "a frozen leader"])
+async def test_what_waits_for_a_partition_that_answers_nothing_or_refuses_is_moved_and_follows_in_order(
+    mortal: KafkaCluster, tmp_path: Path, fault: str
+) -> None:
+    name, one, two = f"placed-{os.urandom(4).hex()}", *(node.node_id for node in mortal.nodes[:2])
+    if fault == "a frozen leader":
+        replicas = {number: [one] for number in range(PARTITIONS)} | {STUCK: [stuck(mortal).node_id]}
+        await admin.create_placed_topic(mortal.bootstrap_servers, name, replicas)
+    else:  # its leader lives, and the other one of its two replicas does not
+        replicas = {number: [one, two] for number in range(PARTITIONS)} | {STUCK: [one, stuck(mortal).node_id]}
+        await admin.create_placed_topic(mortal.bootstrap_servers, name, replicas, {"min.insync.replicas": "2"})
+    async with started(mortal, tmp_path, **SMALL_SLOTS) as producer:
+        publisher = Publisher(producer, name)
+        await publisher.publish(2_000)
+        await producer.flush(DELIVERED_WITHIN_MS)
+        harm = stuck(mortal).pause if fault == "a frozen leader" else stuck(mortal).kill
+        harm()
+        await publisher.publish(20_000, rate=5_000)
+        await until(lambda: producer.statistics().slots_moved > MOVED_SOON, 60)
+        assert producer.statistics().lanes_stalled == 1
+        await asyncio.to_thread(mortal.heal)
+        await publisher.publish(2_000)
+        await producer.flush(DELIVERED_WITHIN_MS)
+        assert producer.statistics().dead_lettered == 0
+    assert_exactly_once(await judged(mortal, name, publisher), 24_000)
 
 
 def test_killed_twice_while_a_lane_is_stalled(mortal: KafkaCluster, placed: str, tmp_path: Path) -> None:

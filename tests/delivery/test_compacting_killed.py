@@ -76,6 +76,20 @@ def after(owner: type, name: str) -> Plant:
     return plant
 
 
+def after_await(owner: type, name: str) -> Plant:
+    def plant(patch: pytest.MonkeyPatch, death: Death) -> None:
+        method = getattr(owner, name)
+
+        async def dying(*arguments: Any, **more: Any) -> Any:
+            result = await method(*arguments, **more)
+            death.strike()
+            return result
+
+        patch.setattr(owner, name, dying)
+
+    return plant
+
+
 def when_a_rewriting_is_copied(patch: pytest.MonkeyPatch, death: Death) -> None:
     """And nothing makes it."""
     make = Compactor._make
@@ -110,10 +124,11 @@ POINTS: dict[str, tuple[Plant, int]] = {
     "before a record is copied": (before(Move, "_copy"), 30),
     "when a record is copied": (after(Move, "_copy"), 1),
     "when all is copied": (before(Moves, "repoint"), 2),
-    "when the batches are pointed to the copies": (after(Moves, "repoint"), 2),
+    "when the batches are pointed to the copies": (after_await(Moves, "repoint"), 2),
     "when the copies are flushed": (when_the_copies_are_flushed, 2),
     "when the move is made": (before(Move, "finish"), 2),
     "when the moved slot is recycled": (after(Moves, "made"), 2),
+    "when the batches have gone along": (after_await(Moves, "go_along"), 2),
     "in the middle of a rewriting": (before(Rewrite, "_copy"), 10),
     "when a rewriting is copied": (when_a_rewriting_is_copied, 1),
     "when a rewriting is made": (before(Rewrite, "finish"), 1),

@@ -85,6 +85,18 @@ class Moving(Mover):
     def repoint(self) -> None:
         self.journal.repoint(self.lane)
 
+    def cut(self) -> None:
+        """Kafka refuses the batch: its parts wait for a session, and are not written down."""
+        batch = self.batch
+        assert batch is not None
+        parts = [LaneBatch(1 << 20, 0), LaneBatch(1 << 20, 0)]
+        self.lane.take_back(batch, IDENTITY)
+        self.lane.replace(parts)
+
+    def go_along(self) -> None:
+        assert self.batch is not None
+        assert self.batch.go_along()
+
     def settle(self) -> None:
         assert self.batch is not None
         for slot, places in self.batch.frames:
@@ -99,8 +111,14 @@ ORDERS = {
     "copied": (["enter", "copy"], "ring"),
     "pointed to the copies": (["enter", "copy", "repoint"], "ring"),
     "made": (["enter", "copy", "repoint", "make"], "retry"),
-    "given up": (["enter", "copy", "repoint", "abandon", "repoint"], "ring"),
-    "given up, and not pointed back": (["enter", "copy", "repoint", "abandon"], "ring"),
+    "pointed twice": (["enter", "copy", "repoint", "repoint"], "ring"),
+    "pointed twice, and made": (["enter", "copy", "repoint", "repoint", "make"], "retry"),
+    "made, and gone along": (["enter", "copy", "repoint", "make", "go_along"], "retry"),
+    "gone along, and sent": (["copy", "make", "go_along", "enter"], "retry"),
+    "cut": (["enter", "cut", "copy", "repoint"], "ring"),
+    "cut, and made": (["enter", "cut", "copy", "repoint", "make"], "retry"),
+    "cut meanwhile, and made": (["enter", "copy", "cut", "repoint", "make"], "retry"),
+    "given up": (["enter", "copy", "repoint", "abandon"], "ring"),
     "sent while it is copied": (["copy", "enter"], "ring"),
     "sent while it is copied, and made": (["copy", "enter", "make"], "retry"),
     "sent when it was made": (["copy", "make", "enter"], "retry"),

@@ -1,10 +1,13 @@
 """Which slots can be moved, as far as delivery is concerned."""
 
+import asyncio
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from aiorecover.delivery import moves as module
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.lane import MEND_TOPIC, Lane
 from aiorecover.delivery.moves import Moves
@@ -37,7 +40,8 @@ class Scene:
         )
         self.repointed: list[Lane] = []
         self.fails = False
-        router: Any = SimpleNamespace(lanes=lambda: [self.lane])
+        self.lanes = [self.lane]
+        router: Any = SimpleNamespace(lanes=lambda: self.lanes)
         journal: Any = SimpleNamespace(repoint=self._repoint)
         dispatcher: Any = self.dispatcher
         self.moves = Moves(self.opened.directory, router, dispatcher, journal, [])
@@ -133,19 +137,73 @@ def test_it_is_worth_a_look_only_where_somebody_does_not_get_through() -> None:
     assert looks == [False, True, True]
 
 
-def test_lanes_are_pointed_to_the_copies_and_back_even_when_that_fails() -> None:
+def test_lanes_with_a_batch_in_what_is_moved_are_pointed_to_the_copies() -> None:
     scene = Scene()
-    scene.give("in_flight")
-    scene.moves.repoint()
+    scene.give("entered")
+    asyncio.run(scene.moves.repoint())
     assert scene.repointed == []
-    scene.slot.copies[37] = (None, scene.slot, 37)
-    scene.moves.repoint()
-    assert scene.repointed == [scene.lane]
-    scene.moves.made()
-    scene.moves.point_back()
-    assert scene.repointed == [scene.lane]
+    scene.slot.copies.add(37, scene.slot, 37)
     scene.fails = True
     with pytest.raises(WalIOError):
-        scene.moves.repoint()
-    scene.moves.point_back()
-    assert scene.repointed == [scene.lane] * 3
+        asyncio.run(scene.moves.repoint())
+    scene.fails = False
+    asyncio.run(scene.moves.repoint())
+    assert scene.repointed == [scene.lane] * 2
+    scene.slot.moved = True
+    asyncio.run(scene.moves.repoint())
+    assert scene.repointed == [scene.lane] * 2, "an earlier move"
+
+
+@pytest.mark.parametrize("where", ["in_flight", "ready", "open", "entered"])
+def test_batches_go_along_with_what_is_moved(where: str) -> None:
+    """So nobody keeps the moved slot, and where all its records went."""
+    scene = Scene()
+    scene.give(where)
+    (batch,) = (*scene.lane.ready,) or (getattr(scene.lane, where),)
+    copy = scene.opened.ring.live[1]
+    scene.slot.copies.add(37, copy, 99)
+    asyncio.run(scene.moves.go_along())
+    assert batch.frames == [(scene.slot, [37])]
+    scene.slot.moved = True
+    asyncio.run(scene.moves.go_along())
+    assert batch.frames == [(copy, [99])]
+    assert (batch.slot, batch.places) == (copy, [99])
+
+
+def test_a_batch_that_nothing_may_be_added_to_stays_so_when_its_groups_become_one() -> None:
+    """What was found in Kafka is not sent: a record that came to it would be lost."""
+    scene = Scene()
+    batch = LaneBatch(1 << 20, 0)
+    copy = scene.opened.ring.live[1]
+    for number, slot in enumerate((scene.slot, scene.opened.ring.live[2])):
+        batch.start_group(slot).append(37)
+        slot.copies.add(37, copy, 90 + number)
+        slot.moved = True
+    batch.most = batch.count = 2
+    assert batch.go_along()
+    assert batch.frames == [(copy, [90, 91])]
+    assert batch.most == 2
+
+
+def test_a_thousand_lanes_do_not_hold_up_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn for the others whenever a portion's time is over."""
+    monkeypatch.setattr(module, "TURN", 0.0)
+    scene = Scene()
+    scene.slot.copies.add(37, scene.slot, 37)
+    scene.give("entered")
+    scene.lanes *= 50
+    turns = []
+
+    async def others() -> None:
+        while True:
+            turns.append(len(scene.repointed))
+            await asyncio.sleep(0)
+
+    async def all_of_it() -> None:
+        task = asyncio.create_task(others())
+        await scene.moves.repoint()
+        task.cancel()
+
+    asyncio.run(all_of_it())
+    assert len(turns) >= 49
+    assert max(after - before for before, after in pairwise(turns)) <= 1

@@ -153,6 +153,35 @@ async def test_a_right_taken_away_stalls_its_topic_alone_and_given_back_everythi
     await assert_once_in_order(secured, other, there)
 
 
+async def test_what_waits_for_a_right_is_moved_out_of_the_way_and_arrives_once_in_order(
+    secured: SecuredKafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """The ring goes round many times meanwhile: refused batches are possibly persisted nowhere, and stay in order."""
+    name, other = topic(secured, partitions=1), topic(secured, partitions=1)
+    secured.grant(name)
+    secured.grant(other)
+    here, there = Publisher(), Publisher()
+    async with producer_of(
+        tmp_path, secured.options() | {"slot_bytes": 1 << 16, "max_batch_size": 1 << 14}
+    ) as producer:
+        await here.publish(producer, name, 500)
+        await producer.flush(timeout_ms=FLUSH_MS)
+        await asyncio.to_thread(secured.revoke, name)
+        for _ in range(60):
+            await here.publish(producer, name, 20)
+            await there.publish(producer, other, 200)
+            await asyncio.sleep(0.02)
+        await until(lambda: producer.statistics().slots_moved > 2, 30)
+        stalled = producer.statistics()
+        await asyncio.to_thread(secured.grant, name)
+        await producer.flush(timeout_ms=FLUSH_MS)
+        after = producer.statistics()
+    assert stalled.records_moved > 0
+    assert (stalled.dead_lettered, stalled.lanes_halted, after.dead_lettered, after.pending) == (0, 0, 0, 0)
+    await assert_once_in_order(secured, name, here)
+    await assert_once_in_order(secured, other, there)
+
+
 async def publish_for_ever(producer: RecoverableProducer, topic: str, publisher: Publisher) -> None:
     while True:
         await publisher.publish(producer, topic, 10)

@@ -12,8 +12,9 @@ from aiorecover.wal import directory as directory_module
 from aiorecover.wal import format as fmt
 from aiorecover.wal import opening, recovery
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, RingState
+from aiorecover.wal.copied import Copied
 from aiorecover.wal.directory import Directory
-from aiorecover.wal.moving import Move, Rewrite
+from aiorecover.wal.moving import Copying, Move, Rewrite
 from aiorecover.wal.recovery import Plan, plan
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.slot import Slot
@@ -56,11 +57,14 @@ def void_copies_not_marked(patch: Patch) -> None:
 
 
 def failed_move_not_settled(patch: Patch) -> None:
-    def abandon(self: Move) -> None:
-        self._reader.close()
-        self.slot.copies.clear()
+    patch.setattr(Move, "abandon", forget_copies)
 
-    patch.setattr(Move, "abandon", abandon)
+
+def forget_copies(self: Copying) -> None:
+    """And mark none of them."""
+    self.finish()
+    for slot in self.slots:
+        slot.copies = Copied()
 
 
 def failed_move_not_void(patch: Patch) -> None:
@@ -144,11 +148,7 @@ def unmade_rewriting_not_marked(patch: Patch) -> None:
 
 
 def failed_rewriting_not_void(patch: Patch) -> None:
-    def abandon(self: Rewrite) -> None:
-        for slot in self._originals:
-            slot.copies.clear()
-
-    patch.setattr(Rewrite, "abandon", abandon)
+    patch.setattr(Rewrite, "abandon", forget_copies)
 
 
 def rewriting_not_settled_with_originals(patch: Patch) -> None:

@@ -117,9 +117,12 @@ async def create_topic(
     await _create(bootstrap_servers, NewTopic(name, partitions, replication, topic_configs=dict(config)))
 
 
-async def create_placed_topic(bootstrap_servers: str, name: str, replicas: Mapping[int, Sequence[int]]) -> None:
+async def create_placed_topic(
+    bootstrap_servers: str, name: str, replicas: Mapping[int, Sequence[int]], config: Mapping[str, str] | None = None
+) -> None:
     """As `create_topic`; ``replicas``: the nodes, by their ids, on which each partition is to stand."""
-    await _create(bootstrap_servers, NewTopic(name, -1, -1, replica_assignments={**replicas}))
+    topic = NewTopic(name, -1, -1, replica_assignments={**replicas}, topic_configs={**(config or {})})
+    await _create(bootstrap_servers, topic)
 
 
 async def _create(bootstrap_servers: str, topic: NewTopic) -> None:

@@ -10,6 +10,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal import room
 from aiorecover.wal.checkpoint import Checkpoint, Destination
 from aiorecover.wal.reading import Reader
+from aiorecover.wal.room import rewriting_takes
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.suffix import Suspicion
 from tests.wal.ledger import LANES, Ledger, ViolationError, demand, lane_of, record_of
@@ -111,7 +112,7 @@ class Core:
                 _, sequence = ring.append(record, record)
             except WalFullError:
                 demand(ring.sequence == before, "a full ring stores nothing", before)
-                demand(self.unallocated <= RESERVED or self.full, "a ring is full at its limit", self.unallocated)
+                demand(self.unallocated <= self.kept or self.full, "a ring is full at its limit", self.unallocated)
                 return
             except WalError:
                 demand(ring.sequence == before, "a refusal stores nothing", before)
@@ -127,6 +128,11 @@ class Core:
         disk, rings = self.life.disk, self.life.directory.rings
         limit = (disk.max_slots + RESERVED) * disk.slot_bytes
         return (limit - sum(ring.bytes_allocated for ring in rings)) // SLOT
+
+    @property
+    def kept(self) -> int:
+        """Slots that are left to the others: one each, and what it takes to rewrite the retry ring."""
+        return RESERVED + rewriting_takes(len(self.life.retry.live) + 1)
 
     @step(limit=LIMITS)
     def read(self, limit: int) -> None:

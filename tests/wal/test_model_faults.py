@@ -15,8 +15,9 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal import opening, recovery
 from aiorecover.wal import slot as slot_module
 from aiorecover.wal.checkpoint import Checkpoint, RingState
+from aiorecover.wal.copied import Copied
 from aiorecover.wal.directory import Directory
-from aiorecover.wal.moving import Move, Rewrite
+from aiorecover.wal.moving import Copying, Found, Move, Rewrite
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.suffix import SuffixRule, Suspicion, Word
 from tests.wal.ledger import ViolationError
@@ -70,28 +71,29 @@ def forget_where_copies_begin_that_do_not_count(patch: Patch) -> None:
 def settle_copies_again_when_a_move_is_abandoned(patch: Patch) -> None:
     copy = Move._copy
 
-    def remembering(self: Move, position: int, place: int, payload: bytes) -> None:
-        copy(self, position, place, payload)
-        made.append(self.slot.copies[place])
+    def remembering(self: Move, original: Found) -> None:
+        copy(self, original)
+        made.append(self.slot.copies[original.place])
 
     def abandon(self: Move) -> None:
-        self._reader.close()
-        self.slot.copies.clear()
-        for retry, slot, place in made:
-            retry.settle(slot, [place])
+        forget_copies(self)
+        for slot, place in made:
+            slot.ring.settle(slot, [place])
         made.clear()
 
-    made: list[tuple[Any, Slot, int]] = []
+    made: list[tuple[Slot, int]] = []
     patch.setattr(Move, "_copy", remembering)
     patch.setattr(Move, "abandon", abandon)
 
 
 def abandon_a_move_and_keep_its_copies(patch: Patch) -> None:
-    def abandon(self: Move) -> None:
-        self._reader.close()
-        self.slot.copies.clear()
+    patch.setattr(Move, "abandon", forget_copies)
 
-    patch.setattr(Move, "abandon", abandon)
+
+def forget_copies(self: Copying) -> None:
+    self.finish()
+    for slot in self.slots:
+        slot.copies = Copied()
 
 
 def settle_the_original_alone(patch: Patch) -> None:
@@ -126,11 +128,7 @@ def take_back_what_was_made(patch: Patch) -> None:
 
 
 def abandon_a_rewriting_and_keep_its_copies(patch: Patch) -> None:
-    def abandon(self: Rewrite) -> None:
-        for slot in self._originals:
-            slot.copies.clear()
-
-    patch.setattr(Rewrite, "abandon", abandon)
+    patch.setattr(Rewrite, "abandon", forget_copies)
 
 
 # -- a clean end -----------------------------------------------------------------------------------------------------

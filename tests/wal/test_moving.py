@@ -169,7 +169,7 @@ def test_a_batch_of_a_moved_slot_settles_nothing_in_the_next_life_of_it() -> Non
     assert copies(opened.dies()) == []
 
 
-def test_a_move_that_finds_no_room_is_as_if_it_had_never_begun() -> None:
+def test_a_move_that_finds_no_room_goes_on_where_it_stood_or_is_as_if_it_had_never_begun() -> None:
     opened = Opened(Disk(slot_bytes=SLOT))
     left = sparse(opened, every=1)
     retry = opened.directory.retry
@@ -179,8 +179,12 @@ def test_a_move_that_finds_no_room_is_as_if_it_had_never_begun() -> None:
     opened.disk.retry.before["allocate"] = no_room
     moving = Move(opened.ring, retry, opened.ring.live[0])
     pending = retry.pending()
-    with pytest.raises(WalFullError):
-        moving.step(1000)
+    for _ in range(3):
+        with pytest.raises(WalFullError):
+            moving.step(1000)
+    assert moving.count == len(opened.ring.live[0].copies) == retry.pending() - pending
+    while not moving.abandon(7):
+        assert len(opened.ring.live[0].copies) == retry.pending() - pending
     assert retry.pending() == pending
     assert not opened.ring.live[0].copies
     assert opened.ring.live[0].readers == 0
@@ -397,6 +401,21 @@ def test_a_rewritten_retry_ring_is_small_and_holds_the_same_in_the_same_order() 
         assert set(before) <= set(copies(opened.loses_power(seed)))
 
 
+def test_what_a_rewriting_that_was_not_ended_has_taken_is_free_at_the_next_opening() -> None:
+    """Else each kill in the middle of one would leave less room for the next."""
+    opened = Opened()
+    before = stale(opened)
+    slots, free = len(opened.directory.retry.live), opened.directory.retry.spares.free
+    for _ in range(3):
+        rewrite(opened)
+        opened = opened.dies()
+        assert len(opened.directory.retry.live) == slots
+        assert opened.directory.retry.spares.free > free
+        read(Reader(opened.directory.retry, bytes)).clear()
+    end_rewriting(opened, rewrite(opened))
+    assert copies(opened) == before
+
+
 def test_a_rewriting_that_was_not_ended_leaves_the_ring_as_it_was() -> None:
     opened = Opened()
     before = stale(opened)
@@ -422,18 +441,26 @@ def test_what_is_delivered_while_the_retry_ring_is_rewritten_counts_nowhere_any_
     assert copies(opened.dies()) == before[4:]
 
 
-def test_a_rewriting_without_room_is_as_if_it_had_never_begun() -> None:
+@pytest.mark.parametrize("room", [True, False])
+def test_a_rewriting_without_room_goes_on_when_there_is_some_or_is_as_if_it_had_never_begun(*, room: bool) -> None:
     opened = Opened()
     before = stale(opened, every=1)
     rewriting = Rewrite(opened.directory.retry)
     opened.directory.copies_from = rewriting.copies_from
     opened.disk.retry.before["allocate"] = no_room
-    with pytest.raises(WalFullError):
-        copy_all(rewriting, 20)
+    for _ in range(3):
+        with pytest.raises(WalFullError):
+            copy_all(rewriting, 20)
     opened.disk.retry.before.clear()
-    opened.directory.copies_from = None
-    assert copies(opened) == before
-    opened.checkpoint()
+    if room:
+        copy_all(rewriting, 20)
+        assert rewriting.count == len(before)
+        end_rewriting(opened, rewriting)
+    else:
+        rewriting.abandon()
+        opened.directory.copies_from = None
+        assert copies(opened) == before
+        opened.checkpoint()
     assert copies(opened.dies()) == before
 
 

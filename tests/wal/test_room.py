@@ -19,6 +19,7 @@ from aiorecover.wal.room import (
     Room,
     Shares,
     Way,
+    rewriting_takes,
 )
 
 PLENTY = 10_000
@@ -93,7 +94,7 @@ def test_dead_letters_and_moved_records_leave_the_main_ring_its_share() -> None:
 def test_a_full_main_ring_leaves_the_others_the_slot_that_makes_room() -> None:
     shares = Shares(100)
     assert shares.left(MAIN, [Holding(98, 1, 0), READY, READY]) == 0
-    assert shares.left(MAIN, [Holding(96, 1, 0), Holding(1, 0, 0), READY]) == 1, "what the retry ring used is replaced"
+    assert shares.left(MAIN, [Holding(94, 1, 0), Holding(1, 0, 0), READY]) == 1, "what the retry ring used is replaced"
     assert shares.left(RETRY, [Holding(97, 1, 0), Holding(1, 0, 0), READY]) == 1
 
 
@@ -179,3 +180,48 @@ def test_never_is_anything_cut_off_that_the_kept_ones_need(seen: list[tuple[int,
     room = main(100)
     for free, used in seen:
         assert 0 <= room.superfluous(free=free, used=used) <= max(0, free - KEEP_FREE)
+
+
+# -- rewriting the retry ring ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slots", [*range(SLOTS_LEAST, 60), 1280])
+def test_moves_leave_room_for_a_rewriting_of_the_retry_ring_and_no_more_than_that(slots: int) -> None:
+    shares, used = Shares(slots), 0
+    while shares.moves_may_take(Holding(used + 1, 1, 0)):
+        used += 1
+    most = shares.most(RETRY)
+    assert used == 1 or used + rewriting_takes(used) <= most
+    assert used >= 1
+    assert used + 1 + rewriting_takes(used + 1) > most
+    assert used >= most * 7 // 11 - 1
+
+
+@pytest.mark.parametrize("used", range(60))
+def test_the_main_ring_leaves_the_room_for_a_rewriting(used: int) -> None:
+    """Whatever it takes up to its limit, what the retry ring holds can be copied."""
+    shares = Shares(200)
+    retry = Holding(used, 0, 0)
+    full = next(count for count in range(200) if not shares.left(MAIN, [Holding(count, 0, 0), retry, READY]))
+    assert shares.left(RETRY, [Holding(full, 0, 0), retry, READY]) >= rewriting_takes(used)
+
+
+@NO_DEADLINE
+@given(st.lists(st.tuples(st.integers(1, 128), st.booleans()), min_size=1, max_size=300))
+def test_what_a_rewriting_takes_is_enough_for_records_up_to_an_eighth_of_a_slot(
+    records: list[tuple[int, bool]],
+) -> None:
+    slots = packed([size for size, _ in records])
+    waiting = [size for size, waits in records if waits]
+    if slots > 1 and 2 * sum(waiting) < slots * 1024:
+        assert packed(waiting) <= rewriting_takes(slots)
+
+
+def packed(sizes: list[int]) -> int:
+    """Slots of 1024 that records take, in their order."""
+    slots, rest = 0, 0
+    for size in sizes:
+        if size > rest:
+            slots, rest = slots + 1, 1024
+        rest -= size
+    return slots

@@ -1,0 +1,48 @@
+"""Where the copies of a slot's frames stand."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aiorecover.wal.copied import Copied
+
+FIRST: Any = "a slot"
+SECOND: Any = "the slot behind it"
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), max_size=40), st.data())
+def test_each_frame_has_one_copy_until_that_is_settled(steps: list[tuple[int, bool]], data: st.DataObject) -> None:
+    copied, known, place = Copied(), dict[int, tuple[Any, int]](), 0
+    for step, second in steps:
+        place += step
+        known[place] = (SECOND if second and place > 40 else FIRST, 1000 + place)
+        copied.add(place, *known[place])
+    for gone in data.draw(st.lists(st.sampled_from(sorted(known)), unique=True)) if known else []:
+        assert copied.take(gone) == known.pop(gone)
+        assert copied.take(gone) is None
+    assert list(copied) == sorted(known)
+    assert len(copied) == len(known)
+    for number in range(1, place + 2):
+        assert (number in copied) is (number in known)
+        if number in known:
+            assert copied[number] == known[number]
+        else:
+            with pytest.raises(KeyError):
+                copied[number]
+
+
+def test_the_newest_is_dropped_first_whether_it_waits_or_not() -> None:
+    copied = Copied()
+    for place, home in ((5, FIRST), (7, FIRST), (9, SECOND), (11, SECOND)):
+        copied.add(place, home, place + 100)
+    copied.take(9)
+    found = []
+    while (last := copied.last) is not None:
+        found.append((*last, len(copied)))
+        copied.drop_last()
+    assert found == [(SECOND, 111, 3), (SECOND, 109, 2), (FIRST, 107, 2), (FIRST, 105, 1)]
+    assert not copied
+    copied.add(3, SECOND, 1)
+    assert copied[3] == (SECOND, 1)
