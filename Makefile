@@ -2,7 +2,7 @@
 
 VENV    := .venv
 BIN     := $(VENV)/bin
-SOURCES  = $(wildcard aiorecover tests benchmarks examples)
+SOURCES  = $(wildcard aiorecover pyspark_aiorecover tests benchmarks examples)
 
 # Handed on to pytest, the demo, the benchmarks or the prover: make test ARGS="-k ring -x"
 ARGS    ?=

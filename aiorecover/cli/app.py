@@ -130,7 +130,10 @@ def audit(
     topic: Annotated[
         list[str] | None, typer.Option(help="A topic; once for each topic that the producers publish to.")
     ] = None,
-    table: Annotated[str | None, typer.Option(help="Read this instead: a path, or a table's name.")] = None,
+    table: Annotated[
+        str | None,
+        typer.Option(help="Read this, a path with a / in it or a table's name; with topics: what of them it lacks."),
+    ] = None,
     last: Annotated[
         list[str] | None,
         typer.Option(
@@ -145,16 +148,19 @@ def audit(
     json_output: Annotated[  # noqa: FBT002 - an option, never passed by place
         bool, typer.Option("--json", help="Print everything as JSON.")
     ] = False,
+    html: Annotated[
+        pathlib.Path | None, typer.Option(help="Write a page with a picture of completeness over time here.")
+    ] = None,
     master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
     conf: Annotated[list[str] | None, typer.Option(help="A setting of Spark, name=value.")] = None,
     kafka_option: Annotated[
         list[str] | None, typer.Option(help="An option of Spark's Kafka source, as kafka.security.protocol=SSL.")
     ] = None,
 ) -> None:
-    """Name the records that are missing, with Spark: in topics, or in a table that they were landed in.
+    """Name the records that are missing, with Spark: in topics, in the table that they were landed in, or both.
 
     For each producer and epoch: how many there should be (sequences begin with 1 and have no gaps), how many were
-    found, repeated, and out of order in their partition.
+    found, repeated, and out of order in their partition. With topics and a table also what the table lacks of them.
 
     Exit status 0: nothing is missing. 1: something is. 2: an option, an installation or Kafka needs mending.
     """
@@ -169,6 +175,7 @@ def audit(
                 last=last or [],
                 from_first=from_first,
                 limit=limit,
+                html=html,
                 master=master,
                 settings=conf or [],
                 kafka_options=kafka_option or [],
@@ -180,15 +187,18 @@ def audit(
         sys.stdout.write(json.dumps(found) + "\n")
     else:
         auditing.show(Console(highlight=False), found)
-    raise typer.Exit(_FAILED if found["totals"]["missing"] else 0)
+    raise typer.Exit(_FAILED if auditing.lacks(found) else 0)
 
 
 @app.command()
 def land(
     bootstrap_servers: Annotated[str, typer.Option(help="Kafka, host:port,...")],
     topic: Annotated[list[str], typer.Option(help="A topic; may be given several times.")],
-    target: Annotated[str, typer.Option(help="Directory of the table, on a file system that renames in one step.")],
+    target: Annotated[str, typer.Option(help="A directory, with a / in it, or the name of a table.")],
     checkpoint: Annotated[str, typer.Option(help="Directory of what has been done; belongs to the target for good.")],
+    quarantine: Annotated[
+        str | None, typer.Option(help="Directory for records with an undecodable id. Default: in the checkpoint.")
+    ] = None,
     available_now: Annotated[  # noqa: FBT002 - an option, never passed by place
         bool, typer.Option("--available-now", help="Land what stands in Kafka now, and end.")
     ] = False,
@@ -199,10 +209,10 @@ def land(
         list[str] | None, typer.Option(help="An option of Spark's Kafka source, as kafka.security.protocol=SSL.")
     ] = None,
 ) -> None:
-    """Land topics in a table of Parquet files with Spark, each record once, also when this is killed and run again.
+    """Land topics with Spark in Parquet files or a table, each record once, also when this is killed and run again.
 
-    Repeats are recognised by their record ids; records without one are landed as they come. Read batch_id=* of the
-    target.
+    Repeats are recognised by their record ids; records without one are landed as they come. A table that is not there
+    is made: of Parquet in Spark's own catalogue, in others of Iceberg.
 
     Exit status 0: all is landed (--available-now). 2: an option, an installation or Kafka is wrong. 130: interrupted.
     """
@@ -215,6 +225,7 @@ def land(
                 topics=topic,
                 target=target,
                 checkpoint=checkpoint,
+                quarantine=quarantine,
                 available_now=available_now,
                 max_offsets_per_trigger=max_offsets_per_trigger,
                 master=master,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from aiorecover import spark as downstream
+from aiorecover.cli.audit_page import page
 from aiorecover.cli.pairs import pairs
 from aiorecover.errors import ConfigError
 from aiorecover.spark.session import clear_errors, start_session
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from rich.console import Console
 
-__all__ = ["Options", "run", "show"]
+__all__ = ["Options", "lacks", "run", "show"]
 
 _COUNTS = {
     "expected": "expected",
@@ -41,6 +43,7 @@ class Options:
     last: Sequence[str]
     from_first: bool
     limit: int
+    html: pathlib.Path | None
     master: str | None
     settings: Sequence[str]
     kafka_options: Sequence[str]
@@ -49,26 +52,58 @@ class Options:
 def run(options: Options) -> dict[str, Any]:
     """The audit's totals, and up to ``limit`` of its epochs and of its missing ranges, those that lack most first.
 
+    Where topics and a table are named, the topics are audited, and ``compared`` says what of them the table lacks. With
+    ``html`` there is a ``timeline``, and the page is written.
+
     Raises:
         ConfigError: an option, the installation, Kafka or the table needs mending; the message says which.
 
     """
     known_last = _known_last(options.last)
-    if (options.table is None) == (options.bootstrap_servers is None and not options.topics):
-        raise ConfigError("say what to read: --bootstrap-servers and --topic, or --table")
+    if options.table is None and options.bootstrap_servers is None and not options.topics:
+        raise ConfigError("say what to read: --bootstrap-servers and --topic, or --table, or all of them to compare")
+    if options.html is not None and not options.html.parent.is_dir():
+        raise ConfigError(f"the directory of --html is not there: make it html={options.html}")
     spark = start_session("aiorecover audit", options.master, pairs(options.settings))
     try:
-        with (
-            clear_errors(),
-            downstream.audit(_records(spark, options), known_last=known_last, from_first=options.from_first) as audit,
-        ):
-            return {
-                "totals": _rows(audit.totals)[0],
-                "epochs": _rows(_worst(audit.producers, "missing", options.limit)),
-                "missing": _rows(_worst(audit.missing, "count", options.limit)),
-            }
+        with clear_errors():
+            found = _found(spark, options, known_last)
     finally:
         spark.stop()
+    if options.html is not None:
+        options.html.write_text(page(found), encoding="utf-8")
+    return found
+
+
+def _found(spark: SparkSession, options: Options, known_last: dict[tuple[str, int], int]) -> dict[str, Any]:
+    read = [*_topics_of(spark, options), *_table_of(spark, options)]
+    records = read[0]
+    with downstream.audit(records, known_last=known_last, from_first=options.from_first) as audit:
+        totals = _rows(audit.totals)[0]
+        if totals["records"] and not totals["epochs"]:
+            raise ConfigError(
+                "no record has a record id: name topics that aiorecover publishes to, or a table that they were landed "
+                f"in records={totals['records']}"
+            )
+        found = {
+            "totals": totals,
+            "epochs": _rows(_worst(audit.producers, "missing", options.limit)),
+            "missing": _rows(_worst(audit.missing, "count", options.limit)),
+        }
+        if options.html is not None:
+            over_time = downstream.timeline(records, audit.missing)
+            found["timeline"] = {"width_s": over_time.width_s, "moments": _rows(over_time.moments)}
+    if len(read) > 1:
+        with downstream.compare(*read) as compared:
+            absent = _rows(_worst(compared.absent, "count", options.limit))
+            found["compared"] = {"totals": _rows(compared.totals)[0], "absent": absent}
+    return found
+
+
+def lacks(found: dict[str, Any]) -> bool:
+    """Whether anything is missing, or absent from the table."""
+    absent = found["compared"]["totals"]["absent"] if "compared" in found else 0
+    return bool(found["totals"]["missing"] or absent)
 
 
 def _known_last(ids: Sequence[str]) -> dict[tuple[str, int], int]:
@@ -81,12 +116,16 @@ def _known_last(ids: Sequence[str]) -> dict[tuple[str, int], int]:
     return known
 
 
-def _records(spark: SparkSession, options: Options) -> DataFrame:
-    if options.table is None:
-        return downstream.read_topics(
-            spark, options.topics, options.bootstrap_servers or "", pairs(options.kafka_options)
-        )
-    return spark.read.parquet(options.table) if "/" in options.table else spark.table(options.table)
+def _topics_of(spark: SparkSession, options: Options) -> Iterator[DataFrame]:
+    if options.topics or options.bootstrap_servers is not None:
+        servers, more = options.bootstrap_servers or "", pairs(options.kafka_options)
+        yield downstream.read_topics(spark, options.topics, servers, more)
+
+
+def _table_of(spark: SparkSession, options: Options) -> Iterator[DataFrame]:
+    name = options.table
+    if name is not None:
+        yield spark.read.parquet(name) if "/" in name else spark.table(name)
 
 
 def _worst(found: DataFrame, by: str, limit: int) -> DataFrame:
@@ -103,9 +142,7 @@ def show(console: Console, found: dict[str, Any]) -> None:
     totals, epochs, missing = found["totals"], found["epochs"], found["missing"]
     if epochs:
         console.print(_table(epochs))
-    for one in missing:
-        line = f"missing: {one['producer_id']}/{one['epoch']} sequences={one['first']}-{one['last']} {one['count']:,}"
-        console.print(line, style="red", markup=False, soft_wrap=True)
+    _print_ranges(console, "missing", missing)
     if totals["epochs"] > len(epochs) or totals["missing"] > sum(one["count"] for one in missing):
         console.print("there is more; these lack most (--limit shows more)", markup=False, soft_wrap=True)
     disorder = "order unknown" if totals["out_of_order"] is None else f"{totals['out_of_order']:,} out of order"
@@ -114,6 +151,25 @@ def show(console: Console, found: dict[str, Any]) -> None:
         f"{totals['expected']:,} found, {totals['missing']:,} missing, {totals['repeated']:,} repeated, {disorder}"
     )
     console.print(verdict, style="red" if totals["missing"] else "green", markup=False, soft_wrap=True)
+    if "compared" in found:
+        _show_compared(console, found["compared"])
+
+
+def _show_compared(console: Console, compared: dict[str, Any]) -> None:
+    totals = compared["totals"]
+    _print_ranges(console, "absent from the table", compared["absent"])
+    verdict = (
+        f"table: {totals['absent']:,} of {totals['in_topics']:,} records absent, {totals['only_in_table']:,} only in "
+        f"the table, without an id {totals['without_id_in_topics']:,} in the topics and "
+        f"{totals['without_id_in_table']:,} in the table"
+    )
+    console.print(verdict, style="red" if totals["absent"] else "green", markup=False, soft_wrap=True)
+
+
+def _print_ranges(console: Console, what: str, ranges: list[dict[str, Any]]) -> None:
+    for one in ranges:
+        line = f"{what}: {one['producer_id']}/{one['epoch']} sequences={one['first']}-{one['last']} {one['count']:,}"
+        console.print(line, style="red", markup=False, soft_wrap=True)
 
 
 def _table(epochs: list[dict[str, Any]]) -> Table:

@@ -25,6 +25,7 @@ class Options:
     topics: Sequence[str]
     target: str
     checkpoint: str
+    quarantine: str | None
     available_now: bool
     max_offsets_per_trigger: int
     master: str | None
@@ -45,6 +46,8 @@ def run(options: Options, console: Console) -> None:
     def tell(batch: downstream.Landed) -> None:
         repeats = "repeats not counted" if batch.repeats is None else f"{batch.repeats:,} repeats left out"
         line = f"batch {batch.batch_id}: {batch.landed:,} landed, {batch.without_id:,} of them without an id, {repeats}"
+        if batch.undecodable:
+            line += f", {batch.undecodable:,} with an undecodable id in the quarantine"
         console.print(line, markup=False, soft_wrap=True)
 
     try:
@@ -55,6 +58,7 @@ def run(options: Options, console: Console) -> None:
                 options.target,
                 options.checkpoint,
                 bootstrap_servers=options.bootstrap_servers,
+                quarantine=options.quarantine,
                 available_now=options.available_now,
                 max_offsets_per_trigger=options.max_offsets_per_trigger,
                 options=kafka_options,

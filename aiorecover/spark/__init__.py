@@ -2,7 +2,9 @@
 
 - `parse_record_id`: Kafka's columns plus ``producer_id``, ``epoch``, ``sequence``.
 - `audit`: which records are missing, repeated or out of order (:mod:`aiorecover.spark.auditing` tells how).
-- `land`: topics into a table of Parquet files, each record once (:mod:`aiorecover.spark.landing`).
+- `compare`: what is in the topics and not in the table that they were landed in, by record id.
+- `timeline`: completeness over time.
+- `land`: topics into Parquet files or a table, each record once (:mod:`aiorecover.spark.landing`).
 - `read_topics`: all that stands in some topics now, as `audit` wants it.
 
 Needs ``pip install 'aiorecover[spark]'`` and Java 17 or newer; to read Kafka, Spark's connector too, of exactly
@@ -11,16 +13,23 @@ on data frames, so it runs the same in ``local[2]`` and on a cluster, and no Pyt
 that grows with the data is collected to the driver.
 """
 
-try:
-    import pyspark as _pyspark  # noqa: F401 - only to say clearly that it is not there
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "aiorecover.spark needs pyspark, and Java 17 or newer: pip install 'aiorecover[spark]'", name="pyspark"
-    ) from error
-
+from aiorecover.spark import installed as _installed  # noqa: F401 - first, so that it says what the others lack
 from aiorecover.spark.auditing import Audit, audit
+from aiorecover.spark.comparing import Comparison, compare
 from aiorecover.spark.landing import Landed, land
+from aiorecover.spark.over_time import Timeline, timeline
 from aiorecover.spark.record_id import parse_record_id
 from aiorecover.spark.topics import read_topics
 
-__all__ = ["Audit", "Landed", "audit", "land", "parse_record_id", "read_topics"]
+__all__ = [
+    "Audit",
+    "Comparison",
+    "Landed",
+    "Timeline",
+    "audit",
+    "compare",
+    "land",
+    "parse_record_id",
+    "read_topics",
+    "timeline",
+]

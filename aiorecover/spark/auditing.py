@@ -26,8 +26,8 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
-from aiorecover.spark.bitmaps import BUCKET_SIZE, bit_of, bucket_of, clear_bits
-from aiorecover.spark.record_id import ID_COLUMNS, parse_record_id
+from aiorecover.spark.bitmaps import BUCKET_SIZE, bit_of, bucket_of, clear_bits, runs
+from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
 from aiorecover.wal.format import SEQUENCE_BITS
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def audit(
         ConfigError: columns are absent.
 
     """
-    records = df if set(ID_COLUMNS) <= set(df.columns) else parse_record_id(df)
+    records = with_record_id(df)
     known = _known(df, known_last)
     buckets = _buckets(records).persist()
     producers = _producers(buckets, known, from_first=from_first)
@@ -190,10 +190,7 @@ def _missing(buckets: DataFrame, known: DataFrame, *, from_first: bool) -> DataF
 
 def _inside(found: DataFrame) -> DataFrame:
     """The ranges between the first and the last sequence of each bucket."""
-    starts = "filter(clear, (b, i) -> i = 0 or clear[i - 1] < b - 1)"
-    ends = "filter(clear, (b, i) -> i = size(clear) - 1 or clear[i + 1] > b + 1)"
-    edges = F.expr(f"inline(arrays_zip({starts}, {ends}))").alias("low", "high")
-    ranges = found.where(F.col("clear").isNotNull()).select(*_EPOCH, "base", edges)
+    ranges = found.where(F.col("clear").isNotNull()).select(*_EPOCH, "base", F.inline(runs("clear")))
     return ranges.select(*_EPOCH, *((F.col("base") + F.col(edge)).alias(name) for edge, name in _EDGES))
 
 

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["BUCKET_SIZE", "bit_of", "bucket_of", "clear_bits", "is_set"]
+__all__ = ["BUCKET_SIZE", "bit_of", "bucket_of", "clear_bits", "is_set", "runs", "set_in_one"]
 
 BUCKET_SIZE = 32_768
 
@@ -46,3 +46,22 @@ def clear_bits(bits: str, first: str, last: str) -> Column:
         f"filter(sequence(shiftright({first}, 3), shiftright({last}, 3)), i -> substring({bits}, i + 1, 1) != X'FF')"
     )
     return F.expr(f"flatten(transform({not_full}, i -> {clear.format(bits=bits, bit='b')}))")
+
+
+def set_in_one(bits: str, other: str) -> Column:
+    """The places that are set in ``bits`` and not in ``other``, as an array in order; both are columns of bitmaps.
+
+    ``bits`` has all that ``other`` has. Equal bytes are passed over.
+    """
+    first, second = (_IS_SET.format(bits=one, bit="b") for one in (bits, other))
+    places = f"filter(sequence(i << 3, (i << 3) + 7), b -> {first} and not {second})"
+    unequal = f"substring({bits}, i + 1, 1) != substring({other}, i + 1, 1)"
+    differ = f"filter(sequence(0, {BUCKET_SIZE // 8 - 1}), i -> {unequal})"
+    return F.expr(f"flatten(transform({differ}, i -> {places}))")
+
+
+def runs(places: str) -> Column:
+    """Places in order, an array by the name of its column, as ``low`` and ``high`` of those that follow each other."""
+    low = f"filter({places}, (b, i) -> i = 0 or {places}[i - 1] < b - 1)"
+    high = f"filter({places}, (b, i) -> i = size({places}) - 1 or {places}[i + 1] > b + 1)"
+    return F.expr(f"cast(arrays_zip({low}, {high}) as array<struct<low: int, high: int>>)")

@@ -13,9 +13,10 @@ from aiorecover.wal.format import EPOCH_MAX, SEQUENCE_MASK
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["ID_COLUMNS", "parse_record_id"]
+__all__ = ["ID_COLUMNS", "ID_SCHEMA", "parse_record_id", "undecodable", "with_record_id"]
 
 ID_COLUMNS = ("producer_id", "epoch", "sequence")
+ID_SCHEMA = "producer_id string, epoch int, sequence bigint"
 
 # As it is written, and no other spelling of the numbers: an id has one text. (\z: Java's $ lets a line's end pass.)
 _ID = r"\A[a-z2-7]{13}/[1-9][0-9]{0,6}/[1-9][0-9]{0,12}\z"
@@ -54,6 +55,22 @@ def parse_record_id(df: DataFrame) -> DataFrame:
         )
         .drop(_PARTS)
     )
+
+
+def with_record_id(df: DataFrame) -> DataFrame:
+    """The same rows with the ids as columns, parsed where they are not columns yet.
+
+    Raises:
+        ConfigError: there are neither the ids nor the headers.
+
+    """
+    return df if set(ID_COLUMNS) <= set(df.columns) else parse_record_id(df)
+
+
+def undecodable() -> Column:
+    """Of a row with its id parsed, whether there is a header of that name, and no id in it."""
+    named = F.exists("headers", lambda header: header["key"] == RECORD_ID_HEADER)
+    return F.col("sequence").isNull() & F.coalesce(named, F.lit(False))  # noqa: FBT003 - a literal
 
 
 def _parts() -> Column:

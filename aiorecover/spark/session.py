@@ -24,7 +24,7 @@ __all__ = ["clear_errors", "start_session"]
 _OLDEST_JAVA = 17  # Spark 4 is compiled for it
 _JAVA_ANSWERS_WITHIN_S = 60
 _CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
-_BRINGS_JARS = {"spark.jars", "spark.jars.packages"}
+_PACKAGES = "spark.jars.packages"
 
 # What a part of Spark's many lines means: the first that fits is said.
 _MEANINGS = {
@@ -36,33 +36,52 @@ _MEANINGS = {
     "SaslAuthenticationException": "Kafka refuses user or password: check the kafka.sasl options",
     "TABLE_OR_VIEW_NOT_FOUND": "there is no such table: name a table of the catalogue, or a path with a / in it",
     "PATH_NOT_FOUND": "there is no such table: check the path",
+    "SCHEMA_NOT_FOUND": "there is no such database in the catalogue: create it, or name another one",
+    "REQUIRES_SINGLE_PART_NAMESPACE": "the catalogue of the table is not known: set spark.sql.catalog.<its name>",
+    "Cannot find catalog plugin class": "the catalogue's jar is missing: name it in spark.jars.packages",
+    "NoSuchMethodError": f"a jar was made for another Spark: name those for version {pyspark.__version__}",
+    "AbstractMethodError": f"a jar was made for another Spark: name those for version {pyspark.__version__}",
+    "IncompatibleClassChangeError": f"a jar was made for another Spark: name those for version {pyspark.__version__}",
     "UNABLE_TO_INFER_SCHEMA": "no Parquet file is there: check the path",
     "unresolved dependency": f"Spark's Kafka connector could not be had: hand it over in spark.jars {_CONNECTOR}",
 }
 
 
 def start_session(name: str, master: str | None, settings: Mapping[str, str]) -> SparkSession:
-    """A session with the Kafka connector of pyspark's version; it is fetched unless ``settings`` name jars.
+    """A session with the Kafka connector of pyspark's version; it is fetched unless ``settings`` name it, or jars.
 
     ``master`` is Spark's, for example ``local[*]``; None leaves it to ``settings`` and the environment.
 
     Raises:
-        ConfigError: there is no Java that will do, or Spark does not start.
+        ConfigError: there is no Java that will do, Spark does not start, or it is another version than pyspark.
 
     """
     _find_java()
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
-    if not _BRINGS_JARS & set(settings):
-        builder = builder.config("spark.jars.packages", _CONNECTOR)
     # Progress bars and the console's pictures are for Spark's own shell.
-    for key, value in {"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false", **settings}.items():
+    quiet = {"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false"}
+    for key, value in {**quiet, **settings, **_packages(settings)}.items():
         builder = builder.config(key, value)
     with clear_errors():
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    if session.version != pyspark.__version__:
+        session.stop()
+        raise ConfigError(
+            f"Spark and pyspark are not of one version: unset SPARK_HOME, or install pyspark of Spark's version "
+            f"spark={session.version} pyspark={pyspark.__version__} home={os.environ.get('SPARK_HOME')}"
+        )
     return session
+
+
+def _packages(settings: Mapping[str, str]) -> dict[str, str]:
+    """The packages that the settings name, and the connector, unless they bring it."""
+    named = settings.get(_PACKAGES, "")
+    if "spark.jars" in settings or "spark-sql-kafka" in named:
+        return {}
+    return {_PACKAGES: f"{named},{_CONNECTOR}".lstrip(",")}
 
 
 @contextmanager

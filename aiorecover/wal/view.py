@@ -300,8 +300,18 @@ def open_view(path: Path | str, ring: str = RING) -> View:
         return view
 
 
-def frames_of(slot: SlotView, *, settled: bool = False, missing: list[Damage] | None = None) -> Iterator[FrameView]:
+def frames_of(
+    slot: SlotView,
+    *,
+    settled: bool = False,
+    missing: list[Damage] | None = None,
+    begins: bool = False,
+    following: SlotView | None = None,
+) -> Iterator[FrameView]:
     """The records of one slot that was listed, maybe by another process; damage is added to ``missing``.
+
+    What is not in any slot is found where two listed ones do not join: ``begins`` says that none of its epoch was
+    listed before it, ``following`` is the next one.
 
     Raises:
         RecycledError: the slot is in another life now; nothing in it waited.
@@ -312,9 +322,16 @@ def frames_of(slot: SlotView, *, settled: bool = False, missing: list[Damage] | 
         return
     with ForeignFile(slot.path / slot.ring) as file:
         walk = SlotWalk(file, slot, slot.header)
+        if begins:
+            walk.begin()
         yield from walk.frames(settled=settled)
+        found = walk.missing
+        if following is not None and following.header is not None and following.epoch == slot.epoch:
+            after = SlotWalk(file, following, following.header)
+            after.follow(walk)
+            found = found + after.missing
     if missing is not None:
-        missing += walk.missing
+        missing += found
 
 
 def _order(slot: SlotFound) -> tuple[bool, int, int]:

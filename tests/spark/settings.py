@@ -8,9 +8,12 @@ __all__ = ["session_settings"]
 
 
 def session_settings(directory: Path) -> dict[str, str]:
-    connector = sorted(spark_jars().glob("*.jar"))
+    jars = sorted(spark_jars().glob("*.jar"))
     return {
-        "spark.jars": ",".join(str(jar) for jar in connector if "iceberg" not in jar.name),
+        "spark.jars": ",".join(map(str, jars)),
+        "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+        "spark.sql.catalog.lake.type": "hadoop",
+        "spark.sql.catalog.lake.warehouse": str(directory / "lake"),
         "spark.driver.memory": "1g",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -67,6 +67,43 @@ def test_a_whole_table_is_status_0_and_an_unknown_path_or_table_2(tmp_path: Path
         assert (done.exit_code, said in done.stderr) == (2, True), done.output
 
 
+def test_what_the_table_lacks_of_the_topics_is_named_with_status_1_and_drawn(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = topic(kafka, partitions=1)
+    admin.run(published(kafka, name, [*(f"{P}/1/{sequence}" for sequence in range(1, 11)), None]))
+    landed, page = tmp_path / "landed", tmp_path / "page.html"
+    landed.mkdir()
+    identities = {"producer_id": [P] * 7, "epoch": pa.array([1] * 7, pa.int32()), "sequence": [1, 2, 4, 5, 6, 9, 11]}
+    pq.write_table(pa.table(identities), landed / "part.parquet")
+    where = "--bootstrap-servers", kafka.bootstrap_servers, "--topic", name
+    done = run(*where, "--table", landed, "--html", page, "--json")
+    assert done.exit_code == 1, done.output
+    found: Any = json.loads(done.stdout)
+    assert found["totals"]["missing"] == 0
+    wanted = {"in_topics": 10, "in_table": 7, "absent": 4, "only_in_table": 1}
+    assert found["compared"]["totals"] == wanted | {"without_id_in_topics": 1, "without_id_in_table": 0}
+    absent = sorted((row["first"], row["last"]) for row in found["compared"]["absent"])
+    assert absent == [(3, 3), (7, 8), (10, 10)]
+    drawn = page.read_text(encoding="utf-8")
+    assert "4 of 10 absent from the table" in drawn
+    assert sum(one["found"] for one in found["timeline"]["moments"]) == 10
+    # What is whole is status 0, and the terminal says the same.
+    identities = {"producer_id": [P] * 10, "epoch": pa.array([1] * 10, pa.int32()), "sequence": range(1, 11)}
+    pq.write_table(pa.table(identities), landed / "part.parquet")
+    done = run(*where, "--table", landed)
+    assert done.exit_code == 0, done.output
+    assert "table: 0 of 10 records absent, 0 only in the table" in done.stdout
+
+
+def test_records_of_others_alone_are_no_audit(tmp_path: Path) -> None:
+    nobody = {"producer_id": pa.array([None], pa.string()), "epoch": pa.array([None], pa.int32())}
+    pq.write_table(pa.table({**nobody, "sequence": pa.array([None], pa.int64())}), tmp_path / "part.parquet")
+    done = run("--table", tmp_path)
+    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1), done.output
+    assert done.stderr.startswith("no record has a record id: name topics that aiorecover publishes to")
+
+
 def test_a_topic_that_is_not_there_is_status_2_and_one_sentence(kafka: Cluster) -> None:
     done = run("--bootstrap-servers", kafka.bootstrap_servers, "--topic", "not-there")
     assert done.exit_code == 2
@@ -78,11 +115,12 @@ def test_a_topic_that_is_not_there_is_status_2_and_one_sentence(kafka: Cluster) 
     ("arguments", "said"),
     [
         ([], "--bootstrap-servers and --topic, or --table"),
-        (["--table", "x", "--topic", "x"], "--bootstrap-servers and --topic, or --table"),
+        (["--table", "x", "--topic", "x"], "name Kafka's servers"),
         (["--topic", "x"], "name Kafka's servers"),
         (["--bootstrap-servers", "x"], "name the topics"),
         (["--table", "x", "--last", "x/1"], "--last takes a record id"),
         (["--table", "x", "--conf", "x"], "name=value"),
+        (["--table", "x", "--html", "/not/there/page.html"], "the directory of --html is not there"),
     ],
 )
 def test_what_cannot_be_is_status_2_and_says_what_to_do(arguments: list[str], said: str) -> None:

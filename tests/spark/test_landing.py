@@ -3,52 +3,21 @@
 What is landed is read back with pyarrow, not with Spark or aiorecover, and counted by id.
 """
 
-import json
-import os
-import random
-import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
-from aiokafka import AIOKafkaProducer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from aiorecover.errors import ConfigError
-from aiorecover.spark import Landed, land
+from aiorecover.spark import land
+from aiorecover.spark.claiming import claim
 from aiorecover.spark.files import Files
-from aiorecover.spark.landing import _claim
+from tests.spark.feed import ROWS, P, Q, Rows, land_in_child, landing, once, published, shuffled
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
-
-P, Q = "abcdefghij234", "zyxwvutsrq765"
-ROWS = 500  # of a batch
-Rows = list[tuple[int, str | None]]
-
-
-def shuffled(seed: int) -> Rows:
-    """1,200 records of two producers over three partitions, 60 of them repeated anywhere, and 40 of other people."""
-    chance = random.Random(seed)
-    identities: list[str | None] = [f"{P}/1/{sequence}" for sequence in range(1, 801)]
-    identities += [f"{Q}/{2 + sequence // 300}/{sequence % 300 + 1}" for sequence in range(400)]
-    rows: Rows = [(chance.randrange(3), identity) for identity in identities]
-    rows += [(chance.randrange(3), identity) for _, identity in chance.sample(rows, 60)]
-    rows += [(chance.randrange(3), None) for _ in range(40)]
-    chance.shuffle(rows)
-    return rows
-
-
-async def published(cluster: Cluster, topic: str, rows: Rows) -> None:
-    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
-        for partition, identity in rows:
-            headers = [("aiorecover-id", identity.encode())] if identity else []
-            await producer.send(topic, b"value", partition=partition, headers=headers)
-        await producer.flush()
 
 
 def landed_ids(target: Path) -> Counter[str | None]:
@@ -58,27 +27,6 @@ def landed_ids(target: Path) -> Counter[str | None]:
         columns = ds.dataset(directory, format="parquet").to_table(["producer_id", "epoch", "sequence"]).to_pylist()
         found.update("{producer_id}/{epoch}/{sequence}".format(**row) if row["sequence"] else None for row in columns)
     return found
-
-
-def once(rows: Iterable[tuple[int, str | None]]) -> Counter[str | None]:
-    wanted = Counter(identity for _, identity in rows)
-    return Counter({identity: count if identity is None else 1 for identity, count in wanted.items()})
-
-
-def landing(spark: SparkSession, kafka: Cluster, topic: str, directory: Path) -> list[Landed]:
-    told: list[Landed] = []
-    query = land(
-        spark,
-        [topic],
-        str(directory / "table"),
-        str(directory / "checkpoint"),
-        bootstrap_servers=kafka.bootstrap_servers,
-        available_now=True,
-        max_offsets_per_trigger=ROWS,
-        on_batch=told.append,
-    )
-    query.awaitTermination()
-    return told
 
 
 class _DeathError(Exception):
@@ -91,7 +39,7 @@ def test_each_record_is_landed_once_whenever_the_driver_dies(
     name, rows = topic(kafka, partitions=3), shuffled(1)
     admin.run(published(kafka, name, rows))
     target = tmp_path / "table"
-    kill_in_batch(1, kafka, name, tmp_path)
+    land_in_child(kafka, name, tmp_path, death="rename")
     after_kill = landed_ids(target)
     assert 0 < after_kill.total() <= ROWS
     assert (target / "_staging").exists(), "it was to be killed with a batch written and not landed"
@@ -113,20 +61,6 @@ def test_each_record_is_landed_once_whenever_the_driver_dies(
     assert sorted(path.name for path in (tmp_path / "checkpoint" / "ids").glob("after=*")) == ["after=2", "after=3"]
 
 
-def kill_in_batch(batch: int, kafka: Cluster, topic: str, directory: Path) -> None:
-    told = {"servers": kafka.bootstrap_servers, "topic": topic, "batch": str(batch), "rows": str(ROWS)}
-    told |= {name: str(directory / file) for name, file in (("target", "table"), ("checkpoint", "checkpoint"))}
-    child = subprocess.run(
-        [sys.executable, "-m", "tests.spark.lander", json.dumps(told)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        start_new_session=True,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert child.returncode == -signal.SIGKILL, child.stderr[-2000:]
-
-
 def dying(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     """The next move to such a name is the last thing that is done."""
     move = Files.move
@@ -141,7 +75,7 @@ def dying(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
 
 def test_directories_that_do_not_belong_together_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     def start(target: str, checkpoint: str) -> None:
-        _claim(spark, str(tmp_path / target), str(tmp_path / checkpoint))
+        claim(spark, str(tmp_path / target), str(tmp_path / checkpoint), str(tmp_path / f"{checkpoint}.apart"))
 
     for number in (1, 2):
         start(f"table{number}", f"checkpoint{number}")
@@ -151,12 +85,45 @@ def test_directories_that_do_not_belong_together_are_refused(spark: SparkSession
         start("table1", "new")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
-    with pytest.raises(ConfigError, match="these are not empty"):
+    with pytest.raises(ConfigError, match="something else is in the target"):
         start("full", "fresh")
+    with pytest.raises(ConfigError, match="something else is in the checkpoint"):
+        start("fresh", "full")
     (tmp_path / "checkpoint1" / "query" / "commits").mkdir(parents=True)
     (tmp_path / "checkpoint1" / "query" / "commits" / "0").touch()
     with pytest.raises(ConfigError, match="target of this checkpoint is gone"):
         start("elsewhere", "checkpoint1")
+    with pytest.raises(ConfigError, match="quarantine is used by something else"):
+        claim(spark, str(tmp_path / "table2"), str(tmp_path / "checkpoint2"), str(tmp_path / "checkpoint1.apart"))
+
+
+def test_what_has_an_undecodable_id_is_set_aside_once_and_counted(
+    spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, apart = topic(kafka, partitions=3), tmp_path / "apart"
+    admin.run(published(kafka, name, [(0, f"{P}/1/1"), (1, "nobody's"), (2, None), (0, f"{P}/1/1"), (1, f"{P}/1/x")]))
+    # It dies with the batch landed and the quarantine not yet, so that nobody knows any more what was counted.
+    dying(monkeypatch, "table/batch_id=0")
+    with pytest.raises(StreamingQueryException, match="_DeathError"):
+        landing(spark, kafka, name, tmp_path, quarantine=str(apart))
+    monkeypatch.undo()
+    assert list(apart.glob("batch_id=*")) == []
+    # The one batch that was left is finished before the next ones are begun.
+    admin.run(published(kafka, name, [(0, f"{P}/1/2"), (2, "nobody's"), (0, f"{P}/1/1")]))
+    told = landing(spark, kafka, name, tmp_path, quarantine=str(apart))
+    counts = [(one.landed, one.without_id, one.undecodable, one.repeats) for one in told]
+    assert counts == [(2, 1, 2, None), (1, 0, 1, 1)]
+    assert landed_ids(tmp_path / "table") == Counter([f"{P}/1/1", f"{P}/1/2", None])
+    found = [
+        (row["partition"], row["headers"][-1]["value"])
+        for batch_id in (0, 1)
+        for row in ds.dataset(apart / f"batch_id={batch_id}", format="parquet").to_table().to_pylist()
+    ]
+    assert sorted(found) == [(1, b"abcdefghij234/1/x"), (1, b"nobody's"), (2, b"nobody's")]
+    # Where nothing is undecodable, nothing is written.
+    admin.run(published(kafka, name, [(0, f"{P}/1/3")]))
+    landing(spark, kafka, name, tmp_path, quarantine=str(apart))
+    assert not (apart / "batch_id=2").exists()
 
 
 def test_numbers_and_names_are_checked_before_anything_is_made(spark: SparkSession, tmp_path: Path) -> None:

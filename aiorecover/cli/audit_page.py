@@ -1,0 +1,135 @@
+"""What an audit found as a page of its own: a picture of completeness over time, and the tables; nothing is loaded."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from html import escape
+from typing import Any
+
+__all__ = ["page"]
+
+_WIDTH, _HEIGHT = 960, 240  # of the picture, in its own units: it is as wide as the window
+_LEAST = 3  # a piece that lacks one record of a million must be seen, too
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #1c2024 }
+h1 { font-size: 1.3rem } h2 { font-size: 1.05rem; margin-top: 2rem }
+svg { width: 100%; height: auto; display: block } .found { fill: #2f9e63 } .missing { fill: #d6322f }
+.whole { color: #1c7a48 } .lacking { color: #b3201d } text { font-size: 13px; fill: #5c646c }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums } .note { color: #5c646c }
+td, th { padding: .2rem .9rem .2rem 0; text-align: right } td:first-child, th:first-child { text-align: left }
+th { font-weight: 500; color: #5c646c }
+""".strip()
+_EPOCH = ["producer_id", "epoch", "expected", "found", "missing", "repeated", "out_of_order"]
+_RANGE = ["producer_id", "epoch", "first", "last", "count"]
+
+
+def page(found: dict[str, Any]) -> str:
+    """The page's HTML; ``found`` is what the audit says as JSON, with its ``timeline``."""
+    totals, compared = found["totals"], found.get("compared")
+    missing = totals["missing"] + (compared["totals"]["absent"] if compared else 0)
+    parts = [
+        f'<h1 class="{"lacking" if missing else "whole"}">{escape(_headline(totals))}</h1>',
+        f"<p>{escape(_rest(totals))}</p>",
+        "<h2>Completeness over time</h2>",
+        _picture(found["timeline"]),
+        "<h2>Producers and epochs that lack most</h2>",
+        _table(_EPOCH, found["epochs"]),
+        "<h2>Missing sequences, the longest ranges</h2>",
+        _table(_RANGE, found["missing"]),
+    ]
+    if compared:
+        parts += [
+            "<h2>In the topics, not in the table</h2>",
+            f"<p>{escape(_compared(compared['totals']))}</p>",
+            _table(_RANGE, compared["absent"]),
+        ]
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>aiorecover audit</title>\n'
+        f"<style>\n{_STYLE}\n</style>\n</head>\n<body>\n" + "\n".join(parts) + "\n</body>\n</html>\n"
+    )
+
+
+def _headline(totals: dict[str, Any]) -> str:
+    return f"{totals['found']:,} of {totals['expected']:,} records found, {totals['missing']:,} missing"
+
+
+def _rest(totals: dict[str, Any]) -> str:
+    disorder = "order unknown" if totals["out_of_order"] is None else f"{totals['out_of_order']:,} out of order"
+    return (
+        f"{totals['epochs']:,} epochs of producers, {totals['repeated']:,} repeated, {disorder}, "
+        f"{totals['without_id']:,} records without an id"
+    )
+
+
+def _compared(totals: dict[str, Any]) -> str:
+    return (
+        f"{totals['absent']:,} of {totals['in_topics']:,} absent from the table, "
+        f"{totals['only_in_table']:,} only in the table; without an id: {totals['without_id_in_topics']:,} in the "
+        f"topics, {totals['without_id_in_table']:,} in the table"
+    )
+
+
+def _picture(timeline: dict[str, Any]) -> str:
+    moments = [one for one in timeline["moments"] if one["start_s"] is not None]
+    nowhere = sum(one["missing"] for one in timeline["moments"] if one["start_s"] is None)
+    note = f'<p class="note">{nowhere:,} missing of which nothing tells the time.</p>' if nowhere else ""
+    if not moments:
+        return f'<p class="note">No record has a timestamp.</p>{note}'
+    width_s, first = timeline["width_s"], moments[0]["start_s"]
+    columns = (moments[-1]["start_s"] - first) // width_s + 1
+    most = max(one["found"] + one["missing"] for one in moments)
+    bars = [_bar(one, (one["start_s"] - first) // width_s, columns, most, width_s) for one in moments]
+    end = first + columns * width_s
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT + 24}" role="img" aria-label="found and missing records over time">\n'
+        + "\n".join(bars)
+        + f'\n<text x="0" y="{_HEIGHT + 18}">{_time(first)}</text>'
+        f'<text x="{_WIDTH}" y="{_HEIGHT + 18}" text-anchor="end">{_time(end)} UTC</text>\n</svg>\n'
+        f'<p class="note">Each bar {_span(width_s)}, the highest {most:,} records; red: missing, counted where the '
+        f"last record before them stands.</p>{note}"
+    )
+
+
+def _bar(one: dict[str, Any], column: int, columns: int, most: int, width_s: int) -> str:
+    """Found above missing; of what is missing so much at least that it is seen."""
+    step = _WIDTH / columns
+    height = max((one["found"] + one["missing"]) / most * _HEIGHT, _LEAST if one["missing"] else 1)
+    red = max(height * one["missing"] / (one["found"] + one["missing"]), _LEAST) if one["missing"] else 0
+    share = one["found"] / (one["found"] + one["missing"])
+    when = f"{_time(one['start_s'])} to {_time(one['start_s'] + width_s)}"
+    told = f"{when}: {one['found']:,} found, {one['missing']:,} missing ({_percent(share)})"
+    where = f'x="{column * step:.2f}" width="{max(step - 0.5, 0.5):.2f}"'
+    pieces = [f'<rect class="found" {where} y="{_HEIGHT - height:.2f}" height="{max(height - red, 0):.2f}"/>']
+    if one["missing"]:
+        pieces.append(f'<rect class="missing" {where} y="{_HEIGHT - red:.2f}" height="{red:.2f}"/>')
+    return f"<g><title>{told}</title>{''.join(pieces)}</g>"
+
+
+def _percent(share: float) -> str:
+    """Never 100 % where anything is missing."""
+    return "100 %" if share == 1 else f"{min(share * 100, 99.9999):.4f} %"
+
+
+def _time(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _span(width_s: int) -> str:
+    for unit, seconds in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if width_s % seconds == 0:
+            return f"{width_s // seconds} {unit}" if width_s > seconds else f"1 {unit[:-1]}"
+    return f"{width_s} s"
+
+
+def _table(columns: list[str], rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return '<p class="note">None.</p>'
+    head = "".join(f"<th>{name.replace('_', ' ')}</th>" for name in columns)
+    body = "\n".join("<tr>" + "".join(f"<td>{_cell(row[name])}</td>" for name in columns) + "</tr>" for row in rows)
+    return f"<table>\n<tr>{head}</tr>\n{body}\n</table>"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "?" if value is None else escape(str(value))

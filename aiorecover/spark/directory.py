@@ -1,0 +1,73 @@
+"""A directory to which whole batches are added, each under its number: ``batch_id=<batch>``, once or not at all.
+
+A batch is written to a directory of its own, ``_staging/<batch>-<random>``, and this is then renamed. Tasks of a driver
+that was killed may still be writing for a while: to a directory of theirs, which nobody will ever rename.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING
+
+from aiorecover.spark.files import Files
+from aiorecover.spark.record_id import ID_SCHEMA
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Directory"]
+
+_HIDDEN = (".", "_")  # what Spark does not take for data either; a start that was killed may have left it
+_MARK = "_aiorecover.json"
+_LANDING = "landing"
+
+
+class Directory:
+    """Batches as directories of Parquet files, on a file system that renames a directory in one step."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self.path = path.rstrip("/")
+        self._spark = spark
+        self._files = Files(spark, path)
+
+    def mark(self) -> str | None:
+        """Which landing it belongs to."""
+        found = self._files.read(f"{self.path}/{_MARK}")
+        return None if found is None else str(json.loads(found)[_LANDING])
+
+    def is_used(self) -> bool:
+        """Whether anything stands in it but what landings leave before their first batch."""
+        return any(not name.startswith(_HIDDEN) for name in self._files.names(self.path))
+
+    def claim(self, mark: str) -> None:
+        """Make it belong to this landing for good."""
+        self._files.make_directory(self.path)
+        self._files.write_new(f"{self.path}/{_MARK}", json.dumps({_LANDING: mark}).encode())
+
+    def clear(self) -> None:
+        """Remove what killed attempts have left."""
+        self._files.delete(f"{self.path}/_staging")
+
+    def holds(self, batch_id: int) -> bool:
+        """Whether the batch is there."""
+        return self._files.exists(self.place(batch_id))
+
+    def add(self, rows: DataFrame, batch_id: int) -> None:
+        """Add a batch that is not there yet."""
+        aside = f"{self.path}/_staging/{batch_id}-{uuid.uuid4().hex}"
+        rows.write.parquet(aside)
+        self._files.move(aside, self.place(batch_id))
+
+    def ids(self, batch_id: int) -> DataFrame:
+        """The ids of a batch that is there, null for rows without one."""
+        return self._spark.read.schema(ID_SCHEMA).parquet(self.place(batch_id))
+
+    def place(self, batch_id: int) -> str:
+        """The directory of a batch."""
+        return f"{self.path}/batch_id={batch_id}"
+
+    def batch_ids(self) -> list[int]:
+        """Of the batches that are there, in order."""
+        names = (name.removeprefix("batch_id=") for name in self._files.names(self.path))
+        return sorted(int(name) for name in names if name.isdecimal())

@@ -1,0 +1,205 @@
+"""Rings as data frames: ``spark.read.format("aiorecover").load(wal_dir)``, live or left behind.
+
+For forensics, and to publish what a machine that died has left. Nothing is locked, changed or sent
+(:mod:`aiorecover.wal.view`). Options:
+
+- ``path``: a ``wal_dir``, or one instance directory in it, at the same place on every executor.
+- ``rings``: of ``ring`` (what was published), ``retry`` (moved out of its way), ``dead`` (what Kafka refused for good),
+  separated by commas. Default ``ring,retry``: what waits.
+- ``settled``: ``true`` shows also what is done and not overwritten yet. Default ``false``.
+
+Columns: ``directory`` (of the instance), ``ring``, ``state``, ``producer_id``, ``epoch``, ``sequence``, ``topic``,
+``partition`` (null: not chosen yet), ``key``, ``value``, ``timestamp``, ``headers`` (as in Kafka, with the record id),
+``slot`` and ``file_offset`` (where the frame stands), ``error``. The states:
+
+- ``waiting``: to be delivered, or in the dead ring. ``settled``: done.
+- ``missing``: damage took records away; ``sequence`` is the first one, ``error`` names all.
+- ``unreadable``: of a slot, or of an instance, nothing can be read; ``error`` says why.
+
+In the last two ``topic`` is null. A record that cannot be decoded has its ``error`` and no ``topic``, either.
+
+The main ring is read slot by slot, each its own partition of the data frame; the other two as a whole, each once for
+every instance. Every record that waits from the first to the last moment is there. One that its owner moves meanwhile
+may be there twice: ``dropDuplicates(["producer_id", "epoch", "sequence"])``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from aiorecover.errors import ConfigError, WalError
+from aiorecover.spark.ring_rows import SCHEMA, Rows
+from aiorecover.wal import format as fmt
+from aiorecover.wal.instances import instances
+from aiorecover.wal.moved import DEAD, RETRY, RING
+from aiorecover.wal.view import Damage, RecycledError, SlotView, frames_of, open_view
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from aiorecover.wal.view import FrameView, View
+
+__all__ = ["SCHEMA", "RingReader", "check"]
+
+_RINGS = (RING, RETRY, DEAD)
+_WALKS = 3  # of a ring in which slots were recycled meanwhile: an owner that rewrites one is done with it for long
+
+
+@dataclass
+class _Slot(InputPartition):
+    """One slot of the main ring; ``begins`` and ``following`` as in `frames_of`."""
+
+    path: Path
+    producer_id: str | None
+    slot: SlotView
+    begins: bool
+    following: SlotView | None
+
+
+@dataclass
+class _Ring(InputPartition):
+    """A whole ring."""
+
+    path: Path
+    ring: str
+
+
+@dataclass
+class _Unreadable(InputPartition):
+    """Something of which nothing can be read."""
+
+    path: Path
+    ring: str | None
+    error: str
+
+
+def check(options: Mapping[str, str]) -> tuple[Path, list[str], bool]:
+    """The path, the rings and whether settled records are wanted.
+
+    Raises:
+        ConfigError: an option is wrong, or nothing of aiorecover is at the path.
+
+    """
+    if "path" not in options:
+        raise ConfigError('name one wal_dir, or an instance in it: .load("/var/lib/orders/wal")')
+    path = Path(options["path"].removeprefix("file:"))
+    rings = [ring.strip() for ring in options.get("rings", f"{RING},{RETRY}").split(",")]
+    settled = options.get("settled", "false").lower()
+    if not set(rings) <= set(_RINGS):
+        raise ConfigError(f"rings are ring, retry and dead, separated by commas: {rings=}")
+    if settled not in {"true", "false"}:
+        raise ConfigError(f"settled is true or false: {settled=}")
+    try:
+        found = instances(path)
+    except WalError as error:
+        raise ConfigError(f"the directory cannot be read, name a wal_dir or an instance in it: {error}") from None
+    if not found:
+        raise ConfigError(f"nothing of aiorecover is here: name a wal_dir or an instance in it path={path}")
+    return path, rings, settled == "true"
+
+
+class RingReader(DataSourceReader):
+    """Lists the slots on the driver, and reads them on the executors."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        """Raise `ConfigError` for options that are wrong, or for columns of the user's own."""
+        self._path, self._rings, self._settled = check(options)
+        if schema != SCHEMA:
+            raise ConfigError(f"the columns are given: leave out .schema(...) columns={schema.names}")
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Every slot of the main rings, and each other ring."""
+        return [part for one in instances(self._path) for part in self._parts(one.path)]
+
+    def _parts(self, path: Path) -> Iterator[InputPartition]:
+        if RING in self._rings:
+            try:
+                with open_view(path) as view:
+                    yield from _slots(view, settled=self._settled)
+            except WalError as error:
+                yield _Unreadable(path, None, str(error))
+                return
+        yield from (_Ring(path, ring) for ring in self._rings if ring != RING)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a slot or of a ring."""
+        if isinstance(partition, _Slot):
+            return _read_slot(partition, settled=self._settled)
+        if isinstance(partition, _Ring):
+            return _read_ring(partition, settled=self._settled)
+        if isinstance(partition, _Unreadable):
+            return _read_unreadable(partition)
+        return iter(())  # Spark's own, where there are none
+
+
+def _slots(view: View, *, settled: bool) -> Iterator[InputPartition]:
+    slots = view.slots()
+    live = [slot for slot in slots if slot.header is not None and (settled or not slot.covered)]
+    epoch = None
+    for slot, following in pairwise([*live, None]):
+        assert slot is not None  # noqa: S101 - only the last one is None, and it follows
+        yield _Slot(view.path, view.producer_id, slot, epoch != slot.epoch, following)
+        epoch = slot.epoch
+    for slot in slots:
+        if slot.state == "damaged":
+            message = "nothing of this slot can be read: its header is damaged, the bytes are left as they are"
+            yield _Unreadable(view.path, view.ring, f"{message} file_offset={slot.file_offset}")
+
+
+def _read_slot(part: _Slot, *, settled: bool) -> Iterator[pa.RecordBatch]:
+    rows = Rows(part.path, RING, part.producer_id)
+    missing: list[Damage] = []
+    frames = frames_of(part.slot, settled=settled, missing=missing, begins=part.begins, following=part.following)
+    try:
+        yield from rows.of_frames(frames)
+    except RecycledError:
+        # What waited was moved; it is looked for where it was moved to, whenever that ring itself is read.
+        yield from rows.rest()
+        with open_view(part.path, RETRY) as view:
+            first, last = _positions(part)
+            moved = (frame for frame in _frames(view, settled=False) if first <= frame.position <= last)
+            yield from Rows(part.path, RETRY, part.producer_id).of_frames(moved)
+    yield from rows.of_damage(missing)
+
+
+def _positions(part: _Slot) -> tuple[int, int]:
+    """The positions of what the slot had: at most those before the next slot."""
+    first = part.slot.first_position
+    if part.following is not None:
+        return first, part.following.first_position - 1
+    return first, fmt.position(first >> fmt.SEQUENCE_BITS, fmt.SEQUENCE_MASK)
+
+
+def _read_ring(part: _Ring, *, settled: bool) -> Iterator[pa.RecordBatch]:
+    try:
+        with open_view(part.path, part.ring) as view:
+            rows = Rows(part.path, part.ring, view.producer_id)
+            yield from rows.of_frames(_frames(view, settled=settled))
+            yield from rows.of_damage(view.missing)
+            damaged = [slot for slot in view.slots() if slot.state == "damaged"]
+    except WalError as error:
+        yield from _read_unreadable(_Unreadable(part.path, part.ring, str(error)))
+        return
+    for slot in damaged:
+        message = f"nothing of this slot can be read: its header is damaged file_offset={slot.file_offset}"
+        yield from _read_unreadable(_Unreadable(part.path, part.ring, message))
+
+
+def _frames(view: View, *, settled: bool) -> Iterator[FrameView]:
+    """The ring once, and again where slots were recycled meanwhile: what they held may stand behind them by now."""
+    for _ in range(_WALKS):
+        yield from view.frames(settled=settled)
+        if not view.recycled:
+            return
+
+
+def _read_unreadable(part: _Unreadable) -> Iterator[pa.RecordBatch]:
+    return Rows(part.path, part.ring, None).of_error(part.error)

@@ -1,0 +1,170 @@
+"""Tables of a catalogue to which whole batches are added, each once: Iceberg's, and the session catalogue's of Parquet.
+
+Both say in a table property which landing they belong to, and have the number of the batch in the column ``batch_id``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+from aiorecover.errors import ConfigError
+from aiorecover.spark.directory import Directory
+from aiorecover.spark.record_id import ID_COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["IcebergTable", "ParquetTable", "provider_of"]
+
+_MARK = "aiorecover.landing"
+_COLUMNS = [
+    "`key` binary",
+    "`value` binary",
+    "`topic` string",
+    "`partition` int",
+    "`offset` bigint",
+    "`timestamp` timestamp",
+    "`timestampType` int",
+    "`headers` array<struct<`key`: string, `value`: binary>>",
+    "`producer_id` string",
+    "`epoch` int",
+    "`sequence` bigint",
+    "`batch_id` bigint",
+]
+
+
+class _Table:
+    """A table by its name, which need not be there yet."""
+
+    provider: str
+    made_with = ""
+
+    def __init__(self, spark: SparkSession, name: str) -> None:
+        self.name = name
+        self._spark = spark
+
+    def mark(self) -> str | None:
+        """Which landing it belongs to."""
+        if not self._is_there():
+            return None
+        properties = self._spark.sql(f"SHOW TBLPROPERTIES {self.name}").collect()
+        return next((row["value"] for row in properties if row["key"] == _MARK), None)
+
+    def is_used(self) -> bool:
+        """Whether there are rows in it."""
+        return self._is_there() and not self._spark.table(self.name).isEmpty()
+
+    def claim(self, mark: str) -> None:
+        """Make it belong to this landing for good; it is made where there is none.
+
+        Raises:
+            ConfigError: it is of another kind, or lacks columns.
+
+        """
+        if self._is_there():
+            self._check()
+            self._spark.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{_MARK}' = '{mark}')")
+        else:
+            made = f"CREATE TABLE {self.name} ({', '.join(_COLUMNS)}) {self.made_with}"
+            self._spark.sql(f"{made} TBLPROPERTIES ('{_MARK}' = '{mark}')")
+
+    def _is_there(self) -> bool:
+        return self._spark.catalog.tableExists(self.name)
+
+    def _check(self) -> None:
+        provider = provider_of(self._spark, self.name)
+        if provider != self.provider:
+            raise ConfigError(
+                f"records are landed in tables of Iceberg, or of Parquet in the session catalogue: name another table, "
+                f"or one that is not there yet table={self.name} {provider=}"
+            )
+        absent = {column.split("`")[1] for column in _COLUMNS} - set(self._spark.table(self.name).columns)
+        if absent:
+            raise ConfigError(f"the table lacks columns: add them, or name another one table={self.name} {absent=}")
+
+
+class IcebergTable(_Table):
+    """A table of Iceberg: a batch is one append, which shows whole or not at all.
+
+    Whether a batch is there is asked of its rows, so that it does not matter which snapshots have expired, or whether
+    files were rewritten. Two processes that land with one checkpoint at the same time may both add a batch.
+    """
+
+    provider = "iceberg"
+
+    def clear(self) -> None:
+        """Nothing: what no snapshot names is for Iceberg's ``remove_orphan_files``."""
+
+    def holds(self, batch_id: int) -> bool:
+        """Whether the batch is there; one without rows never is."""
+        return not self._batch(batch_id).isEmpty()
+
+    def add(self, rows: DataFrame, batch_id: int) -> None:
+        """Add a batch that is not there yet."""
+        rows.withColumn("batch_id", F.lit(batch_id).cast("bigint")).writeTo(self.name).append()
+
+    def ids(self, batch_id: int) -> DataFrame:
+        """The ids of a batch that is there, null for rows without one."""
+        return self._batch(batch_id).select(*ID_COLUMNS)
+
+    def _batch(self, batch_id: int) -> DataFrame:
+        # Iceberg remembers tables for each session, and a batch is written in a session of its query's own.
+        self._spark.catalog.refreshTable(self.name)
+        return self._spark.table(self.name).where(F.col("batch_id") == batch_id)
+
+
+class ParquetTable(_Table):
+    """A table of the session catalogue whose partitions are the batches of a `Directory`.
+
+    A partition is made known once its directory is there; a driver that was killed in between is made up for by the
+    next start.
+    """
+
+    provider = "parquet"
+    made_with = "USING parquet PARTITIONED BY (batch_id)"
+
+    def clear(self) -> None:
+        """Remove what killed attempts have left, and make known what they have landed."""
+        self._check()
+        self._directory().clear()
+        for batch_id in self._directory().batch_ids()[-1:]:
+            self._make_known(batch_id)
+
+    def holds(self, batch_id: int) -> bool:
+        """Whether the batch is there."""
+        return self._directory().holds(batch_id)
+
+    def add(self, rows: DataFrame, batch_id: int) -> None:
+        """Add a batch that is not there yet."""
+        self._directory().add(rows, batch_id)
+        self._make_known(batch_id)
+
+    def ids(self, batch_id: int) -> DataFrame:
+        """The ids of a batch that is there, null for rows without one."""
+        return self._directory().ids(batch_id)
+
+    def _check(self) -> None:
+        super()._check()
+        if [column.name for column in self._spark.catalog.listColumns(self.name) if column.isPartition] != ["batch_id"]:
+            raise ConfigError(
+                f"a table of Parquet must be partitioned by batch_id alone: name one that is not there yet, and it is "
+                f"made that way table={self.name}"
+            )
+
+    def _directory(self) -> Directory:
+        return Directory(self._spark, _described(self._spark, self.name, "Location"))
+
+    def _make_known(self, batch_id: int) -> None:
+        self._spark.sql(f"ALTER TABLE {self.name} ADD IF NOT EXISTS PARTITION (batch_id = {batch_id})")
+
+
+def provider_of(spark: SparkSession, name: str) -> str | None:
+    """Whose format a table is in, as ``parquet`` or ``iceberg``; None where there is no such table."""
+    return _described(spark, name, "Provider").lower() if spark.catalog.tableExists(name) else None
+
+
+def _described(spark: SparkSession, name: str, what: str) -> str:
+    rows = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").where(F.col("col_name") == what).collect()
+    return str(rows[-1]["data_type"]) if rows else ""

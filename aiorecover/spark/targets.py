@@ -1,0 +1,73 @@
+"""Where batches are landed: a directory, or a table by its name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from aiorecover.errors import ConfigError
+from aiorecover.spark.directory import Directory
+from aiorecover.spark.tables import IcebergTable, ParquetTable, provider_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Target", "find_target"]
+
+_SESSION_CATALOGUE = "spark_catalog"
+
+
+class Target(Protocol):
+    """Something to which batches are added by their number, each whole or not at all."""
+
+    def mark(self) -> str | None:
+        """Which landing it belongs to."""
+        ...
+
+    def is_used(self) -> bool:
+        """Whether anything is in it."""
+        ...
+
+    def claim(self, mark: str) -> None:
+        """Make it belong to this landing for good."""
+        ...
+
+    def clear(self) -> None:
+        """Put in order what killed attempts have left."""
+        ...
+
+    def holds(self, batch_id: int) -> bool:
+        """Whether the batch is there."""
+        ...
+
+    def add(self, rows: DataFrame, batch_id: int) -> None:
+        """Add a batch that is not there yet."""
+        ...
+
+    def ids(self, batch_id: int) -> DataFrame:
+        """The ids of a batch that is there, null for rows without one."""
+        ...
+
+
+def find_target(spark: SparkSession, name: str) -> Target:
+    """A directory where there is a ``/`` in the name, else a table: of Parquet in the session catalogue, else Iceberg.
+
+    Raises:
+        ConfigError: the session catalogue forgets its tables when the session ends.
+
+    """
+    if "/" in name:
+        return Directory(spark, name)
+    if _catalogue_of(spark, name) != _SESSION_CATALOGUE or provider_of(spark, name) == IcebergTable.provider:
+        return IcebergTable(spark, name)
+    if spark.conf.get("spark.sql.catalogImplementation") == "in-memory":
+        raise ConfigError(
+            f"this session's catalogue forgets its tables: name a directory, with a / in it, a table of another "
+            f"catalogue, or set spark.sql.catalogImplementation=hive target={name}"
+        )
+    return ParquetTable(spark, name)
+
+
+def _catalogue_of(spark: SparkSession, name: str) -> str:
+    first = name.partition(".")[0].strip("`")
+    named = "." in name and spark.conf.get(f"spark.sql.catalog.{first}", None) is not None
+    return first if named else spark.catalog.currentCatalog()

@@ -1,0 +1,86 @@
+"""The page of an audit: read back as a browser would, without a network."""
+
+import re
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from aiorecover.cli.audit_page import page
+
+START_S = 1_700_000_000
+Moments = list[tuple[int | None, int, int]]
+SVG = "{*}svg"
+
+
+def found(moments: Moments, **more: Any) -> dict[str, Any]:
+    here, lost = sum(one[1] for one in moments), sum(one[2] for one in moments)
+    totals = {"records": here, "without_id": 3, "epochs": 1, "expected": here + lost, "found": here, "missing": lost}
+    epoch = {"producer_id": "<b>&", "epoch": 1, "expected": here + lost, "found": here, "missing": lost, "repeated": 1}
+    return {
+        "totals": totals | {"repeated": 1, "out_of_order": None},
+        "epochs": [epoch | {"out_of_order": None}],
+        "missing": [{"producer_id": "<b>&", "epoch": 1, "first": 1_000, "last": 1_999, "count": 1_000}],
+        "timeline": {
+            "width_s": 60,
+            "moments": [
+                {"start_s": at if at is None else START_S + at, "found": count, "missing": gone}
+                for at, count, gone in moments
+            ],
+        },
+        **more,
+    }
+
+
+def read(text: str) -> ET.Element:
+    """HTML as well as XML: but for the doctype and one tag that is never closed."""
+    assert text.startswith("<!DOCTYPE html>\n")
+    return ET.fromstring(text.removeprefix("<!DOCTYPE html>\n").replace('<meta charset="utf-8">', ""))  # noqa: S314
+
+
+def bars(root: ET.Element) -> list[tuple[str, dict[str, float]]]:
+    """Title, and the heights by class."""
+    drawn = []
+    for group in root.iter("g"):
+        title = group.findtext("title") or ""
+        drawn.append((title, {bar.attrib["class"]: float(bar.attrib["height"]) for bar in group.iter("rect")}))
+    return drawn
+
+
+def test_each_moment_is_a_bar_and_what_is_missing_is_red_and_seen() -> None:
+    text = page(found([(0, 1_000_000, 0), (60, 999_999, 1), (180, 250_000, 250_000), (None, 0, 7)]))
+    root = read(text)
+    (whole, few, half) = bars(root)
+    assert "1,000,000 found, 0 missing (100 %)" in whole[0]
+    assert "(99.9999 %)" in few[0]
+    assert "missing" not in whole[1]
+    assert few[1]["missing"] >= 2, "one of a million must be seen"
+    assert half[1]["missing"] == pytest.approx(half[1]["found"])
+    assert sum(half[1].values()) == pytest.approx(whole[1]["found"] / 2)
+    places = [float(bar.attrib["x"]) for bar in root.iter("rect") if bar.attrib["class"] == "found"]
+    assert places[2] == pytest.approx(places[1] * 3, abs=0.05), "a moment without records leaves its place free"
+    assert "7 missing of which nothing tells the time" in text
+    assert "2023-11-14 22:13:20" in text
+    assert "Each bar 1 minute" in text
+
+
+def test_nothing_is_loaded_and_names_are_text() -> None:
+    compared = {"in_topics": 10, "in_table": 8, "absent": 2, "only_in_table": 0}
+    compared |= {"without_id_in_topics": 1, "without_id_in_table": 1}
+    absent = {"producer_id": "p", "epoch": 1, "first": 5, "last": 6, "count": 2}
+    text = page(found([(0, 5, 0)], compared={"totals": compared, "absent": [absent]}))
+    assert re.search(r"https?:|src=|href=|@import|url\(|<script|<link", text) is None
+    root = read(text)
+    cells = [cell.text for cell in root.iter("td")]
+    assert "<b>&" in cells
+    assert "1,999" in cells
+    assert "?" in cells
+    assert "2 of 10 absent from the table" in text
+    headline = root.find(".//h1")
+    assert headline is not None
+    assert headline.attrib["class"] == "lacking", "nothing is missing in the topics, but in the table"
+
+
+def test_an_audit_of_nothing_is_a_page_too() -> None:
+    assert "No record has a timestamp." in page(found([]))
+    assert bars(read(page(found([])))) == []

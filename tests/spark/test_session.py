@@ -1,0 +1,76 @@
+"""What has to be installed, and what Spark says in many lines, in one sentence each."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyspark
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import aiorecover
+from aiorecover.errors import ConfigError
+from aiorecover.spark.session import _packages, clear_errors, start_session
+
+CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+
+
+def test_the_connector_is_fetched_unless_it_is_brought() -> None:
+    assert _packages({}) == {"spark.jars.packages": CONNECTOR}
+    assert _packages({"spark.jars": ""}) == {}
+    assert _packages({"spark.jars.packages": "a:spark-sql-kafka-0-10_2.13:4"}) == {}
+    assert _packages({"spark.jars.packages": "org:lake:1"}) == {"spark.jars.packages": f"org:lake:1,{CONNECTOR}"}
+
+
+def test_a_session_without_the_connector_names_its_coordinates(tmp_path: Path) -> None:
+    """In a process of its own: this one's Spark has it."""
+    command = "import sys; from aiorecover.cli import main; sys.argv[0] = 'aiorecover'; main()"
+    kafka = ["--bootstrap-servers", "127.0.0.1:1", "--topic", "orders"]
+    done = subprocess.run(
+        [sys.executable, "-c", command, "audit", *kafka, "--conf", "spark.jars=", "--master", "local[1]"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr[-2000:]
+    assert done.stderr.splitlines()[-1].startswith(f"Spark's Kafka connector is missing: add --packages {CONNECTOR}")
+
+
+def test_another_version_of_spark_than_of_pyspark_is_refused(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SparkSession, "version", "3.5.1")
+    monkeypatch.setattr(SparkSession, "stop", lambda _: None)
+    with pytest.raises(ConfigError, match=r"unset SPARK_HOME, .* spark=3\.5\.1"):
+        start_session("test", None, {})
+
+
+def test_a_pyspark_that_is_too_old_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("aiorecover.spark")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(aiorecover, "spark")
+    monkeypatch.setattr(pyspark, "__version__", "3.5.1")
+    with pytest.raises(ConfigError, match=r"needs Spark 4\.1 or newer: pip install 'aiorecover\[spark\]' pyspark=3"):
+        __import__("aiorecover.spark")
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("[SCHEMA_NOT_FOUND] The schema `spark_catalog`.`x` cannot be found", "there is no such database"),
+        ("[REQUIRES_SINGLE_PART_NAMESPACE] spark_catalog requires a single-part namespace", "set spark.sql.catalog"),
+        (
+            "Cannot find catalog plugin class for catalog 'lake': org.apache",
+            "the catalogue's jar is missing",
+        ),
+        ("py4j...: java.lang.NoSuchMethodError: 'void org.apache.spark...'", "a jar was made for another Spark"),
+    ],
+)
+def test_what_spark_says_in_many_lines_is_one_sentence(said: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=meant) as raised, clear_errors():
+        raise PySparkException(f"An error occurred\n{said}\n\tat org.apache")
+    assert len(str(raised.value).splitlines()) == 1

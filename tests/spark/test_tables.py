@@ -1,0 +1,102 @@
+"""Landing in tables by their names: of Iceberg, and of Parquet in a Hive catalogue, whenever the driver dies."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from aiorecover.errors import ConfigError
+from aiorecover.spark import land
+from aiorecover.spark.files import Files
+from tests.spark.feed import ROWS, P, land_in_child, landing, once, published, shuffled
+from tests.support import admin
+from tests.support.cluster import Cluster, TopicFactory
+
+
+class _DeathError(Exception):
+    """Stands for the death of the driver where a second Spark would take too long."""
+
+
+def ids_in(spark: SparkSession, table: str) -> Counter[str | None]:
+    rows = spark.table(table).selectExpr("producer_id || '/' || epoch || '/' || sequence").collect()
+    return Counter(row[0] for row in rows)
+
+
+def test_an_iceberg_table_gets_each_record_once_whenever_the_driver_dies(
+    spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, rows = topic(kafka, partitions=3), shuffled(2)
+    admin.run(published(kafka, name, rows))
+    land_in_child(kafka, name, tmp_path, "lake.db.records", death="file")
+    for key, value in {"": "org.apache.iceberg.spark.SparkCatalog", ".type": "hadoop"}.items():
+        spark.conf.set(f"spark.sql.catalog.killed{key}", value)
+    spark.conf.set("spark.sql.catalog.killed.warehouse", str(tmp_path / "lake"))
+    table = "killed.db.records"
+    (written,) = spark.table(table).selectExpr("count(*)", "max(batch_id)").collect()
+    assert (0 < written[0] <= ROWS, written[1]) == (True, 0), "it was to be killed with a file written and no snapshot"
+    named = {row[0].removeprefix("file:") for row in spark.table(f"{table}.files").select("file_path").collect()}
+    assert {str(path) for path in (tmp_path / "lake").rglob("*.parquet")} > named
+    # Then it dies with the batch in the table and the state not yet made.
+    move = Files.move
+
+    def move_or_die(self: Files, source: str, destination: str) -> None:
+        if destination.endswith("/after=1"):
+            raise _DeathError
+        move(self, source, destination)
+
+    monkeypatch.setattr(Files, "move", move_or_die)
+    with pytest.raises(StreamingQueryException, match="_DeathError"):
+        landing(spark, kafka, name, tmp_path, table)
+    monkeypatch.undo()
+    assert spark.table(table).selectExpr("max(batch_id)").collect()[0][0] == 1
+    told = landing(spark, kafka, name, tmp_path, table)
+    assert ids_in(spark, table) == once(rows)
+    assert [one.batch_id for one in told] == [1, 2]
+    with pytest.raises(ConfigError, match="landed with another checkpoint"):
+        land(spark, [name], table, str(tmp_path / "new"), bootstrap_servers="x")
+
+
+def test_a_table_of_the_hive_catalogue_gets_each_record_once_and_knows_all_batches(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name, rows = topic(kafka, partitions=3), shuffled(3)
+    admin.run(published(kafka, name, rows))
+    derby = f"jdbc:derby:;databaseName={tmp_path}/metastore;create=true"
+    hive = {"spark.sql.catalogImplementation": "hive", "spark.hadoop.javax.jdo.option.ConnectionURL": derby}
+    hive["spark.driver.extraJavaOptions"] = f"-Dderby.stream.error.file={tmp_path}/derby.log"
+    land_in_child(kafka, name, tmp_path, "records", death="partition", settings=hive)
+    assert (tmp_path / "warehouse" / "records" / "batch_id=1").exists()
+    assert Counter(land_in_child(kafka, name, tmp_path, "records", death=None, settings=hive)) == once(rows)
+
+
+def test_a_table_made_before_keeps_its_partitions_and_one_with_rows_of_others_is_refused(
+    spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = topic(kafka, partitions=3)
+    admin.run(published(kafka, name, [(0, f"{P}/1/1"), (1, f"{P}/1/2"), (2, None)]))
+    spark.sql("CREATE TABLE lake.db.mine (x int) USING iceberg")
+    spark.sql("INSERT INTO lake.db.mine VALUES (1)")
+    with pytest.raises(ConfigError, match="something else is in the target"):
+        landing(spark, kafka, name, tmp_path / "mine", "lake.db.mine")
+    spark.sql("CREATE TABLE lake.db.narrow (x int) USING iceberg")
+    with pytest.raises(ConfigError, match=r"the table lacks columns: add them, .*'sequence'"):
+        landing(spark, kafka, name, tmp_path / "narrow", "lake.db.narrow")
+    spark.sql(
+        "CREATE TABLE lake.db.daily (key binary, value binary, topic string, partition int, offset bigint, "
+        "timestamp timestamp, timestampType int, headers array<struct<key: string, value: binary>>, producer_id "
+        "string, epoch int, sequence bigint, batch_id bigint) USING iceberg PARTITIONED BY (days(timestamp), topic)"
+    )
+    landing(spark, kafka, name, tmp_path / "daily", "lake.db.daily")
+    assert ids_in(spark, "lake.db.daily") == Counter([f"{P}/1/1", f"{P}/1/2", None])
+    assert [row["partition"]["topic"] for row in spark.table("lake.db.daily.partitions").collect()] == [name]
+
+
+def test_a_table_that_cannot_be_landed_in_is_refused_with_the_remedy(spark: SparkSession, tmp_path: Path) -> None:
+    def start(table: str) -> None:
+        land(spark, ["x"], table, str(tmp_path / "checkpoint"), bootstrap_servers="x")
+
+    with pytest.raises(ConfigError, match="catalogue forgets its tables: name a directory"):
+        start("records")
+    assert list(tmp_path.iterdir()) == []
