@@ -56,6 +56,7 @@ _ARITHMETIC = {
     ast.BitAnd: ("&", "|"), ast.BitOr: ("|", "&"), ast.BitXor: ("^", "&"), ast.LShift: ("<<", ">>"),
     ast.RShift: (">>", "<<"),
 }  # fmt: skip
+_COMMUTATIVE = ("max", "min")
 _TALK = ("log", "message")  # what is said to people is not what is looked for here
 
 
@@ -186,12 +187,22 @@ def _of_operand(node: ast.expr, where: _At) -> Iterator[_Change]:
     elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         new = str(not node.value) if isinstance(node.value, bool) else f"({where.text(node)} + 1)"
         yield node, where.start(node), where.stop(node), new
-    elif isinstance(node, ast.Call) and len(node.args) > 1 and not any(isinstance(a, ast.Starred) for a in node.args):
+    elif isinstance(node, ast.Call) and _order_matters(node):
         first, second = node.args[:2]
         between = where.source[where.stop(first) : where.start(second)]
         yield node, where.start(first), where.stop(second), where.text(second) + between + where.text(first)
     elif isinstance(node, ast.IfExp):
         yield node.test, where.start(node.test), where.stop(node.test), f"(not ({where.text(node.test)}))"
+
+
+def _order_matters(call: ast.Call) -> bool:
+    """Whether its first two arguments can be swapped, and that is another call: not in ``max(a, b)``.
+
+    With a ``key`` it is, which of two equal ones is chosen.
+    """
+    if len(call.args) < 2 or any(isinstance(argument, ast.Starred) for argument in call.args):
+        return False
+    return bool(call.keywords) or not (isinstance(call.func, ast.Name) and call.func.id in _COMMUTATIVE)
 
 
 def _of_statement(node: ast.stmt, where: _At) -> Iterator[_Change]:

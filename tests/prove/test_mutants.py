@@ -51,6 +51,21 @@ def test_every_mutant_of_the_package_differs_in_one_place_and_compiles(path: Pat
     assert len(texts) == len(found)
 
 
+@pytest.mark.parametrize(
+    ("call", "swapped"),
+    [
+        ("max(a, b)", None),
+        ("min(a, b, c)", None),
+        ("max(a, b, key=first)", "max(b, a, key=first)"),  # of two that are equal, the first one
+        ("ring.max(a, b)", "ring.max(b, a)"),
+        ("call(*a, b)", None),
+    ],
+)
+def test_arguments_are_swapped_only_where_their_order_matters(call: str, swapped: str | None) -> None:
+    changed = {mutant.apply(call) for mutant in mutants_of("module.py", call)}
+    assert changed - {"pass"} == ({swapped} if swapped is not None else set())
+
+
 def test_the_same_seed_chooses_the_same_mutants() -> None:
     found = mutants_of("module.py", SOURCE)
     assert random.Random(5).sample(found, 4) == random.Random(5).sample(mutants_of("module.py", SOURCE), 4)

@@ -55,6 +55,19 @@ def test_nothing_expires_before_its_time_and_not_much_later(
     assert all(now - then <= late for then in accepted[expired:])
 
 
+@pytest.mark.parametrize("limit_ms", [60_000, 3_600_000, 12 * 3_600_000])
+def test_nothing_passes_for_younger_by_more_than_a_sixteenth_of_its_age(limit_ms: int) -> None:
+    """However often the marks were thinned, as each checkpoint does it."""
+    ages, now = Ages(limit_ms), 0
+    for number in range(1, 2 * limit_ms // 5_000):  # a record every five seconds
+        now = number * 5_000
+        ages.note(number, now)
+        if number % 7 == 0:
+            ages.captured(now, 0)
+    older = now - limit_ms - limit_ms // 16
+    assert ages.expired(now) >= older // 5_000 - 2  # as far apart as the records are, marks are exact
+
+
 def test_what_expired_stays_so_whatever_the_clock_says() -> None:
     ages = noted(1000, 100_000, limit_ms=10_000)
     assert ages.expired(100_000) == 90

@@ -4,6 +4,7 @@ from zlib import crc32
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from aiorecover.errors import WalCorruptError, WalFormatError, WalIOError
 from aiorecover.wal import checkpoint
@@ -178,6 +179,14 @@ def test_a_copy_that_holds_but_says_something_else_is_damaged() -> None:
     head = checkpoint.ENVELOPE.pack(checkpoint.MAGIC, 1, 0, len(body), 9, 0)[:-4]
     data = head + crc32(body, crc32(head)).to_bytes(4, "little") + body
     assert checkpoint.unpack(data).state == "damaged"
+
+
+@pytest.mark.parametrize("producer_id", [0, 2**64 - 1])
+def test_a_checkpoint_holds_whichever_64_bits_its_producer_was_given(producer_id: int) -> None:
+    """They are random: a directory whose own are at the edge must not take its checkpoint for damaged."""
+    file = MemoryFile("checkpoint")
+    CheckpointFile(file).write_both(replace(content(1), producer_id=producer_id))
+    assert states(file) == ["valid", "valid"]
 
 
 def test_a_failed_flush_does_not_advance_the_generation() -> None:

@@ -61,6 +61,21 @@ def test_the_newer_of_two_entries_comes_first() -> None:
         ]
 
 
+def test_an_entry_stands_where_the_specification_says() -> None:
+    """Another version has to find it: a sector for the header, then for each lane two copies of 16,896 bytes."""
+    file = FaultyFile("lanes")
+    lanes = opened(file)
+    lanes.grow()
+    assert file.size() == 512 + 8 * 2 * 16_896
+    for block in (0, 3, 7):
+        lanes.store(block, b"first")
+        lanes.store(block, b"second")
+        for copy, body in ((1, b"first"), (0, b"second")):
+            place = 512 + (2 * block + copy) * 16_896
+            assert file.read(place, 4) == b"LANE"
+            assert file.read(place + 24, len(body)) == body
+
+
 def test_the_longest_body_fits_its_place() -> None:
     assert found(stored(b"a", b"x" * BODY_MOST))[0].bodies == (b"x" * BODY_MOST, b"a")
     assert len(pack_entry(b"x" * BODY_MOST, 1, 1)) == ENTRY_BYTES
@@ -118,6 +133,20 @@ def test_a_cleared_block_holds_nothing_and_can_be_stored_into_again() -> None:
     lanes.keep(0)
     lanes.store(0, b"four")
     assert found(file)[0].bodies == (b"four",)
+
+
+def test_a_block_is_cleared_and_its_neighbours_stay() -> None:
+    file = FaultyFile("lanes")
+    lanes = opened(file)
+    lanes.grow()
+    for block in range(FIRST_BLOCKS):
+        lanes.store(block, b"older %d" % block)
+        lanes.store(block, b"newer %d" % block)
+    lanes.clear(1)
+    kept = [0, *range(2, FIRST_BLOCKS)]
+    assert found(file) == [
+        BlockFound(block, (b"newer %d" % block, b"older %d" % block), False, True, EPOCH) for block in kept
+    ]
 
 
 def test_a_store_that_failed_can_be_tried_again() -> None:
@@ -288,6 +317,33 @@ def test_a_checkpoint_makes_the_entries_durable() -> None:
     for seed in range(5):
         after = disk.loses_power(seed).directory.lanes.found
         assert [(block.bodies, block.known) for block in after] == [((b"one",), False)]
+
+
+def test_what_was_cleared_does_not_come_back_after_a_power_cut() -> None:
+    disk = Opened()
+    lanes = disk.directory.lanes
+    lanes.store(0, b"one")
+    disk.checkpoint()
+    lanes.clear(0)
+    disk.checkpoint()
+    for seed in range(5):
+        assert disk.loses_power(seed).directory.lanes.found == []
+
+
+def test_where_nothing_was_stored_a_checkpoint_flushes_no_lanes() -> None:
+    disk = Opened()
+    flushes = 0
+
+    def count() -> None:
+        nonlocal flushes
+        flushes += 1
+
+    disk.disk.lanes.before["sync"] = count
+    for expected in (1, 2):
+        disk.directory.lanes.store(0, b"one")
+        for _ in range(3):
+            disk.checkpoint()
+        assert flushes == expected
 
 
 def test_a_flush_of_the_lanes_that_fails_poisons_the_directory() -> None:

@@ -1,7 +1,9 @@
 """The other directories of a wal_dir: free or not, with something in them or not, and nothing of them written."""
 
+import errno
 import hashlib
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal import neighbours as neighbours_module
-from aiorecover.wal.checkpoint import Destination
+from aiorecover.wal.checkpoint import COPY_BYTES, Destination
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.neighbours import Neighbour, Neighbours
 from aiorecover.wal.opening import open_directory
@@ -228,6 +230,34 @@ def test_destination_and_producer_are_known_without_opening_it_also_while_somebo
     assert found.destination == Destination(name="orders", servers=("a:1",))
     assert found.producer_id == directory.checkpoint.producer_id
     directory.close()
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_destination_and_producer_are_known_by_whichever_copy_of_the_checkpoint_is_left(
+    tmp_path: Path, left: int
+) -> None:
+    with closing(opened(tmp_path, "1", name="orders", servers=("a:1",))) as directory:
+        with (tmp_path / "1" / "checkpoint").open("r+b") as file:
+            file.seek((1 - left) * COPY_BYTES)
+            file.write(b"\xa5" * 100)
+        found = look(tmp_path)
+        assert (found.free, found.error) == (False, "")
+        assert found.destination == Destination(name="orders", servers=("a:1",))
+        assert found.producer_id == directory.checkpoint.producer_id
+
+
+def test_a_directory_that_cannot_be_looked_at_is_an_error_that_says_so_and_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orphan(tmp_path)
+
+    def refuse(_: FileSystem, path: Path) -> list[str]:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(FileSystem, "names", refuse)
+    told = look(tmp_path).error
+    assert "cannot look at the directory: check the disk and the permissions: Permission denied" in told
+    assert str(tmp_path / "1") in told
 
 
 def test_a_cluster_once_known_stays_and_the_addresses_go(tmp_path: Path) -> None:

@@ -141,6 +141,23 @@ def test_a_reader_goes_from_the_backlog_of_several_lives_into_this_one() -> None
     assert opened.reader.found == 4 * 60
 
 
+def test_a_slot_of_the_backlog_is_unmapped_once_all_of_it_is_read_and_settled() -> None:
+    """Whichever comes last: else the backlog of an outage would stay in the process's address space."""
+    first = Opened()
+    first.append(*payloads(100, [400]))
+    opened = first.dies()
+    oldest = opened.ring.live[0]
+    opened.settle(opened.read())
+    assert oldest.map is None
+    opened = first.dies()
+    oldest = opened.ring.live[0]
+    for _ in range(oldest.count):
+        opened.settle(take(opened.reader, 1))
+    assert oldest.map is not None  # its reader has not seen that this was the end
+    opened.settle(take(opened.reader, 1))
+    assert oldest.map is None
+
+
 def test_settled_records_of_the_backlog_are_passed() -> None:
     opened = Opened()
     opened.append(*payloads(300, [100]))
@@ -216,6 +233,16 @@ def test_the_place_of_a_reader_is_in_the_order_of_the_records() -> None:
         places.append(opened.reader.at)
     assert places == sorted(places)
     assert places[-1] == (opened.ring.live[-1].header.ordinal, 101)
+
+
+def test_a_reader_that_has_found_nothing_yet_stands_before_every_position() -> None:
+    opened = Opened()
+    assert opened.reader.position == 0
+    assert opened.read() == []
+    assert opened.reader.position == 0
+    opened.append(b"first")
+    opened.read()
+    assert opened.reader.position == fmt.position(1, 2)
 
 
 def test_a_reader_at_the_end_of_a_sealed_slot_stands_before_the_next_one() -> None:
@@ -546,6 +573,42 @@ def test_space_without_a_frame_between_two_records_is_passed() -> None:
     disk.ring.damage(place + 64, disk.ring.read(place, 28))
     disk.ring.damage(place, bytes(28))
     assert judge(disk, opened.accepted) == set()
+
+
+def test_a_lost_end_with_a_lost_slot_behind_it_is_reported_to_the_last_record() -> None:
+    opened = Opened()
+    opened.append(*payloads(100, [400]))
+    slots = opened.ring.live
+    assert len(slots) == 3
+    ends = [place * 4 + 4 + len(record) for slot, place, _, record in opened.read() if slot is slots[0]]
+    disk = opened.disk.after_death()
+    disk.ring.damage(ends[-4], b"\xee" * (SLOT - fmt.RESERVED - ends[-4]))  # the last three of the first slot
+    for start in (SLOT, 2 * SLOT - fmt.RESERVED):
+        disk.ring.damage(start, b"\xee" * fmt.RESERVED)  # the second slot
+    with Opened(disk) as following:
+        got = [position for position, _ in found(following.read())]
+        gone = [(1, sequence) for sequence in range(slots[0].last_sequence - 2, slots[2].header.first_sequence)]
+        assert got == sorted(set(opened.accepted) - set(gone))
+        assert missing(following.ring) == gone
+
+
+def test_what_stands_in_the_place_of_a_lost_end_is_kept_where_the_seals_are_lost_too() -> None:
+    """The slot behind tells how many there were."""
+    opened = Opened()
+    opened.append(*payloads(100, [400]))
+    slot = opened.ring.live[0]
+    ends = [place * 4 + 4 + len(record) for home, place, _, record in opened.read() if home is slot]
+    disk = opened.disk.after_death()
+    start, stop = fmt.aligned(ends[-4]), SLOT - fmt.RESERVED
+    disk.ring.damage(start, b"\xee" * (stop - start))
+    for head in (0, stop):
+        disk.ring.damage(head + fmt.SEAL_OFFSET, bytes(fmt.SEAL_BYTES))
+    with Opened(disk) as following:
+        following.read()
+        told = [(damage.first, damage.last, damage.slot, damage.file_offset) for damage in following.ring.damage]
+        assert told == [(slot.last_sequence - 2, slot.last_sequence, slot.header.ordinal, start)]
+        (kept,) = following.directory.take_damaged()[0]
+        assert (kept.slot, kept.start, kept.stop) == (following.ring.live[0], start, stop)
 
 
 def test_damage_does_not_keep_a_slot_for_ever() -> None:

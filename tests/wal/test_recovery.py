@@ -271,6 +271,12 @@ def test_without_a_checkpoint_nothing_is_known_to_be_moved() -> None:
     assert plan([BAD, BAD], main, [life(0, 1)]).moved == 0
 
 
+def test_without_a_checkpoint_and_a_main_ring_all_that_was_ever_accepted_may_be_moved_and_nothing_that_comes() -> None:
+    """What is published from now on counts where it is stored, from the very first record on."""
+    made = plan([BAD, BAD], [], [life(0, 1, epoch=3)])
+    assert fmt.position(made.epoch - 1, fmt.SEQUENCE_MASK) <= made.moved_up_to < fmt.position(made.epoch, 1)
+
+
 def test_what_survives_of_a_ring_is_told_by_seals_and_by_what_follows() -> None:
     slots = [life(0, 5, first=11, last=20), life(1, 6, first=21), life(2, 8, first=31), life(3, 9, epoch=3, first=1)]
     assert surviving(plan([copy(1), copy(2)], slots).main.lives) == [

@@ -668,6 +668,15 @@ def test_a_closed_ring_accepts_nothing(how: str, spare: bool) -> None:
     assert opened.disk.ring.live() == left
 
 
+@pytest.mark.parametrize("how", ["close", "abandon"])
+def test_a_closed_ring_has_let_go_of_its_file(how: str) -> None:
+    opened = Opened()
+    full_slots(opened, 2)
+    getattr(opened.ring, how)()
+    assert opened.disk.ring.closed
+    assert [slot.map for slot in opened.ring.live] == [None] * len(opened.ring.live)
+
+
 def test_a_closed_file_maps_no_anonymous_memory() -> None:
     """The descriptor -1 is a wish for memory without a file: records would be stored into nothing."""
     opened = Opened()
@@ -686,6 +695,22 @@ def test_nothing_is_mapped_beyond_the_end_of_the_file() -> None:
         for offset, length in ((0, 2 * SLOT), (SLOT, SLOT), (2 * SLOT, SLOT)):
             with pytest.raises(WalIOError, match="cut"):
                 StorageFile.map(opened.disk.ring, offset, length)
+
+
+def test_what_waits_of_a_slot_is_told_while_it_is_written_to_and_after() -> None:
+    with Opened() as opened:
+        opened.append(b"in a slot of its own")
+        opened.ring.go_on()
+        opened.append(*[b"f" * 100] * 40)
+        slot = opened.ring.live[1]
+        opened.settle(opened.read()[:31])
+        frame = fmt.frame_end(0, 100)
+        assert opened.ring.waiting_bytes(slot) == 10 * frame
+        opened.append(*[b"f" * 100] * 10)
+        assert opened.ring.waiting_bytes(slot) == 20 * frame
+        opened.ring.go_on()
+        assert opened.ring.waiting_bytes(slot) == 20 * frame
+        assert [opened.ring.waiting_bytes(other) for other in opened.ring.live if other is not slot] == [0, 0]
 
 
 def test_closing_twice_is_harmless() -> None:

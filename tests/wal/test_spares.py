@@ -7,6 +7,7 @@ from typing import NoReturn
 import pytest
 
 from aiorecover.errors import WalFullError, WalIOError
+from aiorecover.testing.memory_file import MemoryFile
 from aiorecover.wal.room import KEPT, MAIN
 from aiorecover.wal.storage import StorageFile
 from tests.wal.rig import RESERVED, SLOT, Disk, Opened, found
@@ -159,6 +160,32 @@ def test_a_full_main_ring_still_leaves_a_slot_for_what_kafka_refuses_and_for_wha
     full(opened)
     opened.directory.dead.append(BIG, None)
     opened.directory.retry.append(BIG, None)
+
+
+def test_a_slot_that_was_given_back_in_part_is_allocated_again_before_it_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A store into a hole of a full disk is a signal that kills the process."""
+    opened = Opened()
+    opened.append(*[BIG] * 16)
+    opened.settle(opened.read())
+    assert opened.checkpoint() == 3
+    punch, begun = MemoryFile.punch, []
+
+    def half(file: MemoryFile, offset: int, length: int) -> bool:
+        begun.append(offset // SLOT)
+        punch(file, offset, length // 2)
+        raise WalIOError(errno.EIO, "cannot give back a part of the file", "memory")
+
+    monkeypatch.setattr(MemoryFile, "punch", half)
+    with pytest.raises(WalIOError):
+        opened.ring.spares.give_up(1)
+    reserve = opened.disk.ring.stored.belong_to
+    reserve(threading.RLock(), no_blocks)
+    with pytest.raises(WalFullError):
+        opened.ring.spares.take()
+    reserve(threading.RLock(), lambda _: None)
+    assert [opened.ring.spares.take()[0]] == begun
 
 
 def test_a_slot_that_cannot_be_given_back_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:

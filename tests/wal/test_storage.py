@@ -4,7 +4,9 @@ import ctypes
 import errno
 import mmap
 import os
+import subprocess
 import sys
+import textwrap
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 
 from aiorecover.errors import WalIOError
 from aiorecover.wal import storage
-from aiorecover.wal.storage import StorageFile
+from aiorecover.wal.storage import FileSystem, StorageFile
 
 PAGE = mmap.ALLOCATIONGRANULARITY
 CACHESTAT = 451  # Linux 6.5: how much of a file the kernel still has to write; the number is the same everywhere
@@ -121,6 +123,40 @@ def test_a_closed_file_is_not_rewritten(file: StorageFile) -> None:
     file.close()
     with pytest.raises(WalIOError, match=r"cannot rewrite the file: .*: Bad file descriptor"):
         file.rewrite(0, PAGE)
+
+
+CHILD = """
+    import os, sys
+    from pathlib import Path
+    from aiorecover.wal.storage import StorageFile
+
+    path = Path(sys.argv[1])
+    first = StorageFile(path)
+    assert first.lock()
+    (there, say), (end, lives) = os.pipe(), os.pipe()
+    if os.fork() == 0:
+        os.write(say, b"!")
+        os.close(lives)
+        os.read(end, 1)  # as long as its parent lives
+        os._exit(0)
+    os.read(there, 1)
+    first.close()
+    print(StorageFile(path).lock())
+"""
+
+
+def test_a_forked_child_keeps_no_lock_of_a_file_that_no_directory_has_yet(tmp_path: Path) -> None:
+    """Another thread may fork while a directory is opened, or while a neighbour's lock is tried."""
+    command = [sys.executable, "-c", textwrap.dedent(CHILD), str(tmp_path / "lock")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "True"
+
+
+def test_room_on_the_disk_is_what_an_ordinary_user_may_still_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the file system keeps for root is no room; blocks are counted in fragments."""
+    told = os.statvfs_result((1 << 20, 4096, 1000, 30, 20, 0, 0, 0, 0, 255))  # size of a block, of a fragment, …
+    monkeypatch.setattr(os, "statvfs", lambda _: told)
+    assert FileSystem().free_bytes(Path("/")) == 20 * 4096
 
 
 # -- holes -----------------------------------------------------------------------------------------------------------

@@ -134,6 +134,30 @@ def test_who_goes_back_stands_before_its_record_wherever_that_is_now(moves: int)
     assert life.directory.pending() == len(life.left)
 
 
+def test_the_very_last_record_that_was_moved_is_found_in_its_copy() -> None:
+    opened = Opened()
+    opened.fill_slot()
+    opened.append(b"f" * 500)
+    life = Life(opened)
+    life.move()
+    last = opened.ring.moved_up_to
+    assert last == life.waiting[-2]
+    assert positions(read(life.first.back_to(last))) == life.waiting[-2:]
+
+
+def test_copies_that_were_settled_since_they_were_read_are_given_to_nobody() -> None:
+    """They stand in what is read at once."""
+    life = Life()
+    life.move()
+    life.move()
+    other = life.first.back_to(0)
+    first = read(other, limit=1, most=1)
+    done = read(life.first.back_to(0), limit=3, most=3)[1:]
+    settle(done)
+    expected = [position for position in life.waiting if position not in positions(done)]
+    assert positions(first) + positions(read(other, limit=1)) == expected
+
+
 @pytest.mark.parametrize("steps", [0, 1, 5, 40])
 def test_what_is_moved_under_a_reader_is_given_once(steps: int) -> None:
     """Its slot is of an earlier epoch: once it is moved nothing in it counts any more."""
@@ -262,6 +286,20 @@ def test_the_first_one_stands_behind_everything_once_it_has_read_all() -> None:
     following = life.dies()
     assert following.first.past_copies
     assert following.first.at > following.opened.ring.moved_up_to
+
+
+def test_so_it_does_where_the_main_ring_has_nothing_left() -> None:
+    """What was moved may have been settled in part: its last position stands behind the last copy."""
+    life = Life(slots=1)
+    life.opened.ring.go_on()
+    life.move()
+    settle(life.left[-1:])
+    second = life.dies()
+    second.opened.checkpoint()
+    third = second.dies()
+    assert third.opened.ring.live == []
+    assert third.waiting == life.waiting[:-1]
+    assert third.first.at > third.opened.ring.moved_up_to
 
 
 def test_positions_are_told_in_every_state() -> None:

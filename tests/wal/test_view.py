@@ -268,6 +268,19 @@ def test_a_skip_frame_that_rots_is_damage() -> None:
         assert named(now.missing) == [(1, 2)]
 
 
+def test_space_without_a_frame_between_two_records_is_passed_and_nothing_is_missing() -> None:
+    opened = Opened()
+    opened.append(b"first", b"second")
+    disk = opened.disk.after_death()
+    place = fmt.frame_end(fmt.FIRST_FRAME, 5)
+    disk.ring.damage(place + 64, disk.ring.read(place, 28))
+    disk.ring.damage(place, bytes(28))
+    with look(disk) as now:
+        assert [frame.payload for frame in now.frames()] == [b"first", b"second"]
+        assert now.missing == []
+    compare(disk)
+
+
 def test_damage_between_frames_that_are_windows_apart_is_passed() -> None:
     opened = Opened(Disk(slot_bytes=1024 * 1024))
     for shift in range(0, 24, 4):

@@ -1,0 +1,112 @@
+"""What an opening does for the disk: pages that no flush is known to cover are written again (step 7 of recovery)."""
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from aiorecover.errors import WalIOError
+from aiorecover.wal.ring import Ring
+from tests.wal.memory import FaultyFile
+from tests.wal.rig import SLOT, Disk, Opened, found
+
+LARGE = 9000  # a slot holds one of them, and pages without a header or a settle word, which nobody stores into again
+NAMES = ("ring", "retry", "dead")
+
+
+def ring_of(opened: Opened, name: str) -> Ring:
+    return opened.directory.rings[NAMES.index(name)]
+
+
+def file_of(disk: Disk, name: str) -> FaultyFile:
+    file = getattr(disk, name)
+    assert isinstance(file, FaultyFile)
+    return file
+
+
+def a_flush_fails(opened: Opened, name: str = "ring") -> None:
+    """The process dies of it, before it can leave word."""
+    file_of(opened.disk, name).stored.fail_syncs()
+    with pytest.raises(WalIOError):
+        ring_of(opened, name).sync()
+
+
+def test_what_a_flush_lost_in_a_process_that_died_of_it_is_saved_by_the_next_one() -> None:
+    """The kernel calls those pages clean, so the flushes of the next process would pass them over."""
+    opened = Opened()
+    opened.append(*[b"%d" % number * LARGE for number in range(4)], *[b"small %d" % number for number in range(100)])
+    a_flush_fails(opened)
+    following = opened.dies()
+    following.checkpoint()
+    for seed in range(5):
+        assert found(following.loses_power(seed).read()) == list(opened.accepted.items())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_checkpoint_after_a_crash_covers_every_page_of_each_ring(name: str) -> None:
+    opened = Opened()
+    for number in range(3):
+        ring_of(opened, name).append(bytes([number + 1]) * LARGE, None)
+    a_flush_fails(opened, name)
+    following = opened.dies()
+    following.checkpoint()
+    file = file_of(following.disk, name)
+    assert file.durable == file.live()
+
+
+def killed(disk: Disk) -> Disk:
+    return disk
+
+
+def rebooted(disk: Disk) -> Disk:
+    disk.boots += 1
+    return disk
+
+
+@pytest.mark.parametrize(
+    ("covered", "closed", "end", "expected"),
+    [
+        (0, False, killed, 4),
+        (2, False, killed, 2),
+        (4, False, killed, 1),  # frames may have come behind the last one that a checkpoint knows
+        (4, True, killed, 0),
+        (0, False, rebooted, 0),  # the pages come from the disk
+    ],
+    ids=["no flush", "a flush of half", "a flush of all", "closed", "another boot"],
+)
+def test_only_what_no_flush_covers_is_written_again(
+    covered: int, *, closed: bool, end: Callable[[Disk], Disk], expected: int
+) -> None:
+    opened = Opened()
+    opened.append(*[b"before" * 1500] * covered)
+    opened.directory.write_checkpoint(opened.directory.next_checkpoint(closed=closed))
+    opened.append(*[b"behind" * 1500] * (4 - covered))
+    assert len(opened.ring.live) == 4
+    disk = end(opened.disk.after_death())
+    count = 0
+
+    def rewritten() -> None:
+        nonlocal count
+        count += 1
+
+    for name in NAMES:
+        file_of(disk, name).before["rewrite"] = rewritten
+    with Opened(disk) as following:
+        assert count == expected
+        assert found(following.read()) == list(opened.accepted.items())
+
+
+def test_a_part_that_cannot_be_read_keeps_no_directory_closed_and_the_others_are_written_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    opened = Opened()
+    opened.append(*[b"%d" % number * LARGE for number in range(3)])
+    a_flush_fails(opened)
+    disk = opened.disk.after_death()
+    disk.ring.stored.fail_reads(SLOT + SLOT // 2, 1)
+    with caplog.at_level(logging.WARNING):
+        following = Opened(disk)
+    assert f"a part of the ring cannot be read path={disk.ring.path}" in caplog.text
+    following.ring.sync()
+    live, durable = disk.ring.live(), disk.ring.durable
+    assert [live[at : at + SLOT] == durable[at : at + SLOT] for at in range(0, 3 * SLOT, SLOT)] == [True, False, True]
