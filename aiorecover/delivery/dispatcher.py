@@ -132,9 +132,20 @@ class Dispatcher:
                 await self._rest()
 
     def step(self) -> bool:
-        """Dispatch some records; False when nothing can be done right now."""
+        """Dispatch some records; False when nothing can be done right now.
+
+        Whatever fails is raised here, and nothing is skipped for it: what was dispatched before it is, and the next
+        step begins with the very record that it failed at.
+        """
+        moved = self._advance()
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        return moved
+
+    def _advance(self) -> bool:
         moved = self._drain.step() if self._drain else False
-        run = self._held or self.reader.look(STEP)
+        run = self._held = self._held or self.reader.look(STEP)  # at once: nothing that raises below skips it
         if run is not None and not self._answered(run):
             done = 0 if self._holds(run) else self._expire_leading(run)
             self._held = run.behind(done)
@@ -142,9 +153,6 @@ class Dispatcher:
             return moved or done > 0
         done = self._dispatch_any(run) if run is not None else 0
         self._held = run.behind(done) if run is not None else None
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
         if self.stalled.expected and self._no_room and self.stalled.pass_over(full=self.full):
             return True
         return moved or done > 0 or (run is None and self.reader.moved)
@@ -163,29 +171,34 @@ class Dispatcher:
         passed over are judged by the reader that comes back for them, so none is judged, and dismissed, twice.
         """
         for number, word in enumerate(words_of(run)):
-            entry = run.placed(number)
-            buried = self._burial.bury_judged(run, number, word, going)
-            if buried is not None:
-                if not buried:
+            try:
+                if not self._dispatch_as_judged(run, number, word, going):
                     return number
-                continue
-            place = self._judge.place(entry)
-            verdict = self._judged(entry, word, place, going)
-            if verdict is Verdict.DISMISS:
-                self.reader.dismiss(run.slot, 1)
-                continue
-            if verdict is not None and run.words is not None:  # one may stand there that does not count any more
-                self.reader.reopen(run.slot, [run.places[number]])
-            if verdict is Verdict.SETTLE and place is not None:
-                if not self._take_as_found(entry, place, going):
-                    return number
-                continue
-            one = run.pick([number])
-            if one is not None:
-                one.words = None
-                if self._dispatch(one, going) == 0:
-                    return number
+            except Exception as error:  # noqa: BLE001 - as in `_dispatch`
+                self._failure = self._failure or error
+                return number
         return len(run)
+
+    def _dispatch_as_judged(self, run: Run, number: int, word: Word, going: GoingBack | None) -> bool:
+        """Whether one record is dealt with; False without room, or where dispatching it failed."""
+        entry = run.placed(number)
+        buried = self._burial.bury_judged(run, number, word, going)
+        if buried is not None:
+            return buried
+        place = self._judge.place(entry)
+        verdict = self._judged(entry, word, place, going)
+        if verdict is Verdict.DISMISS:
+            self.reader.dismiss(run.slot, 1)
+            return True
+        if verdict is not None and run.words is not None:  # one may stand there that does not count any more
+            self.reader.reopen(run.slot, [run.places[number]])
+        if verdict is Verdict.SETTLE and place is not None:
+            return self._take_as_found(entry, place, going)
+        one = run.pick([number])
+        if one is None:
+            return True
+        one.words = None
+        return self._dispatch(one, going) > 0
 
     def _judged(self, entry: Placed, word: Word, place: Place | None, going: GoingBack | None) -> Verdict | None:
         """What becomes of a record; None while that cannot be told. ``place``: where it was found in Kafka."""
@@ -316,7 +329,7 @@ class Dispatcher:
                 else:
                     batch.start_group(slot).append(place)
         except Exception as error:  # noqa: BLE001 - told by `step`, once the records behind this one are safe
-            self._failure = error
+            self._failure = self._failure or error
             return places.index(place)
         return len(run)
 
@@ -354,8 +367,8 @@ class Dispatcher:
         return lane.open
 
     def _close(self, lane: Lane) -> None:
-        self._open.pop(lane, None)
         batch = lane.close_open()
+        self._open.pop(lane, None)  # behind it: a batch that could not be closed is handed over by the next linger
         self.router.rotate(lane)
         if batch is not None:
             if self._doubtful_up_to:

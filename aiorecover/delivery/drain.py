@@ -135,8 +135,7 @@ class Drain:
 
     def _turn(self, going: GoingBack) -> bool:
         """Up to where the first reader stands and no further; False without room."""
-        held, going.held = going.held, None
-        if held is None:
+        if going.held is None:
             if going.reader.at >= self._at():
                 self._arrived(going)
                 return True
@@ -145,11 +144,11 @@ class Drain:
                 if not going.reader.moved:
                     self._arrived(going)
                 return True
-            held = going.take(run, self._at())
-            if held is None:
+            going.held = going.take(run, self._at())
+            if going.held is None:
                 return True
-        done = self._dispatch(held, going)
-        going.held = held.behind(done)
+        done = self._dispatch(going.held, going)
+        going.held = going.held.behind(done)
         if not going.gaps:  # all of it fell behind again
             self._arrived(going)
             return True

@@ -1,6 +1,7 @@
 """Dispatching with a stand-in for the session, so that every interleaving can be arranged."""
 
 import asyncio
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,14 @@ from aiokafka.structs import RecordMetadata, TopicPartition
 from aiorecover import RecoverableProducer
 from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.expiry import Expiry
+from aiorecover.delivery.judge import Judge, Verdict
 from aiorecover.delivery.partitioner import partition_for
 from aiorecover.errors import WalIOError
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
+from aiorecover.wal.run import Run
 from tests.delivery.stand_in import StandIn
 from tests.support.eventually import until
 
@@ -159,6 +163,75 @@ async def test_a_reading_that_fails_once_is_begun_again_and_nothing_is_lost(
         await producer.flush(timeout_ms=20_000)
         assert producer.statistics().delivered == 10
     assert "begun again" in caplog.text
+
+
+async def test_a_record_that_cannot_be_judged_at_first_is_neither_skipped_nor_sent_twice(
+    kafka_stand_in: Kafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a power cut each record is judged by itself; those before the one that failed are in their batch."""
+
+    def service(disk: MemoryDisk) -> RecoverableProducer:
+        options: dict[str, Any] = {"fsync": "never", "checkpoint_interval_ms": 600_000, "recovery_check": False}
+        return RecoverableProducer(disk, bootstrap_servers="nowhere:1", stop_timeout_ms=0, **options)
+
+    disk = MemoryDisk()
+    kafka_stand_in.gate.clear()
+    async with service(disk) as first:
+        for number in range(9):
+            await first.publish("a", b"%d" % number, key=b"k")
+        _ring_of(first).sync()
+        disk = disk.after_power_cut(1)
+    kafka_stand_in.gate.set()
+    verdict, asked = Judge.verdict, itertools.count()
+
+    def fails_once(self: Judge, *given: Any) -> Verdict:
+        if next(asked) == 4:
+            raise RuntimeError("not today")
+        return verdict(self, *given)
+
+    monkeypatch.setattr(Judge, "verdict", fails_once)
+    async with service(disk) as second:
+        await until(lambda: second.statistics().delivered == 9)
+        assert second.statistics().pending == 0
+    order = kafka_stand_in.places("a", 0)
+    assert order == sorted(set(order))
+    assert caplog.text.count("RuntimeError: not today") == 1
+
+
+@pytest.mark.parametrize("what", ["leading", "holds"])
+async def test_whatever_fails_before_a_record_is_dispatched_skips_none(
+    what: str, kafka_stand_in: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    right, asked = getattr(Expiry, what), itertools.count()
+
+    def fails_once(self: Expiry, run: Run) -> Any:
+        if next(asked) == 0:
+            raise RuntimeError("not today")
+        return right(self, run)
+
+    monkeypatch.setattr(Expiry, what, fails_once)
+    async with producer_of(tmp_path) as producer:
+        for number in range(9):
+            await producer.publish("a", b"%d" % number)
+        await until(lambda: producer.statistics().delivered == 9)
+    assert len(kafka_stand_in.places("a", 0)) == 9
+    assert caplog.text.count("RuntimeError: not today") == 1
+
+
+async def test_a_batch_that_cannot_be_closed_at_first_is_handed_over_all_the_same(
+    kafka_stand_in: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish, asked = LaneBatch.finish, itertools.count()
+
+    def fails_once(self: LaneBatch) -> None:
+        if next(asked) == 0:
+            raise MemoryError
+        finish(self)
+
+    monkeypatch.setattr(LaneBatch, "finish", fails_once)
+    async with producer_of(tmp_path) as producer:
+        await producer.publish("a", b"alone")
+        await until(lambda: producer.statistics().delivered == 1)
 
 
 async def test_a_record_that_waited_for_room_is_delivered_without_another_publish(

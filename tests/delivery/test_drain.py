@@ -2,7 +2,9 @@
 
 import pytest
 
+from aiorecover.delivery.behind import Behind
 from aiorecover.delivery.drain import MOST, TURNS, Drain, GoingBack
+from aiorecover.wal.run import Run
 from aiorecover.wal.stream import Stream
 from tests.wal.rig import Opened
 
@@ -39,3 +41,28 @@ def test_without_room_each_is_asked_once_and_all_rest() -> None:
     assert not drain.step()
     assert drain.no_room
     assert sorted(drain.asked) == list(range(MOST))
+
+
+def test_what_fails_on_the_way_back_is_tried_again_with_nothing_skipped() -> None:
+    opened = Opened()
+    given: list[list[bytes]] = []
+
+    def dispatch(run: Run, going: GoingBack) -> int:
+        given.append([record[1] for record in run.records])
+        if len(given) == 1:
+            raise RuntimeError("not today")
+        return len(run)
+
+    stream = Stream(opened.directory, lambda payload: ("t", bytes(payload), None, None))
+    for number in range(3):
+        opened.ring.append(b"%d" % number, None)
+    while (run := stream.look(10)) is None:
+        assert stream.moved
+    drain = Drain(stream, at=lambda: stream.at, can_take=lambda _: True, dispatch=dispatch)
+    drain.add(Behind("t", None, (*run.placed(0)[:3], ("t", b"0", None, None))))
+    drain.start()
+    with pytest.raises(RuntimeError):
+        drain.step()
+    while drain:
+        drain.step()
+    assert given == [[b"0", b"1", b"2"]] * 2
