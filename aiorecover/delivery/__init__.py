@@ -100,6 +100,12 @@ Dispatcher
     and the others go on (`behind`, `gaps`); once they can be delivered, a second reader goes back to the first record
     passed over, up to where the first reader stands, and only then the lane is open again: its order is kept (I6).
 
+Partitioner
+    The user's is asked once for a record with a key, and its answer is remembered; for records without a key once for
+    each batch. Where it fails, the record waits, and with it its whole topic: any of its lanes could be the record's.
+    It is asked again as often as Kafka is for topics that are not known, every 0.5 to 10 s. A record for which it fails
+    for a minute becomes a dead letter, and the next one is asked for; with ``on_permanent_error="halt"`` it waits on.
+
 Stalled lanes
     A lane without room holds up the dispatcher, and so the ring, for as long as it takes: that is what keeps memory
     bounded. Unless it is stalled (`stalls`): attempts to send what it has in flight have failed for 1 s, each by
@@ -207,10 +213,10 @@ Clocks
 
 Reports
     `on_delivery` is called before settling, so at least once for each record, also across a crash. Its lane waits for
-    it, record by record, 30 s for each at most, as for a partition that does not answer. What it raises is counted, and
-    the record is settled. Reports are read back from the frames: nothing is kept for records that nobody asks about.
-    Who waits for a record that became a dead letter gets a `PermanentDeliveryError`; who asks for it later too, as long
-    as it is one of the last 65,536.
+    it, record by record, 30 s for each at most, as for a partition that does not answer. What it raises is counted, one
+    line a minute at most tells of it, and the record is settled. Reports are read back from the frames: nothing is kept
+    for records that nobody asks about. Who waits for a record that became a dead letter gets a
+    `PermanentDeliveryError`; who asks for it later too, as long as it is one of the last 65,536.
 
 Backlogs
     Each second it is noted how many records are left (`backlog`). ``statistics().seconds_left`` is what these take at

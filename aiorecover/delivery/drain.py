@@ -27,13 +27,14 @@ MOST = 4  # readers at a time, each with a window of the file in memory; what is
 class GoingBack:
     """One reader, and what it came for."""
 
-    __slots__ = ("gaps", "held", "reader")
+    __slots__ = ("gaps", "held", "in_vain", "reader")
 
     def __init__(self, first: Stream, gaps: Gaps, oldest: Behind) -> None:
         """Stand at the first record of the ``oldest`` of ``gaps``."""
         self.gaps = gaps
         self.reader = first.back_to(oldest.at, oldest.start)
         self.held: Run | None = None  # what it found no room for
+        self.in_vain = True  # so far: all that it came for is behind again, from the very same records on
 
     def take(self, run: Run, until: Order) -> Run | None:
         """What of ``run`` it came for, and stands before ``until``; the reader stands there if that comes in between.
@@ -96,11 +97,18 @@ class Drain:
         self.gaps.add(gap)
         if old is not None and going is not None:
             going.gaps.remove(old)
+            gap.in_vain = gap.at == old.at
+            going.in_vain &= gap.in_vain
 
-    def start(self) -> None:
-        """Go back for all that can be delivered by now, and nobody goes back for yet."""
+    def start(self, *, changed: bool = True) -> None:
+        """Go back for all that can be delivered by now, and nobody goes back for yet.
+
+        ``changed``: since somebody came in vain. Else nobody goes once more at once, and once more, for nothing.
+        """
         new = Gaps()
         for gap in self.gaps:
+            if gap.in_vain and not changed:
+                continue
             if any(gap in going.gaps for going in self._under_way) or not self._can_take(gap):
                 continue
             going = self._passing_by(gap)
@@ -157,9 +165,10 @@ class Drain:
     def _arrived(self, going: GoingBack) -> None:
         going.close()
         self._under_way.remove(going)
+        changed = bool(going.gaps) or not going.in_vain
         for gap in going.gaps:
             self.gaps.remove(gap)
-        self.start()
+        self.start(changed=changed)
 
     def goes_to(self, position: Order) -> bool:
         """Somebody is on the way to records up to there."""

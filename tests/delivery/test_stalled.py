@@ -1,6 +1,7 @@
 """Lanes that do not get through are passed over and gone back for: order kept, nothing lost, nothing twice."""
 
 import asyncio
+import itertools
 import random
 from collections import defaultdict
 from pathlib import Path
@@ -325,6 +326,43 @@ async def test_where_a_partitioner_of_the_user_s_chooses_its_topic_waits_and_no_
         kafka_stand_in.stalled.clear()
         await producer.flush(timeout_ms=20_000)
     kafka_stand_in.assert_in_order_and_once(1_000)
+
+
+async def test_where_a_partitioner_takes_turns_nobody_goes_to_and_fro_between_lanes_that_do_not_get_through(
+    kafka_stand_in: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is passed over; the next answer would be the other, which has no room, and the one after it the first."""
+    monkeypatch.setattr(stalls_module, "FIRST_TRIAL", 60.0)
+    kafka_stand_in.topics["u"] = {50, 51}
+    kafka_stand_in.stalled = {50, 51}
+    turns, begun = itertools.count(), itertools.count()
+    go_back = GoingBack.__init__
+    only: list[int] = [51]
+
+    def partitioner(key: bytes | None, every: list[int], _: list[int]) -> int:
+        return only[0] if only else every[next(turns) % 2]
+
+    def counted(self: GoingBack, *given: Any) -> None:
+        next(begun)
+        go_back(self, *given)
+
+    monkeypatch.setattr(GoingBack, "__init__", counted)
+    async with producer_of(tmp_path, partitioner=partitioner) as producer:
+        await producer.publish("u", VALUE)
+        await until(lambda: dispatcher_of(producer).stalled.expected)
+        only[0] = 50
+        for _ in range(300):
+            await producer.publish("u", VALUE)
+        await until(lambda: producer.statistics().lanes_stalled == 1 and dispatcher_of(producer).has_gaps)
+        only.clear()
+        for _ in range(50):
+            dispatcher_of(producer).start_catching_up()
+            await asyncio.sleep(0.002)
+        assert next(turns) < 100
+        assert next(begun) < 100
+        kafka_stand_in.stalled = set()
+        await producer.flush(timeout_ms=20_000)
+    kafka_stand_in.assert_in_order_and_once(301)
 
 
 # -- planted faults --------------------------------------------------------------------------------------------------
