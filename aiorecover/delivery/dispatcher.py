@@ -391,10 +391,10 @@ class Dispatcher:
     def acknowledged(self, lane: Lane, batch: LaneBatch) -> None:
         """A batch is in Kafka: there is room, and the lane's lingering batch may follow."""
         self.closed_bytes -= batch.bytes
-        if lane.due and not lane.ready:
-            self._close(lane)
         self.stalled.through(lane, batch)
         self.wake()
+        if lane.due and not lane.ready:
+            self._close(lane)
 
     def drop_open(self, lane: Lane) -> None:
         """The lane is halted: what it held stays in the ring."""

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from aiokafka.structs import RecordMetadata, TopicPartition
 
-from aiorecover import RecoverableProducer
+from aiorecover import DeliveryReport, RecoverableProducer
 from aiorecover.delivery import delivery as delivery_module
 from aiorecover.delivery import passed_over as passed_over_module
 from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.dispatcher import Dispatcher
 from aiorecover.delivery.expiry import Expiry
 from aiorecover.delivery.judge import Judge, Verdict
 from aiorecover.delivery.partitioner import partition_for
@@ -276,6 +277,37 @@ async def test_a_batch_that_cannot_be_closed_at_first_is_handed_over_all_the_sam
     async with producer_of(tmp_path) as producer:
         await producer.publish("a", b"alone")
         await until(lambda: producer.statistics().delivered == 1)
+
+
+async def test_whatever_an_acknowledgement_sets_off_its_lane_goes_on_and_who_waits_is_told(
+    kafka_stand_in: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    acknowledged, asked = Dispatcher.acknowledged, itertools.count()
+
+    def fails_once(self: Dispatcher, *given: Any) -> None:
+        acknowledged(self, *given)
+        if next(asked) == 0:
+            raise RuntimeError("not today")
+
+    monkeypatch.setattr(Dispatcher, "acknowledged", fails_once)
+    async with producer_of(tmp_path, linger_ms=1, on_delivery=_raises) as producer:
+        first = await producer.publish("a", b"1")
+        waiting = asyncio.create_task(first.delivered(timeout_ms=20_000))
+        kafka_stand_in.gate.clear()
+        await asyncio.sleep(0.05)
+        last = await producer.publish("a", b"behind it, in the next batch")
+        await asyncio.sleep(0.05)
+        kafka_stand_in.gate.set()
+        await waiting
+        await last.delivered(timeout_ms=20_000)
+        assert producer.statistics().callback_errors == 2
+        assert producer.state == "connected"
+    assert caplog.text.count("RuntimeError: not today") == 1
+    assert caplog.text.count("ValueError: of no interest") == 1
+
+
+def _raises(_: DeliveryReport) -> None:
+    raise ValueError("of no interest")
 
 
 async def test_a_record_that_waited_for_room_is_delivered_without_another_publish(
