@@ -19,6 +19,7 @@ from aiorecover.delivery.judge import Judge, Verdict
 from aiorecover.delivery.partitioner import partition_for
 from aiorecover.errors import PermanentDeliveryError, WalIOError
 from aiorecover.testing import MemoryDisk
+from aiorecover.wal import format as fmt
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.run import Run
@@ -382,6 +383,24 @@ async def test_a_held_record_whose_topic_the_first_answer_does_not_tell_of_holds
         assert producer.statistics().pending == 0
 
 
+async def test_what_is_damaged_while_it_waits_for_its_lane_is_named_and_the_others_are_delivered(
+    kafka_stand_in: Kafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = MemoryDisk()
+    async with RecoverableProducer(disk, bootstrap_servers="nowhere:1", stop_timeout_ms=0) as producer:
+        receipts = [await producer.publish("late", b"%02d" % number * 500) for number in range(9)]
+        await until(lambda: dispatcher_of(producer).reader.at > fmt.position(1, 9))
+        disk.file("0/ring").damage(4 * receipts[4]._place + 500, b"rot")
+        disk.file("0/ring").damage(4 * receipts[8]._place + 500, b"rot")
+        kafka_stand_in.topics["late"] = {0}
+        await producer.flush(timeout_ms=20_000)
+        figures = producer.statistics()
+        assert (figures.accepted, figures.delivered, figures.pending, figures.missing) == (9, 7, 2, 2)
+    assert caplog.text.count("records are missing from the ring") == 2
+    assert "sequences=5-5" in caplog.text
+    assert "sequences=9-9" in caplog.text
+
+
 async def test_the_first_answer_wakes_the_dispatcher_even_when_it_tells_of_no_topic(
     kafka_stand_in: Kafka, tmp_path: Path
 ) -> None:
@@ -427,6 +446,11 @@ async def test_what_was_delivered_again_before_a_second_power_cut_waits_in_the_r
         ring = _ring_of(third)
         waiting = [Reader.inside(ring, slot, bytes).take(100) for slot in ring.live]
         assert sum(len(run) for run in waiting if run is not None) == 5
+
+
+def dispatcher_of(producer: RecoverableProducer) -> Dispatcher:
+    assert producer._opened is not None
+    return producer._opened.delivery.dispatcher
 
 
 def _ring_of(producer: RecoverableProducer) -> Ring:
