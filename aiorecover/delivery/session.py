@@ -94,9 +94,7 @@ class Session:
         self._context = self._chatter.context()
         self._topics: set[str] = set()
         self._followed: set[str] = set()  # topics that the present client was told of
-        self._known_troubles: set[str] = (
-            set()
-        )  # what attempts to connect have failed with since the last one that did not
+        self._known_troubles: set[str] = set()  # what was told of since an attempt to connect went well
         self.rebuilds = -1  # the first connection is none
         self.state = "connecting"
 
@@ -301,8 +299,8 @@ class Session:
                 else:
                     self._take(producer, holdings)
                     return
-            self._tell_once(causes)
-            self._tell_wrong(wrong)
+            self._tell_unreachable(causes)
+            self._on_round(wrong)
             await asyncio.sleep(self._reconnecting.next())
 
     async def _started(self, server: str) -> tuple[AIOKafkaProducer, Holdings]:
@@ -333,7 +331,7 @@ class Session:
             raise
         return producer, holdings
 
-    def _tell_once(self, causes: Mapping[str, str]) -> None:
+    def _tell_unreachable(self, causes: Mapping[str, str]) -> None:
         """One line for each kind of trouble, not two a second; ``causes``: the text of each error by its class."""
         for kind in causes.keys() - self._known_troubles:
             self._known_troubles.add(kind)
@@ -343,22 +341,21 @@ class Session:
                 "kafka cannot be reached, trying on error=%s bootstrap_servers=%s%s", causes[kind], servers, held_back
             )
 
-    def _tell_wrong(self, found: str | None) -> None:
-        """Another cluster answered in this round, or (None) no longer; one line for each."""
+    def _on_round(self, found: str | None) -> None:
+        """Another cluster answered in this round of attempts, or (None) no longer."""
         if self._healthy is not None:  # the other session tells, and decides
             return
         self.cluster.is_wrong(found)
         self.state = "connecting" if found is None else "wrong_cluster"
-        if found is not None and found not in self._known_troubles:
-            self._known_troubles.add(found)
-            servers = ",".join(self._config.bootstrap_servers)
-            log.error("%s bootstrap_servers=%s%s", self.cluster.error(found), servers, self._chatter.take())
+        self._tell_wrong(found, "")
 
-    def _tell_broker(self, found: str) -> None:
-        """An address that our cluster names leads to another one: one line for each."""
-        if found not in self._known_troubles:
-            self._known_troubles.add(found)
-            log.error("of one broker: %s", self.cluster.error(found))
+    def _tell_wrong(self, found: str | None, whose: str) -> None:
+        """One line for each other cluster; ``whose``: of what it is the cluster, "" of all who answered."""
+        if found is None or found in self._known_troubles:
+            return
+        self._known_troubles.add(found)
+        servers = ",".join(self._config.bootstrap_servers)
+        log.error("%s%s bootstrap_servers=%s%s", whose, self.cluster.error(found), servers, self._chatter.take())
 
     def _take(self, producer: AIOKafkaProducer, holdings: Holdings) -> None:
         self._producer = producer
@@ -384,7 +381,7 @@ class Session:
     def _on_wrong(self, producer: AIOKafkaProducer, starting: asyncio.Timeout, found: str) -> None:
         """One of its brokers belongs to another cluster: the others go on, and if there are none, it is given up."""
         if producer is self._producer:
-            self._tell_broker(found)
+            self._tell_wrong(found, "of one broker: ")
         elif starting.when() is not None and not starting.expired():  # aiokafka would ask it again and again
             starting.reschedule(asyncio.get_running_loop().time())
 
