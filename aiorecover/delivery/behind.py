@@ -86,13 +86,6 @@ class Behind:
             partition = place_of(key, partitions)
         return partition == number
 
-    def apart_from(self, other: "Behind") -> bool:
-        """No record is covered by both, so that each can be caught up without the other."""
-        if self.topic != other.topic:
-            return True
-        lanes = self.lane is not None and other.lane is not None
-        return lanes and self.lane is not other.lane and self.name[3] == other.name[3]
-
 
 def order_of(entry: Placed) -> Order:
     """Where a record stands among all."""
