@@ -95,6 +95,7 @@ class Dispatcher:
         self._tick = 0.0  # when what is open must be handed over
         self._lingering = 0  # batches begun since the last tick
         self._flushes: list[Flush] = []
+        self._expiry = expiry
         self._burial = Burial(
             expiry, self._judge, router, is_behind=self._is_behind, fall_behind=self._fall_behind, wake=self.wake
         )
@@ -280,7 +281,7 @@ class Dispatcher:
     def _dispatch_any(self, run: Run, going: GoingBack | None = None) -> int:
         if self._judge.concerned(run):
             return self._dispatch_one_by_one(run, going)
-        count, expires = self._burial.look(run)
+        count, expires = self._expiry.leading(run)
         if expires and (buried := self._burial.bury(run, count, going)) is not None:
             return buried
         if count and not expires:
