@@ -150,7 +150,7 @@ class Delivery:
                 lane.hold(entry.count)
                 self._held.append((lane, resumed))
         self.dispatcher.reader.count(self._taken.claimed)
-        self.dispatcher.resuming = bool(self._held)
+        self.dispatcher.batches.resuming = bool(self._held)
         self._resuming.start()
         if not self.check.over:
             self._checking.start(self.session.context)
@@ -162,12 +162,12 @@ class Delivery:
         await self.expiry.until_known()
         with contextlib.suppress(ClosedError):
             while self._held:
-                while self.dispatcher.full:
+                while self.dispatcher.batches.full:
                     await self._changed()
                 await self._resume_lane(*self._held[0])
                 self._held.popleft()
                 await asyncio.sleep(0)
-            self.dispatcher.resuming = False
+            self.dispatcher.batches.resuming = False
             self.dispatcher.wake()
 
     async def _check(self) -> None:
@@ -184,7 +184,7 @@ class Delivery:
             self._on_halted(lane)
             return
         self.batches_resumed += 1
-        self.dispatcher.closed_bytes += batch.bytes
+        self.dispatcher.batches.closed_bytes += batch.bytes
         self._in_no_lane.remove(resumed)
         lane.release(batch)
         self.sender.deliver(lane)
@@ -260,7 +260,7 @@ class Delivery:
                 self._check_cluster()
                 if lane.halted is not None and not lane.resumes:
                     raise lane_halted(lane, lane.in_flight)
-                self.dispatcher.hand_over()
+                self.dispatcher.batches.hand_over()
                 await self._changed()
                 self._check_room()
         finally:
@@ -362,26 +362,26 @@ class Delivery:
         return not self._halts and self.refused.take(entry, entry[3][TOPIC], UNPLACED, reason, persisted)
 
     def _on_cut(self, batch: LaneBatch, parts: Sequence[LaneBatch]) -> None:
-        self.dispatcher.closed_bytes += sum(part.bytes for part in parts) - batch.bytes
+        self.dispatcher.batches.closed_bytes += sum(part.bytes for part in parts) - batch.bytes
 
     def _on_dead_ring_full(self, lane: Lane) -> None:
         """The lane keeps its batches, which do not count for the others meanwhile; what comes is passed over."""
         self.dispatcher.stalled.end(lane)
-        self.dispatcher.closed_bytes -= lane.closed_bytes
+        self.dispatcher.batches.closed_bytes -= lane.closed_bytes
         self.router.forget(lane)
         self.dispatcher.wake()
         self._notify()
 
     def _on_dead_ring_room(self, lane: Lane) -> None:
-        self.dispatcher.closed_bytes += lane.closed_bytes
+        self.dispatcher.batches.closed_bytes += lane.closed_bytes
         self.dispatcher.start_catching_up()
         self._notify()
 
     def _on_halted(self, lane: Lane) -> None:
         self.dispatcher.stalled.end(lane)
-        self.dispatcher.closed_bytes -= lane.closed_bytes
+        self.dispatcher.batches.closed_bytes -= lane.closed_bytes
         lane.ready.clear()
-        self.dispatcher.drop_open(lane)
+        self.dispatcher.batches.drop_open(lane)
         self.router.forget(lane)
         self.dispatcher.wake()
 

@@ -13,12 +13,13 @@ from math import inf
 from typing import Any
 
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.batches import Batches
 from aiorecover.delivery.behind import Order
 from aiorecover.delivery.burial import Burial
 from aiorecover.delivery.drain import STEP, GoingBack
 from aiorecover.delivery.expiry import Expiry
 from aiorecover.delivery.flush import Flush
-from aiorecover.delivery.frames import frames_of, id_at, position_at
+from aiorecover.delivery.frames import id_at
 from aiorecover.delivery.in_kafka import InKafka, Place
 from aiorecover.delivery.judge import Judge, Verdict, words_of
 from aiorecover.delivery.lane import Lane
@@ -33,9 +34,6 @@ from aiorecover.wal.suffix import Word
 
 log = logging.getLogger("aiorecover.delivery")
 
-BATCH_BYTES = 32 * 1024 * 1024  # of all closed batches together: also keeps one request below the broker's 100 MB
-SMALLEST_BATCH = 16 * 1024  # bytes; aiokafka's own default: smaller ones cost more than they save
-FOUND_MOST = 1024  # records found in Kafka that are settled at once
 DISCOVER_INTERVAL = 0.5  # seconds until the second look at topics that are not known; then twice as long each time
 DISCOVER_MAX = 10.0  # seconds between two looks in the long run: a topic made meanwhile waits so long at most
 STALL_LOOK = 0.5  # seconds between two looks whether a lane that has no room is stalled
@@ -82,25 +80,17 @@ class Dispatcher:
         self._judge = Judge(InKafka("", 0) if in_kafka is None else in_kafka)
         self.reader = reader
         self.router = router
-        self._codec = codec
-        self._batch_bytes = batch_bytes
-        self._linger = linger
         self._answered = answered
-        self._deliver = deliver
         self._undecodable = undecodable
         self._on_idle = on_idle
         self._held: Run | None = None
-        self._open: dict[Lane, None] = {}
         self._bell: asyncio.Future[None] | None = None
-        self._tick = 0.0  # when what is open must be handed over
-        self._lingering = 0  # batches begun since the last tick
         self._flushes: list[Flush] = []
         self._expiry = expiry
         self._burial = Burial(
             expiry, self._judge, router, is_behind=self._is_behind, fall_behind=self._fall_behind, wake=self.wake
         )
         self._holds = holds
-        self._doubtful_up_to = doubtful_up_to
         self._passed = PassedOver(
             reader,
             router,
@@ -114,10 +104,17 @@ class Dispatcher:
         self._drain = self._passed.drain
         self._gaps = self._passed.gaps
         self.stalled = StalledLanes(router, session, self.start_catching_up)
+        self.batches = Batches(
+            router,
+            self.stalled,
+            deliver,
+            codec=codec,
+            batch_bytes=batch_bytes,
+            linger=linger,
+            doubtful_up_to=doubtful_up_to,
+        )
         self._failure: Exception | None = None  # why dispatching stopped in the middle
         self.fell_behind = self._passed.fell_behind
-        self.closed_bytes = 0  # of batches that are ready or in flight
-        self.resuming = False  # what the last process had in flight waits for room: it comes first
         self.undeliverable = 0
 
     # -- the loop ----------------------------------------------------------------------------------------------------
@@ -129,8 +126,8 @@ class Dispatcher:
             if self._flushes:
                 self._look_at_flushes()
             if moved:
-                if self._lingering and self._tick <= asyncio.get_running_loop().time():
-                    self.hand_over()  # also while there is no rest: a lane with few records must not wait for it
+                if self.batches.due <= asyncio.get_running_loop().time():
+                    self.batches.hand_over()  # also without a rest: a lane with few records must not wait for one
                 await asyncio.sleep(0)
             else:
                 await self._rest()
@@ -157,7 +154,7 @@ class Dispatcher:
             return moved or done > 0
         done = self._dispatch_any(run) if run is not None else 0
         self._held = run.behind(done) if run is not None else None
-        if self.stalled.expected and self._no_room and self.stalled.pass_over(full=self.full):
+        if self.stalled.expected and self._no_room and self.stalled.pass_over(full=self.batches.full):
             return True
         return moved or done > 0 or (run is None and self.reader.moved)
 
@@ -225,35 +222,18 @@ class Dispatcher:
         if lane.passed_over:  # only a record without a key may stand elsewhere than in the lane it was judged for
             self._passed.fall_behind(self.router.topic(record[TOPIC]), lane, entry, going, found=True)
             return True
-        batch = lane.open
-        if batch is None or batch.found_at is None or batch.found_at + batch.count != place.offset:
-            if batch is not None:
-                self._close(lane)
-            batch = self._begin(lane)
-            if batch is None:
-                return False
-            batch.found_at = place.offset
-        if slot is not batch.slot:
-            batch.start_group(slot)
-        batch.places.append(at)
-        batch.count += 1
-        batch.most = batch.count  # nothing is added to it that has to be sent
-        if batch.count >= FOUND_MOST:
-            self._close(lane)
-        return True
+        return self.batches.add_found(lane, slot, at, place.offset)
 
     async def _rest(self) -> None:
         """Wait for records, room, or the moment to hand over what lingers."""
         loop = asyncio.get_running_loop()
-        if self._flushes:
-            self.hand_over()
-        if self._lingering and self._tick <= loop.time():
-            self.hand_over()
+        if self._flushes or self.batches.due <= loop.time():
+            self.batches.hand_over()
         stalls = self.stalled.expected and self._no_room
-        until = min(self._tick if self._lingering else inf, loop.time() + STALL_LOOK if stalls else inf)
+        until = min(self.batches.due, loop.time() + STALL_LOOK if stalls else inf)
         timer = loop.call_at(until, self.wake) if until < inf else None
         self._bell = loop.create_future()
-        if not self._lingering and self._held is None:
+        if self.batches.due == inf and self._held is None:
             self._on_idle()
             if self.reader.has_more:  # a signal handler published after the last look, and before the bell hung
                 self.wake()
@@ -272,11 +252,6 @@ class Dispatcher:
                 bell.set_result(None)
 
     # -- records into batches ----------------------------------------------------------------------------------------
-
-    @property
-    def full(self) -> bool:
-        """All lanes together hold as much as they may; what stalled ones hold does not count."""
-        return self.closed_bytes - self.stalled.bytes >= BATCH_BYTES
 
     def _dispatch_any(self, run: Run, going: GoingBack | None = None) -> int:
         if self._judge.concerned(run):
@@ -321,8 +296,8 @@ class Dispatcher:
                     or batch.add(count, timestamp_ms, key, value, wire) is None
                 ):
                     if batch is not None:
-                        self._close(lane)
-                    batch = self._begin(lane)
+                        self.batches.close(lane)
+                    batch = self.batches.begin(lane)
                     if batch is None:
                         return places.index(place)
                     batch.add(0, timestamp_ms, key, value, wire)
@@ -358,50 +333,12 @@ class Dispatcher:
             self.router.remember(topic, key, lane)
         return lane
 
-    def _begin(self, lane: Lane) -> LaneBatch | None:
-        """A new open batch; None when the lane or all lanes together hold as much as they may."""
-        if lane.blocked or self.full or self.resuming:
-            return None
-        share = (BATCH_BYTES - self.stalled.bytes) // (2 * (len(self._open) + 1))
-        lane.open = LaneBatch(min(self._batch_bytes, max(SMALLEST_BATCH, share)), self._codec)
-        if not self._lingering:
-            self._tick = asyncio.get_running_loop().time() + self._linger
-        self._lingering += 1
-        self._open[lane] = None
-        return lane.open
-
-    def _close(self, lane: Lane) -> None:
-        batch = lane.close_open()
-        self._open.pop(lane, None)  # behind it: a batch that could not be closed is handed over by the next linger
-        self.router.rotate(lane)
-        if batch is not None:
-            if self._doubtful_up_to:
-                batch.doubtful = position_at(*next(frames_of(batch))) <= self._doubtful_up_to
-            self.closed_bytes += batch.bytes
-            self._deliver(lane)
-
-    def hand_over(self) -> None:
-        """The linger is over: what is open goes to Kafka, at once or right behind the batch in flight."""
-        for lane in list(self._open):
-            if lane.in_flight is None and not lane.ready:
-                self._close(lane)
-            else:
-                lane.due = True
-        self._lingering = 0
-
     def acknowledged(self, lane: Lane, batch: LaneBatch) -> None:
         """A batch is in Kafka: there is room, and the lane's lingering batch may follow."""
-        self.closed_bytes -= batch.bytes
+        self.batches.closed_bytes -= batch.bytes
         self.stalled.through(lane, batch)
         self.wake()
-        if lane.due and not lane.ready:
-            self._close(lane)
-
-    def drop_open(self, lane: Lane) -> None:
-        """The lane is halted: what it held stays in the ring."""
-        self._open.pop(lane, None)
-        lane.open = None
-        lane.due = False
+        self.batches.follow(lane)
 
     def _report_undeliverable(self, entry: Placed, reason: object) -> None:
         """A record that cannot be decoded is a dead letter, or else stays in the ring; the others go on."""
@@ -422,9 +359,8 @@ class Dispatcher:
 
     def parted(self, lane: Lane, batch: LaneBatch, rest: LaneBatch | None) -> None:
         """What came first in a batch has expired; ``rest`` is in its place."""
-        self.closed_bytes += (rest.bytes if rest is not None else 0) - batch.bytes
-        if lane.due and not lane.ready:
-            self._close(lane)
+        self.batches.closed_bytes += (rest.bytes if rest is not None else 0) - batch.bytes
+        self.batches.follow(lane)
         self.stalled.parted(lane)
         self.expire()
 
@@ -486,7 +422,7 @@ class Dispatcher:
         flush = Flush(target)
         self._flushes.append(flush)
         self._look_at_flushes()
-        self.hand_over()
+        self.batches.hand_over()
         self.wake()
         return flush
 

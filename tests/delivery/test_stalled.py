@@ -12,6 +12,7 @@ from aiokafka.errors import NotEnoughReplicasError
 from aiokafka.structs import RecordMetadata, TopicPartition
 
 from aiorecover import RecoverableProducer
+from aiorecover.delivery import batches as batches_module
 from aiorecover.delivery import dispatcher as dispatcher_module
 from aiorecover.delivery import drain as drain_module
 from aiorecover.delivery import sessions as sessions_module
@@ -186,7 +187,7 @@ async def test_many_stalled_lanes_leave_the_others_room_in_memory(
     kafka_stand_in: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Five of them hold more than all lanes together may; each alone has room yet."""
-    monkeypatch.setattr(dispatcher_module, "BATCH_BYTES", 4 << 14)
+    monkeypatch.setattr(batches_module, "BATCH_BYTES", 4 << 14)
     async with producer_of(tmp_path) as producer:
         count = await publish_to_each(producer, 1)
         await producer.flush(timeout_ms=20_000)
@@ -195,10 +196,10 @@ async def test_many_stalled_lanes_leave_the_others_room_in_memory(
         receipt = await producer.publish("t", VALUE, partition=1)
         await receipt.delivered(timeout_ms=20_000)
         held = sum(lane.closed_bytes for lane in dispatcher_of(producer).router.lanes())
-        assert dispatcher_of(producer).closed_bytes == held
+        assert dispatcher_of(producer).batches.closed_bytes == held
         kafka_stand_in.stalled.clear()
         await producer.flush(timeout_ms=20_000)
-        assert (dispatcher_of(producer).closed_bytes, dispatcher_of(producer).stalled.bytes) == (0, 0)
+        assert (dispatcher_of(producer).batches.closed_bytes, dispatcher_of(producer).stalled.bytes) == (0, 0)
     kafka_stand_in.assert_in_order_and_once(count + 1)
 
 
@@ -256,7 +257,7 @@ async def test_stalls_that_come_and_go_at_random_change_no_order_and_lose_nothin
         await producer.flush(timeout_ms=30_000)
         figures = producer.statistics()
         assert (figures.pending, figures.delivered, figures.lanes_stalled) == (0, count, 0)
-        assert dispatcher_of(producer).closed_bytes == dispatcher_of(producer).stalled.bytes == 0
+        assert dispatcher_of(producer).batches.closed_bytes == dispatcher_of(producer).stalled.bytes == 0
     kafka_stand_in.assert_in_order_and_once(count)
 
 
