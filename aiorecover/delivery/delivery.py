@@ -56,15 +56,15 @@ class Delivery:
         """Know the opened directory, and what was ``taken`` up of the last process.
 
         ``grow`` has more blocks allocated in the file `lanes`; ``remember`` makes a checkpoint, with `destination`;
-        ``on_idle``: the dispatcher sleeps, and the next publish
-        must call `wake`.
+        ``on_idle``: the dispatcher sleeps, and the next publish must call `wake`.
         """
-        ring = directory.ring
         self._directory = directory
-        self._ring = ring
+        self._ring = directory.ring
         self._codec = CODECS[config.client.get("compression_type")]
         self._halts = config.on_permanent_error == "halt"
         self._taken = taken
+        # Of an entry that was lost in a power cut nothing is known, not even that there was one.
+        self._doubtful_up_to = fmt.position(self._ring.epoch, 0) if taken.doubts else self._ring.suspect.up_to
         self._destination = directory.checkpoint.destination
         self.cluster = Cluster(
             self._destination.cluster_id, config.cluster_id, remember=remember, on_change=self._on_cluster
@@ -73,23 +73,43 @@ class Delivery:
         self.session = self.sessions.healthy
         self.router = Router(self.session.partitions, self.session.available, self.session.want, config.partitioner)
         self.reports = Reports(directory, config.on_delivery)
-        in_kafka = InKafka(directory.producer_id, ring.epoch)
+        in_kafka = InKafka(directory.producer_id, directory.ring.epoch)
         hints = oldest_hints(taken.hints) if config.recovery_check else []
         self.check = RecoveryCheck(config, self.session, hints, in_kafka)
-        # Of an entry that was lost in a power cut nothing is known, not even that there was one.
-        doubtful_up_to = fmt.position(ring.epoch, 0) if taken.doubts else ring.suspect.up_to
-        self.expiry = Expiry(
+        self.expiry = self._expiry_of(config, dead)
+        self.dispatcher = self._dispatcher_of(config, in_kafka, on_idle)
+        self.refused = self._refused_of(config, dead)
+        journal = Journal(directory.lanes, grow, directory.file_system.since_boot_ms)
+        self.sender = self._sender_of(config, journal)
+        self._closed = False
+        self._wrong: DeliveryPendingError | None = None  # why nothing is delivered
+        self._progress: set[asyncio.Future[None]] = set()
+        self._held: deque[tuple[Lane, Resumed]] = deque()  # lanes whose batch in flight is not built again yet
+        self._in_no_lane = [resumed for resumed in taken.lanes if resumed.frames]
+        self.moves = Moves(directory, self.router, self.dispatcher, journal, self._in_no_lane)
+        self._resuming = Supervised("resume", self._resume)
+        self._checking = Supervised("recovery-check", self._check)
+        self.batches_resumed = 0
+        self.identities_renewed = taken.doubts.total()  # the sender counts those that it renews
+
+    # -- its parts ---------------------------------------------------------------------------------------------------
+
+    def _expiry_of(self, config: Config, dead: DeadLetters) -> Expiry:
+        directory = self._directory
+        return Expiry(
             dead,
             self.reports,
             limit_ms=config.delivery_timeout_ms,
             expired=lambda: directory.expired,
             topic=config.dead_letter_topic,
-            floor=ring.floor,
-            doubtful_up_to=doubtful_up_to,
+            floor=self._ring.floor,
+            doubtful_up_to=self._doubtful_up_to,
             on_change=self._on_expiry,
         )
-        self.dispatcher = Dispatcher(
-            Stream(directory, decode),
+
+    def _dispatcher_of(self, config: Config, in_kafka: InKafka, on_idle: Callable[[], None]) -> Dispatcher:
+        return Dispatcher(
+            Stream(self._directory, decode),
             self.router,
             codec=self._codec,
             batch_bytes=config.max_batch_size,
@@ -101,12 +121,14 @@ class Delivery:
             unplaceable=self._unplaceable,
             on_idle=on_idle,
             expiry=self.expiry,
-            doubtful_up_to=doubtful_up_to,
+            doubtful_up_to=self._doubtful_up_to,
             holds=self._holds,
             in_kafka=in_kafka,
             session=lambda: self.session.number,
         )
-        self.refused = Refused(
+
+    def _refused_of(self, config: Config, dead: DeadLetters) -> Refused:
+        return Refused(
             dead,
             self.reports,
             codec=self._codec,
@@ -116,8 +138,9 @@ class Delivery:
             on_full=self._on_dead_ring_full,
             on_room=self._on_dead_ring_room,
         )
-        journal = Journal(directory.lanes, grow, directory.file_system.since_boot_ms)
-        self.sender = Sender(
+
+    def _sender_of(self, config: Config, journal: Journal) -> Sender:
+        return Sender(
             self.sessions,
             self.reports,
             self.refused,
@@ -129,16 +152,8 @@ class Delivery:
             on_halted=self._on_halted,
             on_parted=self._on_parted,
         )
-        self._closed = False
-        self._wrong: DeliveryPendingError | None = None  # why nothing is delivered
-        self._progress: set[asyncio.Future[None]] = set()
-        self._held: deque[tuple[Lane, Resumed]] = deque()  # lanes whose batch in flight is not built again yet
-        self._in_no_lane = [resumed for resumed in taken.lanes if resumed.frames]
-        self.moves = Moves(directory, self.router, self.dispatcher, journal, self._in_no_lane)
-        self._resuming = Supervised("resume", self._resume)
-        self._checking = Supervised("recovery-check", self._check)
-        self.batches_resumed = 0
-        self.identities_renewed = taken.doubts.total()  # the sender counts those that it renews
+
+    # -- life --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to connect, and to send what was in flight; the loops are run by `background`."""
@@ -357,8 +372,8 @@ class Delivery:
         return not self._halts and self.refused.take_undecodable(entry, reason)
 
     def _unplaceable(self, entry: Placed, reason: str) -> bool:
-        """Under "halt" its topic waits on. Of an earlier epoch it may be in Kafka: its partitioner was another one."""
-        persisted: Persistence = "not" if entry[2] > fmt.position(self._ring.epoch, 0) else "possibly"
+        """Under "halt" its topic waits on."""
+        persisted: Persistence = "possibly" if entry[2] <= self._doubtful_up_to else "not"
         return not self._halts and self.refused.take(entry, entry[3][TOPIC], UNPLACED, reason, persisted)
 
     def _on_cut(self, batch: LaneBatch, parts: Sequence[LaneBatch]) -> None:
