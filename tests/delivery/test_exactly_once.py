@@ -17,9 +17,8 @@ from aiorecover import RecoverableProducer
 from aiorecover.delivery import batches as batches_module
 from aiorecover.delivery import delivery as delivery_module
 from aiorecover.delivery import sessions as sessions_module
-from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.journaling import Journal
-from aiorecover.delivery.lane import Identity, Lane
+from aiorecover.delivery.lane import Identity
 from aiorecover.errors import DeliveryError, WalIOError
 from aiorecover.statistics import Statistics
 from aiorecover.testing import MemoryDisk
@@ -85,10 +84,11 @@ class Life:
         enter, settle = Journal.enter, Ring.settle
         capture, recycle = Directory.next_checkpoint, Directory.recycle
 
-        async def watched_enter(journal: Journal, lane: Lane, batch: LaneBatch) -> None:
+        async def watched_enter(journal: Journal, *given: Any) -> bool:
             self.note("before it is written down")
-            await enter(journal, lane, batch)
+            entered = await enter(journal, *given)
             self.note("written down")
+            return entered
 
         def watched_settle(ring: Ring, slot: Slot, places: Sequence[int]) -> None:
             self.note("before it is settled")
