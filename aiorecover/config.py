@@ -112,12 +112,14 @@ class Config:
         dead_letter_topic: where dead letters are published, besides being kept in the dead ring.
         on_delivery: called with the ``DeliveryReport`` of every record, plain or async, before it counts as delivered:
             one after the other in each partition, whose next batch waits. A plain one holds up the loop, an awaited one
-            is cancelled after 30 s. What it raises is logged and counted (``callback_errors``).
+            is cancelled after 30 s. What it raises is counted (``callback_errors``) and logged, once a minute at
+            most.
         recovery_check: after a power cut, look in Kafka for what was in flight, so that it does not come twice; needs
             permission to Read the topics, and holds delivery for 10 s at most.
         key_serializer: callable(key), or an object with serialize(topic, key, headers).
         value_serializer: callable(value), or an object with serialize(topic, value, headers).
-        partitioner: callable(key, all_partitions, available), as in aiokafka; None: Kafka's murmur2.
+        partitioner: callable(key, all_partitions, available), as in aiokafka; None: Kafka's murmur2. Asked once for a
+            record, or for a batch of records without a key; while it fails, its topic waits.
         adoption_grace_ms: another folder of ``wal_dir`` in which records wait for the same cluster and ``name``, and
             which no process has had for so long (half a second at least), is delivered by this one, with its options;
             None adopts none.

@@ -7,7 +7,8 @@
 
 One path
     New records, an outage's backlog and what a crash left are the same thing: frames that are not settled. There is no
-    queue of records beside the ring; what is in memory is bounded (32 MiB of closed batches, two full batches a lane).
+    queue of records beside the ring; what is in memory is bounded (32 MiB of closed batches; of a lane one in flight,
+    two full ones behind it, and one that is being filled).
 
 Lane
     One batch in flight; the next one only after its acknowledgement. A batch is bytes that never change: after an
@@ -66,7 +67,10 @@ Session
     2. no known broker was connected for 2 s (aiokafka asks only those it knows, for ever);
     3. nothing was answered for ``request_timeout_ms`` with batches in flight (but suspects expect that);
     4. metadata that we asked for did not come within 10 s;
-    5. an error says so (`outcomes`), or a broker belongs to another cluster now.
+    5. an error says so (`outcomes`).
+
+    A broker that belongs to another cluster now is refused, and told of once; the others go on. Where none is left, no
+    known one is connected (2).
 
     Attempts to connect are at most 0.6 s apart; a session that did not last 10 s is replaced after a pause that grows
     to about a second; both with jitter. ``statistics().rebuilds`` counts. One log line for each change of state;
@@ -101,6 +105,12 @@ Dispatcher
     and the others go on (`behind`, `gaps`); once they can be delivered, a second reader goes back to the first record
     passed over, up to where the first reader stands, and only then the lane is open again: its order is kept (I6).
 
+Partitioner
+    The user's is asked once for a record with a key, and its answer is remembered; for records without a key once for
+    each batch. Where it fails, the record waits, and with it its whole topic: any of its lanes could be the record's.
+    It is asked again as often as Kafka is for topics that are not known, every 0.5 to 10 s. A record for which it fails
+    for a minute becomes a dead letter, and the next one is asked for; with ``on_permanent_error="halt"`` it waits on.
+
 Stalled lanes
     A lane without room holds up the dispatcher, and so the ring, for as long as it takes: that is what keeps memory
     bounded. Unless it is stalled (`stalls`): attempts to send what it has in flight have failed for 1 s, each by
@@ -120,8 +130,8 @@ Stalled lanes
 
     If its topic grows meanwhile, what is behind goes to the lane in which it is behind, and only what comes after it is
     spread anew: each lane keeps its order. Where a partitioner of the user's chooses, one stalled lane keeps its whole
-    topic waiting, as the next answer may be another one; records that name a partition wait for that alone. After a
-    crash there is nothing to remember: all of it is unsettled, and stands in the two rings in order.
+    topic waiting, as the next record may be its own; one that names that partition, those alone that name it, too.
+    After a crash there is nothing to remember: all of it is unsettled, and stands in the two rings in order.
 
     What waits for such lanes in the oldest slot of the ring is moved to the retry ring (`compactor`), once nobody else
     waits for what the slot holds (`moves`): lanes that do not get through, halted ones, topics that nobody knows. So
@@ -130,8 +140,9 @@ Stalled lanes
     batch already stays in it, and is settled in both places: it stands before the beginning of every gap that covers
     it, so nobody takes it from the retry ring again.
 
-    Records without key and partition go to lanes that get through. Those that were given to one that does not stay
-    there, since they are possibly persisted. Where no lane of the topic takes any, they wait like the others.
+    Records without key and partition go to lanes that get through, unless a partitioner of the user's chooses. Those
+    that were given to one that does not stay there, since they are possibly persisted. Where no lane of the topic takes
+    any, they wait like the others.
 
 After a power cut
     Settle words may be lost in any order. The dispatcher knows the lanes, so it applies the lane suffix rule of `wal`
@@ -174,7 +185,7 @@ Poison
 
     A dead ring without room halts the lane, loudly, until somebody purges; its batches stay as they are, and what comes
     for it is passed over (`behind`). The others go on: those of the same topic too, unless a partitioner of the user's
-    decides, whose next answer may be another one. ``dead_letter_topic``: published there through the ring, at least
+    decides: the next record may be the lane's own. ``dead_letter_topic``: published there through the ring, at least
     once (`dead_letter_topic`).
 
 Age
@@ -208,10 +219,10 @@ Clocks
 
 Reports
     `on_delivery` is called before settling, so at least once for each record, also across a crash. Its lane waits for
-    it, record by record, 30 s for each at most, as for a partition that does not answer. What it raises is counted, and
-    the record is settled. Reports are read back from the frames: nothing is kept for records that nobody asks about.
-    Who waits for a record that became a dead letter gets a `PermanentDeliveryError`; who asks for it later too, as long
-    as it is one of the last 65,536.
+    it, record by record, 30 s for each at most, as for a partition that does not answer. What it raises is counted, one
+    line a minute at most tells of it, and the record is settled. Reports are read back from the frames: nothing is kept
+    for records that nobody asks about. Who waits for a record that became a dead letter gets a
+    `PermanentDeliveryError`; who asks for it later too, as long as it is one of the last 65,536.
 
 Backlogs
     Each second it is noted how many records are left (`backlog`). ``statistics().seconds_left`` is what these take at

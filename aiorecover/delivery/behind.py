@@ -31,7 +31,7 @@ class Behind:
     there may be a gap for each of a thousand lanes.
     """
 
-    __slots__ = ("at", "found_in", "key", "lane", "name", "named", "partition", "start", "topic")
+    __slots__ = ("at", "found_in", "in_vain", "key", "lane", "name", "named", "partition", "start", "topic", "unplaced")
 
     def __init__(self, topic: str, partition: int | None, entry: Placed) -> None:
         """All that name ``partition``, which does not exist; None: all of the topic. ``entry``: the first of them."""
@@ -43,6 +43,8 @@ class Behind:
         self.named: int | None = entry[3][PARTITION]
         self.found_in: Lane | None = None  # where it stands in Kafka already
         self.lane: Lane | None = None
+        self.unplaced: float | None = None  # since when the user's partitioner fails for the first of them
+        self.in_vain = False  # somebody came for it, and not even the first of them could go anywhere
         self.name: Name = (topic, partition, False, ())
 
     @classmethod
@@ -83,13 +85,6 @@ class Behind:
         if partition is None and key is not None:
             partition = place_of(key, partitions)
         return partition == number
-
-    def apart_from(self, other: "Behind") -> bool:
-        """No record is covered by both, so that each can be caught up without the other."""
-        if self.topic != other.topic:
-            return True
-        lanes = self.lane is not None and other.lane is not None
-        return lanes and self.lane is not other.lane and self.name[3] == other.name[3]
 
 
 def order_of(entry: Placed) -> Order:

@@ -20,6 +20,7 @@ from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import START_ANEW, Lane, lane_halted
 from aiorecover.delivery.moves import Moves
 from aiorecover.delivery.recovery_check import RecoveryCheck
+from aiorecover.delivery.refusal import UNPLACED, Persistence
 from aiorecover.delivery.refused import Refused
 from aiorecover.delivery.reports import Reports, tell_halted
 from aiorecover.delivery.resume import Resumed, Taken, rebuild
@@ -27,7 +28,7 @@ from aiorecover.delivery.router import Router
 from aiorecover.delivery.sender import Sender
 from aiorecover.delivery.sessions import Sessions
 from aiorecover.errors import ClosedError, DeliveryPendingError
-from aiorecover.record import decode
+from aiorecover.record import TOPIC, decode
 from aiorecover.supervised import Supervised
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Destination
@@ -55,15 +56,15 @@ class Delivery:
         """Know the opened directory, and what was ``taken`` up of the last process.
 
         ``grow`` has more blocks allocated in the file `lanes`; ``remember`` makes a checkpoint, with `destination`;
-        ``on_idle``: the dispatcher sleeps, and the next publish
-        must call `wake`.
+        ``on_idle``: the dispatcher sleeps, and the next publish must call `wake`.
         """
-        ring = directory.ring
         self._directory = directory
-        self._ring = ring
+        self._ring = directory.ring
         self._codec = CODECS[config.client.get("compression_type")]
         self._halts = config.on_permanent_error == "halt"
         self._taken = taken
+        # Of an entry that was lost in a power cut nothing is known, not even that there was one.
+        self._doubtful_up_to = fmt.position(self._ring.epoch, 0) if taken.doubts else self._ring.suspect.up_to
         self._destination = directory.checkpoint.destination
         self.cluster = Cluster(
             self._destination.cluster_id, config.cluster_id, remember=remember, on_change=self._on_cluster
@@ -72,61 +73,14 @@ class Delivery:
         self.session = self.sessions.healthy
         self.router = Router(self.session.partitions, self.session.available, self.session.want, config.partitioner)
         self.reports = Reports(directory, config.on_delivery)
-        in_kafka = InKafka(directory.producer_id, ring.epoch)
+        in_kafka = InKafka(directory.producer_id, directory.ring.epoch)
         hints = oldest_hints(taken.hints) if config.recovery_check else []
         self.check = RecoveryCheck(config, self.session, hints, in_kafka)
-        # Of an entry that was lost in a power cut nothing is known, not even that there was one.
-        doubtful_up_to = fmt.position(ring.epoch, 0) if taken.doubts else ring.suspect.up_to
-        self.expiry = Expiry(
-            dead,
-            self.reports,
-            limit_ms=config.delivery_timeout_ms,
-            expired=lambda: directory.expired,
-            topic=config.dead_letter_topic,
-            floor=ring.floor,
-            doubtful_up_to=doubtful_up_to,
-            on_change=self._on_expiry,
-        )
-        self.dispatcher = Dispatcher(
-            Stream(directory, decode),
-            self.router,
-            codec=self._codec,
-            batch_bytes=config.max_batch_size,
-            linger=config.linger_ms / 1000,
-            answered=self._answered,
-            deliver=self._deliver,
-            refuse=self._refuse,
-            undecodable=self._undecodable,
-            on_idle=on_idle,
-            expiry=self.expiry,
-            doubtful_up_to=doubtful_up_to,
-            holds=self._holds,
-            in_kafka=in_kafka,
-            session=lambda: self.session.number,
-        )
-        self.refused = Refused(
-            dead,
-            self.reports,
-            codec=self._codec,
-            topic=config.dead_letter_topic,
-            on_cut=self._on_cut,
-            on_buried=self._on_acknowledged,
-            on_full=self._on_dead_ring_full,
-            on_room=self._on_dead_ring_room,
-        )
+        self.expiry = self._expiry_of(config, dead)
+        self.dispatcher = self._dispatcher_of(config, in_kafka, on_idle)
+        self.refused = self._refused_of(config, dead)
         journal = Journal(directory.lanes, grow, directory.file_system.since_boot_ms)
-        self.sender = Sender(
-            self.sessions,
-            self.reports,
-            self.refused,
-            journal,
-            self.expiry,
-            halts=self._halts,
-            backoff=(config.retry_backoff_ms / 1000, config.retry_backoff_max_ms / 1000),
-            on_acknowledged=self._on_acknowledged,
-            on_halted=self._on_halted,
-            on_parted=self._on_parted,
-        )
+        self.sender = self._sender_of(config, journal)
         self._closed = False
         self._wrong: DeliveryPendingError | None = None  # why nothing is delivered
         self._progress: set[asyncio.Future[None]] = set()
@@ -138,6 +92,69 @@ class Delivery:
         self.batches_resumed = 0
         self.identities_renewed = taken.doubts.total()  # the sender counts those that it renews
 
+    # -- its parts ---------------------------------------------------------------------------------------------------
+
+    def _expiry_of(self, config: Config, dead: DeadLetters) -> Expiry:
+        directory = self._directory
+        return Expiry(
+            dead,
+            self.reports,
+            limit_ms=config.delivery_timeout_ms,
+            expired=lambda: directory.expired,
+            topic=config.dead_letter_topic,
+            floor=self._ring.floor,
+            doubtful_up_to=self._doubtful_up_to,
+            on_change=self._on_expiry,
+        )
+
+    def _dispatcher_of(self, config: Config, in_kafka: InKafka, on_idle: Callable[[], None]) -> Dispatcher:
+        return Dispatcher(
+            Stream(self._directory, decode),
+            self.router,
+            codec=self._codec,
+            batch_bytes=config.max_batch_size,
+            linger=config.linger_ms / 1000,
+            answered=self._answered,
+            deliver=self._deliver,
+            refuse=self._refuse,
+            undecodable=self._undecodable,
+            unplaceable=self._unplaceable,
+            on_idle=on_idle,
+            expiry=self.expiry,
+            doubtful_up_to=self._doubtful_up_to,
+            holds=self._holds,
+            in_kafka=in_kafka,
+            session=lambda: self.session.number,
+        )
+
+    def _refused_of(self, config: Config, dead: DeadLetters) -> Refused:
+        return Refused(
+            dead,
+            self.reports,
+            codec=self._codec,
+            topic=config.dead_letter_topic,
+            on_cut=self._on_cut,
+            on_buried=self._on_acknowledged,
+            on_full=self._on_dead_ring_full,
+            on_room=self._on_dead_ring_room,
+        )
+
+    def _sender_of(self, config: Config, journal: Journal) -> Sender:
+        return Sender(
+            self.sessions,
+            self.reports,
+            self.refused,
+            journal,
+            self.expiry,
+            halts=self._halts,
+            backoff=(config.retry_backoff_ms / 1000, config.retry_backoff_max_ms / 1000),
+            on_acknowledged=self._on_acknowledged,
+            on_halted=self._on_halted,
+            on_parted=self._on_parted,
+        )
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
     def start(self) -> None:
         """Begin to connect, and to send what was in flight; the loops are run by `background`."""
         for resumed in self._taken.lanes:
@@ -148,7 +165,7 @@ class Delivery:
                 lane.hold(entry.count)
                 self._held.append((lane, resumed))
         self.dispatcher.reader.count(self._taken.claimed)
-        self.dispatcher.resuming = bool(self._held)
+        self.dispatcher.batches.resuming = bool(self._held)
         self._resuming.start()
         if not self.check.over:
             self._checking.start(self.session.context)
@@ -160,12 +177,12 @@ class Delivery:
         await self.expiry.until_known()
         with contextlib.suppress(ClosedError):
             while self._held:
-                while self.dispatcher.full:
+                while self.dispatcher.batches.full:
                     await self._changed()
                 await self._resume_lane(*self._held[0])
                 self._held.popleft()
                 await asyncio.sleep(0)
-            self.dispatcher.resuming = False
+            self.dispatcher.batches.resuming = False
             self.dispatcher.wake()
 
     async def _check(self) -> None:
@@ -182,7 +199,7 @@ class Delivery:
             self._on_halted(lane)
             return
         self.batches_resumed += 1
-        self.dispatcher.closed_bytes += batch.bytes
+        self.dispatcher.batches.closed_bytes += batch.bytes
         self._in_no_lane.remove(resumed)
         lane.release(batch)
         self.sender.deliver(lane)
@@ -258,7 +275,7 @@ class Delivery:
                 self._check_cluster()
                 if lane.halted is not None and not lane.resumes:
                     raise lane_halted(lane, lane.in_flight)
-                self.dispatcher.hand_over()
+                self.dispatcher.batches.hand_over()
                 await self._changed()
                 self._check_room()
         finally:
@@ -354,27 +371,32 @@ class Delivery:
     def _undecodable(self, entry: Placed, reason: str) -> bool:
         return not self._halts and self.refused.take_undecodable(entry, reason)
 
+    def _unplaceable(self, entry: Placed, reason: str) -> bool:
+        """Under "halt" its topic waits on."""
+        persisted: Persistence = "possibly" if entry[2] <= self._doubtful_up_to else "not"
+        return not self._halts and self.refused.take(entry, entry[3][TOPIC], UNPLACED, reason, persisted)
+
     def _on_cut(self, batch: LaneBatch, parts: Sequence[LaneBatch]) -> None:
-        self.dispatcher.closed_bytes += sum(part.bytes for part in parts) - batch.bytes
+        self.dispatcher.batches.closed_bytes += sum(part.bytes for part in parts) - batch.bytes
 
     def _on_dead_ring_full(self, lane: Lane) -> None:
         """The lane keeps its batches, which do not count for the others meanwhile; what comes is passed over."""
         self.dispatcher.stalled.end(lane)
-        self.dispatcher.closed_bytes -= lane.closed_bytes
+        self.dispatcher.batches.closed_bytes -= lane.closed_bytes
         self.router.forget(lane)
         self.dispatcher.wake()
         self._notify()
 
     def _on_dead_ring_room(self, lane: Lane) -> None:
-        self.dispatcher.closed_bytes += lane.closed_bytes
+        self.dispatcher.batches.closed_bytes += lane.closed_bytes
         self.dispatcher.start_catching_up()
         self._notify()
 
     def _on_halted(self, lane: Lane) -> None:
         self.dispatcher.stalled.end(lane)
-        self.dispatcher.closed_bytes -= lane.closed_bytes
+        self.dispatcher.batches.closed_bytes -= lane.closed_bytes
         lane.ready.clear()
-        self.dispatcher.drop_open(lane)
+        self.dispatcher.batches.drop_open(lane)
         self.router.forget(lane)
         self.dispatcher.wake()
 

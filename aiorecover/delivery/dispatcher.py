@@ -13,12 +13,13 @@ from math import inf
 from typing import Any
 
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.batches import Batches
 from aiorecover.delivery.behind import Order
 from aiorecover.delivery.burial import Burial
 from aiorecover.delivery.drain import STEP, GoingBack
 from aiorecover.delivery.expiry import Expiry
 from aiorecover.delivery.flush import Flush
-from aiorecover.delivery.frames import frames_of, id_at, position_at
+from aiorecover.delivery.frames import id_at
 from aiorecover.delivery.in_kafka import InKafka, Place
 from aiorecover.delivery.judge import Judge, Verdict, words_of
 from aiorecover.delivery.lane import Lane
@@ -33,9 +34,6 @@ from aiorecover.wal.suffix import Word
 
 log = logging.getLogger("aiorecover.delivery")
 
-BATCH_BYTES = 32 * 1024 * 1024  # of all closed batches together: also keeps one request below the broker's 100 MB
-SMALLEST_BATCH = 16 * 1024  # bytes; aiokafka's own default: smaller ones cost more than they save
-FOUND_MOST = 1024  # records found in Kafka that are settled at once
 DISCOVER_INTERVAL = 0.5  # seconds until the second look at topics that are not known; then twice as long each time
 DISCOVER_MAX = 10.0  # seconds between two looks in the long run: a topic made meanwhile waits so long at most
 STALL_LOOK = 0.5  # seconds between two looks whether a lane that has no room is stalled
@@ -56,6 +54,7 @@ class Dispatcher:
         deliver: Callable[[Lane], None],
         refuse: Callable[[Lane, Placed], None],
         undecodable: Callable[[Placed, str], bool],
+        unplaceable: Callable[[Placed, str], bool],
         on_idle: Callable[[], None],
         expiry: Expiry,
         holds: Callable[[Run], bool],
@@ -69,7 +68,8 @@ class Dispatcher:
         held, because what is passed over is read twice. `wake` when that changes.
 
         ``deliver`` of lanes with a batch to send, ``refuse`` of records of a halted lane, ``undecodable`` of a frame
-        that is no record (True: it becomes a dead letter), ``on_idle`` that the next publish must `wake` us.
+        that is no record (True: it becomes a dead letter), ``unplaceable`` as in `PassedOver`, ``on_idle`` that the
+        next publish must `wake` us.
 
         ``expiry``: what has expired goes nowhere else; ``holds``: it has to wait, too, as it may be in Kafka.
         ``doubtful_up_to``: as in `Expiry`.
@@ -80,24 +80,17 @@ class Dispatcher:
         self._judge = Judge(InKafka("", 0) if in_kafka is None else in_kafka)
         self.reader = reader
         self.router = router
-        self._codec = codec
-        self._batch_bytes = batch_bytes
-        self._linger = linger
         self._answered = answered
-        self._deliver = deliver
         self._undecodable = undecodable
         self._on_idle = on_idle
         self._held: Run | None = None
-        self._open: dict[Lane, None] = {}
         self._bell: asyncio.Future[None] | None = None
-        self._tick = 0.0  # when what is open must be handed over
-        self._lingering = 0  # batches begun since the last tick
         self._flushes: list[Flush] = []
+        self._expiry = expiry
         self._burial = Burial(
             expiry, self._judge, router, is_behind=self._is_behind, fall_behind=self._fall_behind, wake=self.wake
         )
         self._holds = holds
-        self._doubtful_up_to = doubtful_up_to
         self._passed = PassedOver(
             reader,
             router,
@@ -106,14 +99,22 @@ class Dispatcher:
             refuse=refuse,
             expires=self._burial.has_begun,
             keeps_waiting=self._burial.keeps_waiting,
+            unplaceable=unplaceable,
         )
         self._drain = self._passed.drain
         self._gaps = self._passed.gaps
         self.stalled = StalledLanes(router, session, self.start_catching_up)
+        self.batches = Batches(
+            router,
+            self.stalled,
+            deliver,
+            codec=codec,
+            batch_bytes=batch_bytes,
+            linger=linger,
+            doubtful_up_to=doubtful_up_to,
+        )
         self._failure: Exception | None = None  # why dispatching stopped in the middle
         self.fell_behind = self._passed.fell_behind
-        self.closed_bytes = 0  # of batches that are ready or in flight
-        self.resuming = False  # what the last process had in flight waits for room: it comes first
         self.undeliverable = 0
 
     # -- the loop ----------------------------------------------------------------------------------------------------
@@ -125,16 +126,27 @@ class Dispatcher:
             if self._flushes:
                 self._look_at_flushes()
             if moved:
-                if self._lingering and self._tick <= asyncio.get_running_loop().time():
-                    self.hand_over()  # also while there is no rest: a lane with few records must not wait for it
+                if self.batches.due <= asyncio.get_running_loop().time():
+                    self.batches.hand_over()  # also without a rest: a lane with few records must not wait for one
                 await asyncio.sleep(0)
             else:
                 await self._rest()
 
     def step(self) -> bool:
-        """Dispatch some records; False when nothing can be done right now."""
+        """Dispatch some records; False when nothing can be done right now.
+
+        Whatever fails is raised here, and nothing is skipped for it: what was dispatched before it is, and the next
+        step begins with the very record that it failed at.
+        """
+        moved = self._advance()
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        return moved
+
+    def _advance(self) -> bool:
         moved = self._drain.step() if self._drain else False
-        run = self._held or self.reader.look(STEP)
+        run = self._held = self._held or self.reader.look(STEP)  # at once: nothing that raises below skips it
         if run is not None and not self._answered(run):
             done = 0 if self._holds(run) else self._expire_leading(run)
             self._held = run.behind(done)
@@ -142,10 +154,7 @@ class Dispatcher:
             return moved or done > 0
         done = self._dispatch_any(run) if run is not None else 0
         self._held = run.behind(done) if run is not None else None
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
-        if self.stalled.expected and self._no_room and self.stalled.pass_over(full=self.full):
+        if self.stalled.expected and self._no_room and self.stalled.pass_over(full=self.batches.full):
             return True
         return moved or done > 0 or (run is None and self.reader.moved)
 
@@ -163,29 +172,34 @@ class Dispatcher:
         passed over are judged by the reader that comes back for them, so none is judged, and dismissed, twice.
         """
         for number, word in enumerate(words_of(run)):
-            entry = run.placed(number)
-            buried = self._burial.bury_judged(run, number, word, going)
-            if buried is not None:
-                if not buried:
+            try:
+                if not self._dispatch_as_judged(run, number, word, going):
                     return number
-                continue
-            place = self._judge.place(entry)
-            verdict = self._judged(entry, word, place, going)
-            if verdict is Verdict.DISMISS:
-                self.reader.dismiss(run.slot, 1)
-                continue
-            if verdict is not None and run.words is not None:  # one may stand there that does not count any more
-                self.reader.reopen(run.slot, [run.places[number]])
-            if verdict is Verdict.SETTLE and place is not None:
-                if not self._take_as_found(entry, place, going):
-                    return number
-                continue
-            one = run.pick([number])
-            if one is not None:
-                one.words = None
-                if self._dispatch(one, going) == 0:
-                    return number
+            except Exception as error:  # noqa: BLE001 - as in `_dispatch`
+                self._failure = self._failure or error
+                return number
         return len(run)
+
+    def _dispatch_as_judged(self, run: Run, number: int, word: Word, going: GoingBack | None) -> bool:
+        """Whether one record is dealt with; False without room, or where dispatching it failed."""
+        entry = run.placed(number)
+        buried = self._burial.bury_judged(run, number, word, going)
+        if buried is not None:
+            return buried
+        place = self._judge.place(entry)
+        verdict = self._judged(entry, word, place, going)
+        if verdict is Verdict.DISMISS:
+            self.reader.dismiss(run.slot, 1)
+            return True
+        if verdict is not None and run.words is not None:  # one may stand there that does not count any more
+            self.reader.reopen(run.slot, [run.places[number]])
+        if verdict is Verdict.SETTLE and place is not None:
+            return self._take_as_found(entry, place, going)
+        one = run.pick([number])
+        if one is None:
+            return True
+        one.words = None
+        return self._dispatch(one, going) > 0
 
     def _judged(self, entry: Placed, word: Word, place: Place | None, going: GoingBack | None) -> Verdict | None:
         """What becomes of a record; None while that cannot be told. ``place``: where it was found in Kafka."""
@@ -208,35 +222,18 @@ class Dispatcher:
         if lane.passed_over:  # only a record without a key may stand elsewhere than in the lane it was judged for
             self._passed.fall_behind(self.router.topic(record[TOPIC]), lane, entry, going, found=True)
             return True
-        batch = lane.open
-        if batch is None or batch.found_at is None or batch.found_at + batch.count != place.offset:
-            if batch is not None:
-                self._close(lane)
-            batch = self._begin(lane)
-            if batch is None:
-                return False
-            batch.found_at = place.offset
-        if slot is not batch.slot:
-            batch.start_group(slot)
-        batch.places.append(at)
-        batch.count += 1
-        batch.most = batch.count  # nothing is added to it that has to be sent
-        if batch.count >= FOUND_MOST:
-            self._close(lane)
-        return True
+        return self.batches.add_found(lane, slot, at, place.offset)
 
     async def _rest(self) -> None:
         """Wait for records, room, or the moment to hand over what lingers."""
         loop = asyncio.get_running_loop()
-        if self._flushes:
-            self.hand_over()
-        if self._lingering and self._tick <= loop.time():
-            self.hand_over()
+        if self._flushes or self.batches.due <= loop.time():
+            self.batches.hand_over()
         stalls = self.stalled.expected and self._no_room
-        until = min(self._tick if self._lingering else inf, loop.time() + STALL_LOOK if stalls else inf)
+        until = min(self.batches.due, loop.time() + STALL_LOOK if stalls else inf)
         timer = loop.call_at(until, self.wake) if until < inf else None
         self._bell = loop.create_future()
-        if not self._lingering and self._held is None:
+        if self.batches.due == inf and self._held is None:
             self._on_idle()
             if self.reader.has_more:  # a signal handler published after the last look, and before the bell hung
                 self.wake()
@@ -256,15 +253,10 @@ class Dispatcher:
 
     # -- records into batches ----------------------------------------------------------------------------------------
 
-    @property
-    def full(self) -> bool:
-        """All lanes together hold as much as they may; what stalled ones hold does not count."""
-        return self.closed_bytes - self.stalled.bytes >= BATCH_BYTES
-
     def _dispatch_any(self, run: Run, going: GoingBack | None = None) -> int:
         if self._judge.concerned(run):
             return self._dispatch_one_by_one(run, going)
-        count, expires = self._burial.look(run)
+        count, expires = self._expiry.leading(run)
         if expires and (buried := self._burial.bury(run, count, going)) is not None:
             return buried
         if count and not expires:
@@ -304,8 +296,8 @@ class Dispatcher:
                     or batch.add(count, timestamp_ms, key, value, wire) is None
                 ):
                     if batch is not None:
-                        self._close(lane)
-                    batch = self._begin(lane)
+                        self.batches.close(lane)
+                    batch = self.batches.begin(lane)
                     if batch is None:
                         return places.index(place)
                     batch.add(0, timestamp_ms, key, value, wire)
@@ -316,7 +308,7 @@ class Dispatcher:
                 else:
                     batch.start_group(slot).append(place)
         except Exception as error:  # noqa: BLE001 - told by `step`, once the records behind this one are safe
-            self._failure = error
+            self._failure = self._failure or error
             return places.index(place)
         return len(run)
 
@@ -341,50 +333,12 @@ class Dispatcher:
             self.router.remember(topic, key, lane)
         return lane
 
-    def _begin(self, lane: Lane) -> LaneBatch | None:
-        """A new open batch; None when the lane or all lanes together hold as much as they may."""
-        if lane.blocked or self.full or self.resuming:
-            return None
-        share = (BATCH_BYTES - self.stalled.bytes) // (2 * (len(self._open) + 1))
-        lane.open = LaneBatch(min(self._batch_bytes, max(SMALLEST_BATCH, share)), self._codec)
-        if not self._lingering:
-            self._tick = asyncio.get_running_loop().time() + self._linger
-        self._lingering += 1
-        self._open[lane] = None
-        return lane.open
-
-    def _close(self, lane: Lane) -> None:
-        self._open.pop(lane, None)
-        batch = lane.close_open()
-        self.router.rotate(lane)
-        if batch is not None:
-            if self._doubtful_up_to:
-                batch.doubtful = position_at(*next(frames_of(batch))) <= self._doubtful_up_to
-            self.closed_bytes += batch.bytes
-            self._deliver(lane)
-
-    def hand_over(self) -> None:
-        """The linger is over: what is open goes to Kafka, at once or right behind the batch in flight."""
-        for lane in list(self._open):
-            if lane.in_flight is None and not lane.ready:
-                self._close(lane)
-            else:
-                lane.due = True
-        self._lingering = 0
-
     def acknowledged(self, lane: Lane, batch: LaneBatch) -> None:
         """A batch is in Kafka: there is room, and the lane's lingering batch may follow."""
-        self.closed_bytes -= batch.bytes
-        if lane.due and not lane.ready:
-            self._close(lane)
+        self.batches.closed_bytes -= batch.bytes
         self.stalled.through(lane, batch)
         self.wake()
-
-    def drop_open(self, lane: Lane) -> None:
-        """The lane is halted: what it held stays in the ring."""
-        self._open.pop(lane, None)
-        lane.open = None
-        lane.due = False
+        self.batches.follow(lane)
 
     def _report_undeliverable(self, entry: Placed, reason: object) -> None:
         """A record that cannot be decoded is a dead letter, or else stays in the ring; the others go on."""
@@ -405,9 +359,8 @@ class Dispatcher:
 
     def parted(self, lane: Lane, batch: LaneBatch, rest: LaneBatch | None) -> None:
         """What came first in a batch has expired; ``rest`` is in its place."""
-        self.closed_bytes += (rest.bytes if rest is not None else 0) - batch.bytes
-        if lane.due and not lane.ready:
-            self._close(lane)
+        self.batches.closed_bytes += (rest.bytes if rest is not None else 0) - batch.bytes
+        self.batches.follow(lane)
         self.stalled.parted(lane)
         self.expire()
 
@@ -469,7 +422,7 @@ class Dispatcher:
         flush = Flush(target)
         self._flushes.append(flush)
         self._look_at_flushes()
-        self.hand_over()
+        self.batches.hand_over()
         self.wake()
         return flush
 

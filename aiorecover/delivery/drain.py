@@ -27,13 +27,14 @@ MOST = 4  # readers at a time, each with a window of the file in memory; what is
 class GoingBack:
     """One reader, and what it came for."""
 
-    __slots__ = ("gaps", "held", "reader")
+    __slots__ = ("gaps", "held", "in_vain", "reader")
 
     def __init__(self, first: Stream, gaps: Gaps, oldest: Behind) -> None:
         """Stand at the first record of the ``oldest`` of ``gaps``."""
         self.gaps = gaps
         self.reader = first.back_to(oldest.at, oldest.start)
         self.held: Run | None = None  # what it found no room for
+        self.in_vain = True  # so far: all that it came for is behind again, from the very same records on
 
     def take(self, run: Run, until: Order) -> Run | None:
         """What of ``run`` it came for, and stands before ``until``; the reader stands there if that comes in between.
@@ -96,11 +97,18 @@ class Drain:
         self.gaps.add(gap)
         if old is not None and going is not None:
             going.gaps.remove(old)
+            gap.in_vain = gap.at == old.at
+            going.in_vain &= gap.in_vain
 
-    def start(self) -> None:
-        """Go back for all that can be delivered by now, and nobody goes back for yet."""
+    def start(self, *, changed: bool = True) -> None:
+        """Go back for all that can be delivered by now, and nobody goes back for yet.
+
+        ``changed``: since somebody came in vain. Else nobody goes once more at once, and once more, for nothing.
+        """
         new = Gaps()
         for gap in self.gaps:
+            if gap.in_vain and not changed:
+                continue
             if any(gap in going.gaps for going in self._under_way) or not self._can_take(gap):
                 continue
             going = self._passing_by(gap)
@@ -135,21 +143,21 @@ class Drain:
 
     def _turn(self, going: GoingBack) -> bool:
         """Up to where the first reader stands and no further; False without room."""
-        held, going.held = going.held, None
-        if held is None:
+        if going.held is None:
             if going.reader.at >= self._at():
                 self._arrived(going)
                 return True
             run = going.reader.look(STEP)
             if run is None:
                 if not going.reader.moved:
+                    going.reader.miss_up_to(self._at())
                     self._arrived(going)
                 return True
-            held = going.take(run, self._at())
-            if held is None:
+            going.held = going.take(run, self._at())
+            if going.held is None:
                 return True
-        done = self._dispatch(held, going)
-        going.held = held.behind(done)
+        done = self._dispatch(going.held, going)
+        going.held = going.held.behind(done)
         if not going.gaps:  # all of it fell behind again
             self._arrived(going)
             return True
@@ -158,9 +166,10 @@ class Drain:
     def _arrived(self, going: GoingBack) -> None:
         going.close()
         self._under_way.remove(going)
+        changed = bool(going.gaps) or not going.in_vain
         for gap in going.gaps:
             self.gaps.remove(gap)
-        self.start()
+        self.start(changed=changed)
 
     def goes_to(self, position: Order) -> bool:
         """Somebody is on the way to records up to there."""

@@ -81,7 +81,7 @@ class Gaps:
         return found
 
     def apart_from(self, gap: Behind) -> bool:
-        """No record in one of these is in ``gap``."""
+        """No record in one of these is in ``gap``, so that each can be caught up without the other."""
         if self._others.get(gap.topic):
             return False
         lanes = self._lanes.get(gap.topic, {})

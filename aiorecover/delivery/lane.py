@@ -112,6 +112,11 @@ class Lane:
         return self.halted is not None and self.remedy == MAKE_ROOM
 
     @property
+    def gone(self) -> bool:
+        """It is halted for good: what comes for it is refused until the next start."""
+        return self.halted is not None and not self.resumes
+
+    @property
     def closed_bytes(self) -> int:
         """Of its batches that are ready or in flight."""
         sent = self.in_flight.bytes if self.in_flight is not None else 0

@@ -7,9 +7,10 @@ record's frame in the ring, so it is the same before and after a crash.
 import asyncio
 import inspect
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from aiokafka.structs import RecordMetadata
@@ -29,6 +30,7 @@ log = logging.getLogger("aiorecover.delivery")
 
 REMEMBERED_RECORDS = 65_536  # records whose offset can be told afterwards; about 3 MB
 CALLBACKS_A_TURN = 256  # plain on_delivery calls between two turns of the loop
+TELL_INTERVAL = 60.0  # seconds between two lines about callbacks that fail: it may be that each one does
 CALLBACK_LIMIT = 30.0  # seconds for one awaited on_delivery: a callback that hangs must not stop delivery for ever
 
 
@@ -58,6 +60,7 @@ class Reports:
         self._refused: dict[int, PermanentDeliveryError | _Buried] = {}
         self._closed = False
         self._pending: DeliveryPendingError | None = None  # why nothing is delivered, until somebody mends it
+        self._told = float("-inf")  # when a line told of a callback that failed
         self.callback_errors = 0
 
     # -- for publishers ----------------------------------------------------------------------------------------------
@@ -142,12 +145,7 @@ class Reports:
         self, slot: Slot, place: int, topic: str, partition: int | None, refusal: Refusal
     ) -> DeliveryReport:
         """The report of a dead letter; an undecodable one has no topic, no time and no context."""
-        try:
-            report = self._report(slot, place, topic, partition, None)
-        except (ValueError, RecursionError):
-            report = DeliveryReport(
-                topic=topic, partition=partition, offset=None, timestamp_ms=None, record_id=id_at(slot, place)
-            )
+        report = self._report(slot, place, topic, partition, None)
         return msgspec.structs.replace(report, status="dead_lettered", error=str(refusal))
 
     async def announce_dead(self, report: DeliveryReport) -> None:
@@ -198,7 +196,7 @@ class Reports:
     # -- the report --------------------------------------------------------------------------------------------------
 
     def _report(self, slot: Slot, place: int, topic: str, partition: int | None, offset: int | None) -> DeliveryReport:
-        found = record_at(slot, place)
+        found = _record_at(slot, place)
         return DeliveryReport(
             topic=topic,
             partition=partition,
@@ -214,14 +212,26 @@ class Reports:
             if inspect.isawaitable(result):
                 async with asyncio.timeout(CALLBACK_LIMIT):
                     await result
-        except (Exception, asyncio.CancelledError):
+        except (Exception, asyncio.CancelledError) as error:
             task = asyncio.current_task()
             if (
                 task is not None and task.cancelling()
             ):  # we are being stopped; a callback's own cancellation is its error
                 raise
             self.callback_errors += 1
-            log.exception("on_delivery failed, delivery goes on record_id=%s", report.record_id)
+            self._tell_failed(report, error)
+
+    def _tell_failed(self, report: DeliveryReport, error: BaseException) -> None:
+        now = time.monotonic()
+        if now - self._told < TELL_INTERVAL:
+            return
+        self._told = now
+        log.error(
+            "on_delivery failed, delivery goes on record_id=%s callback_errors=%d",
+            report.record_id,
+            self.callback_errors,
+            exc_info=error,
+        )
 
     # -- reports asked for afterwards --------------------------------------------------------------------------------
 
@@ -267,7 +277,7 @@ class Reports:
         slot: Slot | None,
         place: int,
     ) -> DeliveryReport:
-        found = record_at(slot, place) if slot is not None else None
+        found = _record_at(slot, place) if slot is not None else None
         return DeliveryReport(
             topic=topic,
             partition=partition,
@@ -276,6 +286,14 @@ class Reports:
             record_id=rec.record_id(self._producer_id, self._ring.epoch, sequence),
             context=found[rec.CONTEXT] if found is not None else None,
         )
+
+
+def _record_at(slot: Slot, place: int) -> Any:
+    """The frame's record; None where the slot is not mapped any more, or what stands there cannot be decoded."""
+    try:
+        return record_at(slot, place)
+    except (ValueError, RecursionError):  # it may be in Kafka all the same, and the disk has failed since it was read
+        return None
 
 
 def _offset(metadata: RecordMetadata, number: int) -> int | None:

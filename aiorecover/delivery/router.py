@@ -3,6 +3,10 @@
 A topic is open once its partitions are known. While it is not, where a record names a partition that does not exist,
 and where the user's partitioner fails, its records are passed over: the dispatcher remembers where the topic fell
 behind and reads it again later. A guess in the partitioner's place could put a key into two partitions.
+
+The user's partitioner is asked once for a record: its answer stays the key's, or that of the run of records without a
+key, also while that lane takes nothing. Only where the topic has grown meanwhile is it asked anew: then the record is
+in no batch, and goes to one lane all the same. Where it fails it is asked again.
 """
 
 import logging
@@ -33,9 +37,9 @@ class Topic:
         self.spread: tuple[int, ...] = ()  # the same; one object for a thousand gaps, so that they are told apart fast
         self.lanes: dict[int, Lane] = {}
         self.by_key: dict[bytes | None, Lane] = {}  # that take what comes; None: records without a key, at the moment
-        self.chosen: dict[bytes, Lane] = {}
+        self.chosen: dict[bytes, Lane] = {}  # what was answered for a key, whether that lane takes anything or not
         self.sticky: Lane | None = None
-        self.unplaced = False  # the user's partitioner failed, and nothing has been placed since
+        self.unplaced: str | None = None  # how the user's partitioner failed, if nothing has been placed since
 
 
 class Router:
@@ -94,15 +98,14 @@ class Router:
         if key is None:
             return self._sticky(topic)
         lane = topic.chosen.get(key)
-        if lane is None:
+        if lane is None or lane.gone:
             chosen = self._choose(topic, key)
             if chosen is None:
                 return None
             lane = self._lane_of(topic, chosen)
-            if not lane.passed_over:
-                if len(topic.chosen) >= KEY_CACHE:
-                    topic.chosen.clear()
-                topic.chosen[key] = lane
+            if len(topic.chosen) >= KEY_CACHE:
+                topic.chosen.clear()
+            topic.chosen[key] = lane
         return lane
 
     @staticmethod
@@ -113,9 +116,13 @@ class Router:
         topic.by_key[key] = lane
 
     def _sticky(self, topic: Topic) -> Lane | None:
-        """One partition for a run of records without a key: until its batch is full, as Kafka's own clients do."""
+        """One partition for a run of records without a key: until its batch is full, as Kafka's own clients do.
+
+        What Kafka's partitioner has chosen is left where it does not get through. The user's is not asked again: the
+        next answer may be a lane that is worse off, and a record would go to and fro between the two.
+        """
         lane = topic.sticky
-        if lane is None or not _takes(lane):
+        if lane is None or (not _takes(lane) if self.spreads_by_key else lane.gone):
             lane = topic.sticky = self._next_sticky(topic)
         return lane
 
@@ -125,7 +132,6 @@ class Router:
         for name in {lane.topic for lane in lanes}:
             topic = self.topics[name]
             topic.by_key = {key: kept for key, kept in topic.by_key.items() if kept not in gone}
-            topic.chosen = {key: kept for key, kept in topic.chosen.items() if kept not in gone}
 
     def forget_covered(self, gap: Behind) -> None:
         """So are those that are behind."""
@@ -156,7 +162,7 @@ class Router:
         order = [p for p in available if p > start] + [p for p in available if p <= start]
         healthy = [p for p in order if p not in topic.lanes or _takes(topic.lanes[p])]
         open_ones = healthy or [p for p in order if not topic.lanes[p].passed_over]
-        lasting = open_ones or [p for p in order if topic.lanes[p].halted is None or topic.lanes[p].resumes]
+        lasting = open_ones or [p for p in order if not topic.lanes[p].gone]
         return self._lane_of(topic, (lasting or order)[0])  # one that is halted for good refuses what another will take
 
     def _choose(self, topic: Topic, key: bytes | None) -> int | None:
@@ -167,12 +173,16 @@ class Router:
         every = list(topic.partitions)  # the partitioner may do with its lists what it likes
         try:
             chosen = operator.index(self._partitioner(key, every, available or list(every)))
-        except Exception:
-            if not topic.unplaced:
-                topic.unplaced = True
-                log.exception("the partitioner failed: the topic's records wait in the ring topic=%s", topic.name)
+        except Exception as error:
+            if topic.unplaced is None:
+                log.warning(
+                    "the partitioner failed: the topic's records wait in the ring, and it is asked again topic=%s",
+                    topic.name,
+                    exc_info=True,
+                )
+            topic.unplaced = repr(error)
             return None
-        topic.unplaced = False
+        topic.unplaced = None
         return chosen if chosen in topic.partitions else topic.partitions[chosen % topic.count]
 
     def _lane_of(self, topic: Topic, partition: int) -> Lane:

@@ -115,23 +115,30 @@ class Sender:
     async def _work(self, lane: Lane) -> None:
         try:
             while lane.halted is None and (batch := lane.next()) is not None:
-                self.in_flight += batch.count
-                try:
-                    metadata = await self._send(lane, batch)
-                finally:
-                    self.in_flight -= batch.count
-                if metadata is not None:
-                    await self._settle(lane, batch, metadata)
+                await self._carry(lane, batch)
         except ClosedError:
             return
+        finally:
+            lane.delivering = False
+
+    async def _carry(self, lane: Lane, batch: LaneBatch) -> None:
+        """Bring one batch to its end. What fails unexpectedly halts the lane, unless the batch is settled already."""
+        try:
+            self.in_flight += batch.count
+            try:
+                metadata = await self._send(lane, batch)
+            finally:
+                self.in_flight -= batch.count
+            if metadata is not None:
+                await self._settle(lane, batch, metadata)
+        except ClosedError:
+            raise
         except Exception as error:
             if self._closing:  # an `on_delivery` that outlived the stop: the ring is closed, the record stays in it
                 return
             log.exception("delivering a lane failed topic=%s partition=%d", lane.topic, lane.partition)
             if lane.in_flight is not None:
                 self._halt(lane, lane.in_flight, error, START_ANEW)
-        finally:
-            lane.delivering = False
 
     async def _send(self, lane: Lane, batch: LaneBatch) -> RecordMetadata | None:
         """Send one batch until it is acknowledged; None when it was refused for good, which has been dealt with."""
@@ -250,8 +257,10 @@ class Sender:
             if 0 <= metadata.offset <= lane.offset:
                 self._begin_anew(lane, metadata.offset)
             lane.acknowledged(metadata.offset)
-        self._on_acknowledged(lane, batch)
-        self._reports.tell(waited)
+        try:
+            self._on_acknowledged(lane, batch)
+        finally:  # whatever that meets: it is settled, and who waits is told
+            self._reports.tell(waited)
 
     def _begin_anew(self, lane: Lane, offset: int) -> None:
         """The topic was made anew, or its log was cut: what the broker knows of the lane is of another one."""

@@ -34,6 +34,7 @@ from aiorecover.delivery.hard_close import Holdings, SessionLostError, close_boo
 from aiorecover.delivery.lane import Identity
 from aiorecover.delivery.outcomes import UNNAMED_CODES
 from aiorecover.delivery.requests import Requests
+from aiorecover.delivery.silence import Silence
 from aiorecover.errors import ClosedError
 from aiorecover.supervised import Supervised
 
@@ -51,7 +52,6 @@ STEADY = 10.0  # seconds that a session has to last, or the next one is built af
 WATCH_INTERVAL = 0.5  # seconds; the end of aiokafka's tasks is noticed at once, the rest at this pace
 UNREACHABLE_LIMIT = 2.0  # seconds without a connection to any known broker: the bootstrap list may have a living one
 NO_ANSWER = (RequestTimedOutError, NodeNotReadyError, KafkaConnectionError, SessionLostError)
-QUIET = 2.0  # seconds without an attempt: the next one is no continuation of an earlier silence
 METADATA_LIMIT = 10.0  # seconds for one look at a topic; then the session cannot be trusted any more
 
 
@@ -84,9 +84,7 @@ class Session:
         self._end: asyncio.Future[str] | None = None  # of the present producer: why it has to go
         self._connected = asyncio.Event()
         self._closing = False
-        self._in_flight = 0
-        self._unanswered: float | None = None  # since when batches get no answer
-        self._tried = 0.0  # when an attempt ended last
+        self._silence = Silence()
         self._since = 0.0  # when the present producer was taken
         self._supervised = Supervised("session" if healthy is None else "suspects-session", self._run)
         self._closers: set[asyncio.Task[None]] = set()
@@ -94,9 +92,7 @@ class Session:
         self._context = self._chatter.context()
         self._topics: set[str] = set()
         self._followed: set[str] = set()  # topics that the present client was told of
-        self._known_troubles: set[str] = (
-            set()
-        )  # what attempts to connect have failed with since the last one that did not
+        self._known_troubles: set[str] = set()  # what was told of since an attempt to connect went well
         self.rebuilds = -1  # the first connection is none
         self.state = "connecting"
 
@@ -121,10 +117,7 @@ class Session:
         if topic not in self._followed:  # else the client's next metadata would not tell of it any more
             self._followed.add(topic)
             producer.client.add_topic(topic)
-        now = time.monotonic()
-        if self._unanswered is None or (self._in_flight == 0 and now - self._tried > QUIET):
-            self._unanswered = now
-        self._in_flight += 1
+        self._silence.began(time.monotonic())
         try:
             async with asyncio.timeout(METADATA_LIMIT):
                 future = await self._add(producer, batch, TopicPartition(topic, partition))
@@ -133,12 +126,11 @@ class Session:
             raise SessionLostError from error
         except KafkaError as error:
             if not isinstance(error, NO_ANSWER):
-                self._unanswered = None
+                self._silence.forget()
             raise
         finally:
-            self._in_flight -= 1
-            self._tried = time.monotonic()
-        self._unanswered = time.monotonic() if self._in_flight else None
+            self._silence.ended(time.monotonic())
+        self._silence.broken(time.monotonic())
         return metadata
 
     async def _add(self, producer: AIOKafkaProducer, batch: LaneBatch, place: TopicPartition) -> Any:
@@ -301,8 +293,8 @@ class Session:
                 else:
                     self._take(producer, holdings)
                     return
-            self._tell_once(causes)
-            self._tell_wrong(wrong)
+            self._tell_unreachable(causes)
+            self._on_round(wrong)
             await asyncio.sleep(self._reconnecting.next())
 
     async def _started(self, server: str) -> tuple[AIOKafkaProducer, Holdings]:
@@ -333,7 +325,7 @@ class Session:
             raise
         return producer, holdings
 
-    def _tell_once(self, causes: Mapping[str, str]) -> None:
+    def _tell_unreachable(self, causes: Mapping[str, str]) -> None:
         """One line for each kind of trouble, not two a second; ``causes``: the text of each error by its class."""
         for kind in causes.keys() - self._known_troubles:
             self._known_troubles.add(kind)
@@ -343,22 +335,21 @@ class Session:
                 "kafka cannot be reached, trying on error=%s bootstrap_servers=%s%s", causes[kind], servers, held_back
             )
 
-    def _tell_wrong(self, found: str | None) -> None:
-        """Another cluster answered in this round, or (None) no longer; one line for each."""
+    def _on_round(self, found: str | None) -> None:
+        """Another cluster answered in this round of attempts, or (None) no longer."""
         if self._healthy is not None:  # the other session tells, and decides
             return
         self.cluster.is_wrong(found)
         self.state = "connecting" if found is None else "wrong_cluster"
-        if found is not None and found not in self._known_troubles:
-            self._known_troubles.add(found)
-            servers = ",".join(self._config.bootstrap_servers)
-            log.error("%s bootstrap_servers=%s%s", self.cluster.error(found), servers, self._chatter.take())
+        self._tell_wrong(found, "")
 
-    def _tell_broker(self, found: str) -> None:
-        """An address that our cluster names leads to another one: one line for each."""
-        if found not in self._known_troubles:
-            self._known_troubles.add(found)
-            log.error("of one broker: %s", self.cluster.error(found))
+    def _tell_wrong(self, found: str | None, whose: str) -> None:
+        """One line for each other cluster; ``whose``: of what it is the cluster, "" of all who answered."""
+        if found is None or found in self._known_troubles:
+            return
+        self._known_troubles.add(found)
+        servers = ",".join(self._config.bootstrap_servers)
+        log.error("%s%s bootstrap_servers=%s%s", whose, self.cluster.error(found), servers, self._chatter.take())
 
     def _take(self, producer: AIOKafkaProducer, holdings: Holdings) -> None:
         self._producer = producer
@@ -376,7 +367,7 @@ class Session:
         self._known_troubles.clear()
         self._reconnecting.reset()
         self._since = time.monotonic()
-        self._unanswered = None
+        self._silence.forget()
         self._connected.set()
         self._set_state("connected")
         self._on_metadata()
@@ -384,7 +375,7 @@ class Session:
     def _on_wrong(self, producer: AIOKafkaProducer, starting: asyncio.Timeout, found: str) -> None:
         """One of its brokers belongs to another cluster: the others go on, and if there are none, it is given up."""
         if producer is self._producer:
-            self._tell_broker(found)
+            self._tell_wrong(found, "of one broker: ")
         elif starting.when() is not None and not starting.expired():  # aiokafka would ask it again and again
             starting.reschedule(asyncio.get_running_loop().time())
 
@@ -417,9 +408,7 @@ class Session:
 
     def _is_silent(self, now: float) -> bool:
         """Whether nobody gets an answer; of suspects that is expected."""
-        if self._healthy is not None or self._unanswered is None or not self._in_flight:
-            return False
-        return now - self._unanswered > self._patience
+        return self._healthy is None and self._silence.lasts(now) > self._patience
 
     async def _drop(self) -> None:
         closer = self._detach()
@@ -456,7 +445,7 @@ class Session:
             "kafka session" if self._healthy is None else "kafka session for suspects",
             state,
             ",".join(self._config.bootstrap_servers),
-            f" reason={reason!r} batches_in_flight={self._in_flight}"
+            f" reason={reason!r} batches_in_flight={self._silence.in_flight}"
             if reason
             else f" rebuilds={max(0, self.rebuilds)}",
             self._chatter.take(),

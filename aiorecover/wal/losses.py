@@ -1,12 +1,16 @@
 """What a ring has lost, as its readers find out: counted, named, and the bytes in its place pinned until they are kept.
 
-A reader that loses its way names the sequences that are not there. The bytes from that place to the next frame that
-holds, or to the slot's end, may be all that is left of them, for people to look at: their slot has one reader more
-(so it is not recycled) until the keeper has copied them, see `kept`.
+A reader that loses its way names the sequences that are not there. What a second one meets as well was named by the
+first; what only that one meets was damaged in between. So each sequence is named, and counted, once.
+
+The bytes from that place to the next frame that holds, or to the slot's end, may be all that is left of them, for
+people to look at: their slot has one reader more (so it is not recycled) until the keeper has copied them, see `kept`.
 """
 
 import logging
-from dataclasses import dataclass
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from aiorecover.wal.slot import Slot
 
@@ -48,10 +52,29 @@ class Losses:
         """Nothing is lost."""
         self.missing = 0  # sequences; counts on where ``damage`` ends
         self.damage: list[Damage] = []
+        self._known: dict[int, list[tuple[int, int]]] = {}  # by epoch, in order: first and last of what was named
+        self._ranges = 0
         self._pinned: list[Stretch] = []
 
-    def report(self, damage: Damage) -> None:
-        """Sequences are missing."""
+    def report(self, damage: Damage, *, again: bool = False) -> bool:
+        """Sequences are missing; False when that was known of all of them.
+
+        ``again``: who tells has read them after somebody else. Where more is damaged than is named nothing tells these
+        from what was counted already.
+        """
+        known = self._known.setdefault(damage.epoch, [])
+        if again and self._ranges >= MOST_NAMED:
+            log.warning("more is damaged than is remembered, and not counted again epoch=%d", damage.epoch)
+            return False
+        new = list(_without(known, damage.first, damage.last))
+        for first, last in new:
+            self._count(replace(damage, first=first, last=last))
+            if self._ranges < MOST_NAMED:
+                insort(known, (first, last))
+                self._ranges += 1
+        return bool(new)
+
+    def _count(self, damage: Damage) -> None:
         self.missing += damage.count
         if len(self.damage) < MOST_NAMED:
             self.damage.append(damage)
@@ -80,3 +103,16 @@ class Losses:
         """They are kept, or cannot be."""
         for stretch in stretches:
             stretch.slot.readers -= 1
+
+
+def _without(known: list[tuple[int, int]], first: int, last: int) -> Iterator[tuple[int, int]]:
+    """What of ``first`` to ``last`` is in none of the ranges, which are in order and apart."""
+    at = max(0, bisect_left(known, (first, 0)) - 1)
+    while at < len(known) and known[at][0] <= last and first <= last:
+        begin, end = known[at]
+        if first < begin:
+            yield first, begin - 1
+        first = max(first, end + 1)
+        at += 1
+    if first <= last:
+        yield first, last

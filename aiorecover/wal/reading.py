@@ -4,13 +4,13 @@ What is read from the file goes through a `Window`; behind damage `resynchronisi
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checksum import crc32
 from aiorecover.wal.losses import Damage, Stretch
-from aiorecover.wal.resynchronising import next_frame
+from aiorecover.wal.resynchronising import next_frame, unsettled
 from aiorecover.wal.ring import RECENT, Ring
 from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
@@ -39,8 +39,9 @@ class Reader:
     """Stands at one place of the ring and goes forward.
 
     The ``primary`` reader counts what it finds in the slots of earlier epochs; each of them passes it once. Another
-    reader, started by `behind` or `inside`, reads a part again and counts nothing. Claimed frames of a slot are seen by
-    readers `inside` only: they are on their way to Kafka already.
+    reader, started by `behind` or `inside`, reads a part again and counts nothing; who was started by `behind` tells of
+    damage that was not there when the first one passed. Claimed frames of a slot are seen by readers `inside` only:
+    they are on their way to Kafka already.
 
     With ``suspects`` it also gives the settled frames whose words may be wrong (see `suffix`), in runs with ``words``.
     Whoever takes them owes an answer for each: `reopen` or `dismiss`.
@@ -53,6 +54,7 @@ class Reader:
         self._ring = ring
         self._decode = decode
         self._primary = primary
+        self._tells = primary  # of damage
         self._suspects = suspects
         self._everything = False  # settled frames, too
         self._stays = False  # in the slot where it was begun
@@ -103,6 +105,7 @@ class Reader:
     def behind(self, slot: Slot, place: int, sequence: int) -> "Reader":
         """Another reader, standing at a frame that this one has passed."""
         other = Reader(self._ring, self._decode, primary=False, suspects=self._suspects)
+        other._tells = True
         other._enter(slot)
         other.offset = (place - fmt.SETTLE_WORD) * fmt.WORD
         other.expected = sequence
@@ -128,6 +131,12 @@ class Reader:
         if count:
             self.found -= count
             self._ring.dismiss(slot, count)
+
+    def miss_up_to(self, position: int) -> None:
+        """Nothing holds where it stands, though the first reader stands at ``position`` already: report that."""
+        slot, (epoch, sequence) = self.slot, fmt.parts(position)
+        if slot is not None and self._stands and self._dead_end and not slot.sealed and epoch == slot.header.epoch:
+            self._report(slot, self.expected, sequence - 1, self.offset, stop=self._dead_end)
 
     def close(self) -> None:
         """Stand nowhere: the slot may be recycled."""
@@ -415,13 +424,17 @@ class Reader:
 
     def _report(self, slot: Slot, first: int, last: int, offset: int, *, stop: int = 0) -> None:
         """Frames are not there; what stands in their place up to ``stop`` is kept."""
-        if self._name(slot.header.epoch, first, last, slot.header.ordinal, slot.file_offset + offset) and offset < stop:
+        ranges: Iterable[tuple[int, int]] = ((first, last),)
+        if not self._primary and self._tells and offset < stop and not self._ring.is_suspect(slot):
+            ranges = () if slot.done else list(unsettled(self._window, slot, offset, stop, (first, last)))
+        place = slot.file_offset + offset
+        named = [self._name(slot.header.epoch, *lost, slot.header.ordinal, place) for lost in ranges]
+        if any(named) and offset < stop:
             self._ring.losses.pin(Stretch(slot, offset, stop))
 
     def _name(self, epoch: int, first: int, last: int, ordinal: int, file_offset: int) -> bool:
         """Report frames that are not there; what the floor covers was settled and is not missed."""
         first = max(first, self._ring.floor - fmt.position(epoch, 0) + 1)
-        if not self._primary or first > last:
+        if not self._tells or first > last:
             return False
-        self._ring.losses.report(Damage(epoch, first, last, ordinal, file_offset))
-        return True
+        return self._ring.losses.report(Damage(epoch, first, last, ordinal, file_offset), again=not self._primary)

@@ -1,7 +1,10 @@
 """Finding the way again behind a damaged place: the next frame of this life that holds."""
 
+from collections.abc import Iterator
+
 from aiorecover.wal import format as fmt
 from aiorecover.wal import scan
+from aiorecover.wal.slot import Slot
 from aiorecover.wal.window import WINDOW, Window
 
 FIRST_PIECE = 4 * 1024  # looked through first: most often a page or a sector is gone
@@ -35,6 +38,34 @@ def next_frame(window: Window, salt: int, offset: int, expected: int, limit: int
         begin += max(len(data) - fmt.SETTLE_WORD * fmt.WORD, fmt.WORD)  # a header on the edge is whole next time
         size = min(2 * size, WINDOW)
     return None
+
+
+def unsettled(
+    window: Window, slot: Slot, offset: int, stop: int, sequences: tuple[int, int]
+) -> Iterator[tuple[int, int]]:
+    """First and last of those frames that no longer hold between ``offset`` and ``stop`` and were not settled before.
+
+    A settle word is found as far as the frames' lengths are not damaged themselves: all behind that counts as lost.
+
+    Raises:
+        WalIOError: a part cannot be read.
+
+    """
+    data = window.piece(offset, stop - offset)
+    sequence, last = sequences
+    at, lost = 0, sequence
+    while sequence <= last and at + fmt.FRAME_BYTES <= len(data):
+        length, _, found, word = _unpack(data, at)
+        if word ^ slot.salt <= fmt.VOID:
+            if lost < sequence:
+                yield lost, sequence - 1
+            lost = sequence + 1
+        sequence += 1
+        if found != sequence - 1:
+            break
+        at = fmt.frame_end(at, 0 if length & fmt.SKIP_BIT else length)
+    if lost <= last:
+        yield lost, last
 
 
 def _holds(window: Window, data: bytes, begin: int, at: int, limit: int, salt: int) -> bool:

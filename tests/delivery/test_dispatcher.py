@@ -1,20 +1,28 @@
 """Dispatching with a stand-in for the session, so that every interleaving can be arranged."""
 
 import asyncio
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka.structs import RecordMetadata, TopicPartition
 
-from aiorecover import RecoverableProducer
+from aiorecover import DeliveryReport, RecoverableProducer
+from aiorecover.delivery import delivery as delivery_module
+from aiorecover.delivery import passed_over as passed_over_module
 from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.dispatcher import Dispatcher
+from aiorecover.delivery.expiry import Expiry
+from aiorecover.delivery.judge import Judge, Verdict
 from aiorecover.delivery.partitioner import partition_for
-from aiorecover.errors import WalIOError
+from aiorecover.errors import PermanentDeliveryError, WalIOError
 from aiorecover.testing import MemoryDisk
+from aiorecover.wal import format as fmt
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
+from aiorecover.wal.run import Run
 from tests.delivery.stand_in import StandIn
 from tests.support.eventually import until
 
@@ -103,6 +111,48 @@ async def test_two_gaps_caught_up_together_dispatch_no_record_twice(kafka_stand_
     assert sum(len(places) for _, _, places in kafka_stand_in.sent) == 4
 
 
+@pytest.mark.parametrize("halts", [False, True])
+async def test_a_record_for_which_the_partitioner_keeps_failing_is_parted_with_and_what_waited_behind_it_goes_on(
+    kafka_stand_in: Kafka,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    halts: bool,
+) -> None:
+    monkeypatch.setattr(passed_over_module, "UNPLACED_LIMIT", 0.3)
+    monkeypatch.setattr(delivery_module, "DISCOVER_INTERVAL", 0.02)
+    asked: list[bytes | None] = []
+
+    def partitioner(key: bytes | None, every: list[int], available: list[int]) -> int:
+        asked.append(key)
+        if key == b"poison":
+            raise LookupError("nobody knows this key")
+        return 0
+
+    options = {"partitioner": partitioner, "on_permanent_error": "halt" if halts else "dead_letter"}
+    async with producer_of(tmp_path, **options) as producer:
+        poison = await producer.publish("a", b"0", key=b"poison", context="mine")
+        behind = await producer.publish("a", b"1", key=b"k")
+        other = await producer.publish("b", b"2", key=b"k")
+        await other.delivered(timeout_ms=20_000)
+        assert producer.statistics().pending == 2
+        if halts:
+            await until(lambda: asked.count(b"poison") > 20)  # the limit is over by far
+            assert (producer.statistics().pending, producer.statistics().dead_lettered) == (2, 0)
+        else:
+            await behind.delivered(timeout_ms=20_000)
+            with pytest.raises(PermanentDeliveryError, match=r"the partitioner failed for the record.*nobody knows"):
+                await poison.delivered(timeout_ms=20_000)
+            await producer.flush(timeout_ms=20_000)
+            (letter,) = [letter async for letter in producer.dead_letters.list()]
+            assert (letter.topic, letter.key, letter.error) == ("a", b"poison", "PartitionerFailed")
+            assert asked.count(b"k") == 2  # once for each topic
+    warnings = [record for record in caplog.records if "the partitioner failed" in record.getMessage()]
+    assert [record.levelname for record in warnings][:1] == ["WARNING"]
+    assert len([record for record in warnings if record.levelname == "WARNING"]) == 1
+
+
 async def test_a_keyed_record_does_not_overtake_what_its_new_partition_has_to_catch_up(
     kafka_stand_in: Kafka, tmp_path: Path
 ) -> None:
@@ -159,6 +209,106 @@ async def test_a_reading_that_fails_once_is_begun_again_and_nothing_is_lost(
         await producer.flush(timeout_ms=20_000)
         assert producer.statistics().delivered == 10
     assert "begun again" in caplog.text
+
+
+async def test_a_record_that_cannot_be_judged_at_first_is_neither_skipped_nor_sent_twice(
+    kafka_stand_in: Kafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a power cut each record is judged by itself; those before the one that failed are in their batch."""
+
+    def service(disk: MemoryDisk) -> RecoverableProducer:
+        options: dict[str, Any] = {"fsync": "never", "checkpoint_interval_ms": 600_000, "recovery_check": False}
+        return RecoverableProducer(disk, bootstrap_servers="nowhere:1", stop_timeout_ms=0, **options)
+
+    disk = MemoryDisk()
+    kafka_stand_in.gate.clear()
+    async with service(disk) as first:
+        for number in range(9):
+            await first.publish("a", b"%d" % number, key=b"k")
+        _ring_of(first).sync()
+        disk = disk.after_power_cut(1)
+    kafka_stand_in.gate.set()
+    verdict, asked = Judge.verdict, itertools.count()
+
+    def fails_once(self: Judge, *given: Any) -> Verdict:
+        if next(asked) == 4:
+            raise RuntimeError("not today")
+        return verdict(self, *given)
+
+    monkeypatch.setattr(Judge, "verdict", fails_once)
+    async with service(disk) as second:
+        await until(lambda: second.statistics().delivered == 9)
+        assert second.statistics().pending == 0
+    order = kafka_stand_in.places("a", 0)
+    assert order == sorted(set(order))
+    assert caplog.text.count("RuntimeError: not today") == 1
+
+
+@pytest.mark.parametrize("what", ["leading", "holds"])
+async def test_whatever_fails_before_a_record_is_dispatched_skips_none(
+    what: str, kafka_stand_in: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    right, asked = getattr(Expiry, what), itertools.count()
+
+    def fails_once(self: Expiry, run: Run) -> Any:
+        if next(asked) == 0:
+            raise RuntimeError("not today")
+        return right(self, run)
+
+    monkeypatch.setattr(Expiry, what, fails_once)
+    async with producer_of(tmp_path) as producer:
+        for number in range(9):
+            await producer.publish("a", b"%d" % number)
+        await until(lambda: producer.statistics().delivered == 9)
+    assert len(kafka_stand_in.places("a", 0)) == 9
+    assert caplog.text.count("RuntimeError: not today") == 1
+
+
+async def test_a_batch_that_cannot_be_closed_at_first_is_handed_over_all_the_same(
+    kafka_stand_in: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish, asked = LaneBatch.finish, itertools.count()
+
+    def fails_once(self: LaneBatch) -> None:
+        if next(asked) == 0:
+            raise MemoryError
+        finish(self)
+
+    monkeypatch.setattr(LaneBatch, "finish", fails_once)
+    async with producer_of(tmp_path) as producer:
+        await producer.publish("a", b"alone")
+        await until(lambda: producer.statistics().delivered == 1)
+
+
+async def test_whatever_an_acknowledgement_sets_off_its_lane_goes_on_and_who_waits_is_told(
+    kafka_stand_in: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    acknowledged, asked = Dispatcher.acknowledged, itertools.count()
+
+    def fails_once(self: Dispatcher, *given: Any) -> None:
+        acknowledged(self, *given)
+        if next(asked) == 0:
+            raise RuntimeError("not today")
+
+    monkeypatch.setattr(Dispatcher, "acknowledged", fails_once)
+    async with producer_of(tmp_path, linger_ms=1, on_delivery=_raises) as producer:
+        first = await producer.publish("a", b"1")
+        waiting = asyncio.create_task(first.delivered(timeout_ms=20_000))
+        kafka_stand_in.gate.clear()
+        await asyncio.sleep(0.05)
+        last = await producer.publish("a", b"behind it, in the next batch")
+        await asyncio.sleep(0.05)
+        kafka_stand_in.gate.set()
+        await waiting
+        await last.delivered(timeout_ms=20_000)
+        assert producer.statistics().callback_errors == 2
+        assert producer.state == "connected"
+    assert caplog.text.count("RuntimeError: not today") == 1
+    assert caplog.text.count("ValueError: of no interest") == 1
+
+
+def _raises(_: DeliveryReport) -> None:
+    raise ValueError("of no interest")
 
 
 async def test_a_record_that_waited_for_room_is_delivered_without_another_publish(
@@ -233,6 +383,24 @@ async def test_a_held_record_whose_topic_the_first_answer_does_not_tell_of_holds
         assert producer.statistics().pending == 0
 
 
+async def test_what_is_damaged_while_it_waits_for_its_lane_is_named_and_the_others_are_delivered(
+    kafka_stand_in: Kafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = MemoryDisk()
+    async with RecoverableProducer(disk, bootstrap_servers="nowhere:1", stop_timeout_ms=0) as producer:
+        receipts = [await producer.publish("late", b"%02d" % number * 500) for number in range(9)]
+        await until(lambda: dispatcher_of(producer).reader.at > fmt.position(1, 9))
+        disk.file("0/ring").damage(4 * receipts[4]._place + 500, b"rot")
+        disk.file("0/ring").damage(4 * receipts[8]._place + 500, b"rot")
+        kafka_stand_in.topics["late"] = {0}
+        await producer.flush(timeout_ms=20_000)
+        figures = producer.statistics()
+        assert (figures.accepted, figures.delivered, figures.pending, figures.missing) == (9, 7, 2, 2)
+    assert caplog.text.count("records are missing from the ring") == 2
+    assert "sequences=5-5" in caplog.text
+    assert "sequences=9-9" in caplog.text
+
+
 async def test_the_first_answer_wakes_the_dispatcher_even_when_it_tells_of_no_topic(
     kafka_stand_in: Kafka, tmp_path: Path
 ) -> None:
@@ -278,6 +446,11 @@ async def test_what_was_delivered_again_before_a_second_power_cut_waits_in_the_r
         ring = _ring_of(third)
         waiting = [Reader.inside(ring, slot, bytes).take(100) for slot in ring.live]
         assert sum(len(run) for run in waiting if run is not None) == 5
+
+
+def dispatcher_of(producer: RecoverableProducer) -> Dispatcher:
+    assert producer._opened is not None
+    return producer._opened.delivery.dispatcher
 
 
 def _ring_of(producer: RecoverableProducer) -> Ring:

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from aiorecover import RecoverableProducer
+from aiorecover.delivery import batches as batches_module
 from aiorecover.delivery import delivery as delivery_module
-from aiorecover.delivery import dispatcher as dispatcher_module
 from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import Identity
@@ -228,7 +228,7 @@ def in_flight(monkeypatch: pytest.MonkeyPatch) -> Moment:
 
 
 def test_what_was_in_flight_waits_for_room_and_goes_before_all_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatcher_module, "BATCH_BYTES", 1)  # full as soon as a single batch is in flight
+    monkeypatch.setattr(batches_module, "BATCH_BYTES", 1)  # full as soon as a single batch is in flight
     statistics = asyncio.run(goes_on(in_flight(monkeypatch), monkeypatch, late="never"))
     assert statistics.batches_resumed > 0
 

@@ -70,16 +70,16 @@ def test_lanes_are_apart_and_whatever_may_share_a_record_is_not() -> None:
     one, two = (Behind.of_lane(Lane("t", number), [0, 1], entry(1)) for number in range(2))
     grown = Behind.of_lane(Lane("t", 1), [0, 1, 2], entry(1))
     topic, other = Behind("t", None, entry(1)), Behind("u", None, entry(1))
-    assert one.apart_from(two)
-    assert one.apart_from(other)
-    assert not one.apart_from(grown)  # a key of the one may be one of the other
-    assert not one.apart_from(topic)
-    assert not Behind("t", 9, entry(1)).apart_from(Behind.of_lane(Lane("t", 9), [0], entry(1)))
+    assert Gaps([one]).apart_from(two)
+    assert Gaps([one]).apart_from(other)
+    assert not Gaps([one]).apart_from(grown)  # a key of the one may be one of the other
+    assert not Gaps([one]).apart_from(topic)
+    assert not Gaps([Behind("t", 9, entry(1))]).apart_from(Behind.of_lane(Lane("t", 9), [0], entry(1)))
     assert not Gaps([one, topic]).apart_from(two)
     assert Gaps([one, other]).apart_from(two)
 
 
-def test_gaps_are_apart_as_if_each_had_been_asked() -> None:
+def test_gaps_that_are_apart_share_no_record_and_lanes_of_the_same_partitions_are() -> None:
     rng = random.Random(2)
     lanes = [Lane(topic, number) for topic in "tu" for number in range(4)]
 
@@ -88,9 +88,16 @@ def test_gaps_are_apart_as_if_each_had_been_asked() -> None:
         lane = Behind.of_lane(rng.choice(lanes), range(rng.choice((4, 8))), at)
         return rng.choice((lane, lane, lane, Behind(topic, rng.choice((None, 9)), at), Behind.of_no_lane(topic, at)))
 
+    records = list(itertools.product("tu", (None, *(b"%d" % number for number in range(40))), (None, 0, 1, 2, 3, 9)))
     for _ in range(500):
         gaps, gap = Gaps(one() for _ in range(rng.randrange(3))), one()
-        assert gaps.apart_from(gap) == all(known.apart_from(gap) for known in gaps)
+        shared = any(known.covers(*record) and gap.covers(*record) for known in gaps for record in records)
+        assert not (gaps.apart_from(gap) and shared)
+        alike = all(
+            known.topic != gap.topic or (known.lane and gap.lane and known.name[3] == gap.name[3]) for known in gaps
+        )
+        if alike:  # else they may wait for each other without need
+            assert gaps.apart_from(gap) == (not shared)
 
 
 def test_a_lane_is_held_by_its_own_gaps_and_by_those_that_name_its_partition() -> None:

@@ -7,8 +7,8 @@ import pytest
 from aiokafka.structs import RecordMetadata
 
 from aiorecover.config import Config
+from aiorecover.delivery import batches as batches_module
 from aiorecover.delivery import delivery as delivery_module
-from aiorecover.delivery import dispatcher as dispatcher_module
 from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.dead_letters import DeadLetters
@@ -228,7 +228,7 @@ def crowded(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """There is no room in memory, so that what was in flight is not built again before `undo`."""
     monkeypatch.setattr(sessions_module, "Session", Silent)
     changes = pytest.MonkeyPatch()
-    changes.setattr(dispatcher_module, "BATCH_BYTES", 0)
+    changes.setattr(batches_module, "BATCH_BYTES", 0)
     yield changes
     changes.undo()
 

@@ -1,5 +1,6 @@
 """Which lane a record goes to, with the cluster's metadata played by dictionaries."""
 
+import itertools
 import logging
 import random
 from collections.abc import Callable
@@ -333,9 +334,10 @@ def test_a_partitioner_that_fails_leaves_the_record_without_a_lane_and_is_named_
     assert router.lanes() == []
     assert partition_of(router, "t", b"a", 2) == 2  # whoever names a partition needs no partitioner
     (record,) = caplog.records
-    assert record.levelno == logging.ERROR
+    assert record.levelno == logging.WARNING
     assert record.exc_info is not None
-    assert record.getMessage() == "the partitioner failed: the topic's records wait in the ring topic=t"
+    text = "the partitioner failed: the topic's records wait in the ring, and it is asked again topic=t"
+    assert record.getMessage() == text
     assert partition_of(router, "u", b"a") is None
     assert len(caplog.records) == 2  # each topic is named
 
@@ -366,6 +368,37 @@ def test_a_partitioner_that_fails_between_two_batches_harms_no_batch() -> None:
     assert lane is not None
     router.rotate(lane)
     assert partition_of(router, "t") == 0
+
+
+@pytest.mark.parametrize("key", [b"k", None])
+def test_a_partitioner_is_asked_once_however_the_lane_that_it_chose_fares(key: bytes | None) -> None:
+    """A record that waits for that lane would else go to and fro, and could stand in two partitions over time."""
+    turns = itertools.count()
+    router = Metadata(t=3).router(lambda key, every, available: next(turns))
+    lane = router.lane(router.topic("t"), key, None)
+    assert lane is not None
+    fill(lane)
+    lane.failing = True
+    router.avoid(lane)
+    assert router.lane(router.topic("t"), key, None) is lane
+    lane.stalled = True
+    router.forget(lane)
+    assert router.lane(router.topic("t"), key, None) is lane
+    lane.halt("no room", MAKE_ROOM)
+    router.forget(lane)
+    assert router.lane(router.topic("t"), key, None) is lane
+    assert next(turns) == 1
+
+
+@pytest.mark.parametrize("key", [b"k", None])
+def test_a_partitioner_is_asked_again_where_its_lane_takes_nothing_until_the_next_start(key: bytes | None) -> None:
+    turns = itertools.count()
+    router = Metadata(t=3).router(lambda key, every, available: next(turns))
+    lane = router.lane(router.topic("t"), key, None)
+    assert lane is not None
+    lane.halt("refused", START_ANEW)
+    router.forget(lane)
+    assert partition_of(router, "t", key) == 1
 
 
 # --- lanes that the last process had

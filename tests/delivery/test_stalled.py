@@ -1,6 +1,7 @@
 """Lanes that do not get through are passed over and gone back for: order kept, nothing lost, nothing twice."""
 
 import asyncio
+import itertools
 import random
 from collections import defaultdict
 from pathlib import Path
@@ -11,6 +12,7 @@ from aiokafka.errors import NotEnoughReplicasError
 from aiokafka.structs import RecordMetadata, TopicPartition
 
 from aiorecover import RecoverableProducer
+from aiorecover.delivery import batches as batches_module
 from aiorecover.delivery import dispatcher as dispatcher_module
 from aiorecover.delivery import drain as drain_module
 from aiorecover.delivery import sessions as sessions_module
@@ -185,7 +187,7 @@ async def test_many_stalled_lanes_leave_the_others_room_in_memory(
     kafka_stand_in: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Five of them hold more than all lanes together may; each alone has room yet."""
-    monkeypatch.setattr(dispatcher_module, "BATCH_BYTES", 4 << 14)
+    monkeypatch.setattr(batches_module, "BATCH_BYTES", 4 << 14)
     async with producer_of(tmp_path) as producer:
         count = await publish_to_each(producer, 1)
         await producer.flush(timeout_ms=20_000)
@@ -194,10 +196,10 @@ async def test_many_stalled_lanes_leave_the_others_room_in_memory(
         receipt = await producer.publish("t", VALUE, partition=1)
         await receipt.delivered(timeout_ms=20_000)
         held = sum(lane.closed_bytes for lane in dispatcher_of(producer).router.lanes())
-        assert dispatcher_of(producer).closed_bytes == held
+        assert dispatcher_of(producer).batches.closed_bytes == held
         kafka_stand_in.stalled.clear()
         await producer.flush(timeout_ms=20_000)
-        assert (dispatcher_of(producer).closed_bytes, dispatcher_of(producer).stalled.bytes) == (0, 0)
+        assert (dispatcher_of(producer).batches.closed_bytes, dispatcher_of(producer).stalled.bytes) == (0, 0)
     kafka_stand_in.assert_in_order_and_once(count + 1)
 
 
@@ -255,7 +257,7 @@ async def test_stalls_that_come_and_go_at_random_change_no_order_and_lose_nothin
         await producer.flush(timeout_ms=30_000)
         figures = producer.statistics()
         assert (figures.pending, figures.delivered, figures.lanes_stalled) == (0, count, 0)
-        assert dispatcher_of(producer).closed_bytes == dispatcher_of(producer).stalled.bytes == 0
+        assert dispatcher_of(producer).batches.closed_bytes == dispatcher_of(producer).stalled.bytes == 0
     kafka_stand_in.assert_in_order_and_once(count)
 
 
@@ -325,6 +327,43 @@ async def test_where_a_partitioner_of_the_user_s_chooses_its_topic_waits_and_no_
         kafka_stand_in.stalled.clear()
         await producer.flush(timeout_ms=20_000)
     kafka_stand_in.assert_in_order_and_once(1_000)
+
+
+async def test_where_a_partitioner_takes_turns_nobody_goes_to_and_fro_between_lanes_that_do_not_get_through(
+    kafka_stand_in: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One is passed over; the next answer would be the other, which has no room, and the one after it the first."""
+    monkeypatch.setattr(stalls_module, "FIRST_TRIAL", 60.0)
+    kafka_stand_in.topics["u"] = {50, 51}
+    kafka_stand_in.stalled = {50, 51}
+    turns, begun = itertools.count(), itertools.count()
+    go_back = GoingBack.__init__
+    only: list[int] = [51]
+
+    def partitioner(key: bytes | None, every: list[int], _: list[int]) -> int:
+        return only[0] if only else every[next(turns) % 2]
+
+    def counted(self: GoingBack, *given: Any) -> None:
+        next(begun)
+        go_back(self, *given)
+
+    monkeypatch.setattr(GoingBack, "__init__", counted)
+    async with producer_of(tmp_path, partitioner=partitioner) as producer:
+        await producer.publish("u", VALUE)
+        await until(lambda: dispatcher_of(producer).stalled.expected)
+        only[0] = 50
+        for _ in range(300):
+            await producer.publish("u", VALUE)
+        await until(lambda: producer.statistics().lanes_stalled == 1 and dispatcher_of(producer).has_gaps)
+        only.clear()
+        for _ in range(50):
+            dispatcher_of(producer).start_catching_up()
+            await asyncio.sleep(0.002)
+        assert next(turns) < 100
+        assert next(begun) < 100
+        kafka_stand_in.stalled = set()
+        await producer.flush(timeout_ms=20_000)
+    kafka_stand_in.assert_in_order_and_once(301)
 
 
 # -- planted faults --------------------------------------------------------------------------------------------------

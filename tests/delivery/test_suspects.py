@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from aiorecover import record as rec
-from aiorecover.delivery import dispatcher as dispatcher_module
+from aiorecover.delivery import batches as batches_module
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.dispatcher import Dispatcher
 from aiorecover.delivery.expiry import Expiry
@@ -44,6 +44,7 @@ class After:
             deliver=lambda _: None,
             refuse=lambda *_: None,
             undecodable=lambda *_: False,
+            unplaceable=lambda *_: False,
             on_idle=lambda: None,
             expiry=Expiry(
                 DeadLetters(self.opened.directory.dead, sync=partial(asyncio.sleep, 0)),
@@ -103,11 +104,11 @@ async def test_what_is_held_for_want_of_room_is_judged_when_its_topic_is_known()
     opened.settle(opened.read()[1:])
     opened.directory.sync()
     after = After(opened)
-    after.dispatcher.closed_bytes = dispatcher_module.BATCH_BYTES
+    after.dispatcher.batches.closed_bytes = batches_module.BATCH_BYTES
     for _ in range(3):
         after.dispatcher.step()
     after.learn()
-    after.dispatcher.closed_bytes = 0
+    after.dispatcher.batches.closed_bytes = 0
     after.go_on()
     await asyncio.sleep(0)
     assert (after.dispatched("x"), after.dispatched("t")) == (1, 0)

@@ -1,6 +1,7 @@
 """What a ring has lost: counted without end, named within bounds, its bytes kept before the slot is used again."""
 
 import logging
+import random
 import stat
 from pathlib import Path
 
@@ -120,10 +121,37 @@ def test_ten_thousand_places_are_named_and_the_next_one_is_counted_and_logged(ca
     found = Losses()
     with caplog.at_level(logging.CRITICAL, "aiorecover.wal"):
         for number in range(10_000):
-            found.report(Damage(1, number, number + 1, 1, 0))
+            found.report(Damage(1, 2 * number, 2 * number + 1, 1, 0))
     found.report(Damage(1, 50_000, 50_002, 7, 900))
     assert (len(found.damage), found.missing) == (10_000, 20_003)
     assert "sequences=50000-50002 slot=7 file_offset=900" in caplog.text
+
+
+def test_each_sequence_is_named_once_whoever_meets_its_damage_and_however_much_of_it() -> None:
+    rng = random.Random(1)
+    for _ in range(200):
+        found = Losses()
+        expected: set[tuple[int, int]] = set()
+        for _ in range(rng.randrange(1, 12)):
+            first = rng.randrange(40)
+            last = first + rng.randrange(6)
+            new = {(1, sequence) for sequence in range(first, last + 1)} - expected
+            assert found.report(Damage(1, first, last, 1, 0), again=rng.random() < 0.5) == bool(new)
+            expected |= new
+        named = [(one.epoch, sequence) for one in found.damage for sequence in range(one.first, one.last + 1)]
+        assert sorted(named) == sorted(expected)
+        assert found.missing == len(expected)
+    assert found.report(Damage(2, 0, 0, 1, 0))  # of another epoch
+
+
+def test_where_more_is_damaged_than_is_remembered_nothing_is_counted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "MOST_NAMED", 4)
+    found = Losses()
+    for number in range(0, 20, 2):
+        found.report(Damage(1, number, number, 1, 0))
+    for number in range(0, 20, 2):
+        assert not found.report(Damage(1, number, number, 1, 0), again=True)
+    assert found.missing == 10
 
 
 # -- on a disk -----------------------------------------------------------------------------------------------------

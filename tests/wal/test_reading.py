@@ -16,7 +16,7 @@ from aiorecover.wal.ring import RECENT, RECENT_BYTES
 from aiorecover.wal.run import Entry
 from aiorecover.wal.window import WINDOW
 from tests.wal.memory import broken, no_room
-from tests.wal.rig import SLOT, Disk, Opened, Position, entries_of, found, missing, read, take
+from tests.wal.rig import SLOT, Disk, Machine, Opened, Position, entries_of, found, missing, read, take
 
 LARGE_SLOT = 1024 * 1024  # several windows
 
@@ -200,6 +200,37 @@ def test_a_second_reader_reads_again_from_where_it_is_put_and_counts_nothing() -
     assert opened.reader.found == 100
     opened.settle(entries)
     assert opened.ring.pending() == 0
+
+
+@pytest.mark.parametrize("rot", [b"rot", b"\xee" * 64, b"\xee" * 900], ids=["payload", "frame", "several"])
+def test_damage_that_only_a_second_reader_meets_is_named_once_and_kept(rot: bytes) -> None:
+    opened = Opened()
+    opened.append(*[b"%02d" % number * 22 for number in range(40)])  # frames of 64 bytes
+    entries = opened.read()
+    opened.disk.ring.damage(fmt.FIRST_FRAME + 64 * 10 + (0 if len(rot) > 3 else 30), rot)
+    for at in (0, 5, 0):
+        slot, place, sequence, _ = entries[at]
+        again = read(opened.reader.behind(slot, place, sequence))
+        lost = [number + 1 for number in range(10, 11 + (len(rot) - 1) // 64)]
+        assert [number for _, _, number, _ in again] == [n for n in range(at + 1, 41) if n not in lost]
+        assert missing(opened.ring) == [(1, number) for number in lost]
+    assert opened.ring.losses.missing == len(lost)
+    opened.keep_damaged()
+    assert isinstance(opened.directory.file_system, Machine)
+    (kept,) = opened.directory.file_system.kept.values()
+    assert rot in kept.live()
+
+
+def test_a_second_reader_misses_nothing_that_was_settled_before_it_was_damaged() -> None:
+    opened = Opened()
+    opened.append(*[b"%02d" % number * 22 for number in range(40)])
+    entries = opened.read()
+    opened.settle(entries[10:12] + entries[13:15])
+    for number in range(10, 16):
+        opened.disk.ring.damage(fmt.FIRST_FRAME + 64 * number + 30, b"rot")
+    slot, place, sequence, _ = entries[0]
+    assert len(read(opened.reader.behind(slot, place, sequence))) == 34
+    assert missing(opened.ring) == [(1, 13), (1, 16)]
 
 
 def test_a_second_reader_passes_what_was_settled_since() -> None:

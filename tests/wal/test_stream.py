@@ -8,7 +8,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal.moving import Move, Rewrite
 from aiorecover.wal.run import Placed
 from aiorecover.wal.stream import Stream
-from tests.wal.rig import Opened, Position
+from tests.wal.rig import Opened, Position, missing
 
 
 class Life:
@@ -300,6 +300,38 @@ def test_so_it_does_where_the_main_ring_has_nothing_left() -> None:
     assert third.opened.ring.live == []
     assert third.waiting == life.waiting[:-1]
     assert third.first.at > third.opened.ring.moved_up_to
+
+
+def test_damage_behind_which_nothing_stands_is_missed_by_who_cannot_get_to_where_the_first_one_stands() -> None:
+    life = Life()
+    ((_, sequence),) = life.opened.append(b"the last one, and nothing comes behind it")
+    read(life.first)
+    current = life.opened.ring.live[-1]
+    life.opened.disk.ring.damage(current.file_offset + current.tail - 9, b"rot")
+    for _ in range(2):
+        other = life.first.back_to(life.waiting[0])
+        assert positions(read(other)) == life.waiting
+        other.miss_up_to(life.first.at)
+        assert missing(life.opened.ring) == [(1, sequence)]
+    life.opened.append(b"it did")
+    assert len(read(life.first)) == 1
+    assert life.opened.ring.losses.missing == 1
+
+
+def test_damage_at_the_end_of_the_copies_is_missed_by_who_goes_on_to_the_main_ring() -> None:
+    life = Life()
+    life.move()
+    retry = life.directory.retry
+    life.opened.disk.retry.damage(retry.live[-1].file_offset + retry.live[-1].tail - 9, b"rot")
+    moved = [position for position in life.waiting if position <= life.opened.ring.moved_up_to]
+    for _ in range(2):
+        other = life.first.back_to(life.waiting[0])
+        assert positions(read(other)) == [position for position in life.waiting if position != moved[-1]]
+        assert retry.losses.missing == 1
+    life.move()
+    assert positions(read(life.first.back_to(life.waiting[0])))[-3:] == life.waiting[-3:]
+    assert retry.losses.missing == 1
+    assert life.opened.ring.losses.missing == 0
 
 
 def test_positions_are_told_in_every_state() -> None:

@@ -1,0 +1,123 @@
+"""The lanes' open batches: begun within what all may have in memory, handed over when they have lingered."""
+
+import asyncio
+from collections.abc import Callable
+from math import inf
+
+from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.frames import frames_of, position_at
+from aiorecover.delivery.lane import Lane
+from aiorecover.delivery.router import Router
+from aiorecover.delivery.stalled import StalledLanes
+from aiorecover.wal.slot import Slot
+
+BATCH_BYTES = 32 * 1024 * 1024  # of all closed batches together: also keeps one request below the broker's 100 MB
+SMALLEST_BATCH = 16 * 1024  # bytes; aiokafka's own default: smaller ones cost more than they save
+FOUND_MOST = 1024  # records found in Kafka that are settled at once
+
+
+class Batches:
+    """Knows which lanes have an open batch, and how much all lanes hold in closed ones."""
+
+    def __init__(
+        self,
+        router: Router,
+        stalled: StalledLanes,
+        deliver: Callable[[Lane], None],
+        *,
+        codec: int,
+        batch_bytes: int,
+        linger: float,
+        doubtful_up_to: int,
+    ) -> None:
+        """``deliver`` of lanes with a batch to send; ``linger``: seconds until what is open is handed over.
+
+        ``doubtful_up_to``: as in `Expiry`.
+        """
+        self._router = router
+        self._stalled = stalled
+        self._deliver = deliver
+        self._codec = codec
+        self._batch_bytes = batch_bytes
+        self._linger = linger
+        self._doubtful_up_to = doubtful_up_to
+        self._open: dict[Lane, None] = {}
+        self._tick = 0.0  # when what is open must be handed over
+        self._lingering = 0  # batches begun since the last tick
+        self.closed_bytes = 0  # of batches that are ready or in flight
+        self.resuming = False  # what the last process had in flight waits for room: it comes first
+
+    @property
+    def full(self) -> bool:
+        """All lanes together hold as much as they may; what stalled ones hold does not count."""
+        return self.closed_bytes - self._stalled.bytes >= BATCH_BYTES
+
+    @property
+    def due(self) -> float:
+        """When what is open must be handed over, by the loop's clock; never where nothing is."""
+        return self._tick if self._lingering else inf
+
+    def begin(self, lane: Lane) -> LaneBatch | None:
+        """A new open batch; None when the lane or all lanes together hold as much as they may."""
+        if lane.blocked or self.full or self.resuming:
+            return None
+        share = (BATCH_BYTES - self._stalled.bytes) // (2 * (len(self._open) + 1))
+        lane.open = LaneBatch(min(self._batch_bytes, max(SMALLEST_BATCH, share)), self._codec)
+        if not self._lingering:
+            self._tick = asyncio.get_running_loop().time() + self._linger
+        self._lingering += 1
+        self._open[lane] = None
+        return lane.open
+
+    def add_found(self, lane: Lane, slot: Slot, place: int, offset: int) -> bool:
+        """A frame whose record stands in Kafka at ``offset``: it is announced and settled in its turn; False: no room.
+
+        In a batch with those that stand right before it there, and nothing that has to be sent.
+        """
+        batch = lane.open
+        if batch is None or batch.found_at is None or batch.found_at + batch.count != offset:
+            if batch is not None:
+                self.close(lane)
+            batch = self.begin(lane)
+            if batch is None:
+                return False
+            batch.found_at = offset
+        if slot is not batch.slot:
+            batch.start_group(slot)
+        batch.places.append(place)
+        batch.count += 1
+        batch.most = batch.count
+        if batch.count >= FOUND_MOST:
+            self.close(lane)
+        return True
+
+    def close(self, lane: Lane) -> None:
+        """Nothing more is added to the lane's open batch: it goes to Kafka in its turn."""
+        batch = lane.close_open()
+        self._open.pop(lane, None)  # behind it: a batch that could not be closed is handed over by the next linger
+        self._router.rotate(lane)
+        if batch is not None:
+            if self._doubtful_up_to:
+                batch.doubtful = position_at(*next(frames_of(batch))) <= self._doubtful_up_to
+            self.closed_bytes += batch.bytes
+            self._deliver(lane)
+
+    def hand_over(self) -> None:
+        """The linger is over: what is open goes to Kafka, at once or right behind the batch in flight."""
+        for lane in list(self._open):
+            if lane.in_flight is None and not lane.ready:
+                self.close(lane)
+            else:
+                lane.due = True
+        self._lingering = 0
+
+    def follow(self, lane: Lane) -> None:
+        """What was in flight is not any more: the lane's lingering batch may follow."""
+        if lane.due and not lane.ready:
+            self.close(lane)
+
+    def drop_open(self, lane: Lane) -> None:
+        """The lane is halted: what it held stays in the ring."""
+        self._open.pop(lane, None)
+        lane.open = None
+        lane.due = False
