@@ -241,15 +241,18 @@ Read-only view
     `view.open_view` looks at a directory from outside, for the command line and for Spark: it takes no lock, opens
     every file read-only, maps nothing and repairs nothing. The owner may be at full speed, dead or elsewhere.
 
-    1. Both headers of every slot are read, twice over. A life that began while they were read is left for the next
-       walk; so all lives up to the newest one listed are there, or were recycled. Then the checkpoint is read.
+    1. The checkpoint is read, for what it says was flushed. Then both headers of every slot are read, twice over. A
+       life that began while they were read is left for the next walk; so all lives up to the newest one listed are
+       there, or were recycled. Then the checkpoint is read again, for what it covers.
     2. Slots are walked by ordinal. A window is copied by preadv, then both headers are read again: if the slot is in
        another life or cut off, the copy is thrown away: it was recycled meanwhile (I1), and what it held was settled
        or moved. Frames of two lives in one copy cannot pass for a record (I2).
     3. A frame that does not hold is the end of an open slot, damage, or being stored just now. It is damage only when
        a frame behind it holds, or a seal or a flush that was read before the copy counts it, and reading it afresh
-       does not help. Whole slots that are gone are missed if others of
-       the ring tell: one behind all others is missed by the next opening alone.
+       does not help. Whole slots that are gone are missed by the rules of the reader (`gaps`), so that a look names
+       what the next opening would, also of a ring whose file is gone. It holds beside a living owner, too: what step 1
+       says was flushed stands in slots that had begun by then, or was recycled, and then the checkpoint that is read
+       behind them covers it.
     4. A record is settled when its settle word says so, or when the ring's watermark, in the main ring also P, covers
        it. In the retry ring copies behind what the checkpoint knows of it are void; without a checkpoint all count.
        Where settle words are suspect, a view shows what they say, and up to where they are: lanes are not judged.

@@ -101,17 +101,17 @@ class Neighbours:
                 known = _known(path.name, stamp, checkpoint)
                 if not free:
                     return known
-                return replace(known, free=True, waiting=self._waits(path, file, checkpoint))
+                return replace(known, free=True, waiting=self._waits(path, file))
             except WalError as error:  # not read again before somebody has mended or opened it
                 return Neighbour(path.name, stamp, error=str(error)) if free else Neighbour(path.name, stamp)
 
-    def _waits(self, path: Path, file: Callable[[str], StorageFile | None], checkpoint: StorageFile | None) -> bool:
+    def _waits(self, path: Path, file: Callable[[str], StorageFile | None]) -> bool:
         boot_id = self._file_system.boot_id()
-        views = [View(path, ring, file(ring), checkpoint, boot_id) for ring in (RING, RETRY)]
+        views = [View(path, ring, file, boot_id) for ring in (RING, RETRY)]
         waiting = [_waits(view) for view in views]  # each of them is looked at: damage is to be told
         if any(waiting):
             return True
-        return self._owed is not None and _owes(View(path, DEAD, file(DEAD), checkpoint, boot_id), self._owed)
+        return self._owed is not None and _owes(View(path, DEAD, file, boot_id), self._owed)
 
     def _names(self, path: Path) -> set[str]:
         with os_errors("look at the directory", path):

@@ -9,6 +9,7 @@ from typing import Any
 
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checksum import crc32
+from aiorecover.wal.gaps import START, Place, damage_at, flushed_behind, start_of, unjoined
 from aiorecover.wal.losses import Damage, Stretch
 from aiorecover.wal.resynchronising import next_frame, unsettled
 from aiorecover.wal.ring import RECENT, Ring
@@ -211,11 +212,12 @@ class Reader:
         while True:
             slot = self.slot
             if slot is None:
-                if not self._ring.live:
-                    self._report_flushed(None, None)
+                oldest = next(iter(self._ring.live), None)
+                if oldest is None:
+                    self._report_between(START, None)
                     return False
-                self._enter(self._ring.live[0])
-                self._report_before(self._ring.live[0])
+                self._enter(oldest)
+                self._report_between(START, start_of(oldest.header, oldest.file_offset))
                 continue
             sealed = slot.sealed  # before its end is looked up: a signal handler may fill it and go on meanwhile
             end = self._ring.end_of(slot)
@@ -226,11 +228,11 @@ class Reader:
             self._finish(slot)
             following = None if self._stays else self._ring.after(slot)
             if following is None:
-                self._report_flushed(slot, None)
+                self._report_between(self._end_of(slot), None)
                 if not self._stays:  # a full ring may need this very slot for the next record
                     self._step_out()
                 return False
-            self._report_between(slot, following)
+            self._report_between(self._end_of(slot), start_of(following.header, following.file_offset))
             self._enter(following)
 
     def _enter(self, slot: Slot) -> None:
@@ -253,31 +255,18 @@ class Reader:
             self.slot.readers -= 1
         self._stands = False
 
-    def _report_between(self, slot: Slot, following: Slot) -> None:
-        """A whole slot is gone: the sequences of one epoch do not join, or those of the next one do not start at 1."""
-        self._report_flushed(slot, following)
-        same = slot.header.epoch == following.header.epoch
-        self._report(following, self.expected if same else 1, following.header.first_sequence - 1, fmt.FIRST_FRAME)
+    def _report_between(self, here: Place, there: Place | None) -> None:
+        """Whole slots are gone in between, or, where there is no other one, behind: their sequences are missing."""
+        floor = self._ring.floor
+        if not self._flush_told:
+            gone = flushed_behind(here, there, self._ring.flushed, floor)
+            self._flush_told = gone is not None
+            self._tell(gone)
+        if there is not None:
+            self._tell(unjoined(here, there, floor))
 
-    def _report_before(self, oldest: Slot) -> None:
-        """The oldest slots are gone, and were not recycled: the floor does not cover them."""
-        self._report_flushed(None, oldest)
-        self._report(oldest, 1, oldest.header.first_sequence - 1, fmt.FIRST_FRAME)
-
-    def _report_flushed(self, slot: Slot | None, following: Slot | None) -> None:
-        """Whole slots are gone behind ``slot``, where an epoch ended: frames that a completed flush covered.
-
-        None for ``slot`` is before all slots; None for ``following`` is behind all, where only this epoch can come.
-        """
-        ring = self._ring
-        epoch, last = fmt.parts(ring.flushed)
-        here = 0 if slot is None else slot.header.epoch
-        if self._flush_told or not here <= epoch < (ring.epoch if following is None else following.header.epoch):
-            return
-        self._flush_told = True
-        near = slot if slot is not None else following
-        ordinal, place = (0, 0) if near is None else (near.header.ordinal, near.file_offset + self.offset)
-        self._name(epoch, self.expected if here == epoch else 1, last, ordinal, place)
+    def _end_of(self, slot: Slot) -> Place:
+        return Place(slot.header.epoch, self.expected, slot.header.ordinal, slot.file_offset + self.offset)
 
     def _finish(self, slot: Slot) -> None:
         """The end of a slot is reached: everything in it is counted."""
@@ -427,14 +416,13 @@ class Reader:
         ranges: Iterable[tuple[int, int]] = ((first, last),)
         if not self._primary and self._tells and offset < stop and not self._ring.is_suspect(slot):
             ranges = () if slot.done else list(unsettled(self._window, slot, offset, stop, (first, last)))
-        place = slot.file_offset + offset
-        named = [self._name(slot.header.epoch, *lost, slot.header.ordinal, place) for lost in ranges]
+        place, floor = Place(slot.header.epoch, first, slot.header.ordinal, slot.file_offset + offset), self._ring.floor
+        named = [self._tell(damage_at(place.epoch, *lost, place, floor)) for lost in ranges]
         if any(named) and offset < stop:
             self._ring.losses.pin(Stretch(slot, offset, stop))
 
-    def _name(self, epoch: int, first: int, last: int, ordinal: int, file_offset: int) -> bool:
-        """Report frames that are not there; what the floor covers was settled and is not missed."""
-        first = max(first, self._ring.floor - fmt.position(epoch, 0) + 1)
-        if not self._tells or first > last:
+    def _tell(self, damage: Damage | None) -> bool:
+        """Report it, if it is this reader's to report; whether it was news."""
+        if damage is None or not self._tells:
             return False
-        return self._ring.losses.report(Damage(epoch, first, last, ordinal, file_offset), again=not self._primary)
+        return self._ring.losses.report(damage, again=not self._primary)

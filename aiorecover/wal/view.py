@@ -4,7 +4,7 @@ For the command line and for Spark; the owner may be another process at full spe
 machine (a copy). What is promised, and what is not, stands in the package docstring under "Read-only view".
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -15,9 +15,10 @@ from aiorecover.errors import WalCorruptError, WalFormatError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint, Copy, unpack
 from aiorecover.wal.directory import CHECKPOINT
+from aiorecover.wal.gaps import START, Place, flushed_behind, unjoined
 from aiorecover.wal.losses import Damage
 from aiorecover.wal.moved import DEAD, RETRY, RING
-from aiorecover.wal.recovery import Plan, SlotFound, first_headers, plan, slot_bytes_of
+from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, first_headers, plan, slot_bytes_of
 from aiorecover.wal.storage import OPERATING_SYSTEM, ForeignFile, StorageFile, names_in
 from aiorecover.wal.walk import RETRIES, FrameView, RecycledError, SlotView, SlotWalk, look_at
 
@@ -64,14 +65,9 @@ class View:
     """
 
     def __init__(
-        self,
-        path: Path,
-        ring: str,
-        ring_file: StorageFile | None,
-        checkpoint: StorageFile | None,
-        boot_id: str = "",
+        self, path: Path, ring: str, open_file: Callable[[str], StorageFile | None], boot_id: str = ""
     ) -> None:
-        """Look at files that are open; None for one that is not there. ``boot_id``: of this machine; empty: unknown.
+        """Look at the files that ``open_file`` opens by name; None: it is not there. ``boot_id``: of this machine.
 
         Raises:
             WalCorruptError: neither checkpoint nor ring can be read, or they contradict each other.
@@ -81,14 +77,17 @@ class View:
         """
         self.path = path
         self.ring = ring
-        self._file = ring_file
-        self._checkpoint_file = checkpoint
-        self._boot_id = boot_id
+        self._open_file = open_file
+        self._boot_id = boot_id  # empty: unknown
+        self._checkpoint_file = open_file(CHECKPOINT)
+        self._file = open_file(ring)
         self._copies = self._read_copies()
         self.checkpoint = _newest(self._copies)
         self.slot_bytes = self._find_slot_bytes()
         self.producer_id = self._find_producer()
         self.suspect_up_to = 0
+        self._flushed = 0  # up to there everything stands in a listed slot, or is covered, or gone
+        self._floor = 0
         self.missing: list[Damage] = []
         self.recycled: list[SlotView] = []
 
@@ -103,11 +102,16 @@ class View:
             WalIOError: the operating system refused.
 
         """
-        self.slot_bytes = self.slot_bytes or self._find_slot_bytes()  # its owner had only just begun
+        # Before the files: what it says was flushed stands in slots that were begun by now, whatever its owner does.
+        self._checkpoint_file = self._checkpoint_file or self._open_file(CHECKPOINT)  # its owner had only just begun
+        flushed = _flushed_up_to(_newest(self._read_copies()), self.ring)
+        self._file = self._file or self._open_file(self.ring)
+        self.slot_bytes = self.slot_bytes or self._find_slot_bytes()
         found = self._scan_twice()
         self._copies = self._read_copies()  # behind the scan: what was recycled before it, this checkpoint covers
         self.checkpoint = _newest(self._copies)
         next_opening = self._plan(found)  # refuses what contradicts itself
+        self._flushed, self._floor = flushed, self._ring_of(next_opening).floor
         views = self._views(found, next_opening)
         suspect = next_opening.suspect.up_to
         still = (one for one in views if one.header is not None and not one.covered)
@@ -132,18 +136,15 @@ class View:
     def _walk(self, slots: Sequence[SlotView], *, settled: bool, whole: bool) -> Iterator[FrameView]:
         """``whole``: nothing was left out of ``slots``, so that a gap between two of them is damage."""
         self.missing, self.recycled = [], []
-        before: SlotWalk | None = None
-        oldest = True
+        before: Place | None = START if whole else None
         last = 0
         for slot in slots:
             if self._file is None or slot.header is None or (slot.covered and not settled):
                 continue
             walk = SlotWalk(self._file, slot, slot.header)
-            if whole and before is not None:
-                walk.follow(before)
-            elif whole and oldest:
-                walk.begin()
-            before, oldest = walk, False
+            if before is not None:
+                self._tell_between(before, walk.start)
+            before = None
             try:
                 for frame in walk.frames(settled=settled):
                     if frame.number <= last:
@@ -152,10 +153,19 @@ class View:
                     last = frame.number
                     yield frame
             except RecycledError:
-                self.recycled.append(slot)
-                before = None
-                walk.missing.clear()  # what was not there, was settled or moved
+                self.recycled.append(slot)  # what was not there, was settled or moved
+                continue
             self.missing += walk.missing
+            before = walk.place if whole else None
+        if before is not None:
+            self._tell_between(before, None)
+
+    def _tell_between(self, before: Place, following: Place | None) -> None:
+        """As the next opening's reader does it."""
+        damages = [flushed_behind(before, following, self._flushed, self._floor)]
+        if following is not None:
+            damages.append(unjoined(before, following, self._floor))
+        self.missing += [damage for damage in damages if damage is not None]
 
     def summary(self) -> Summary:
         """Walk everything that the checkpoint does not cover, and count.
@@ -229,7 +239,7 @@ class View:
 
     def _views(self, found: list[SlotFound], next_opening: Plan) -> list[SlotView]:
         """The slots in the order of `slots`, with what an opening would know of their frames."""
-        known = {RING: next_opening.main, RETRY: next_opening.retry, DEAD: next_opening.dead}[self.ring]
+        known = self._ring_of(next_opening)
         up_to = next_opening.copies_up_to if self.ring == RETRY else None
         ordered = sorted(found, key=_order)
         return [
@@ -247,6 +257,9 @@ class View:
             )
             for one, following in zip_longest(ordered, ordered[1:])
         ]
+
+    def _ring_of(self, next_opening: Plan) -> RingPlan:
+        return {RING: next_opening.main, RETRY: next_opening.retry, DEAD: next_opening.dead}[self.ring]
 
     def _plan(self, found: list[SlotFound]) -> Plan:
         """What an opening at this moment would start from, as far as this ring tells."""
@@ -292,10 +305,11 @@ def open_view(path: Path | str, ring: str = RING) -> View:
         message = "no instance directory: name one that holds a ring, below wal_dir"
         raise WalFormatError(f"{message} path={path}")
     with ExitStack() as opened:
-        ring_file, checkpoint = (
-            opened.enter_context(ForeignFile(path / name)) if name in names else None for name in (ring, CHECKPOINT)
-        )
-        view = View(path, ring, ring_file, checkpoint, OPERATING_SYSTEM.boot_id())
+
+        def open_file(name: str) -> StorageFile | None:
+            return opened.enter_context(ForeignFile(path / name)) if name in names_in(path) else None
+
+        view = View(path, ring, open_file, OPERATING_SYSTEM.boot_id())
         opened.pop_all()
         return view
 
@@ -340,11 +354,19 @@ def _order(slot: SlotFound) -> tuple[bool, int, int]:
 
 
 def _flushed_in(slot: SlotFound, following: SlotFound | None, flushed: int) -> int:
-    """``flushed`` if that frame can only stand in this slot, which was left open; else 0."""
-    if slot.header is None or slot.seal is not None or slot.header.epoch != flushed >> fmt.SEQUENCE_BITS:
+    """The position up to which a slot that was left open had been filled, as far as a flush or the next one tells."""
+    if slot.header is None or slot.seal is not None:
         return 0
-    last = following is None or following.header is None or following.header.epoch != slot.header.epoch
-    return flushed if last else 0
+    epoch = slot.header.epoch
+    if following is not None and following.header is not None and following.header.epoch == epoch:
+        return fmt.position(epoch, following.header.first_sequence - 1)
+    return flushed if epoch == flushed >> fmt.SEQUENCE_BITS else 0
+
+
+def _flushed_up_to(checkpoint: Checkpoint | None, ring: str) -> int:
+    if checkpoint is None:
+        return 0
+    return {RING: checkpoint.main, RETRY: checkpoint.retry, DEAD: checkpoint.dead}[ring].flushed
 
 
 def _newest(copies: Iterable[Copy]) -> Checkpoint | None:

@@ -14,6 +14,7 @@ import msgspec
 from aiorecover.errors import WalError
 from aiorecover.wal import format as fmt
 from aiorecover.wal import scan
+from aiorecover.wal.gaps import START, Place, damage_at, start_of, unjoined
 from aiorecover.wal.losses import Damage
 from aiorecover.wal.moved import prefix_of
 from aiorecover.wal.recovery import SlotFound, classify
@@ -38,7 +39,8 @@ class SlotView:
     ``state`` is as in `recovery.SlotFound`. ``durable``: frames up to it count as settled, whatever their settle words
     say (the ring's watermark, in the main ring also P, of the checkpoint that was read after the slot).
     ``counts_up_to``: in the retry ring, copies behind it do not count yet; None where all do, or nothing tells.
-    ``flushed``: in a slot that was left open, the position up to which a flush had made its frames durable; else 0.
+    ``flushed``: in a slot that was left open, the position up to which frames were stored, as a flush or the next slot
+    of its epoch tells; else 0.
     """
 
     path: Path
@@ -189,23 +191,25 @@ class SlotWalk:
                 size = WINDOW
                 if not self._pass_damage():
                     break
-        if self._seal is not None:
-            self._report(self.expected, self._seal.last_sequence)
-            self.expected = max(self.expected, self._seal.last_sequence + 1)
-        elif self._slot.flushed:
-            most = (self._whole - self._offset) // fmt.FRAME_BYTES  # more do not fit: they stood in a slot that is gone
-            last = min(self._slot.flushed & fmt.SEQUENCE_MASK, self.expected + most - 1)
-            self._report(self.expected, last)
-            self.expected = max(self.expected, last + 1)
+        self._end()
+
+    @property
+    def start(self) -> Place:
+        """Where the walk begins."""
+        return start_of(self.header, self._slot.file_offset)
+
+    @property
+    def place(self) -> Place:
+        """Where it has come to."""
+        return Place(self.header.epoch, self.expected, self.header.ordinal, self._slot.file_offset + self._offset)
 
     def begin(self) -> None:
         """Say what is missing when the oldest slots are gone, and were not recycled."""
-        self._report(1, self.header.first_sequence - 1)
+        self._tell(unjoined(START, self.start, self._slot.durable))
 
     def follow(self, before: "SlotWalk") -> None:
         """Say what is missing when whole slots are gone: an epoch's sequences do not join, or do not start at 1."""
-        same = before.header.epoch == self.header.epoch
-        self._report(before.expected if same else 1, self.header.first_sequence - 1)
+        self._tell(unjoined(before.place, self.start, self._slot.durable))
 
     @property
     def _limit(self) -> int:
@@ -265,7 +269,8 @@ class SlotWalk:
     def _frame(self, number: int, payload: bytes, ordinal: int, file_offset: int, *, done: bool) -> FrameView | None:
         position, partition, skipped = prefix_of(self._slot.ring, number, payload)
         if position is None:
-            self._note(number & fmt.SEQUENCE_MASK, number & fmt.SEQUENCE_MASK, file_offset)
+            sequence = number & fmt.SEQUENCE_MASK
+            self._tell(Damage(self.header.epoch, sequence, sequence, ordinal, file_offset))
             return None
         return FrameView(position, number, done, payload[skipped:], ordinal, file_offset, partition)
 
@@ -320,11 +325,21 @@ class SlotWalk:
         data = self._file.read(where, size)
         return scan.holds(data, 0, length, check, stored, self.header.salt, len(data))
 
+    def _end(self) -> None:
+        """No frame of this life follows: what its seal counts, or a flush covered, should have come before that."""
+        if self._seal is not None:
+            last, end = self._seal.last_sequence, self._limit
+        else:
+            most = (self._whole - self._offset) // fmt.FRAME_BYTES  # more do not fit: they stood in a slot that is gone
+            last, end = min(self._slot.flushed & fmt.SEQUENCE_MASK, self.expected + most - 1), self._whole
+        if last >= self.expected:
+            self._report(self.expected, last)
+            self.expected, self._offset = last + 1, end
+
     def _report(self, first: int, last: int) -> None:
         """Frames are not there; what the durable checkpoint covers was settled and is not missed."""
-        first = max(first, self._slot.durable - fmt.position(self.header.epoch, 0) + 1)
-        self._note(first, last, self._slot.file_offset + self._offset)
+        self._tell(damage_at(self.header.epoch, first, last, self.place, self._slot.durable))
 
-    def _note(self, first: int, last: int, file_offset: int) -> None:
-        if first <= last:
-            self.missing.append(Damage(self.header.epoch, first, last, self.header.ordinal, file_offset))
+    def _tell(self, damage: Damage | None) -> None:
+        if damage is not None:
+            self.missing.append(damage)

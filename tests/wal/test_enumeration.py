@@ -42,9 +42,9 @@ def test_a_number_names_a_case_for_ever() -> None:
 
 @pytest.mark.parametrize(
     ("name", "complaint"),
-    [("_report_flushed", "lost and not named"), ("_report", "lost and not named"), ("next_frame", "lost, though")],
+    [("flushed_behind", "lost and not named"), ("_report", "lost and not named"), ("next_frame", "lost, though")],
 )
 def test_a_reader_that_reports_or_finds_less_is_noticed(name: str, complaint: str) -> None:
-    with mock.patch.object(reading if name == "next_frame" else Reader, name, return_value=None):
+    with mock.patch.object(Reader if name == "_report" else reading, name, return_value=None):
         found = [why_wrong(target, number) for target in TARGETS for number in list(sample(target))[::100]]
     assert any(why is not None and complaint in why for why in found)

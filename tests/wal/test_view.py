@@ -5,6 +5,7 @@ import gc
 import hashlib
 import os
 import pickle
+import random
 import subprocess
 import sys
 import tracemalloc
@@ -26,13 +27,13 @@ from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import MARGIN
 from aiorecover.wal.view import RecycledError, View, frames_of, open_view
 from aiorecover.wal.walk import WINDOW, FrameView, SlotWalk
-from tests.wal.memory import broken
-from tests.wal.rig import SLOT, Disk, Opened, Position, found, take
+from tests.wal.memory import FaultyFile, broken
+from tests.wal.rig import SLOT, Disk, Opened, Position, found, read, take
 from tests.wal.stored import numbered, stored
 
 
 def look(disk: Disk, ring: str = "ring") -> View:
-    return View(Path("/memory"), ring, disk.ring, disk.checkpoint, f"boot {disk.boots}")
+    return View(Path("/memory"), ring, lambda name: getattr(disk, name), f"boot {disk.boots}")
 
 
 def seen(frames: Iterable[FrameView]) -> list[tuple[Position, bytes]]:
@@ -179,19 +180,72 @@ def several_slots(*, checkpoint: bool = False) -> Disk:
     return opened.disk.after_death()
 
 
-def compare(disk: Disk) -> None:
-    """The view sees what the next owner reads, and names the same damage; or both refuse."""
+def worked_in() -> Disk:
+    """Two epochs; the oldest slots of each ring are recycled, the retry and the dead ring have slots of their own."""
+    opened = Opened()
+    for _ in range(2):
+        for _ in range(3):
+            opened.fill_slot()
+        opened.settle(opened.read()[: SLOT // 500])
+        opened.checkpoint()
+        for ring in (opened.directory.retry, opened.directory.dead):
+            for number in range(1, 60):
+                ring.append(moved.pack_moved(number, 0, bytes(400)), None)
+        opened.checkpoint()
+        opened.append(b"behind the checkpoint")
+        opened = opened.dies()
+    return opened.disk.after_death()
+
+
+def harm(chance: random.Random, file: FaultyFile) -> None:
+    """Cut it, flip a bit of it, or overwrite a stretch, a slot or a header with zeros or noise."""
+    size = file.size()
+    if not size:  # it was emptied before
+        return
+    place = chance.randrange(size)
+    slot = place // SLOT * SLOT
+    what = chance.choice(["cut", "cut whole slots", "empty", "flip", "stretch", "slot", "header", "all"])
+    if what in {"cut", "cut whole slots", "empty"}:
+        file.cut({"cut": place, "cut whole slots": slot, "empty": 0}[what])
+    elif what == "flip":
+        file.flip(place * 8 + chance.randrange(8))
+    else:
+        start, length = {
+            "stretch": (place, min(chance.randrange(1, 3000), size - place)),
+            "slot": (slot, min(SLOT, size - slot)),
+            "header": (slot, min(fmt.RESERVED, size - slot)),
+            "all": (0, size),
+        }[what]
+        file.damage(start, chance.choice([bytes(length), chance.randbytes(length)]))
+
+
+def compare(disk: Disk, ring: str = "ring") -> bool:
+    """The view sees what the next owner reads, and names the same damage; or both refuse. Whether there was damage."""
     try:
-        with look(disk) as now:
-            frames, damage, states = seen(now.frames()), now.missing, [slot.state for slot in now.slots()]
+        with look(disk, ring) as now:
+            frames, damage, states = list(now.frames()), now.missing, [slot.state for slot in now.slots()]
+            checkpoint = now.checkpoint
     except WalError as refusal:
         with pytest.raises(type(refusal)):
             Opened(disk)
-        return
-    with Opened(disk.after_death()) as opened:
-        assert frames == found(opened.read())
-        assert damage == opened.ring.damage
-        assert states.count("damaged") == len(opened.ring.damaged_slots)
+        return False
+    try:
+        following = Opened(disk.after_death())
+    except WalCorruptError:
+        assert checkpoint is None  # it needs all rings to go on without one, and a view only its own
+        return False
+    with following as opened:
+        of_owner = {"ring": opened.ring, "retry": opened.directory.retry, "dead": opened.directory.dead}[ring]
+        came = found(read(Reader(of_owner, bytes)))
+        assert damage == of_owner.damage
+        if checkpoint is not None or ring != "retry":  # without one, a view cannot know which copies are void
+            numbers = [(frame.number >> fmt.SEQUENCE_BITS, frame.number & fmt.SEQUENCE_MASK) for frame in frames]
+            assert numbers == [position for position, _ in came]
+            assert [frame.payload for frame in frames] == [
+                payload[-len(frame.payload) :] for frame, (_, payload) in zip(frames, came, strict=True)
+            ]
+        assert states.count("damaged") == len(of_owner.damaged_slots)
+        return bool(damage)
 
 
 def test_whatever_byte_rots_the_view_sees_and_misses_what_the_owner_would() -> None:
@@ -216,20 +270,46 @@ def test_whatever_64_bytes_are_overwritten_the_view_sees_and_misses_what_the_own
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_wherever_the_file_is_cut_the_view_sees_and_misses_what_the_owner_would(checkpoint: bool) -> None:
     disk = several_slots(checkpoint=checkpoint)
-    begin = 2 * SLOT + 160 if checkpoint else 0  # of a last slot that is gone whole only the owner knows by the flush
-    for size in range(begin, disk.ring.size() + 1, 160):
+    for size in range(0, disk.ring.size() + 1, 160):
         damaged = disk.after_death()
         damaged.ring.cut(size)
         compare(damaged)
 
 
-@pytest.mark.parametrize(("index", "checkpoint"), [(0, False), (1, False), (2, False), (0, True), (1, True)])
-def test_a_slot_that_is_gone_is_explained(index: int, checkpoint: bool) -> None:
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("noise", [b"\x55", b"\0"], ids=["noise", "zeros"])
+def test_slots_that_are_gone_are_missed_as_the_owner_would(noise: bytes, checkpoint: bool) -> None:
+    """Each of them, each two, and all; by the checkpoint both know of those at the end, too."""
     disk = several_slots(checkpoint=checkpoint)
-    for noise in (b"\x55", b"\0"):
+    for gone in range(1, 8):
         damaged = disk.after_death()
-        damaged.ring.damage(index * SLOT, noise * SLOT)
+        for index in range(3):
+            if gone >> index & 1:
+                damaged.ring.damage(index * SLOT, noise * SLOT)
         compare(damaged)
+
+
+def test_the_unsealed_end_of_a_slot_that_others_follow_is_missed_as_the_owner_would() -> None:
+    disk = several_slots()
+    for end in (0, SLOT - fmt.RESERVED):  # both seals of the first slot, and its last record
+        disk.ring.damage(end + fmt.SEAL_OFFSET, bytes(fmt.SEAL_BYTES))
+    *_, last = (frame for frame in look(disk).frames(settled=True) if frame.slot == 1)
+    disk.ring.damage(last.file_offset, bytes(fmt.FRAME_BYTES + len(last.payload)))
+    compare(disk)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_is_done_to_the_rings_and_the_checkpoint_the_view_names_what_the_next_owner_does(seed: int) -> None:
+    """Several damages at once, in a directory of two epochs of which a part was moved, settled and recycled."""
+    disk = worked_in()
+    chance = random.Random(seed)
+    told = 0
+    for _ in range(25):
+        damaged = disk.after_death()
+        for _ in range(chance.choice([1, 1, 2, 3])):
+            harm(chance, chance.choice([damaged.ring, damaged.retry, damaged.dead, damaged.ring, damaged.checkpoint]))
+        told += sum(compare(damaged, ring) for ring in ("ring", "retry", "dead"))
+    assert told >= 8
 
 
 def test_damage_is_named_by_sequences_slot_and_file_offset() -> None:
@@ -432,8 +512,11 @@ def test_a_slot_that_is_filled_and_sealed_at_any_moment_of_the_walk_is_not_damag
         assert now.missing == []
 
 
-def missing_when_slots_begin_at(moment: int) -> list[Damage]:
-    """A life begins in a slot that was passed while they were listed, and the next one in a slot that was not."""
+def missing_when_slots_begin_at(moment: int, *, flushed: bool = False) -> list[Damage]:
+    """A life begins in a slot that was passed while they were listed, and the next one in a slot that was not.
+
+    ``flushed``: a checkpoint says at once that all of it was.
+    """
     opened = Opened()
     for _ in range(3):
         opened.fill_slot()
@@ -448,6 +531,8 @@ def missing_when_slots_begin_at(moment: int) -> list[Damage]:
         for _ in range(2):
             opened.fill_slot()
             opened.append(b"g" * 500)
+        if flushed:
+            opened.directory.write_checkpoint(opened.directory.next_checkpoint())
 
     during_read(opened.disk, moment, roll_twice)
     list(now.frames())
@@ -457,6 +542,32 @@ def missing_when_slots_begin_at(moment: int) -> list[Damage]:
 @pytest.mark.parametrize("moment", range(1, 8))
 def test_a_list_of_slots_has_no_hole(moment: int) -> None:
     assert missing_when_slots_begin_at(moment) == []
+    assert missing_when_slots_begin_at(moment, flushed=True) == []
+
+
+def test_a_ring_that_was_made_and_flushed_while_it_was_looked_at_is_not_missed() -> None:
+    opened = Opened()
+    with_ring = [False]
+
+    def open_file(name: str) -> FaultyFile | None:
+        return getattr(opened.disk, name) if name == "checkpoint" or with_ring[0] else None
+
+    now = View(Path("/memory"), "ring", open_file)
+    assert list(now.frames()) == []
+    opened.append(*numbered(20))
+    opened.checkpoint()
+    with_ring[0] = True
+    assert len(list(now.frames())) == 20
+    assert now.missing == []
+
+
+def test_a_ring_that_is_removed_is_missed_by_name() -> None:
+    opened = Opened()
+    opened.append(*numbered(20))
+    opened.checkpoint()
+    now = View(Path("/memory"), "ring", lambda name: opened.disk.checkpoint if name == "checkpoint" else None)
+    assert list(now.frames()) == []
+    assert now.missing == [Damage(1, 1, 20, 0, 0)]
 
 
 @pytest.mark.parametrize("moment", range(3, 14))
@@ -662,7 +773,8 @@ def moved_to_retry(ring: str) -> list[FrameView]:
         moved=20,
     )
     CheckpointFile(checkpoint).write(content)
-    with look(Disk(copies.disk.ring, checkpoint), ring) as now:
+    files = {"checkpoint": checkpoint, ring: copies.disk.ring}
+    with View(Path("/memory"), ring, files.get) as now:
         frames = list(now.frames(settled=True))
         assert named(now.missing) == [(1, 2)]
         assert list(now.frames()) == [frame for frame in frames if not frame.settled]
@@ -836,3 +948,9 @@ def test_without_a_second_look_at_the_header_a_recycled_slot_would_be_taken_for_
 def test_slots_listed_once_would_have_a_hole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(View, "_scan_twice", View._scan)
     assert any(missing_when_slots_begin_at(moment) for moment in range(1, 8))
+
+
+def test_what_a_later_checkpoint_says_would_be_missed_while_the_owner_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = property(lambda self: self.checkpoint.main.flushed, lambda *_: None)
+    monkeypatch.setattr(View, "_flushed", late, raising=False)
+    assert any(missing_when_slots_begin_at(moment, flushed=True) for moment in range(1, 8))
