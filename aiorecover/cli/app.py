@@ -102,7 +102,8 @@ def inspect(
     path: Annotated[pathlib.Path, typer.Argument(help="A wal_dir, or one instance directory in it.")],
     records: Annotated[int, typer.Option(min=0, help="Show so many records that wait, of each ring.")] = 0,
     json_output: Annotated[  # noqa: FBT002 - an option, never passed by place
-        bool, typer.Option("--json", help="Print everything as JSON.")
+        bool,
+        typer.Option("--json", help="Print everything as JSON, keys and values whole: what is not UTF-8 as …_base64."),
     ] = False,
 ) -> None:
     """Look into a write-ahead log, also while its owner works: nothing is locked and nothing is changed.
@@ -118,7 +119,7 @@ def inspect(
         sys.stderr.write(f"{error}\n")
         raise typer.Exit(_USAGE) from None
     if json_output:
-        sys.stdout.write(json.dumps(found) + "\n")
+        sys.stdout.write(json.dumps(inspection.as_json(found)) + "\n")
     else:
         inspection.show(Console(highlight=False), found)
     raise typer.Exit(_FAILED if inspection.damaged(found) else 0)

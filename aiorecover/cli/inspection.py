@@ -6,6 +6,7 @@ so that it can be copied and searched for.
 
 from __future__ import annotations
 
+import base64
 import errno
 from dataclasses import asdict
 from itertools import islice
@@ -31,14 +32,16 @@ if TYPE_CHECKING:
     from aiorecover.wal.instances import Instance
     from aiorecover.wal.view import FrameView, View
 
-__all__ = ["damaged", "inspect", "show"]
+__all__ = ["as_json", "damaged", "inspect", "show"]
 
 RINGS = ("ring", "retry", "dead")
+_ASCII = 128
+_NO_UTF8 = 0xDC00  # where "surrogateescape" puts a byte that is not UTF-8
 _BYTES_SHOWN = 200  # of a key, a value or a header: a line of a terminal or two
 _COLUMNS = {
     "waiting": "waiting",
     "settled": "settled",
-    "damaged": "missing",
+    "missing": "missing",
     "slots": "slots",
     "bytes_used": "used",
     "bytes_allocated": "on disk",
@@ -49,6 +52,8 @@ _UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB"]
 def inspect(path: pathlib.Path, count: int) -> list[dict[str, Any]]:
     """Everything about the instances below ``path``, or about the one that it is, with up to ``count`` records each.
 
+    Keys, values and contents of headers are bytes here; see `as_json`.
+
     Raises:
         WalError: there is none, or the path cannot be read. What is wrong with one of several stands in its ``error``.
 
@@ -58,7 +63,8 @@ def inspect(path: pathlib.Path, count: int) -> list[dict[str, Any]]:
     except WalIOError as error:
         if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
             raise
-        raise WalFormatError(f"there is no such directory: name a wal_dir or an instance in it path={path}") from None
+        what = "this is a file" if error.errno == errno.ENOTDIR and path.exists() else "there is no such directory"
+        raise WalFormatError(f"{what}: name a wal_dir or an instance in it path={path}") from None
     if not found:
         raise WalFormatError(f"nothing of aiorecover is here: name a wal_dir or an instance in it path={path}")
     return [_instance(one, count) for one in found]
@@ -69,34 +75,56 @@ def _instance(instance: Instance, count: int) -> dict[str, Any]:
         "path": str(instance.path),
         "state": instance.state,
         "pid": instance.pid,
-        "error": instance.error,
+        "error": None,
+        "checkpoint_lost": False,
         "destination": None,
         "oldest_waiting": None,
         "rings": [],
         "records": [],
     }
+    errors = [] if instance.error is None else [instance.error]
     oldest: list[tuple[int, int]] = []
-    try:
-        for name in RINGS:
+    for name in RINGS:
+        try:
             with open_view(instance.path, name) as view:
-                about["producer_id"] = view.producer_id
-                if view.checkpoint is not None:
-                    about["destination"] = msgspec.structs.asdict(view.checkpoint.destination)
-                if name != RINGS[2]:
-                    oldest += [(frame.epoch, frame.sequence) for frame in islice(view.frames(), 1)]
-                if name == RINGS[0] or any(slot.state != "blank" for slot in view.slots()):
-                    about["rings"].append(_ring(view))
-                    about["records"] += [_record(view, frame) for frame in islice(view.frames(), count)]
-        if oldest:
-            about["oldest_waiting"] = records.record_id(str(about["producer_id"]), *min(oldest))
-    except WalError as error:
-        about["error"] = str(error)
+                if name == RINGS[0]:
+                    errors = [*_refusal(view), *errors]
+                oldest += _look(view, about, count)
+        except WalError as error:
+            errors.append(str(error))
+    about["error"] = next(iter(errors), None)  # the others come of the same
+    if oldest:
+        about["oldest_waiting"] = records.record_id(str(about["producer_id"]), *min(oldest))
     return about
+
+
+def _refusal(view: View) -> list[str]:
+    """Why the next start would be refused, if it would."""
+    try:
+        view.next_opening()
+    except WalError as error:
+        return [str(error)]
+    return []
+
+
+def _look(view: View, about: dict[str, Any], count: int) -> list[tuple[int, int]]:
+    """Add what one ring tells; epoch and sequence of the oldest record in it that is to be delivered, if any."""
+    about["producer_id"] = about.get("producer_id") or view.producer_id
+    if view.checkpoint is not None:
+        about["destination"] = msgspec.structs.asdict(view.checkpoint.destination)
+    ring, slots = _ring(view), view.slots()
+    about["checkpoint_lost"] |= view.checkpoint is None and any(slot.state == "live" for slot in slots)
+    if view.ring == RINGS[0] or ring["missing"] or any(slot.state != "blank" for slot in slots):
+        about["rings"].append(ring)
+        about["records"] += [_record(view, frame) for frame in islice(view.frames(), count)]
+    if view.ring == RINGS[2]:
+        return []
+    return [(frame.epoch, frame.sequence) for frame in islice(view.frames(), 1)]
 
 
 def _ring(view: View) -> dict[str, Any]:
     summary = asdict(view.summary())
-    return {"ring": view.ring, **summary, "missing": [asdict(damage) for damage in view.missing]}
+    return {"ring": view.ring, **summary, "damage": [asdict(damage) for damage in view.missing]}
 
 
 def _record(view: View, frame: FrameView) -> dict[str, Any]:
@@ -118,27 +146,55 @@ def _record(view: View, frame: FrameView) -> dict[str, Any]:
     return about | {
         "topic": topic,
         "partition": partition if frame.partition is None else frame.partition,
-        "key": _text(key),
-        "value": _text(value),
+        "key": key,
+        "value": value,
         "timestamp_ms": timestamp_ms,
-        "headers": [[name, _text(content)] for name, content in headers or ()],
+        "headers": [{"name": name, "value": content} for name, content in headers or ()],
         "source": source,
     }
 
 
 def _text(data: bytes | None) -> str | None:
-    """Readable, and nothing in it that a terminal would obey; what is not UTF-8 as escapes."""
+    """Readable, and nothing in it that a terminal would obey: that, what is not UTF-8, and backslashes, as escapes."""
     if data is None:
         return None
-    text = data[:_BYTES_SHOWN].decode("utf-8", "backslashreplace")
-    shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-    return shown + ("…" if len(data) > _BYTES_SHOWN else "")
+    text = data[:_BYTES_SHOWN].decode("utf-8", "surrogateescape")
+    return "".join(map(_shown, text)) + ("…" if len(data) > _BYTES_SHOWN else "")
+
+
+def _shown(char: str) -> str:
+    code = ord(char)
+    if _NO_UTF8 <= code < _NO_UTF8 + 256:
+        return f"\\x{code - _NO_UTF8:02x}"
+    if char.isprintable() and char != "\\":
+        return char
+    return char.encode("unicode_escape").decode() if code < _ASCII or code > 255 else f"\\u{code:04x}"  # noqa: PLR2004
+
+
+def as_json(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What `inspect` found, with whole keys, values and headers: as text, or where they are none as ``…_base64``."""
+    return [one | {"records": [_without_bytes(record) for record in one["records"]]} for one in found]
+
+
+def _without_bytes(about: dict[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for name, value in about.items():
+        if isinstance(value, bytes):
+            try:
+                plain[name] = value.decode()
+            except UnicodeDecodeError:
+                plain[f"{name}_base64"] = base64.b64encode(value).decode()
+        elif name == "headers":
+            plain[name] = [_without_bytes(header) for header in value]
+        else:
+            plain[name] = value
+    return plain
 
 
 def damaged(found: list[dict[str, Any]]) -> bool:
     """Whether anything is missing, damaged or unreadable."""
     rings = [ring for one in found for ring in one["rings"]]
-    return any(one["error"] for one in found) or any(_is_damaged(ring) for ring in rings)
+    return any(one["error"] or one["checkpoint_lost"] for one in found) or any(_is_damaged(ring) for ring in rings)
 
 
 def show(console: Console, found: list[dict[str, Any]]) -> None:
@@ -198,16 +254,21 @@ def _size(count: int) -> str:
 
 
 def _is_damaged(ring: dict[str, Any]) -> bool:
-    return bool(ring["damaged"] or ring["damaged_slots"])
+    return bool(ring["missing"] or ring["damaged_slots"])
 
 
 def _wrong(one: dict[str, Any]) -> Iterator[str]:
     if one["error"]:
         yield one["error"]
+    if one["checkpoint_lost"]:
+        yield (
+            "the checkpoint cannot be read, so nothing tells what was missing before and behind the records that are "
+            "left: the next start goes by these alone, and may deliver some of the settled ones again"
+        )
     for ring in one["rings"]:
-        if ring["suspect_up_to"]:
+        if ring["suspect_up_to"] and not one["checkpoint_lost"]:
             yield _suspicion(ring)
-        yield from (_missing(ring, damage) for damage in ring["missing"])
+        yield from (_missing(ring, damage) for damage in ring["damage"])
         if ring["damaged_slots"]:
             yield (
                 f"{ring['ring']}: of some slots nothing can be read; they are left as they are, and the next start "
@@ -216,10 +277,9 @@ def _wrong(one: dict[str, Any]) -> Iterator[str]:
 
 
 def _suspicion(ring: dict[str, Any]) -> str:
-    epoch, sequence = fmt.parts(ring["suspect_up_to"])
     return (
-        f"{ring['ring']}: after a power cut settled records may be waiting in truth: the next start finds out "
-        f"up_to_epoch={epoch} up_to_sequence={sequence}"
+        f"{ring['ring']}: after a power cut, a failed flush or damage to the checkpoint, settled records may be "
+        f"waiting in truth: the next start finds out up_to_epoch={fmt.parts(ring['suspect_up_to'])[0]}"
     )
 
 
@@ -236,6 +296,7 @@ def _lines(record: dict[str, Any]) -> Iterator[str]:
     if "undecodable" in record:
         yield f"{start} undecodable: {record['undecodable']}"
         return
-    fields = (name for name in ("topic", "partition", "key", "timestamp_ms") if record[name] is not None)
-    yield " ".join([start, *(f"{name}={record[name]}" for name in fields)])
-    yield from (f"    {name}={record[name]}" for name in ("value", "error") if name in record)
+    shown = record | {name: _text(record[name]) for name in ("key", "value")}
+    fields = (name for name in ("topic", "partition", "key", "timestamp_ms") if shown[name] is not None)
+    yield " ".join([start, *(f"{name}={shown[name]}" for name in fields)])
+    yield from (f"    {name}={shown[name]}" for name in ("value", "error") if name in shown)

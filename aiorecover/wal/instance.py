@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from aiorecover.errors import WalFormatError, WalIOError, WalLockedError
-from aiorecover.wal.directory import FILES, LOCK, Options
+from aiorecover.wal.directory import CHECKPOINT, FILES, LOCK, Options
+from aiorecover.wal.moved import RING
 from aiorecover.wal.storage import FileSystem, StorageFile, os_errors
 
 MAX_INSTANCES = 1024  # workers of one wal_dir; more are surely a mistake, and each look-up is a system call
@@ -43,7 +44,11 @@ def _check_owner(file_system: FileSystem, path: Path) -> None:
 
 def _check_content(file_system: FileSystem, wal_dir: Path) -> None:
     """Refuse a directory of another program: we would lock, grow and recycle among its files."""
-    for name in file_system.names(wal_dir):
+    names = file_system.names(wal_dir)
+    if LOCK in names and {CHECKPOINT, RING} & set(names):
+        message = "wal_dir is an instance directory in a wal_dir: give the directory above it, and to use just this one"
+        raise WalFormatError(f"{message} its name as instance wal_dir={wal_dir.parent} instance={wal_dir.name!r}")
+    for name in names:
         entry = wal_dir / name
         if name == LOST_FOUND:
             continue

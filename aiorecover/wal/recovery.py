@@ -81,6 +81,7 @@ from dataclasses import dataclass, field
 from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Checkpoint, Copy, RingState
+from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.suffix import Suspicion
 
 
@@ -105,6 +106,8 @@ class Life:
     header: fmt.SlotHeader
     seal: fmt.Seal | None
 
+
+_TOLD = ("live", "torn", "damaged")
 
 LOST = RingState(by_originals=True)  # of the retry ring, where no checkpoint tells which copies count
 
@@ -207,7 +210,7 @@ def plan(
     """
     rings = [list(main), list(retry), list(dead)]
     newest = max(copies, key=lambda copy: copy.generation).checkpoint
-    _check_readable(copies, newest, [slot for slots in rings for slot in slots])
+    _check_readable(copies, newest, rings)
     headers = [slot.header for slots in rings for slot in slots if slot.header is not None]
     _check_one_size(copies, headers)
     epochs = [copy.checkpoint.epoch for copy in copies if copy.checkpoint is not None]
@@ -312,19 +315,37 @@ def _suspicion(copies: Sequence[Copy], newest: Checkpoint | None, last_epoch: in
     return Suspicion(everything, generation, since=newest.suspect.since if unfinished else generation)
 
 
-def _check_readable(copies: Sequence[Copy], newest: Checkpoint | None, slots: Sequence[SlotFound]) -> None:
+def _check_readable(copies: Sequence[Copy], newest: Checkpoint | None, rings: Sequence[Sequence[SlotFound]]) -> None:
     """Files with something in them of which nothing can be read are never taken for new, and never written over."""
     if newest is not None:
         return
-    live = any(slot.state == "live" for slot in slots)
-    damaged_slot = any(slot.state == "damaged" for slot in slots)
+    live, torn, damaged = ([any(slot.state == state for slot in ring) for ring in rings] for state in _TOLD)
     damaged_copy = any(copy.state == "damaged" for copy in copies)
     # Both copies are durable before the first slot. The very first one goes into the second place: cut off there, it
     # leaves the first one blank, and no slots.
-    begun = copies[0].state == "damaged" or damaged_slot or any(slot.state == "torn" for slot in slots)
-    if (begun and not live) or (damaged_copy and damaged_slot):
+    begun = copies[0].state == "damaged" or any(damaged) or any(torn)
+    if (begun and not any(live)) or (damaged_copy and any(damaged)):
+        raise WalCorruptError(_unreadable(live, damaged))
+
+
+def _unreadable(live: Sequence[bool], damaged: Sequence[bool]) -> str:
+    """Which files are at fault, and what can be done; where the ring itself is whole the rest may be given up."""
+    names = [name for name, one in zip((RING, RETRY, DEAD), damaged, strict=True) if one]
+    files = ",".join(["checkpoint", *names])
+    if live[0] and not damaged[0]:
+        message = (
+            "the checkpoint cannot be read, nor what stands beside the ring, which is whole: restore the directory"
+        )
+        message += " from a copy, or move these files out of it and keep them, and what is in the ring is delivered"
+    elif names:
         message = "both the checkpoint and the ring are damaged: restore them from a copy, or move the directory away"
-        raise WalCorruptError(f"{message} and keep it; nothing was changed")
+        message += " and keep it"
+    else:
+        message = (
+            "the checkpoint cannot be read, and the rings hold nothing that can: restore them from a copy, or move"
+        )
+        message += " the directory away and keep it"
+    return f"{message}; nothing was changed files={files}"
 
 
 def _producer_id(newest: Checkpoint | None, headers: Sequence[fmt.SlotHeader]) -> int | None:

@@ -5,13 +5,13 @@ machine (a copy). What is promised, and what is not, stands in the package docst
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Self
 
-from aiorecover.errors import WalCorruptError, WalFormatError
+from aiorecover.errors import WalCorruptError, WalError, WalFormatError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint, Copy, unpack
 from aiorecover.wal.directory import CHECKPOINT
@@ -38,7 +38,7 @@ __all__ = [
 class Summary:
     """Counts of one walk through a ring.
 
-    ``damaged``: sequences that are missing. ``recycled``: slots that began another life or were cut off during the
+    ``missing``: sequences that are not there. ``recycled``: slots that began another life or were cut off during the
     walk; everything in them was settled or moved. ``bytes_used``: size of the slots that hold something still needed.
     ``suspect_up_to``: after a power cut or a failed flush, settle words up to this position may be wrong, and a part
     of what counts as settled here is delivered again (`suffix`); 0: none may.
@@ -46,7 +46,7 @@ class Summary:
 
     waiting: int
     settled: int
-    damaged: int
+    missing: int
     slots: int
     blank_slots: int
     damaged_slots: int
@@ -78,9 +78,8 @@ class View:
         self.path = path
         self.ring = ring
         self._open_file = open_file
+        self._files: dict[str, StorageFile] = {}
         self._boot_id = boot_id  # empty: unknown
-        self._checkpoint_file = open_file(CHECKPOINT)
-        self._file = open_file(ring)
         self._copies = self._read_copies()
         self.checkpoint = _newest(self._copies)
         self.slot_bytes = self._find_slot_bytes()
@@ -103,10 +102,8 @@ class View:
 
         """
         # Before the files: what it says was flushed stands in slots that were begun by now, whatever its owner does.
-        self._checkpoint_file = self._checkpoint_file or self._open_file(CHECKPOINT)  # its owner had only just begun
         flushed = _flushed_up_to(_newest(self._read_copies()), self.ring)
-        self._file = self._file or self._open_file(self.ring)
-        self.slot_bytes = self.slot_bytes or self._find_slot_bytes()
+        self.slot_bytes = self.slot_bytes or self._find_slot_bytes()  # its owner had only just begun
         found = self._scan_twice()
         self._copies = self._read_copies()  # behind the scan: what was recycled before it, this checkpoint covers
         self.checkpoint = _newest(self._copies)
@@ -138,10 +135,11 @@ class View:
         self.missing, self.recycled = [], []
         before: Place | None = START if whole else None
         last = 0
+        file = self._file(self.ring)
         for slot in slots:
-            if self._file is None or slot.header is None or (slot.covered and not settled):
+            if file is None or slot.header is None or (slot.covered and not settled):
                 continue
-            walk = SlotWalk(self._file, slot, slot.header)
+            walk = SlotWalk(file, slot, slot.header)
             if before is not None:
                 self._tell_between(before, walk.start)
             before = None
@@ -181,25 +179,25 @@ class View:
         for frame in self._walk(uncovered, settled=True, whole=True):
             waiting += not frame.settled
             done += frame.settled
+        file = self._file(self.ring)
         used = [slot for slot in slots if slot.state == "damaged" or (slot.state == "live" and not slot.covered)]
         return Summary(
             waiting=waiting,
             settled=done,
-            damaged=sum(damage.count for damage in self.missing),
+            missing=sum(damage.count for damage in self.missing),
             slots=len(slots),
             blank_slots=sum(slot.state in {"blank", "torn"} for slot in slots),
             damaged_slots=sum(slot.state == "damaged" for slot in slots),
             recycled=len(self.recycled),
             bytes_used=len(used) * self.slot_bytes,
-            bytes_allocated=self._file.size() if self._file is not None else 0,
+            bytes_allocated=file.size() if file is not None else 0,
             suspect_up_to=self.suspect_up_to,
         )
 
     def close(self) -> None:
         """Close the files."""
-        for file in (self._file, self._checkpoint_file):
-            if file is not None:
-                file.close()
+        for file in self._files.values():
+            file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -207,11 +205,33 @@ class View:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def next_opening(self) -> Plan:
+        """What an opening at this moment would start from: it looks at all three rings, a view only at its own.
+
+        Raises:
+            WalError: it would refuse, for this reason.
+
+        """
+        rings = (_scan(self._file(name), self.slot_bytes) for name in (RING, RETRY, DEAD))
+        try:
+            return plan(self._read_copies(), *rings, boot_id=self._boot_id)
+        except WalCorruptError as error:
+            raise WalCorruptError(f"{error} path={self.path}") from None
+
     # -- what is there -----------------------------------------------------------------------------------------------
+
+    def _file(self, name: str) -> StorageFile | None:
+        """The file, once it is there."""
+        if name not in self._files:
+            found = self._open_file(name)
+            if found is None:
+                return None
+            self._files[name] = found
+        return self._files[name]
 
     def _read_copies(self) -> list[Copy]:
         """Both copies. Only one of them is being written at a time, but by the time we read the second it may be it."""
-        file = self._checkpoint_file
+        file = self._file(CHECKPOINT)
         if file is None:
             return [Copy("blank"), Copy("blank")]
         for _ in range(RETRIES):
@@ -221,12 +241,14 @@ class View:
         return copies
 
     def _find_slot_bytes(self) -> int:
-        """The stored slot size; 0 for a ring that holds nothing yet."""
-        file = self._file
-        if file is None:
-            return 0
-        found = slot_bytes_of(self._copies, first_headers(file.read), 0)
-        if not found and any(file.read(0, fmt.RESERVED)):
+        """The stored slot size, if need be from another ring; 0 for a ring that holds nothing yet."""
+        file = self._file(self.ring)
+        found = slot_bytes_of(self._copies, first_headers(file.read) if file is not None else (), 0)
+        for name in {RING, RETRY, DEAD} - {self.ring} if not found else ():
+            with suppress(WalError):  # it is not what is looked at
+                other = self._file(name)
+                found = found or (slot_bytes_of((), first_headers(other.read), 0) if other is not None else 0)
+        if not found and file is not None and any(file.read(0, fmt.RESERVED)):
             message = "neither checkpoint nor ring can be read: restore the files from a copy"
             raise WalCorruptError(f"{message} path={self.path} ring={self.ring}")
         return found
@@ -262,18 +284,20 @@ class View:
         return {RING: next_opening.main, RETRY: next_opening.retry, DEAD: next_opening.dead}[self.ring]
 
     def _plan(self, found: list[SlotFound]) -> Plan:
-        """What an opening at this moment would start from, as far as this ring tells."""
+        """What an opening at this moment would start from, as far as this ring tells; refused only if the others agree.
+
+        So a ring can still be looked at where an opening needs all three.
+        """
         rings = {RING: [], RETRY: [], DEAD: [], self.ring: found}
-        return plan(self._copies, rings[RING], rings[RETRY], rings[DEAD], boot_id=self._boot_id)
+        try:
+            return plan(self._copies, rings[RING], rings[RETRY], rings[DEAD], boot_id=self._boot_id)
+        except WalCorruptError:
+            if self.checkpoint is not None:
+                raise
+            return self.next_opening()
 
     def _scan(self) -> list[SlotFound]:
-        file, size = self._file, self.slot_bytes
-        if file is None or not size:
-            return []
-        count, rest = divmod(file.size(), size)
-        if rest and any(file.read(count * size, fmt.HEADER_BYTES)):  # cut inside a slot: what is left is read
-            count += 1
-        return [look_at(file, index, size) for index in range(count)]
+        return _scan(self._file(self.ring), self.slot_bytes)
 
     def _scan_twice(self) -> list[SlotFound]:
         """All lives up to the newest one that the first scan saw.
@@ -346,6 +370,15 @@ def frames_of(
             found = found + after.missing
     if missing is not None:
         missing += found
+
+
+def _scan(file: StorageFile | None, size: int) -> list[SlotFound]:
+    if file is None or not size:
+        return []
+    count, rest = divmod(file.size(), size)
+    if rest and any(file.read(count * size, fmt.HEADER_BYTES)):  # cut inside a slot: what is left is read
+        count += 1
+    return [look_at(file, index, size) for index in range(count)]
 
 
 def _order(slot: SlotFound) -> tuple[bool, int, int]:

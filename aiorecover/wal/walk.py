@@ -230,7 +230,13 @@ class SlotWalk:
         """Copy up to ``length`` bytes at the offset into the buffer; how many there were."""
         if length > len(self._buffer):
             self._buffer = bytearray(length)
-        return self._file.read_into(memoryview(self._buffer)[:length], self._slot.file_offset + self._offset)
+        return self._read_into(memoryview(self._buffer)[:length], self._offset)
+
+    def _read_into(self, buffer: memoryview, offset: int) -> int:
+        """The slot's bytes; where the file was cut inside it, zeros, as an opening has them when it mends the length."""
+        count = self._file.read_into(buffer, self._slot.file_offset + offset)
+        buffer[count:] = bytes(len(buffer) - count)
+        return len(buffer)
 
     def _reaches_beyond(self, count: int) -> bool:
         """The next frame claims more bytes than were copied, and could have them."""
@@ -298,7 +304,7 @@ class SlotWalk:
         start, limit = self._offset, self._limit
         while start + fmt.FRAME_BYTES <= limit:
             piece = memoryview(data)[: min(WINDOW, limit - start)]
-            count = self._file.read_into(piece, self._slot.file_offset + start)
+            count = self._read_into(piece, start)
             for at in scan.candidates(data, count, self.header.salt):
                 sequence = int.from_bytes(data[at + 8 : at + 16], "little")
                 between = sequence - self.expected
@@ -307,22 +313,21 @@ class SlotWalk:
                     start + at, sequence
                 ):
                     return start + at, sequence
-            if start + count >= limit or count < len(piece):
+            if start + count >= limit:
                 return None
             start += count - (fmt.FRAME_BYTES - fmt.WORD)  # a header may stand across the border
         return None
 
     def _holds_at(self, offset: int, sequence: int) -> bool:
         """Whether the frame with ``sequence`` holds at ``offset``, read afresh."""
-        where = self._slot.file_offset + offset
-        head = self._file.read(where, fmt.FRAME_BYTES)
-        if len(head) < fmt.FRAME_BYTES:
-            return False
+        head = bytearray(fmt.FRAME_BYTES)
+        self._read_into(memoryview(head), offset)
         length, check, stored, _ = _unpack(head)
         if stored != sequence or fmt.frame_end(offset, length) > self._limit:
             return False
         size = fmt.FRAME_BYTES + (0 if length & fmt.SKIP_BIT else length)
-        data = self._file.read(where, size)
+        data = bytearray(size)
+        self._read_into(memoryview(data), offset)
         return scan.holds(data, 0, length, check, stored, self.header.salt, len(data))
 
     def _end(self) -> None:

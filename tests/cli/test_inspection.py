@@ -1,5 +1,6 @@
 """`aiorecover inspect`, run as a user runs it: on a directory that is in use, on a damaged one, and on none."""
 
+import contextlib
 import importlib.metadata
 import io
 import json
@@ -15,10 +16,13 @@ from aiorecover import record
 from aiorecover.cli import inspection
 from aiorecover.cli.app import app
 from aiorecover.delivery import refusal
+from aiorecover.errors import WalCorruptError
 from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.directory import Directory, Options
+from aiorecover.wal.losses import Damage
 from aiorecover.wal.moved import pack_moved
 from aiorecover.wal.opening import open_directory
+from aiorecover.wal.reading import Reader
 
 SLOT = 16 * 1024
 
@@ -79,10 +83,11 @@ def test_where_the_records_go_and_how_far_they_have_got_is_shown(tmp_path: Path)
 
 def test_a_terminal_of_80_columns_holds_every_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    counts = {"waiting": 123_456_789, "settled": 234_567_890, "damaged": 345_678, "slots": 1280, "damaged_slots": 10}
+    counts = {"waiting": 123_456_789, "settled": 234_567_890, "missing": 345_678, "slots": 1280, "damaged_slots": 10}
     sizes = {"bytes_used": 20 << 30, "bytes_allocated": 1023 << 20}
-    ring = {"ring": "retry", **counts, **sizes, "suspect_up_to": 0, "missing": []}
-    one = {"path": "wal/0", "state": "free", "pid": None, "error": None, "rings": [ring], "records": []}
+    ring = {"ring": "retry", **counts, **sizes, "suspect_up_to": 0, "damage": []}
+    who = {"path": "wal/0", "state": "free", "pid": None}
+    one = {**who, "error": None, "checkpoint_lost": False, "rings": [ring], "records": []}
     console = Console(record=True, file=io.StringIO())
     inspection.show(console, [one])
     heading, titles, row, wrong = console.export_text().splitlines()
@@ -104,12 +109,13 @@ def test_one_instance_may_be_named_and_everything_comes_as_json(tmp_path: Path) 
     (one,) = as_json(tmp_path / "0", "--records", 2)
     assert one == as_json(tmp_path, "--records", 2)[0]
     (ring,) = one["rings"]
-    assert (ring["ring"], ring["waiting"], ring["settled"], ring["damaged"]) == ("ring", 100, 0, 0)
+    assert (ring["ring"], ring["waiting"], ring["settled"], ring["missing"]) == ("ring", 100, 0, 0)
     assert ring["bytes_allocated"] == ring["slots"] * SLOT
     first, second = one["records"]
     assert second["id"] == f"{one['producer_id']}/1/2"
     assert (first["topic"], first["partition"], first["key"]) == ("orders", 3, "key 0")
-    assert first["headers"] == [["h", "\\xff"]]
+    assert first["headers"] == [{"name": "h", "value_base64": "/w=="}]
+    assert first["value"] == "\x1b[31m" + "[bold]v" * 50  # whole, and as it is
 
 
 def test_records_are_printed_and_a_terminal_obeys_nothing_in_them(tmp_path: Path) -> None:
@@ -180,8 +186,8 @@ def test_after_a_power_cut_it_says_that_settle_words_may_be_wrong(
     monkeypatch.setattr("aiorecover.wal.storage.FileSystem.boot_id", lambda self: "the next boot")
     done = run(tmp_path)
     assert done.exit_code == 0
-    assert "ring: after a power cut settled records may be waiting in truth" in done.stdout
-    assert "up_to_epoch=1 up_to_sequence=" in done.stdout
+    assert "ring: after a power cut, a failed flush or damage to the checkpoint, settled records may" in done.stdout
+    assert done.stdout.endswith("the next start finds out up_to_epoch=1\n")
 
 
 def test_an_instance_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
@@ -207,7 +213,76 @@ def test_a_file_is_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = run(tmp_path / "file")
     assert done.exit_code == 2
-    assert "there is no such directory: " in done.stderr
+    assert "this is a file: " in done.stderr
+    assert "there is no such directory: " in run(tmp_path / "absent").stderr
+
+
+def test_what_a_terminal_shows_tells_a_backslash_from_an_escape() -> None:
+    shown = inspection._text(b"\x1b \\x1b \xff \xc3\xbf \xc2\x85 \n")
+    assert shown == "\\x1b \\\\x1b \\xff \xff \\u0085 \\n"
+
+
+def flushed(wal_dir: Path) -> Path:
+    """An instance with 100 records in its ring and 3 in the retry ring, left by a process that died."""
+    directory = stored(wal_dir)
+    for number in range(1, 4):
+        directory.retry.append(pack_moved(number, 0, b"copy"), None)
+    directory.write_checkpoint(directory.next_checkpoint())
+    directory.files.close()
+    return directory.path
+
+
+@pytest.mark.parametrize("ring", ["ring", "retry"])
+@pytest.mark.parametrize("harm", ["removed", "emptied", "cut in the middle"])
+def test_what_is_lost_with_the_end_of_a_ring_or_all_of_it_is_named_as_the_next_start_names_it(
+    tmp_path: Path, ring: str, harm: str
+) -> None:
+    path = flushed(tmp_path)
+    if harm == "removed":
+        (path / ring).unlink()
+    else:
+        os.truncate(path / ring, 0 if harm == "emptied" else 200)
+    done = run(tmp_path)
+    shown = {one["ring"]: one for one in as_json(tmp_path)[0]["rings"]}[ring]
+    with contextlib.closing(open_directory(Options(tmp_path, SLOT, 64 * SLOT, 0))) as directory:
+        opened = {"ring": directory.ring, "retry": directory.retry}[ring]
+        reader = Reader(opened, bytes)
+        while reader.take(100) is not None or reader.moved:
+            pass
+        reader.close()
+        assert opened.damage
+        assert [Damage(**damage) for damage in shown["damage"]] == opened.damage
+    assert shown["missing"] == opened.losses.missing > 0
+    assert done.exit_code == 1
+    assert f"{ring}: damage took away records" in done.stdout
+
+
+def test_a_lost_checkpoint_is_said_to_be_lost(tmp_path: Path) -> None:
+    path = flushed(tmp_path)
+    (path / "checkpoint").unlink()
+    done = run(tmp_path)
+    assert done.exit_code == 1
+    assert "the checkpoint cannot be read, so nothing tells what was missing before and behind" in done.stdout
+    assert "power cut" not in done.stdout
+
+
+def test_a_start_that_would_be_refused_is_told_with_its_reason_beside_what_can_be_read(tmp_path: Path) -> None:
+    path = flushed(tmp_path)
+    for name in ("checkpoint", "retry"):
+        (path / name).write_bytes(b"x" * (path / name).stat().st_size)
+    done = run(tmp_path)
+    assert done.exit_code == 1
+    assert cells_of(done)[:2] == ["ring", "100"]
+    with pytest.raises(WalCorruptError) as refused:
+        open_directory(Options(tmp_path, SLOT, 64 * SLOT, 0))
+    assert str(refused.value) in done.stdout.splitlines()
+    assert str(refused.value).endswith(f"nothing was changed files=checkpoint,retry path={path}")
+    for name in ("checkpoint", "retry"):  # as it says
+        (path / name).rename(tmp_path.parent / f"{tmp_path.name}-{name}")
+    with contextlib.closing(open_directory(Options(tmp_path, SLOT, 64 * SLOT, 0))) as directory:
+        reader = Reader(directory.ring, bytes)
+        assert reader.take(1) is not None
+        reader.close()
 
 
 def test_the_version_is_told() -> None:

@@ -302,6 +302,15 @@ def test_a_symbolic_link_is_refused(wal: Path) -> None:
     assert list(real.iterdir()) == []
 
 
+def test_an_instance_directory_in_the_place_of_its_wal_dir_is_refused_with_what_to_give(wal: Path) -> None:
+    open_directory(options(wal, instance="pod-1")).close()
+    before = sorted(path.name for path in (wal / "pod-1").iterdir())
+    with pytest.raises(WalFormatError, match="give the directory above it") as refused:
+        open_directory(options(wal / "pod-1"))
+    assert str(refused.value).endswith(f" wal_dir={wal} instance='pod-1'")
+    assert sorted(path.name for path in (wal / "pod-1").iterdir()) == before
+
+
 @pytest.mark.parametrize("instance", [None, "0"])
 def test_an_instance_directory_that_is_a_symbolic_link_is_refused(wal: Path, instance: str | None) -> None:
     real = wal.with_name("real")

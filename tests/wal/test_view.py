@@ -156,7 +156,7 @@ def test_the_summary_counts_everything() -> None:
     opened.directory.write_checkpoint(opened.directory.next_checkpoint())
     with look(opened.disk) as now:
         summary = now.summary()
-        assert (summary.waiting, summary.settled, summary.damaged) == (200, 300, 0)
+        assert (summary.waiting, summary.settled, summary.missing) == (200, 300, 0)
         assert summary.slots == len(opened.ring.live)
         covered = sum(slot.covered for slot in now.slots())
         assert covered > 0
@@ -222,12 +222,12 @@ def harm(chance: random.Random, file: FaultyFile) -> None:
 def compare(disk: Disk, ring: str = "ring") -> bool:
     """The view sees what the next owner reads, and names the same damage; or both refuse. Whether there was damage."""
     try:
-        with look(disk, ring) as now:
+        with look(disk.after_death(), ring) as now:
             frames, damage, states = list(now.frames()), now.missing, [slot.state for slot in now.slots()]
             checkpoint = now.checkpoint
     except WalError as refusal:
         with pytest.raises(type(refusal)):
-            Opened(disk)
+            Opened(disk.after_death())
         return False
     try:
         following = Opened(disk.after_death())
@@ -321,7 +321,7 @@ def test_damage_is_named_by_sequences_slot_and_file_offset() -> None:
     with look(disk) as now:
         assert [frame.payload for frame in now.frames()] == [b"before", b"behind"]
         assert now.missing == [Damage(epoch=1, first=2, last=2, slot=1, file_offset=start)]
-        assert now.summary().damaged == 1
+        assert now.summary().missing == 1
 
 
 def test_damage_to_what_the_checkpoint_covers_is_not_missed() -> None:
