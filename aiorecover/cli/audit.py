@@ -14,6 +14,7 @@ from aiorecover.cli.audit_page import page
 from aiorecover.cli.pairs import pairs
 from aiorecover.errors import ConfigError
 from aiorecover.spark.session import clear_errors, start_session
+from aiorecover.spark.topics import source_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -64,7 +65,10 @@ def run(options: Options) -> dict[str, Any]:
         raise ConfigError("say what to read: --bootstrap-servers and --topic, or --table, or all of them to compare")
     if options.html is not None and not options.html.parent.is_dir():
         raise ConfigError(f"the directory of --html is not there: make it html={options.html}")
-    spark = start_session("aiorecover audit", options.master, pairs(options.settings))
+    topics = bool(options.topics) or options.bootstrap_servers is not None
+    if topics:  # refused here, before Spark fetches and starts anything
+        source_options(options.topics, options.bootstrap_servers or "", pairs(options.kafka_options))
+    spark = start_session("aiorecover audit", options.master, pairs(options.settings), kafka=topics)
     try:
         with clear_errors():
             found = _found(spark, options, known_last)

@@ -260,7 +260,7 @@ def _is_damaged(ring: dict[str, Any]) -> bool:
 def _wrong(one: dict[str, Any]) -> Iterator[str]:
     if one["error"]:
         yield one["error"]
-    if one["checkpoint_lost"]:
+    if one["checkpoint_lost"] and not one["error"]:
         yield (
             "the checkpoint cannot be read, so nothing tells what was missing before and behind the records that are "
             "left: the next start goes by these alone, and may deliver some of the settled ones again"

@@ -47,10 +47,11 @@ _MEANINGS = {
 }
 
 
-def start_session(name: str, master: str | None, settings: Mapping[str, str]) -> SparkSession:
+def start_session(name: str, master: str | None, settings: Mapping[str, str], *, kafka: bool = True) -> SparkSession:
     """A session with the Kafka connector of pyspark's version; it is fetched unless ``settings`` name it, or jars.
 
-    ``master`` is Spark's, for example ``local[*]``; None leaves it to ``settings`` and the environment.
+    ``kafka``: False where nothing is read from Kafka, so that no connector is fetched. ``master`` is Spark's, for
+    example ``local[*]``; None leaves it to ``settings`` and the environment.
 
     Raises:
         ConfigError: there is no Java that will do, Spark does not start, or it is another version than pyspark.
@@ -62,7 +63,7 @@ def start_session(name: str, master: str | None, settings: Mapping[str, str]) ->
         builder = builder.master(master)
     # Progress bars and the console's pictures are for Spark's own shell.
     quiet = {"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false"}
-    for key, value in {**quiet, **settings, **_packages(settings)}.items():
+    for key, value in {**quiet, **settings, **(_packages(settings) if kafka else {})}.items():
         builder = builder.config(key, value)
     with clear_errors():
         session = builder.getOrCreate()

@@ -260,10 +260,11 @@ Read-only view
     Every record that waits from the first to the last moment of a walk is in it; no record is wrong, and none comes
     twice, unless it is moved or rewritten meanwhile: who walks the main ring and then the retry ring sees it, and a
     walk of the retry ring in which a slot was recycled is repeated to be sure. Each slot is walked, covered by the
-    checkpoint, recycled meanwhile, blank or damaged. What is settled during
-    the walk may still be seen waiting, and a walk is no snapshot: one through the retry ring after one through the
-    main ring may show again what was moved in between (by its position it is the same record). A copy of a directory
-    that was made while its owner worked is as good as the tool that made it. Who holds the lock is read from
+    checkpoint, recycled meanwhile, blank or damaged. What is settled during the walk may still be seen waiting, and a
+    walk is no snapshot: one through the retry ring after one through the main ring may show again what was moved in
+    between (by its position it is the same record). A copy of a directory that was made while its owner worked is as
+    good as the tool that made it. A ring can be looked at as long as its own slots can be read; whether an opening
+    would be refused for the others, too, is told apart (`view.View.next_opening`). Who holds the lock is read from
     /proc/locks, never tried: a try could make the owner's own fail. Owners on other machines, or in containers that
     share the directory and not the process ids, do not stand there.
 

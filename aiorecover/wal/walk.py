@@ -233,7 +233,7 @@ class SlotWalk:
         return self._read_into(memoryview(self._buffer)[:length], self._offset)
 
     def _read_into(self, buffer: memoryview, offset: int) -> int:
-        """The slot's bytes; where the file was cut inside it, zeros, as an opening has them when it mends the length."""
+        """The slot's bytes; where the file was cut inside it, zeros, as an opening makes them."""
         count = self._file.read_into(buffer, self._slot.file_offset + offset)
         buffer[count:] = bytes(len(buffer) - count)
         return len(buffer)

@@ -56,6 +56,32 @@ def test_missing_records_in_topics_are_named_with_status_1(kafka: Cluster, topic
     assert found["epochs"][0]["producer_id"] == P
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [(["--topic", "t"], "name Kafka's servers"), (["--bootstrap-servers", "kafka:9092"], "name the topics")],
+)
+def test_topics_without_servers_and_servers_without_topics_are_refused_before_spark_starts(
+    given: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "start_session", lambda *_, **__: pytest.fail("Spark is started"))
+    done = run(*given)
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.output
+    assert said in done.stderr
+
+
+def test_for_a_table_alone_no_kafka_connector_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def refuse(*_: object, kafka: bool = True) -> None:
+        asked.append(kafka)
+        raise ConfigError("it is enough")
+
+    monkeypatch.setattr(command, "start_session", refuse)
+    run("--table", tmp_path)
+    run("--table", tmp_path, "--bootstrap-servers", "kafka:9092", "--topic", "t")
+    assert asked == [False, True]
+
+
 def test_a_whole_table_is_status_0_and_an_unknown_path_or_table_2(tmp_path: Path) -> None:
     identities = {"producer_id": [P] * 3, "epoch": pa.array([1] * 3, pa.int32()), "sequence": [1, 2, 3]}
     pq.write_table(pa.table(identities), tmp_path / "part.parquet")
