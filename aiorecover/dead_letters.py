@@ -16,7 +16,7 @@ from aiorecover import record as rec
 from aiorecover.delivery.dead_letters import Found
 from aiorecover.delivery.moment import Moment
 from aiorecover.delivery.refusal import Refusal
-from aiorecover.errors import RecordTooLargeError, RecoverError
+from aiorecover.errors import ConfigError, RecordTooLargeError, RecoverError
 from aiorecover.opened import Opened
 from aiorecover.wal import format as fmt
 
@@ -147,12 +147,14 @@ class DeadLetters:
         The file is complete and on the disk, or not there.
 
         Raises:
+            ConfigError: it would lie in ``wal_dir``, where no producer starts beside a file that is not its own.
             OSError: the file cannot be written.
             ClosedError: the producer is not running.
 
         """
         opened = self._opened()  # before there is a file
         target = Path(path)
+        _check_outside(target, opened.directory.path.parent)
         partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")  # another export may be under way
         moment, count = opened.dead.moment(), 0
         try:
@@ -178,6 +180,14 @@ class Exported:
     letters: int
     moment: Moment = field(repr=False)
     """Which ones; it means something only to the producer that wrote them, until that is stopped."""
+
+
+def _check_outside(target: Path, wal_dir: Path) -> None:
+    if target.resolve().is_relative_to(wal_dir.resolve()):
+        message = (
+            "the file would lie in wal_dir, and the next start refuse it as another program's: choose another path"
+        )
+        raise ConfigError(f"{message} path={target} wal_dir={wal_dir}")
 
 
 def _put_in_place(partial: Path, target: Path) -> None:

@@ -64,7 +64,7 @@ def refusing_everywhere(records: list[Sent]) -> BaseException | None:
     return refusing([Sent("t", record.value) for record in records])
 
 
-def producer_on(disk: MemoryDisk, **options: Any) -> RecoverableProducer:
+def producer_on(disk: MemoryDisk | Path, **options: Any) -> RecoverableProducer:
     given = {"wal_min_free_bytes": 0, "slot_bytes": 256 * 1024, "retry_backoff_ms": 1, **options}
     return RecoverableProducer(disk, bootstrap_servers="nowhere:1", **given)
 
@@ -125,8 +125,8 @@ async def test_what_is_under_way_when_the_producer_stops_ends(broker: Recording,
     for turns in range(0, 60, 3):
         async with producer_on(MemoryDisk()) as producer:
             await bury(producer, b"poison1", b"poison2", b"poison3")
-            given: list[Any] = {"export": [tmp_path / "letters"], "purge": ["all"]}.get(call, [])
-            task = asyncio.create_task(getattr(producer.dead_letters, call)(*given))
+            given: dict[str, tuple[Any, ...]] = {"export": (tmp_path / "letters",), "purge": ("all",), "requeue": ()}
+            task = asyncio.create_task(getattr(producer.dead_letters, call)(*given[call]))
             for _ in range(turns):
                 await asyncio.sleep(0)
             await producer.stop(timeout_ms=1000)
@@ -191,6 +191,26 @@ async def test_an_export_that_fails_leaves_what_was_there(broker: Recording, tmp
         with pytest.raises(FileNotFoundError):
             await producer.dead_letters.export(tmp_path / "nowhere" / "x")
     assert target.read_text() == "before"
+
+
+@pytest.mark.parametrize("name", ["dead.jsonl", "0/dead.jsonl", "new/dead.jsonl", "../{wal}/dead.jsonl", "", "link"])
+async def test_an_export_into_the_directories_of_producers_is_refused(
+    broker: Recording, tmp_path: Path, name: str
+) -> None:
+    """Nobody could start there any more."""
+    wal = tmp_path / "wal"
+    link = tmp_path / "link"
+    async with producer_on(wal) as producer:
+        await bury(producer, b"poison")
+        link.symlink_to(wal / "0")
+        target = link / "dead.jsonl" if name == "link" else wal / name.format(wal="wal")
+        before = sorted(wal.rglob("*"))
+        with pytest.raises(ConfigError, match=r"lie in wal_dir.*choose another path"):
+            await producer.dead_letters.export(target)
+        assert sorted(wal.rglob("*")) == before
+        assert (await producer.dead_letters.export(tmp_path / "wal.jsonl")).letters == 1
+    async with producer_on(wal):
+        pass
 
 
 async def test_a_long_list_is_walked_while_others_come_and_go(broker: Recording) -> None:
