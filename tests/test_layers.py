@@ -35,6 +35,7 @@ LAYERS = [
                 "waiting",
                 "supervised",
                 "time_limit",
+                "deadline",
                 "statistics",
                 "config",
                 "serialization",
