@@ -1,4 +1,4 @@
-"""When a stop has to be over, for all its steps; whoever stops once more can bring it forward while one is under way."""
+"""When a stop has to be over, for all its steps; who stops once more can bring it forward while one is under way."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +36,8 @@ class Deadline:
 
         """
         self._delivering = delivering
-        async with asyncio.timeout_at(self._step_ends()) as self._step:
+        timeout = self._step = asyncio.timeout_at(self._step_ends())
+        async with timeout:
             try:
                 yield
             finally:
