@@ -1,6 +1,6 @@
 """aiorecover: the asyncio producer for Kafka that does not lose records."""
 
-from aiorecover.dead_letters import DeadLetter, DeadLetters
+from aiorecover.dead_letters import DeadLetter, DeadLetters, Exported
 from aiorecover.deduplicator import Deduplicator
 from aiorecover.errors import (
     ClosedError,
@@ -36,6 +36,7 @@ __all__ = [
     "DeliveryPendingError",
     "DeliveryReport",
     "EncodeError",
+    "Exported",
     "PermanentDeliveryError",
     "Receipt",
     "RecordTooLargeError",

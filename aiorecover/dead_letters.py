@@ -5,21 +5,23 @@ import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import aiofiles
-import aiofiles.os
 import msgspec
 
 from aiorecover import record as rec
 from aiorecover.delivery.dead_letters import Found
+from aiorecover.delivery.moment import Moment
 from aiorecover.delivery.refusal import Refusal
-from aiorecover.errors import RecordTooLargeError, RecoverError
+from aiorecover.errors import ConfigError, RecordTooLargeError, RecoverError
 from aiorecover.opened import Opened
 from aiorecover.wal import format as fmt
 
 REQUEUED_HEADER = "aiorecover-requeued"  # the id of the record that was refused, of each of its lives one
+ALL = "all"  # no record's id: those have two slashes
 _UNREADABLE = Refusal(error="Undecodable", message="the dead letter itself cannot be read")
 
 
@@ -108,50 +110,94 @@ class DeadLetters:
         await opened.make_room_for_dead_letters()
         return count
 
-    async def purge(self, record_id: str | None = None) -> int:
-        """Forget one, or all; how many. What halted for want of room in the dead ring goes on.
+    async def purge(self, what: "str | Exported") -> int:
+        """Forget some; how many. What halted for want of room in the dead ring goes on.
+
+        To look at all of them and lose none that comes meanwhile: ``purge(await export(path))``.
 
         Args:
-            record_id: as in the letter; None: all.
+            what: a letter's ``record_id``; what `export` has returned: the letters in its file, and no others; or
+                ``"all"``: every one that is there now, also what nobody has ever looked at.
 
         Raises:
-            RecoverError: this is no id of this producer's records.
+            RecoverError: this is no id of this producer's records, or no export of it since it was started.
             ClosedError: the producer is not running.
 
         """
         opened = self._opened()
-        wanted = _position(record_id, opened.directory.producer_id)
+        wanted, moment = None, None
+        if isinstance(what, Exported):
+            moment = what.moment
+            if not opened.dead.knows(moment):
+                message = "this was exported before the start, or by another producer: purge the letters by their ids"
+                raise RecoverError(f"{message} producer_id={opened.directory.producer_id} path={what.path}")
+        elif what != ALL:
+            wanted = _position(str(what), opened.directory.producer_id)
         count = 0
-        async with aclosing(opened.dead.letters()) as letters:
+        async with aclosing(opened.dead.letters(moment)) as letters:
             async for found in letters:
                 if wanted in (None, found.position):
                     count += opened.dead.remove(found)
         await opened.make_room_for_dead_letters()
         return count
 
-    async def export(self, path: str | os.PathLike[str]) -> int:
-        """Write all as JSON lines, bytes as base64; how many. The file is complete or not there; they stay here, too.
+    async def export(self, path: str | os.PathLike[str]) -> "Exported":
+        """Write all as JSON lines, bytes as base64. They stay here, too, until what is returned is given to `purge`.
+
+        The file is complete and on the disk, or not there.
 
         Raises:
+            ConfigError: it would lie in ``wal_dir``, where no producer starts beside a file that is not its own.
             OSError: the file cannot be written.
             ClosedError: the producer is not running.
 
         """
-        self._opened()  # before there is a file
+        opened = self._opened()  # before there is a file
         target = Path(path)
+        _check_outside(target, opened.directory.path.parent)
         partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")  # another export may be under way
-        count = 0
+        moment, count = opened.dead.moment(), 0
         try:
-            async with aiofiles.open(partial, "wb") as file:
-                async for letter in self.list():
-                    await file.write(_line(letter))
+            async with aiofiles.open(partial, "wb") as file, aclosing(opened.dead.letters(moment)) as letters:
+                async for found in letters:
+                    await file.write(_line(_shown(found, opened.directory.producer_id)))
                     count += 1
-            await aiofiles.os.replace(partial, target)
+                await file.flush()
+                await asyncio.to_thread(os.fsync, file.fileno())
+            await asyncio.to_thread(_put_in_place, partial, target)
         except BaseException:
             with suppress(OSError):
                 partial.unlink()
             raise
-        return count
+        return Exported(path=target, letters=count, moment=moment)
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What `DeadLetters.export` has written: so many ``letters``, to ``path``; to be given to `DeadLetters.purge`."""
+
+    path: Path
+    letters: int
+    moment: Moment = field(repr=False)
+    """Which ones; it means something only to the producer that wrote them, until that is stopped."""
+
+
+def _check_outside(target: Path, wal_dir: Path) -> None:
+    if target.resolve().is_relative_to(wal_dir.resolve()):
+        message = (
+            "the file would lie in wal_dir, and the next start refuse it as another program's: choose another path"
+        )
+        raise ConfigError(f"{message} path={target} wal_dir={wal_dir}")
+
+
+def _put_in_place(partial: Path, target: Path) -> None:
+    """Under its name also after a power cut: what is exported may be purged."""
+    partial.replace(target)
+    directory = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def _shown(found: Found, producer_id: str) -> DeadLetter:

@@ -4,12 +4,14 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any, Self
 
 from aiorecover import record as rec
 from aiorecover.adoption import Adoption
 from aiorecover.background import Background
 from aiorecover.config import Config
+from aiorecover.deadline import Deadline
 from aiorecover.delivery.dead_letter_topic import DeadLetterTopic
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.delivery import Delivery
@@ -29,8 +31,6 @@ from aiorecover.wal.sync import GroupCommit
 log = logging.getLogger("aiorecover")
 
 THREAD_JOIN = 5.0  # seconds for the keeper's thread to end; a disk that hangs longer is left behind (daemon thread)
-CLOSE_AT_LEAST = 0.2  # seconds that each step of closing gets, however short the time limit was
-CLOSE_SHARE = 0.7  # of the stop's time for delivering; the rest is for closing
 
 
 class Opened:
@@ -73,6 +73,7 @@ class Opened:
             self.background.add("adoption", self._adoption.run)
         self._left: Statistics | None = None
         self._closing: asyncio.Future[None] | None = None
+        self._deadline = Deadline()
 
     @classmethod
     async def open(
@@ -202,56 +203,79 @@ class Opened:
         self.dead.made_room()
 
     async def stop(self, limit: float) -> int:
-        """Flush, then close everything; each step has its share of ``limit`` seconds.
+        """Flush, then close everything; each step has its share of ``limit`` seconds, or of what `hurry` has left.
 
         Cancelled ("cancel all tasks" when a loop ends), it closes all the same, in a hurry; cancelled once more, it
         only lets go of the directory.
         """
-        until = asyncio.get_running_loop().time() + limit
+        self.hurry(limit)
         try:
             try:
-                await self._flush(limit * CLOSE_SHARE)
-                return await self._close_all(until)
+                await self._flush()
+                return await self._close_all()
             except asyncio.CancelledError:
                 log.warning("the stop was cancelled: closing in a hurry")
-                return await self._close_all(0.0)
+                self.hurry(0.0)
+                return await self._close_all()
         finally:
             self._close_directory()  # whatever happened: it must not stay locked
 
-    async def _flush(self, limit: float) -> None:
+    def hurry(self, limit: float) -> None:
+        """Have the stop that is under way, or to come, over within ``limit`` seconds from now, if it is not earlier."""
+        self._deadline.bring_forward(limit)
+
+    async def _flush(self) -> None:
         try:
-            async with asyncio.timeout(limit):
+            async with self._deadline.step(delivering=True):
                 await self.delivery.flush()
         except (TimeoutError, DeliveryError):
             return
         except Exception:
             log.exception("delivering what is left failed: closing")
 
-    async def _close_all(self, until: float) -> int:
-        """Close in order, by ``until`` on the loop's clock; the number of records left."""
-        loop = asyncio.get_running_loop()
-        ended = await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.background.stop(), "the background loops")
-        ended &= await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.delivery.close(), "the kafka session")
+    async def _close_all(self) -> int:
+        """Close in order; the number of records left."""
+        ended = await self._ends_in_time(self.background.stop(), "the background loops")
+        ended &= await self._ends_in_time(self.delivery.close(), "the kafka session")
         self.delivery.reports.close()  # whatever became of the session: nobody waits for ever
-        await _within(max(CLOSE_AT_LEAST, until - loop.time()), self.commit.close(), "the last group commit")
+        await self._ends_in_time(self.commit.close(), "the last group commit")
         if self._closing is None:
-            await self._last_checkpoint(max(CLOSE_AT_LEAST, until - loop.time()), closed=ended)
+            await self._last_checkpoint(closed=ended)
         left = self.directory.records_left
         self._left = self.statistics("stopped")
-        await self._close(max(CLOSE_AT_LEAST, until - loop.time()))
+        await self._close()
         return left
 
-    async def _last_checkpoint(self, limit: float, *, closed: bool) -> None:
+    async def _ends_in_time(self, closing: Coroutine[Any, Any, None], what: str) -> bool:
+        """Wait for ``closing``, but no longer than there is time.
+
+        What still hangs then is left behind with a warning. Whether it ended.
+        """
+        task = asyncio.create_task(closing)
+        with suppress(TimeoutError):
+            async with self._deadline.step():
+                await asyncio.wait({task})
+        if not task.done():
+            task.cancel()
+            log.warning("closing took too long and was given up what=%s", what)
+        elif not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("closing failed what=%s error=%r", what, error)
+            return False
+        return task.done()
+
+    async def _last_checkpoint(self, *, closed: bool) -> None:
         """``closed``: nothing is stored or settled any more; what was given up while closing may still do so."""
         try:
-            async with asyncio.timeout(limit):
+            async with self._deadline.step():
                 await self.background.checkpoint(closed=closed)
         except Exception as error:  # noqa: BLE001 - the directory is recovered from what is durable
             log.warning("no last checkpoint: the next start reads more error=%r", error)
 
-    async def _close(self, limit: float) -> None:
+    async def _close(self) -> None:
         closing = self._close_directory()
-        await asyncio.wait({closing}, timeout=min(limit, THREAD_JOIN))
+        with suppress(TimeoutError):
+            async with self._deadline.step():
+                await asyncio.wait({closing}, timeout=THREAD_JOIN)
         if closing.done():
             self.keeper.join(THREAD_JOIN)
 
@@ -362,16 +386,3 @@ async def _opening(keeper: Keeper, options: Options, cluster_id: str | None) -> 
     except asyncio.CancelledError:
         await asyncio.wait({keeper.submit(close_it)}, timeout=THREAD_JOIN)  # nothing of it is left when this is over
         raise
-
-
-async def _within(limit: float, closing: Coroutine[Any, Any, None], what: str) -> bool:
-    """Wait for ``closing``, but no longer: what still hangs then is left behind with a warning. Whether it ended."""
-    task = asyncio.create_task(closing)
-    await asyncio.wait({task}, timeout=limit)
-    if not task.done():
-        task.cancel()
-        log.warning("closing took too long and was given up what=%s limit_s=%.1f", what, limit)
-    elif not task.cancelled() and (error := task.exception()) is not None:
-        log.warning("closing failed what=%s error=%r", what, error)
-        return False
-    return task.done()

@@ -157,15 +157,18 @@ class RecoverableProducer:
 
         Args:
             timeout_ms: for all of it, in milliseconds; None takes ``stop_timeout_ms``. It returns in time whatever
-                the broker does; what is left is delivered after the next start.
+                the broker does; what is left is delivered after the next start. Called once more meanwhile, or after
+                it was cancelled, the shortest limit counts.
 
         Raises:
             ConfigError: ``timeout_ms`` is no number of milliseconds; the producer goes on.
+            RecoverError: it is awaited in `on_delivery`, which it waits for; the producer goes on.
 
         """
         limit = seconds_of(self._config.stop_timeout_ms if timeout_ms is None else timeout_ms)
         if self._life == "forked":
             return 0
+        self._refuse_in_callback("stop")
         if self._stopping is None or self._stopping.cancelled():  # by somebody else, and it could not even begin
             if self._opened is None or self._life == "created":
                 self._life = "stopped"
@@ -174,6 +177,8 @@ class RecoverableProducer:
             self._turn_ends = 0
             self._stopping = asyncio.create_task(self._opened.stop(limit or 0.0), name="aiorecover-stop")
             self._stopping.add_done_callback(self._stopped)
+        elif self._opened is not None:
+            self._opened.hurry(limit or 0.0)
         return await asyncio.shield(self._stopping)
 
     def _stopped(self, stopping: "asyncio.Task[int]") -> None:
@@ -491,10 +496,12 @@ class RecoverableProducer:
             DeliveryPendingError: not within ``timeout_ms``, or Kafka is another cluster than the one that the records
                 belong to (then at once; the cause says what to do); everything is still in the ring.
             PermanentDeliveryError: Kafka refused a record for good and its lane is halted.
+            RecoverError: it is awaited in `on_delivery`, which it waits for.
 
         """
         limit = seconds_of(timeout_ms)
         delivery = self._get_opened().delivery
+        self._refuse_in_callback("flush")
         try:
             async with asyncio.timeout(limit):
                 await delivery.flush()
@@ -628,6 +635,11 @@ class RecoverableProducer:
         if self._life != "running" or self._opened is None:
             raise self._closed_error()
         return self._opened
+
+    def _refuse_in_callback(self, call: str) -> None:
+        if self._opened is not None and self._opened.delivery.reports.in_callback:
+            message = f"{call} waits for on_delivery, so on_delivery cannot wait for it"
+            raise RecoverError(f"{message}: asyncio.create_task(producer.{call}()), keep the task, and return")
 
     def _closed_error(self) -> ClosedError:
         told = {

@@ -17,7 +17,7 @@ class Supervised:
     """Runs a coroutine function as a task, and begins it again when somebody else ends that task.
 
     ``asyncio.all_tasks()`` finds our tasks too, and a hook that cancels "all tasks" must not end delivery in silence:
-    it is told of, `interrupted` is true for the pause, and then the coroutine is begun again. One that returns has
+    `interrupted` is true for the pause, and then the coroutine is begun again and that is told of. One that returns has
     nothing more to do, and is left alone.
     """
 
@@ -63,6 +63,11 @@ class Supervised:
         if self._ended or (error is None and not task.cancelled()):
             return
         self.interrupted = True
-        self._timer = task.get_loop().call_later(RESTART_PAUSE, self._begin)
-        why = "failed" if error is not None else "was cancelled from outside"
-        log.warning("the %s task %s: begun again in %.0f s", self._name, why, RESTART_PAUSE, exc_info=error)
+        if error is not None:
+            log.warning("the %s task failed: begun again in %.0f s", self._name, RESTART_PAUSE, exc_info=error)
+        self._timer = task.get_loop().call_later(RESTART_PAUSE, self._begin_again, error)
+
+    def _begin_again(self, error: BaseException | None) -> None:
+        if error is None:  # not earlier: in a loop that is being closed, nobody wants to know
+            log.warning("the %s task was cancelled from outside %.0f s ago: begun again", self._name, RESTART_PAUSE)
+        self._begin()

@@ -3,7 +3,8 @@
 import asyncio
 import base64
 import json
-from contextlib import suppress
+import os
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def refusing_everywhere(records: list[Sent]) -> BaseException | None:
     return refusing([Sent("t", record.value) for record in records])
 
 
-def producer_on(disk: MemoryDisk, **options: Any) -> RecoverableProducer:
+def producer_on(disk: MemoryDisk | Path, **options: Any) -> RecoverableProducer:
     given = {"wal_min_free_bytes": 0, "slot_bytes": 256 * 1024, "retry_backoff_ms": 1, **options}
     return RecoverableProducer(disk, bootstrap_servers="nowhere:1", **given)
 
@@ -124,8 +125,8 @@ async def test_what_is_under_way_when_the_producer_stops_ends(broker: Recording,
     for turns in range(0, 60, 3):
         async with producer_on(MemoryDisk()) as producer:
             await bury(producer, b"poison1", b"poison2", b"poison3")
-            arguments = [tmp_path / "letters"] if call == "export" else []
-            task = asyncio.create_task(getattr(producer.dead_letters, call)(*arguments))
+            given: dict[str, tuple[Any, ...]] = {"export": (tmp_path / "letters",), "purge": ("all",), "requeue": ()}
+            task = asyncio.create_task(getattr(producer.dead_letters, call)(*given[call]))
             for _ in range(turns):
                 await asyncio.sleep(0)
             await producer.stop(timeout_ms=1000)
@@ -173,7 +174,7 @@ async def test_exported_lines_say_everything(broker: Recording, tmp_path: Path) 
     async with producer_on(MemoryDisk()) as producer:
         await bury(producer, b"poison\xff", context={"a": 1})
         await bury(producer, b"poison2", context={b"bytes": 1})
-        assert await producer.dead_letters.export(target) == 2
+        assert (await producer.dead_letters.export(target)).letters == 2
         assert len(await letters_of(producer)) == 2
     lines = [json.loads(line) for line in target.read_text().splitlines()]
     assert base64.b64decode(lines[0]["value"]) == b"poison\xff"
@@ -190,6 +191,26 @@ async def test_an_export_that_fails_leaves_what_was_there(broker: Recording, tmp
         with pytest.raises(FileNotFoundError):
             await producer.dead_letters.export(tmp_path / "nowhere" / "x")
     assert target.read_text() == "before"
+
+
+@pytest.mark.parametrize("name", ["dead.jsonl", "0/dead.jsonl", "new/dead.jsonl", "../{wal}/dead.jsonl", "", "link"])
+async def test_an_export_into_the_directories_of_producers_is_refused(
+    broker: Recording, tmp_path: Path, name: str
+) -> None:
+    """Nobody could start there any more."""
+    wal = tmp_path / "wal"
+    link = tmp_path / "link"
+    async with producer_on(wal) as producer:
+        await bury(producer, b"poison")
+        link.symlink_to(wal / "0")
+        target = link / "dead.jsonl" if name == "link" else wal / name.format(wal="wal")
+        before = sorted(wal.rglob("*"))
+        with pytest.raises(ConfigError, match=r"lie in wal_dir.*choose another path"):
+            await producer.dead_letters.export(target)
+        assert sorted(wal.rglob("*")) == before
+        assert (await producer.dead_letters.export(tmp_path / "wal.jsonl")).letters == 1
+    async with producer_on(wal):
+        pass
 
 
 async def test_a_long_list_is_walked_while_others_come_and_go(broker: Recording) -> None:
@@ -217,9 +238,122 @@ async def test_a_list_that_is_cut_off_counts_nothing_twice(broker: Recording) ->
         with suppress(asyncio.CancelledError):
             await walking
         assert len(await letters_of(producer)) == 300
-        assert await producer.dead_letters.purge() == 300
+        assert await producer.dead_letters.purge("all") == 300
         assert producer._opened is not None
         assert producer._opened.directory.dead.pending() == 0
+
+
+async def replace(producer: RecoverableProducer, value: bytes) -> None:
+    """As once the copy of a letter is stored: another one takes its place, behind all others."""
+    assert producer._opened is not None
+    dead = producer._opened.dead
+    async with aclosing(dead.letters()) as letters:
+        (found,) = [one async for one in letters if one.letter is not None and value in one.letter.record]
+    assert found.letter is not None
+    await dead.replace(found, found.letter)
+
+
+@pytest.mark.parametrize("which", range(3))
+@pytest.mark.parametrize("after", range(4))
+async def test_a_letter_that_is_replaced_while_somebody_lists_them_is_listed_once(
+    broker: Recording, after: int, which: int
+) -> None:
+    values = [b"poison%d" % number for number in range(3)]
+    async with producer_on(MemoryDisk()) as producer:
+        await bury(producer, *values)
+        letters, seen = producer.dead_letters.list(), []
+        if after == 0:
+            first = asyncio.ensure_future(anext(letters))
+            await replace(producer, values[which])
+            seen.append((await first).value)
+        async for letter in letters:
+            seen.append(letter.value)
+            if len(seen) == after:
+                await replace(producer, values[which])
+                await bury(producer, b"poison-late")
+        assert sorted(value or b"" for value in seen) == values
+
+
+@pytest.mark.parametrize("topic", ["dead", None])
+async def test_what_is_exported_and_purged_while_copies_are_published_is_in_the_file_once_or_still_here(
+    broker: Recording, tmp_path: Path, topic: str | None
+) -> None:
+    async with producer_on(MemoryDisk(), dead_letter_topic=topic) as producer:
+        for number in range(20):
+            values = [b"poison%d-%d." % (number, letter) for letter in range(3)]
+            await bury(producer, *values)
+            for _ in range(number % 7):
+                await asyncio.sleep(0)
+            exported = await producer.dead_letters.export(tmp_path / "dead.jsonl")
+            await bury(producer, b"poison-between")
+            lines = [json.loads(line) for line in exported.path.read_text().splitlines()]
+            assert sorted(base64.b64decode(line["value"]) for line in lines) == values
+            assert exported.letters == 3
+            assert await producer.dead_letters.purge(exported) == 3
+            assert [letter.value for letter in await letters_of(producer)] == [b"poison-between"]
+            assert await producer.dead_letters.purge(exported) == 0
+            assert await producer.dead_letters.purge("all") == 1
+
+
+async def test_a_letter_that_is_replaced_after_the_export_is_purged_with_it(broker: Recording, tmp_path: Path) -> None:
+    async with producer_on(MemoryDisk()) as producer:
+        await bury(producer, b"poison1", b"poison2")
+        exported = await producer.dead_letters.export(tmp_path / "dead.jsonl")
+        await bury(producer, b"poison3")
+        for value in (b"poison1", b"poison3", b"poison1"):
+            await replace(producer, value)
+        assert await producer.dead_letters.purge(exported) == 2
+        assert [letter.value for letter in await letters_of(producer)] == [b"poison3"]
+
+
+async def test_only_what_is_named_is_purged(broker: Recording, tmp_path: Path) -> None:
+    disk = MemoryDisk()
+    async with producer_on(disk) as producer:
+        await bury(producer, b"poison")
+        exported = await producer.dead_letters.export(tmp_path / "dead.jsonl")
+    async with producer_on(disk) as producer:
+        with pytest.raises(RecoverError, match=r"exported before the start.*by their ids"):
+            await producer.dead_letters.purge(exported)
+        with pytest.raises(TypeError):
+            await producer.dead_letters.purge()  # type: ignore[call-arg]
+        assert await producer.dead_letters.purge((await letters_of(producer))[0].record_id) == 1
+
+
+async def test_an_exported_file_is_on_the_disk_before_it_can_be_purged(
+    broker: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[str, list[str]]] = []
+
+    def fsync(descriptor: int) -> None:
+        name = Path(f"/proc/self/fd/{descriptor}").resolve().name
+        synced.append((name, [path.name for path in tmp_path.iterdir()]))
+
+    async with producer_on(MemoryDisk()) as producer:
+        await bury(producer, b"poison")
+        monkeypatch.setattr(os, "fsync", fsync)
+        await producer.dead_letters.export(tmp_path / "dead.jsonl")
+        monkeypatch.undo()
+    (file, before), (directory, after) = synced
+    assert before == [file]
+    assert file.startswith(".dead.jsonl.")
+    assert (directory, after) == (tmp_path.name, ["dead.jsonl"])
+
+
+async def test_a_letter_that_is_replaced_while_its_requeueing_waits_is_requeued(
+    broker: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with producer_on(MemoryDisk(), dead_letter_topic="dead") as producer:
+        held = Held(producer, monkeypatch)
+        await bury(producer, b"poison")
+        await held.begun.wait()
+        broker.refuses = lambda _: None
+        requeueing = asyncio.create_task(producer.dead_letters.requeue())
+        await asyncio.sleep(0.05)
+        held.go_on.set()
+        assert await requeueing == 1
+        assert await letters_of(producer) == []
+        await producer.flush(timeout_ms=20_000)
+    assert broker.values("t") == [b"poison"]
 
 
 async def test_what_was_purged_meanwhile_is_not_listed(broker: Recording) -> None:
@@ -229,7 +363,7 @@ async def test_what_was_purged_meanwhile_is_not_listed(broker: Recording) -> Non
         async for letter in producer.dead_letters.list():
             seen.append(letter.value)
             if len(seen) == 5:
-                await producer.dead_letters.purge()
+                await producer.dead_letters.purge("all")
     assert seen == [b"poison%d" % number for number in range(5)]
 
 
@@ -247,7 +381,7 @@ async def test_requeueing_twice_at_the_same_time_publishes_once(broker: Recordin
 async def test_a_producer_that_does_not_run_has_no_dead_letters(broker: Recording) -> None:
     producer = producer_on(MemoryDisk())
     with pytest.raises(ClosedError):
-        await producer.dead_letters.purge()
+        await producer.dead_letters.purge("all")
     async with producer:
         pass
     with pytest.raises(ClosedError):
@@ -418,7 +552,7 @@ async def test_a_letter_that_is_purged_while_it_is_published_does_not_come_back(
         held = Held(producer, monkeypatch)
         await bury(producer, b"poison")
         await held.begun.wait()
-        assert await producer.dead_letters.purge() == 1
+        assert await producer.dead_letters.purge("all") == 1
         held.go_on.set()
         await until(lambda: held.dead._hidden is None)
         assert await letters_of(producer) == []

@@ -97,11 +97,11 @@ async def test_a_dead_ring_that_is_full_and_a_main_ring_behind_it_go_on_once_som
             assert SLOT <= found.bytes_dead <= SLOTS // 4 * SLOT
             assert found.bytes_allocated <= SLOTS * SLOT
             while producer.state == "halted" or producer.statistics().pending:
-                purged += await producer.dead_letters.purge()
+                purged += await producer.dead_letters.purge("all")
                 await asyncio.sleep(0.01)
             await until(lambda: not producer.statistics().full)
         await producer.flush(timeout_ms=20_000)
-        purged += await producer.dead_letters.purge()
+        purged += await producer.dead_letters.purge("all")
     assert broker.values("t") == [value(number) for number in range(0, published, 3)]
     assert purged == sum(1 for number in range(published) if number % 3)
 
@@ -116,7 +116,7 @@ async def test_letters_that_fill_the_dead_ring_leave_the_other_lanes_their_room(
         for one in values:
             await (await producer.publish("other", one, key=b"k")).delivered(20_000)
         assert broker.values("other") == values
-        await producer.dead_letters.purge()
+        await producer.dead_letters.purge("all")
         await producer.flush(timeout_ms=20_000)
         assert producer.statistics().dead_lettered == 20
 

@@ -35,6 +35,7 @@ LAYERS = [
                 "waiting",
                 "supervised",
                 "time_limit",
+                "deadline",
                 "statistics",
                 "config",
                 "serialization",
@@ -228,7 +229,7 @@ def test_private_parts_of_aiokafka_are_used_in_five_modules_only() -> None:
 
 def test_the_package_offers_what_the_design_names_and_nothing_by_accident() -> None:
     assert set(aiorecover.__all__) >= NAMED_IN_THE_DESIGN
-    beyond = {"Statistics", "DeadLetter", "DeadLetters", "Deduplicator", "record_id_of"}
+    beyond = {"Statistics", "DeadLetter", "DeadLetters", "Deduplicator", "Exported", "record_id_of"}
     assert set(aiorecover.__all__) - NAMED_IN_THE_DESIGN == beyond
     assert sorted(aiorecover.__all__, key=str.lower) == sorted(set(aiorecover.__all__), key=str.lower)
     for name in aiorecover.__all__:

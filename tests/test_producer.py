@@ -476,6 +476,24 @@ async def test_stop_is_bounded_without_a_broker_and_says_what_is_left(
     assert producer.state == "stopped"
 
 
+@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize("turns", [0, 1, 5, 100])
+async def test_of_two_stops_the_shorter_limit_counts(tmp_path: Path, turns: int, cancelled: bool) -> None:
+    producer = RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE)
+    await producer.start()
+    await producer.publish("t", b"v")
+    first = asyncio.create_task(producer.stop(timeout_ms=600_000))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    if cancelled:
+        first.cancel()
+    async with asyncio.timeout(30):
+        assert await producer.stop(timeout_ms=0) == 1
+        assert await producer.stop(timeout_ms=600_000) == 1
+        await asyncio.wait({first})
+    assert first.cancelled() is cancelled
+
+
 async def test_publishing_outside_start_and_stop_is_refused_in_plain_words(tmp_path: Path) -> None:
     producer = RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, stop_timeout_ms=200)
     calls: list[Callable[[], Any]] = [

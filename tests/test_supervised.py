@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 
 import pytest
 
@@ -59,10 +60,11 @@ async def test_cancelled_from_outside_it_is_interrupted_and_begun_again(
     await asyncio.wait({task})
     await asyncio.sleep(0)
     assert interrupted(each)
+    assert caplog.messages == [], "if the loop ends now, it is not begun again"
     await until_begun(loop, 1 + begun)
     assert not interrupted(each)
     (line,) = caplog.messages
-    assert "the each task was cancelled from outside: begun again" in line
+    assert re.fullmatch(r"the each task was cancelled from outside \d s ago: begun again", line)
     await asyncio.wait(each.end())
 
 

@@ -366,8 +366,8 @@ async def test_a_stop_whose_every_task_is_cancelled_leaves_nothing(tmp_path: Pat
         assert before.left_since() == []
 
 
-def test_a_loop_that_ends_without_a_stop_is_silent(tmp_path: Path) -> None:
-    """`asyncio.run` cancels all tasks: none may be begun again in a loop that is being closed."""
+def test_a_loop_that_ends_without_a_stop_is_silent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """`asyncio.run` cancels all tasks: none may be begun again in a loop that is being closed, nor said to be."""
 
     async def main() -> None:
         producer = RecoverableProducer(tmp_path / "wal", bootstrap_servers=NOWHERE, **QUICK)
@@ -376,6 +376,7 @@ def test_a_loop_that_ends_without_a_stop_is_silent(tmp_path: Path) -> None:
         await asyncio.sleep(0.05)
 
     asyncio.run(main())  # and the fixture looks at the log
+    assert [line for line in caplog.messages if "cancelled" in line or "again" in line] == []
 
 
 @pytest.mark.asyncio

@@ -96,7 +96,7 @@ Tasks cancelled by others
 Time limits
     Every await of something that Kafka, a thread or the user decides has a time limit, or ends with the stop. Stop has
     its time, whatever hangs: what aiokafka holds is ended before the first await, so that a closing which is itself
-    cancelled leaves nothing either.
+    cancelled leaves nothing either. Of two stops the shorter limit counts.
 
 Dispatcher
     Never longer than a few milliseconds without giving the loop a turn. Linger is a rhythm: every ``linger_ms`` what is
@@ -186,7 +186,8 @@ Poison
     A dead ring without room halts the lane, loudly, until somebody purges; its batches stay as they are, and what comes
     for it is passed over (`behind`). The others go on: those of the same topic too, unless a partitioner of the user's
     decides: the next record may be the lane's own. ``dead_letter_topic``: published there through the ring, at least
-    once (`dead_letter_topic`).
+    once (`dead_letter_topic`). A letter changes its place then; who goes through the dead ring sees each letter that
+    was there at the beginning once all the same (`moment`).
 
 Age
     With ``delivery_timeout_ms`` a record that is older becomes a dead letter (``error="DeliveryTimeout"``), wherever it

@@ -5,7 +5,7 @@ until Kafka has it. A letter says whether it is still owed. Once its copy is dur
 by one that owes nothing; a crash before that one is stored publishes it once more. It is not done where the record is
 refused, because that record may be what keeps a full ring full: it is settled first. With this option letters stand in
 the dead ring in the order of their publication here. A copy that is refused itself becomes a dead letter and is not
-copied again.
+copied again. Letters from before there was a topic owe nothing.
 
 Headers: those of the record, then, where Kafka Connect has a name for it, Connect's.
 

@@ -10,12 +10,15 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Container
 from contextlib import aclosing
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
+from weakref import WeakSet
 
 from aiorecover import record as rec
 from aiorecover.delivery import refusal
-from aiorecover.delivery.frames import bytes_at
+from aiorecover.delivery.frames import bytes_at, place_in_ring
+from aiorecover.delivery.moment import Moment
 from aiorecover.delivery.refusal import Letter
 from aiorecover.errors import ClosedError, WalIOError
 from aiorecover.wal import format as fmt
@@ -32,10 +35,12 @@ FLUSH_PAUSE = 0.1  # seconds until a flush that somebody has cancelled is begun 
 ROOM_LOOK = 1.0  # seconds between two looks for room: another process may have freed the disk
 
 
-class Found(NamedTuple):
-    """A letter and where it stands; ``letter`` is None for a frame that holds none: its bytes are in ``payload``.
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Found:
+    """A letter and where it stands, also after it has changed its place.
 
-    ``position`` and ``partition``: of the record.
+    ``letter`` is None for a frame that holds none: its bytes are in ``payload``. ``position`` and ``partition``: of the
+    record.
     """
 
     slot: Slot
@@ -64,6 +69,8 @@ class DeadLetters:
         self._room = asyncio.Event()
         self.changing = asyncio.Lock()  # held by who removes a letter because a record was published or stored for it
         self._hidden: tuple[Slot, int] | None = None  # a letter that will be in the place of another one
+        self._given: WeakSet[Found] = WeakSet()  # that somebody has
+        self._moments: WeakSet[Moment] = WeakSet()  # that somebody looks at
         self._owed: deque[tuple[Slot, int]] = deque()  # where letters stand that came since the last look at all
         self._owes = asyncio.Event()
         self._owed_unknown = False  # there were more than were noted
@@ -121,7 +128,7 @@ class DeadLetters:
             await asyncio.sleep(FLUSH_PAUSE)
 
     async def replace(self, found: Found, letter: Letter) -> None:
-        """Put ``letter`` in the place of one that was found, unless it was removed.
+        """Put ``letter`` in the place of one that was found, unless it was removed. Who walks sees one of the two.
 
         A crash in between leaves both, until `take_stock` finds them.
 
@@ -135,11 +142,21 @@ class DeadLetters:
             replaced = False
             try:  # one of the two is seen at any moment, and one is left, also when this is cancelled
                 await self.durable()
-                replaced = self.remove(found)
+                old = place_in_ring(found.slot, found.place)
+                if replaced := self.remove(found):
+                    self._tell_replaced(found, old, *new, letter)
             finally:
                 if not replaced:
                     self._settle(*new)
                 self._hidden = None
+
+    def _tell_replaced(self, found: Found, old: int, slot: Slot, place: int, letter: Letter) -> None:
+        before = found.slot, found.place
+        for one in self._given:
+            if (one.slot, one.place) == before:
+                one.slot, one.place, one.letter = slot, place, letter
+        for moment in self._moments:
+            moment.replaced(old, place_in_ring(slot, place))
 
     def _append(self, position: int, partition: int | None, letter: Letter) -> tuple[Slot, int]:
         where = NO_PARTITION if partition is None else partition
@@ -184,7 +201,7 @@ class DeadLetters:
             slot, place = self._owed.popleft()
             payload = bytes_at(slot, place)
             if payload is not None:
-                found = Found(slot, place, *_found(memoryview(payload)))
+                found = self._give(slot, place, _found(memoryview(payload)))
                 if self.waits(found):
                     return found
 
@@ -214,26 +231,48 @@ class DeadLetters:
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
-    async def letters(self) -> AsyncGenerator[Found, None]:
-        """Every letter that waits now, oldest first; few at a time are in memory."""
+    def moment(self) -> Moment:
+        """The letters that are there now, to be walked later on, or more than once (`letters`)."""
+        return self._follow(Moment(self._ring.last_position))
+
+    def knows(self, moment: Moment) -> bool:
+        """Whether a moment is one of this dead ring since it was opened."""
+        return moment in self._moments
+
+    def _follow(self, moment: Moment) -> Moment:
+        self._moments.add(moment)
+        return moment
+
+    async def letters(self, moment: Moment | None = None) -> AsyncGenerator[Found, None]:
+        """Every letter that is there now, or was at a ``moment``, and still waits: each once, oldest first.
+
+        Few at a time are in memory. One that has changed its place meanwhile may come later.
+        """
+        walk = self.moment() if moment is None else self._follow(moment.again())
         await self.take_stock()
-        async with aclosing(self._letters()) as letters:
+        async with aclosing(self._letters(walk)) as letters:
             async for found in letters:
                 yield found
 
-    async def _letters(self) -> AsyncGenerator[Found, None]:
-        last = self._ring.last_position
+    async def _letters(self, moment: Moment) -> AsyncGenerator[Found, None]:
         reader = Reader(self._ring, _found, primary=False)
         try:
             while (run := await self._look(reader)) is not None:
+                slot = run.slot
                 for place, number, found in zip(run.places, run.sequences, run.records, strict=True):
-                    if fmt.position(run.slot.header.epoch, number) > last:
+                    where = fmt.position(slot.header.epoch, number)
+                    if where > moment.end:
                         return
-                    letter = Found(run.slot, place, *found)
-                    if (run.slot, place) != self._hidden and self.waits(letter):  # others remove some meanwhile
-                        yield letter
+                    seen = moment.passes(where) and (slot, place) != self._hidden
+                    if seen and slot.waits(place):  # others remove some meanwhile
+                        yield self._give(slot, place, found)
         finally:
             reader.close()
+
+    def _give(self, slot: Slot, place: int, found: tuple[int, int | None, Letter | None, bytes]) -> Found:
+        given = Found(slot, place, *found)
+        self._given.add(given)
+        return given
 
     def remove(self, found: Found) -> bool:
         """Settle a letter; False when that was done already."""
@@ -283,7 +322,7 @@ class DeadLetters:
         except WalIOError:
             return
         newest: dict[int, Found] = {}
-        async with aclosing(self._letters()) as letters:
+        async with aclosing(self._letters(self.moment())) as letters:
             async for found in letters:
                 if found.position not in twice:
                     continue

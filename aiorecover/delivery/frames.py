@@ -28,6 +28,13 @@ def position_at(slot: Slot, place: int) -> int:
         return 0
     if _is_copy(slot):
         return unpack_moved(memoryview(bytes_at(slot, place) or b"")).position
+    return place_in_ring(slot, place)
+
+
+def place_in_ring(slot: Slot, place: int) -> int:
+    """The position of the frame itself, in whichever ring it stands; 0 when the slot is not mapped any more."""
+    if slot.words is None:
+        return 0
     at = place - fmt.SETTLE_WORD + fmt.SEQUENCE_WORD
     return fmt.position(slot.header.epoch, slot.words[at] | slot.words[at + 1] << 32)
 

@@ -17,6 +17,7 @@ from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.frames import frames_of, id_at, payload_at, position_at, record_at
 from aiorecover.delivery.lane import MAKE_ROOM, Lane
+from aiorecover.delivery.lines import Lines
 from aiorecover.delivery.outcomes import outcome_of
 from aiorecover.delivery.refusal import UNDECODABLE, Persistence, Refusal, letter_of
 from aiorecover.delivery.reports import Reports, tell_halted
@@ -62,6 +63,7 @@ class Refused:
         self._on_room = on_room
         self._unsent: deque[tuple[Slot, int, str, Refusal]] = deque()  # with their topic, "" where there is none
         self._burying = Supervised("unsent", self._bury_unsent)
+        self._lines = Lines()
         self.dead_lettered = 0
 
     async def cut(self, lane: Lane, batch: LaneBatch, *, too_large: bool) -> None:
@@ -126,6 +128,7 @@ class Refused:
     async def close(self) -> None:
         """End; what was not settled is found again by the next start."""
         await asyncio.gather(*self._burying.end(), return_exceptions=True)
+        self._lines.close()
         await self._dead.close()
 
     async def _bury_unsent(self) -> None:
@@ -170,15 +173,7 @@ class Refused:
         slot.ring.settle(slot, [place])
         self._dead.settled(position)
         self.dead_lettered += 1
-        log.error(
-            "a record became a dead letter: look at producer.dead_letters "
-            "record_id=%s topic=%s partition=%s attempts=%d error=%s",
-            report.record_id,
-            topic,
-            partition,
-            refusal.attempts,
-            refusal,
-        )
+        self._lines.tell(report.record_id, topic, partition, refusal)
         self._reports.bury(position, report, refusal)
 
     def _halt(self, lane: Lane, error: WalFullError) -> None:

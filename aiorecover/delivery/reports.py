@@ -61,6 +61,7 @@ class Reports:
         self._closed = False
         self._pending: DeliveryPendingError | None = None  # why nothing is delivered, until somebody mends it
         self._told = float("-inf")  # when a line told of a callback that failed
+        self._calling: set[asyncio.Task[Any]] = set()  # tasks that await what the callback returned
         self.callback_errors = 0
 
     # -- for publishers ----------------------------------------------------------------------------------------------
@@ -210,8 +211,7 @@ class Reports:
         try:
             result = self._on_delivery(report)  # type: ignore[misc]
             if inspect.isawaitable(result):
-                async with asyncio.timeout(CALLBACK_LIMIT):
-                    await result
+                await self._await(result)
         except (Exception, asyncio.CancelledError) as error:
             task = asyncio.current_task()
             if (
@@ -232,6 +232,20 @@ class Reports:
             self.callback_errors,
             exc_info=error,
         )
+
+    @property
+    def in_callback(self) -> bool:
+        """Whoever asks is the callback: nothing that waits for it may be awaited there."""
+        return asyncio.current_task() in self._calling
+
+    async def _await(self, result: Awaitable[None]) -> None:
+        task: Any = asyncio.current_task()
+        self._calling.add(task)
+        try:
+            async with asyncio.timeout(CALLBACK_LIMIT):
+                await result
+        finally:
+            self._calling.discard(task)
 
     # -- reports asked for afterwards --------------------------------------------------------------------------------
 

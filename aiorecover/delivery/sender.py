@@ -88,12 +88,6 @@ class Sender:
         self._tasks.discard(task)
         if not task.cancelled() or self._closing:
             return
-        log.warning(
-            "a lane's task was cancelled from outside: begun again in %.0f s topic=%s partition=%d",
-            RESTART_PAUSE,
-            lane.topic,
-            lane.partition,
-        )
         lane.put_back()
         lane.delivering = True  # until then: a pause is a pause
         self.interrupted += 1
@@ -102,6 +96,14 @@ class Sender:
     def _begin_again(self, lane: Lane) -> None:
         self.interrupted -= 1
         lane.delivering = False
+        if self._closing:
+            return
+        log.warning(
+            "a lane's task was cancelled from outside %.0f s ago: begun again topic=%s partition=%d",
+            RESTART_PAUSE,
+            lane.topic,
+            lane.partition,
+        )
         self.deliver(lane)
 
     async def close(self) -> None:

@@ -282,7 +282,8 @@ System assumptions
 Refused, and why
     Files of two producers in one directory, slots of two sizes, one ordinal twice, files with something in them of
     which nothing can be read, a newer format version, another program's files, a symbolic link, another user's
-    directory: each would mean guessing about records that people cannot get back.
+    directory: each would mean guessing about records that people cannot get back. Hidden files and directories, and
+    ``lost+found``, are left alone.
 
 Limitations of this version
     A checkpoint knows of one epoch how far it was flushed: of the newest one with a frame. The slots at the end of an

@@ -17,6 +17,7 @@ from aiorecover.wal.storage import FileSystem, StorageFile, os_errors
 MAX_INSTANCES = 1024  # workers of one wal_dir; more are surely a mistake, and each look-up is a system call
 LOCK_WAIT = 0.05  # seconds between two looks at the lock of a directory that was asked for by name
 LOST_FOUND = "lost+found"  # wal_dir may be a file system of its own
+HIDDEN = "."  # .gitkeep, .snapshot, .nfs…: no instance has such a name, and nothing is ever done to one
 
 
 def make_wal_dir(file_system: FileSystem, wal_dir: Path) -> list[Path]:
@@ -50,16 +51,22 @@ def _check_content(file_system: FileSystem, wal_dir: Path) -> None:
         raise WalFormatError(f"{message} its name as instance wal_dir={wal_dir.parent} instance={wal_dir.name!r}")
     for name in names:
         entry = wal_dir / name
-        if name == LOST_FOUND:
+        if never_ours(name):
             continue
         foreign = [entry]
         if file_system.is_directory(entry):
-            foreign = [entry / one for one in file_system.names(entry) if one not in FILES]
+            names = file_system.names(entry)
+            foreign = [entry / one for one in names if one not in FILES and not one.startswith(HIDDEN)]
         if foreign:
             message = (
                 "wal_dir holds a file of another program: choose another wal_dir, or if it is ours move the file away"
             )
             raise WalFormatError(f"{message} path={foreign[0]}")
+
+
+def never_ours(name: str) -> bool:
+    """What stands in a ``wal_dir`` under this name is no instance directory, and does not disturb those that are."""
+    return name == LOST_FOUND or name.startswith(HIDDEN)
 
 
 def lock_instance(options: Options) -> tuple[Path, StorageFile]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from aiorecover.errors import WalError, WalIOError
 from aiorecover.wal.directory import CHECKPOINT, LOCK
-from aiorecover.wal.instance import LOST_FOUND
+from aiorecover.wal.instance import never_ours
 from aiorecover.wal.moved import RING
 from aiorecover.wal.storage import ForeignFile, lock_identity, names_in
 from aiorecover.wal.view import open_view
@@ -45,7 +45,7 @@ def instances(wal_dir: Path | str) -> list[Instance]:
     names = sorted(names_in(wal_dir), key=lambda name: (not name.isdecimal(), name.zfill(20)))
     if {CHECKPOINT, RING} & set(names):
         return [_instance(wal_dir)]
-    paths = [wal_dir / name for name in names if name != LOST_FOUND]
+    paths = [wal_dir / name for name in names if not never_ours(name)]
     return [_instance(path) for path in paths if _is_instance(path)]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from aiorecover.errors import WalError, WalFormatError
 from aiorecover.wal.checkpoint import COPY_BYTES, SECTOR, Destination, unpack
 from aiorecover.wal.directory import CHECKPOINT, LOCK
+from aiorecover.wal.instance import never_ours
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.storage import FileSystem, StorageFile, os_errors
 from aiorecover.wal.view import View
@@ -67,7 +68,7 @@ class Neighbours:
         """
         with os_errors("list the directory", self._wal_dir):
             names = self._file_system.names(self._wal_dir)
-        return sorted(name for name in names if name != self._own)
+        return sorted(name for name in names if name != self._own and not never_ours(name))
 
     def look(self, name: str, before: Neighbour | None = None) -> Neighbour:
         """What it is now. ``before``: of the last look; what its stamp proves to be the same is not read again."""

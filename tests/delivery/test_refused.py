@@ -306,7 +306,7 @@ async def test_a_full_dead_ring_halts_its_lane_alone_until_there_is_room(
         assert broker.values("other") == values
         assert broker.values("t") == []
         adds_up(producer)
-        assert await producer.dead_letters.purge() == 4
+        assert await producer.dead_letters.purge("all") == 4
         await producer.flush(timeout_ms=20_000)
         assert [letter.value for letter in await letters_of(producer)] == [big]
         assert producer.state == "connected"
@@ -333,7 +333,7 @@ async def test_records_without_a_key_go_past_a_halted_lane_and_wait_where_all_ar
             await (await producer.publish("wide", b"%d" % number)).delivered(20_000)
         waiting = [await producer.publish("t", b"%d" % number) for number in range(20)]
         await (await producer.publish("other", b"past them")).delivered(20_000)
-        assert await producer.dead_letters.purge() == 4
+        assert await producer.dead_letters.purge("all") == 4
         for receipt in waiting:
             await receipt.delivered(20_000)
         await producer.flush(timeout_ms=20_000)
@@ -360,7 +360,7 @@ async def test_behind_a_partitioner_of_the_user_s_the_whole_topic_waits_and_noth
         for value in values:
             await producer.publish("wide", value, key=value)
         await (await producer.publish("other", b"past them")).delivered(20_000)
-        assert await producer.dead_letters.purge() == 4
+        assert await producer.dead_letters.purge("all") == 4
         await producer.flush(timeout_ms=20_000)
         adds_up(producer)
     assert sorted(v for p in range(4) for v in broker.values("wide", p)) == sorted(values)
@@ -504,7 +504,7 @@ async def test_letters_of_earlier_lives_are_listed_and_purged_and_their_slots_ar
         assert await producer.dead_letters.purge(letters[1].record_id) == 0
         assert [letter.record_id for letter in await letters_of(producer)] == [letters[n].record_id for n in (0, 2)]
         used = producer.statistics().bytes_used
-        assert await producer.dead_letters.purge() == 2
+        assert await producer.dead_letters.purge("all") == 2
         assert producer.statistics().bytes_used < used
     async with producer_on(disk) as producer:
         assert await letters_of(producer) == []

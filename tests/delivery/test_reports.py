@@ -414,6 +414,31 @@ async def test_an_on_delivery_that_takes_its_time_holds_up_its_own_lane_alone(mo
     assert told == [*((1, number) for number in range(5)), (0, 0), (0, 1)]
 
 
+@pytest.mark.parametrize("call", ["stop", "flush"])
+async def test_who_awaits_in_on_delivery_what_waits_for_it_is_told_so_and_delivery_goes_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, call: str
+) -> None:
+    broker = Broker(t=1)
+    monkeypatch.setattr(sessions_module, "Session", broker.session())
+    later: list[asyncio.Task[Any]] = []
+
+    async def on_delivery(report: DeliveryReport) -> None:
+        if report.context == "later":  # from another task it is no error
+            later.append(asyncio.create_task(getattr(producer, call)(timeout_ms=20_000)))
+        else:
+            await getattr(producer, call)(timeout_ms=20_000)
+
+    async with RecoverableProducer(MemoryDisk(), bootstrap_servers="nowhere:1", on_delivery=on_delivery) as producer:
+        await (await producer.publish("t", b"1")).delivered(timeout_ms=20_000)
+        assert producer.statistics().callback_errors == 1
+        assert f"{call} waits for on_delivery" in caplog.text
+        assert producer.state == "connected"
+        await (await producer.publish("t", b"2", context="later")).delivered(timeout_ms=20_000)
+        await later[0]
+        assert producer.statistics().callback_errors == 1
+    assert broker.values("t") == [b"1", b"2"]
+
+
 async def test_being_stopped_while_on_delivery_runs_is_no_error_of_the_callback(directory: Directory) -> None:
     begun = asyncio.Event()
 

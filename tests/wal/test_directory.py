@@ -32,6 +32,7 @@ from aiorecover.wal import checkpoint, storage
 from aiorecover.wal import format as fmt
 from aiorecover.wal import instance as instances
 from aiorecover.wal.directory import Directory, Options
+from aiorecover.wal.instances import instances as seen_from_outside
 from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
 from tests.wal.rig import SLOT, Position, found, missing, read
@@ -354,10 +355,15 @@ def test_a_directory_of_another_program_is_refused_untouched(wal: Path, foreign:
     assert (wal / foreign).read_bytes() == b"precious"
 
 
-def test_a_file_system_of_its_own_with_lost_and_found_is_fine(wal: Path) -> None:
-    (wal / "lost+found").mkdir(parents=True)
-    with opened(wal) as made:
-        assert made.path == wal / "0"
+@pytest.mark.parametrize("name", ["lost+found/#12", ".gitkeep", ".snapshot/hourly.0/0/ring", "0/.nfs0001", ".0/ring"])
+def test_what_a_file_system_and_its_tools_keep_in_a_directory_is_left_alone(wal: Path, name: str) -> None:
+    (wal / name).parent.mkdir(parents=True)
+    (wal / name).write_bytes(b"theirs")
+    for _ in range(2):
+        with opened(wal) as made:
+            assert made.path == wal / "0"
+    assert (wal / name).read_bytes() == b"theirs"
+    assert [one.path.name for one in seen_from_outside(wal)] == ["0"]
 
 
 @pytest.mark.parametrize("file", ["ring", "checkpoint"])

@@ -215,6 +215,8 @@ def test_what_is_no_directory_of_ours_or_only_being_made_does_not_wait(tmp_path:
 def test_our_own_directory_is_none_of_the_others(tmp_path: Path) -> None:
     for name in ("0", "1", "orders"):
         orphan(tmp_path, name)
+    orphan(tmp_path / ".backup")
+    (tmp_path / "lost+found").mkdir()
     assert beside(tmp_path).names() == ["1", "orders"]
 
 

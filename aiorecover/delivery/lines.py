@@ -1,0 +1,61 @@
+"""The log's lines about refused records: one each for the first of a minute, one for all others of it.
+
+A topic that refuses whatever comes would else write thousands a second.
+"""
+
+import asyncio
+import logging
+
+from aiorecover.delivery.refusal import Refusal
+
+log = logging.getLogger("aiorecover.delivery")
+
+INTERVAL = 60.0  # seconds, as between two lines about records that have expired
+MOST = 20  # lines in it: a few poison records are told of one by one
+
+
+class Lines:
+    """Writes them."""
+
+    def __init__(self) -> None:
+        """Nothing was told yet."""
+        self._timer: asyncio.TimerHandle | None = None  # of the interval that has begun
+        self._told = 0
+        self._untold = 0
+        self._last = ""
+
+    def tell(self, record_id: str, topic: str, partition: int | None, refusal: Refusal) -> None:
+        """One more was refused."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(INTERVAL, self._end_interval)
+            self._told = 0
+        if self._told >= MOST:
+            self._untold += 1
+            self._last = f"last={record_id} topic={topic} partition={partition} error={refusal}"
+            return
+        self._told += 1
+        log.error(
+            "a record became a dead letter: look at producer.dead_letters "
+            "record_id=%s topic=%s partition=%s attempts=%d error=%s",
+            record_id,
+            topic,
+            partition,
+            refusal.attempts,
+            refusal,
+        )
+
+    def _end_interval(self) -> None:
+        self._timer = None
+        if self._untold:
+            log.error(
+                "more records became dead letters: look at producer.dead_letters records=%d %s",
+                self._untold,
+                self._last,
+            )
+        self._untold = 0
+
+    def close(self) -> None:
+        """Tell what was not told yet."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._end_interval()
