@@ -35,7 +35,8 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     directories_adopted: directories of processes that are gone, delivered to the end by this one.
     records_adopted: delivered or dead-lettered of such directories; in no other count here.
     adoption_pending: known to be left in such directories that this process has taken up.
-    cluster_id: of the Kafka cluster that the records belong to; None: none was reached yet, or it tells no id.
+    cluster_id: of the Kafka cluster that the records go to: the one that the option names, or else the one that the
+        directory remembers; None: none was reached yet, or it tells no id.
     wrong_cluster_id: of another one that answers in its place, so that nothing is delivered, or
         empty where it tells none and the option names one; None on a good day.
     """

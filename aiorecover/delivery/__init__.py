@@ -82,9 +82,12 @@ One cluster
     (`cluster_guard`): one small request for each broker. Where another one answers, nothing is sent to it
     and nothing is adopted; `publish` goes on, ``state`` is "wrong_cluster", one ERROR line names the remedy, and who
     waits for delivery is told at once instead of never. The servers are tried on, and with the right one delivery goes
-    on. A cluster that was replaced on purpose is named by ``cluster_id``, and remembered from then on. The new one may
-    have given the identities of the journal to somebody else, and would take our batches for repeats of his: none of
-    them is used there, and what was in flight to the old one is sent as any other records. A broker that tells no id
+    on. A cluster that was replaced on purpose is named by ``cluster_id``, and remembered once it has answered. The new
+    one may have given the identities of the journal to somebody else, and would take our batches for repeats of his:
+    none of them is used there, and what was in flight to the old one is sent as any other records. Until it has
+    answered its name may be mistyped, so entries stay as they are (`resume.Left`), and the next start can still use
+    them. The checkpoint that remembers it also counts the clusters, and entries bear that number: those of the one
+    before count from then on no more, wherever a process dies. A broker that tells no id
     is refused where the option names one, and else not compared, which is said once (`cluster`). The recovery check's
     connections are asked, too.
 

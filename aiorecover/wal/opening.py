@@ -212,7 +212,8 @@ def _destination(path: Path, stored: Destination, options: Options) -> Destinati
         message = "the directory belongs to another producer name: use its name, or another wal_dir or instance"
         raise WalDestinationError(f"{message} path={path} stored={stored.name!r} name={name!r}")
     name, cluster_id = name or stored.name, stored.cluster_id or options.cluster_id
-    return Destination(cluster_id=cluster_id, name=name, servers=() if cluster_id is not None else options.servers)
+    servers = () if cluster_id is not None else options.servers
+    return Destination(cluster_id=cluster_id, name=name, servers=servers, cluster_number=stored.cluster_number)
 
 
 def _restore_length(ring: StorageFile, slot_bytes: int) -> None:
