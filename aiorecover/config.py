@@ -102,7 +102,9 @@ class Config:
         max_request_size: the largest record, as Kafka counts it; it must fit a slot.
         linger_ms: how long a batch that is not full waits for more records.
         delivery_timeout_ms: a record that could not be delivered within this time since it was accepted becomes a dead
-            letter, an eighth of it later at most; None: never. At least ``linger_ms`` and ``request_timeout_ms``.
+            letter, an eighth of it and a second later at most; what is being sent, only when that attempt has ended
+            (``request_timeout_ms``) and the pause behind it. None: never. At least ``linger_ms`` and
+            ``request_timeout_ms``.
         retry_backoff_ms: first pause before what failed is tried again; it doubles.
         retry_backoff_max_ms: longest pause.
         request_timeout_ms: aiokafka's, for one request; ``send_and_wait`` and ``partitions_for`` wait so long, too.

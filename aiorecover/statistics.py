@@ -16,7 +16,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     pending: records in the ring that are not settled; in_flight of them are on their way to Kafka.
     records_left: ``pending`` and ``unread`` together.
     seconds_left: what these will take at the rate of the last half minute; None when nothing was delivered in it, or
-        nothing is for some seconds.
+        nothing is for some seconds, or the oldest of them does not get through, whatever flows past it.
     undeliverable: records that cannot be decoded and stay in the ring; see the log.
     slots_moved: slots of the ring that were freed by copying what still waits in them to the retry ring, and
         records_moved: what was copied then. They are ``pending``, as before.

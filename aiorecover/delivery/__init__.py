@@ -195,7 +195,9 @@ Age
     With ``delivery_timeout_ms`` a record that is older becomes a dead letter (``error="DeliveryTimeout"``), wherever it
     waits (`expiry`): in the ring, also before Kafka was ever reached; behind; in a lane, between two attempts to send
     it. Its age counts from its acceptance, whatever its timestamp says (`wal.ages`): never too early, and too late by
-    an eighth at most, beside the end of an attempt that is under way. Ages rise with the position, so each lane parts
+    an eighth (a sixteenth between two marks, one between two looks) and a second (a lane without a session looks so
+    often) at most, beside the end of an attempt that is under way: a request has ``request_timeout_ms``, and a pause
+    follows. Ages rise with the position, so each lane parts
     with what comes first and keeps its order; letters stand in the order of a lane, unless some of it was in a batch.
 
     A batch is cut in front of the first record that is young enough. What an attempt may have brought to Kafka says
@@ -230,7 +232,7 @@ Reports
 Backlogs
     Each second it is noted how many records are left (`backlog`). ``statistics().seconds_left`` is what these take at
     the rate of the last half minute, whatever is published meanwhile: None when nothing was delivered in it, or nothing
-    is for 5 s. Where 100,000 or more are left it is a line in the log, at most one a minute.
+    is for 5 s, or the oldest record that waits has been the same for 5 s. Where 100,000 or more are left it is a line in the log, at most one a minute.
 
 Limits
     What one lane holds in flight and what is behind is found again by its position; for a record that was moved and is
