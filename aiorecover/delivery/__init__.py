@@ -232,7 +232,8 @@ Reports
 Backlogs
     Each second it is noted how many records are left (`backlog`). ``statistics().seconds_left`` is what these take at
     the rate of the last half minute, whatever is published meanwhile: None when nothing was delivered in it, or nothing
-    is for 5 s, or the oldest record that waits has been the same for 5 s. Where 100,000 or more are left it is a line in the log, at most one a minute.
+    is for 5 s, or the oldest record that waits has been the same for 5 s. Where 100,000 or more are left it is a line
+    in the log, at most one a minute.
 
 Limits
     What one lane holds in flight and what is behind is found again by its position; for a record that was moved and is
