@@ -201,7 +201,9 @@ class Background:
     async def _backlog_loop(self) -> None:
         clock, directory = asyncio.get_running_loop().time, self._directory
         while True:
-            line = self.backlog.look(backlogs.Look(clock(), directory.ring.accepted, directory.records_left))
+            oldest = directory.retry if directory.retry.pending() else directory.ring
+            now = backlogs.Look(clock(), directory.ring.accepted, directory.records_left, oldest.watermark())
+            line = self.backlog.look(now)
             if line is not None:
                 log.info("%s path=%s", line, directory.path)
             await asyncio.sleep(backlogs.LOOK)

@@ -79,7 +79,8 @@ class Config:
         file_system: what a ``wal_dir`` brings of its own (`aiorecover.testing.MemoryDisk`); None: the system's.
         bootstrap_servers: Kafka, as "host:port,host:port" or a list; 9092 where no port is named.
         client: options for aiokafka that are no attribute here (security, compression, metadata).
-        name: a name of the destination, which the directory remembers: under another one it is refused.
+        name: a name of the destination. The directory remembers the first one that it is opened with: under another
+            one, or none, it is refused from then on.
         cluster_id: Kafka's id of the cluster to deliver to, also where a directory remembers another one because the
             cluster was replaced; what tells no id is refused then. None: the one that the directory remembers, or else
             the first one reached.
@@ -102,7 +103,9 @@ class Config:
         max_request_size: the largest record, as Kafka counts it; it must fit a slot.
         linger_ms: how long a batch that is not full waits for more records.
         delivery_timeout_ms: a record that could not be delivered within this time since it was accepted becomes a dead
-            letter, an eighth of it later at most; None: never. At least ``linger_ms`` and ``request_timeout_ms``.
+            letter, an eighth of it and a second later at most; what is being sent, only when that attempt has ended
+            (``request_timeout_ms``) and the pause behind it. None: never. At least ``linger_ms`` and
+            ``request_timeout_ms``.
         retry_backoff_ms: first pause before what failed is tried again; it doubles.
         retry_backoff_max_ms: longest pause.
         request_timeout_ms: aiokafka's, for one request; ``send_and_wait`` and ``partitions_for`` wait so long, too.

@@ -338,7 +338,7 @@ class Opened:
             directories_adopted=adoption.directories if adoption is not None else 0,
             records_adopted=adoption.records if adoption is not None else 0,
             adoption_pending=adoption.pending if adoption is not None else 0,
-            cluster_id=delivery.cluster.id,
+            cluster_id=delivery.cluster.wanted,
             wrong_cluster_id=delivery.cluster.wrong_id,
         )
 
@@ -369,8 +369,7 @@ async def _opening(keeper: Keeper, options: Options, cluster_id: str | None) -> 
     def open_it() -> tuple[Directory, Taken]:
         directory = open_directory(options)
         try:
-            elsewhere = cluster_id not in {None, directory.checkpoint.destination.cluster_id or cluster_id}
-            taken = take_up(directory, options.file_system.since_boot_ms(), elsewhere=elsewhere)
+            taken = take_up(directory, options.file_system.since_boot_ms(), named=cluster_id)
         except BaseException:
             directory.close()
             raise

@@ -575,6 +575,7 @@ class RecoverableProducer:
 
         Raises:
             KafkaTimeoutError: Kafka did not tell within ``request_timeout_ms``.
+            KafkaConnectionError: Kafka is another cluster than the one that the records belong to.
 
         """
         check_topic(topic)

@@ -16,7 +16,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     pending: records in the ring that are not settled; in_flight of them are on their way to Kafka.
     records_left: ``pending`` and ``unread`` together.
     seconds_left: what these will take at the rate of the last half minute; None when nothing was delivered in it, or
-        nothing is for some seconds.
+        nothing is for some seconds, or the oldest of them does not get through, whatever flows past it.
     undeliverable: records that cannot be decoded and stay in the ring; see the log.
     slots_moved: slots of the ring that were freed by copying what still waits in them to the retry ring, and
         records_moved: what was copied then. They are ``pending``, as before.
@@ -35,7 +35,8 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     directories_adopted: directories of processes that are gone, delivered to the end by this one.
     records_adopted: delivered or dead-lettered of such directories; in no other count here.
     adoption_pending: known to be left in such directories that this process has taken up.
-    cluster_id: of the Kafka cluster that the records belong to; None: none was reached yet, or it tells no id.
+    cluster_id: of the Kafka cluster that the records go to: the one that the option names, or else the one that the
+        directory remembers; None: none was reached yet, or it tells no id.
     wrong_cluster_id: of another one that answers in its place, so that nothing is delivered, or
         empty where it tells none and the option names one; None on a good day.
     """

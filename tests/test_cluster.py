@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from aiokafka.errors import KafkaConnectionError
 
 from aiorecover import DeliveryPendingError, RecoverableProducer, WalDestinationError
 from aiorecover.background import Background
@@ -150,6 +151,19 @@ async def test_who_waits_is_told_at_once_that_kafka_is_another_cluster_and_what_
                         await wait()
                 assert isinstance(raised.value.__cause__, WalDestinationError)
         await producer.stop(timeout_ms=0)
+
+
+async def test_who_asks_for_partitions_is_told_so_too(
+    ours: MockClusterProcess, theirs: MockClusterProcess, tmp_path: Path
+) -> None:
+    await learn(tmp_path, ours)
+    async with producing(tmp_path, theirs, request_timeout_ms=40_000) as producer:
+        for _ in range(2):  # before it is known, and after
+            with pytest.raises(KafkaConnectionError, match="start with the option cluster_id="):
+                async with asyncio.timeout(20):
+                    await producer.partitions_for(TOPIC)
+    async with producing(tmp_path, ours) as producer:
+        assert await producer.partitions_for(TOPIC) == {0, 1, 2}
 
 
 async def test_delivery_goes_on_by_itself_when_the_right_cluster_is_back(

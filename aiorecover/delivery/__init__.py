@@ -82,9 +82,12 @@ One cluster
     (`cluster_guard`): one small request for each broker. Where another one answers, nothing is sent to it
     and nothing is adopted; `publish` goes on, ``state`` is "wrong_cluster", one ERROR line names the remedy, and who
     waits for delivery is told at once instead of never. The servers are tried on, and with the right one delivery goes
-    on. A cluster that was replaced on purpose is named by ``cluster_id``, and remembered from then on. The new one may
-    have given the identities of the journal to somebody else, and would take our batches for repeats of his: none of
-    them is used there, and what was in flight to the old one is sent as any other records. A broker that tells no id
+    on. A cluster that was replaced on purpose is named by ``cluster_id``, and remembered once it has answered. The new
+    one may have given the identities of the journal to somebody else, and would take our batches for repeats of his:
+    none of them is used there, and what was in flight to the old one is sent as any other records. Until it has
+    answered its name may be mistyped, so entries stay as they are (`resume.Left`), and the next start can still use
+    them. The checkpoint that remembers it also counts the clusters, and entries bear that number: those of the one
+    before count from then on no more, wherever a process dies. A broker that tells no id
     is refused where the option names one, and else not compared, which is said once (`cluster`). The recovery check's
     connections are asked, too.
 
@@ -193,7 +196,9 @@ Age
     With ``delivery_timeout_ms`` a record that is older becomes a dead letter (``error="DeliveryTimeout"``), wherever it
     waits (`expiry`): in the ring, also before Kafka was ever reached; behind; in a lane, between two attempts to send
     it. Its age counts from its acceptance, whatever its timestamp says (`wal.ages`): never too early, and too late by
-    an eighth at most, beside the end of an attempt that is under way. Ages rise with the position, so each lane parts
+    an eighth (a sixteenth between two marks, one between two looks) and a second (a lane without a session looks so
+    often) at most, beside the end of an attempt that is under way: a request has ``request_timeout_ms``, and a pause
+    follows. Ages rise with the position, so each lane parts
     with what comes first and keeps its order; letters stand in the order of a lane, unless some of it was in a batch.
 
     A batch is cut in front of the first record that is young enough. What an attempt may have brought to Kafka says
@@ -228,7 +233,8 @@ Reports
 Backlogs
     Each second it is noted how many records are left (`backlog`). ``statistics().seconds_left`` is what these take at
     the rate of the last half minute, whatever is published meanwhile: None when nothing was delivered in it, or nothing
-    is for 5 s. Where 100,000 or more are left it is a line in the log, at most one a minute.
+    is for 5 s, or the oldest record that waits has been the same for 5 s. Where 100,000 or more are left it is a line
+    in the log, at most one a minute.
 
 Limits
     What one lane holds in flight and what is behind is found again by its position; for a record that was moved and is

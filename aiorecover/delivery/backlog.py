@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 LOOK = 1.0  # seconds between two looks
 WINDOW = 30  # looks that the rate is taken over: longer than a pause of delivery, shorter than anybody's patience
-STILL = 5  # looks in which nothing was done: nothing flows, and what flowed before tells nothing
+STILL = 5  # looks in which nothing was done: nothing flows, and what flowed before tells nothing; nor does what flows
+# past the oldest that waits
 LARGE = 100_000  # records left that are worth a line in the log: a second of delivery at full speed
 SMALL = LARGE // 10  # so few left end it
 LINE_EVERY = 60.0  # seconds between two lines
@@ -17,11 +18,15 @@ LINE_EVERY = 60.0  # seconds between two lines
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """``at``: seconds of any clock that only goes on; ``accepted``: records since the start; ``left``: not settled."""
+    """``at``: seconds of any clock that only goes on; ``accepted``: records since the start; ``left``: not settled.
+
+    ``watermark``: of the ring in which the oldest of them waits.
+    """
 
     at: float
     accepted: int
     left: int
+    watermark: int
 
 
 @dataclass(slots=True)
@@ -30,6 +35,7 @@ class Backlog:
 
     _looks: deque[Look] = field(default_factory=lambda: deque(maxlen=WINDOW + 1))
     _still: int = 0
+    _stuck: int = 0
     _large: bool = False
     _line_at: float = 0.0
 
@@ -37,6 +43,7 @@ class Backlog:
         """Take note; what is to be told people now, if anything."""
         first = not self._looks
         self._still = 0 if first or _done(self._looks[-1], now) > 0 else self._still + 1
+        self._stuck = self._stuck + 1 if not first and now.left and _same_oldest(self._looks[-1], now) else 0
         if self._still >= STILL:
             self._looks.clear()
         self._looks.append(now)
@@ -55,11 +62,14 @@ class Backlog:
         return done / (last.at - first.at) if done > 0 and last.at > first.at else None
 
     def seconds_left(self, left: int) -> float | None:
-        """For so many records, at the rate of the last half minute; None when nothing is known, or nothing flows."""
+        """For so many records, at the rate of the last half minute; None when nothing is known, or nothing flows.
+
+        Nor where the oldest does not get through: others may flow past it, and tell nothing of when it will.
+        """
         if left == 0:
             return 0.0
         rate = self.per_second
-        return None if rate is None else round(left / rate, 1)
+        return None if rate is None or self._stuck >= STILL else round(left / rate, 1)
 
     def _line(self, now: Look) -> str | None:
         if self._large and now.left < SMALL:
@@ -71,8 +81,13 @@ class Backlog:
             return None
         self._line_at = now.at + LINE_EVERY
         seconds = self.seconds_left(now.left)
-        return f"delivering a backlog records_left={now.left} records_per_second={rate:.0f} seconds_left={seconds:.0f}"
+        left = "unknown" if seconds is None else f"{seconds:.0f}"
+        return f"delivering a backlog records_left={now.left} records_per_second={rate:.0f} seconds_left={left}"
 
 
 def _done(before: Look, after: Look) -> int:
     return before.left - after.left + after.accepted - before.accepted
+
+
+def _same_oldest(before: Look, after: Look) -> bool:
+    return before.left > 0 and before.watermark == after.watermark

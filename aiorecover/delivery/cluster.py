@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from aiokafka.errors import KafkaError
 
 from aiorecover.errors import WalDestinationError, WalError
+from aiorecover.wal.checkpoint import Destination
 
 log = logging.getLogger("aiorecover.session")
 
@@ -45,30 +46,35 @@ class Cluster:
 
     def __init__(
         self,
-        stored: str | None = None,
+        stored: Destination | None = None,
         given: str | None = None,
         *,
         remember: Callable[[], Awaitable[None]] = _nothing,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        """``stored``: the id that the directory remembers; ``given``: the one that the user names, which counts.
+        """``stored``: what the directory remembers; ``given``: the id that the user names, which counts.
 
-        ``remember`` makes `to_remember` durable, within a bounded time (TimeoutError); ``on_change`` is called whenever
+        ``remember`` makes `destination` durable, within a bounded time (TimeoutError); ``on_change`` is called whenever
         `wrong_id` is another one.
         """
-        self.id = stored
+        self.destination = Destination() if stored is None else stored  # what a checkpoint is to say
+        self.id = self.destination.cluster_id
         self.wrong_id: str | None = None
         self._given = given
         self._remember = remember
         self._on_change = on_change
         self._told = False
-        self._taking: str | None = None  # the one that is being made durable
+
+    @property
+    def wanted(self) -> str | None:
+        """Id of the only cluster that records are sent to; None: of the first one that is reached."""
+        return self._given or self.id
 
     def is_ours(self, found: str | None) -> bool:
         """Whether records may go there; what tells no id is refused only where the user names one."""
         if found is None:
             return self._given is None
-        return (self._given or self.id) in {None, found}
+        return self.wanted in {None, found}
 
     async def admit(self, found: str | None) -> None:
         """Take it for ours from now on; durable before anything is sent there, unless the disk fails.
@@ -88,19 +94,15 @@ class Cluster:
     async def _take(self, found: str) -> None:
         if found == self.id:
             return
+        if self.destination.cluster_id != found:  # else it was begun, and cut off
+            self.destination = _succeeded(self.destination, found)
         if self.id is not None:
             log.warning("the records go to another cluster from now on, as asked for from=%s to=%s", self.id, found)
-        self._taking = found
         try:
             await self._remember()
         except (WalError, TimeoutError) as error:  # delivery goes on while the disk fails (I7)
             log.warning("the cluster is not remembered yet: check the disk cluster_id=%s error=%r", found, error)
         self.id = found
-
-    @property
-    def to_remember(self) -> str | None:
-        """What a checkpoint is to say."""
-        return self._taking or self.id
 
     def is_wrong(self, found: str | None) -> None:
         """Another cluster answered, or (None) it does no longer."""
@@ -130,3 +132,9 @@ class Cluster:
             self._told = True
             level = logging.INFO if self.id is None else logging.WARNING
             log.log(level, "kafka tells no cluster id: whether it is always the same one cannot be checked")
+
+
+def _succeeded(before: Destination, found: str) -> Destination:
+    """The first cluster is no other one: nothing is kept of any before it."""
+    number = before.cluster_number if before.cluster_id is None else before.next_number
+    return Destination(cluster_id=found, name=before.name, cluster_number=number)

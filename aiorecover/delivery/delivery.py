@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from aiorecover.config import Config
 from aiorecover.delivery.batch import CODECS, LaneBatch
@@ -64,10 +64,12 @@ class Delivery:
         self._halts = config.on_permanent_error == "halt"
         self._taken = taken
         # Of an entry that was lost in a power cut nothing is known, not even that there was one.
-        self._doubtful_up_to = fmt.position(self._ring.epoch, 0) if taken.doubts else self._ring.suspect.up_to
+        doubtful = bool(taken.doubts or taken.left)
+        self._doubtful_up_to = fmt.position(self._ring.epoch, 0) if doubtful else self._ring.suspect.up_to
         self._destination = directory.checkpoint.destination
+        self._remember = remember
         self.cluster = Cluster(
-            self._destination.cluster_id, config.cluster_id, remember=remember, on_change=self._on_cluster
+            self._destination, config.cluster_id, remember=self._remember_cluster, on_change=self._on_cluster
         )
         self.sessions = Sessions(config, self._on_metadata, self._on_failed, self.cluster)
         self.session = self.sessions.healthy
@@ -79,7 +81,8 @@ class Delivery:
         self.expiry = self._expiry_of(config, dead)
         self.dispatcher = self._dispatcher_of(config, in_kafka, on_idle)
         self.refused = self._refused_of(config, dead)
-        journal = Journal(directory.lanes, grow, directory.file_system.since_boot_ms)
+        clock_ms = directory.file_system.since_boot_ms
+        journal = Journal(directory.lanes, grow, clock_ms, lambda: self.cluster.destination.cluster_number)
         self.sender = self._sender_of(config, journal)
         self._closed = False
         self._wrong: DeliveryPendingError | None = None  # why nothing is delivered
@@ -284,10 +287,20 @@ class Delivery:
     @property
     def destination(self) -> Destination:
         """Where the records belong, as far as that is known now."""
-        cluster_id = self.cluster.to_remember
-        if cluster_id is None:
-            return self._destination
-        return Destination(cluster_id=cluster_id, name=self._destination.name)
+        return self.cluster.destination
+
+    async def _remember_cluster(self) -> None:
+        """Have it durable, and only then forget what was kept of the cluster before this one.
+
+        In one checkpoint it says where the records go, and by the cluster's number that no identity of before counts.
+        So a process that dies before it uses them where they were given, and one that dies behind it uses none.
+        """
+        left = self._taken.left
+        if left is not None:
+            left.release()
+        await self._remember()
+        if left is not None:
+            self.identities_renewed += await left.forget()
 
     def _on_cluster(self) -> None:
         wrong = self.cluster.wrong_id
@@ -306,9 +319,20 @@ class Delivery:
                 raise lane_halted(lane, lane.in_flight)
 
     async def partitions_for(self, topic: str) -> set[int]:
-        """The partitions of a topic, asked from Kafka where they are not known; bounded by the caller."""
+        """The partitions of a topic, asked from Kafka where they are not known; bounded by the caller.
+
+        Raises:
+            KafkaConnectionError: Kafka is another cluster: it would wait until somebody mends that.
+            ClosedError: delivery was stopped.
+
+        """
         self.session.want(topic)
         while not (found := self.session.partitions(topic)):
+            if self._wrong is not None:
+                raise KafkaConnectionError(str(self._wrong.__cause__)) from self._wrong.__cause__
+            if self.session.number is None and not self._closed:
+                await self._news()
+                continue
             with contextlib.suppress(KafkaError):  # a session that ends meanwhile is replaced: the next one may tell
                 await self.session.discover()
             if not self.session.partitions(topic):
@@ -416,6 +440,9 @@ class Delivery:
         if self._closed:
             message = "the producer was stopped before everything was in kafka: it is delivered after the next start"
             raise ClosedError(message)
+        await self._news()
+
+    async def _news(self) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._progress.add(future)
         try:

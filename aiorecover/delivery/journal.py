@@ -11,7 +11,7 @@ has to be read.)
 
     entry   kafka's producer id i64 · epoch i16 · bytes of the topic u16 · partition i32 · base sequence i32 · count i32
             · last acknowledged offset i64 (-1: unknown) · stored at i64 (ms since the machine's boot) · groups u16
-            · zero u16 · topic · groups
+            · cluster number u16 (`Destination`) · topic · groups
     group   ordinal u64 · ring u16 (0 main, 1 retry) · zero u16 · frames u32 · a place u32 for each
 
 Where a slot is moved to the retry ring, its frames are in two places until the move is made. A batch in flight is then
@@ -49,9 +49,9 @@ class Doubt(StrEnum):
     ELSEWHERE = "the machine was down, the directory was copied, or its file lanes was damaged"
     DAMAGED = "an entry was being stored, or is damaged"
     TWICE = "a lane has two entries"
+    MOVED = "the records go to another kafka cluster from now on"
     OLD = "kafka may have forgotten the identity"
     SUSPECT = "settle words may have been lost"
-    MOVED = "the records go to another kafka cluster from now on"
     GONE = "a part of the batch is not in the ring any more, or damaged"
 
 
@@ -66,7 +66,10 @@ class Group:
 
 @dataclass(slots=True)
 class Entry:
-    """One batch as it was about to be sent; ``offset``: the last one of its lane that was acknowledged, or -1."""
+    """One batch as it was about to be sent; ``offset``: the last one of its lane that was acknowledged, or -1.
+
+    ``cluster_number``: of the cluster that gave the identity and the offset, as in `Destination`.
+    """
 
     topic: str
     partition: int
@@ -76,6 +79,7 @@ class Entry:
     offset: int
     at_ms: int
     groups: tuple[Group, ...]
+    cluster_number: int = 0
 
     @property
     def lane(self) -> tuple[str, int]:
@@ -102,7 +106,7 @@ def encode(entry: Entry) -> bytes:
             entry.offset,
             entry.at_ms,
             len(entry.groups),
-            0,
+            entry.cluster_number,
         ),
         topic,
     ]
@@ -120,7 +124,7 @@ def decode(body: bytes) -> Entry:
 
     """
     try:
-        producer_id, epoch, length, partition, base, count, offset, at_ms, groups, _ = _HEAD.unpack_from(body)
+        producer_id, epoch, length, partition, base, count, offset, at_ms, groups, number = _HEAD.unpack_from(body)
         at = _HEAD.size + length
         topic = body[_HEAD.size : at].decode()
         found = []
@@ -136,7 +140,7 @@ def decode(body: bytes) -> Entry:
     if at != len(body) or count != sum(len(group.places) for group in found) or count == 0:
         message = f"an entry of the lanes does not add up bytes={len(body)} count={count}"
         raise ValueError(message)
-    return Entry(topic, partition, Identity(producer_id, epoch), base, count, offset, at_ms, tuple(found))
+    return Entry(topic, partition, Identity(producer_id, epoch), base, count, offset, at_ms, tuple(found), number)
 
 
 def lanes_twice(entries: Iterable[Entry]) -> set[tuple[str, int]]:
@@ -149,7 +153,7 @@ def lanes_twice(entries: Iterable[Entry]) -> set[tuple[str, int]]:
 
 
 def doubt_of(
-    entry: Entry | None, *, known: bool, damaged: bool, twice: bool, now_ms: int, elsewhere: bool = False
+    entry: Entry | None, *, known: bool, damaged: bool, twice: bool, now_ms: int, cluster_number: int = 0
 ) -> Doubt | None:
     """Why an entry's identity must not be used again, before its frames are looked at; None: it may be.
 
@@ -159,16 +163,16 @@ def doubt_of(
         damaged: one of its two copies does not hold.
         twice: the lane has another entry.
         now_ms: time since the machine's boot.
-        elsewhere: the records go to another cluster than the one that gave the identity, and may have given the same
-            one to somebody else there.
+        cluster_number: of the cluster that the records go to. Another one than that of the entry may have given the
+            same identity to somebody else.
 
     """
-    if elsewhere:
-        return Doubt.MOVED
     if not known:
         return Doubt.ELSEWHERE
     if damaged or entry is None:
         return Doubt.DAMAGED
+    if entry.cluster_number != cluster_number:
+        return Doubt.MOVED
     if twice:
         return Doubt.TWICE
     if not 0 <= now_ms - entry.at_ms <= IDENTITY_LIFE_MS:

@@ -20,11 +20,21 @@ ROOM_PAUSE = 0.5  # seconds until a lane that found no room for its entry tries 
 class Journal:
     """The lanes' entries of one producer."""
 
-    def __init__(self, lanes: Lanes, grow: Callable[[], Awaitable[None]], clock_ms: Callable[[], int]) -> None:
-        """``grow`` has blocks allocated, off the loop; ``clock_ms``: time since the machine's boot."""
+    def __init__(
+        self,
+        lanes: Lanes,
+        grow: Callable[[], Awaitable[None]],
+        clock_ms: Callable[[], int],
+        cluster_number: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """``grow`` has blocks allocated, off the loop; ``clock_ms``: time since the machine's boot.
+
+        ``cluster_number``: as in `Destination`, of the cluster that batches are sent to now.
+        """
         self._lanes = lanes
         self._grow = grow
         self._clock_ms = clock_ms
+        self._cluster_number = cluster_number
         self._troubled = False
 
     async def enter(self, lane: Lane, batch: LaneBatch, over: Callable[[], bool] | None = None) -> bool:
@@ -39,7 +49,7 @@ class Journal:
                 if lane.block is None:
                     lane.block = await self._block()
                 for groups in _places(batch):
-                    self._lanes.store(lane.block, encode(_entry(lane, batch.identity, batch, groups, self._clock_ms())))
+                    self._lanes.store(lane.block, encode(self._entry(lane, batch.identity, batch, groups)))
                 self._troubled = lane.unwritten = False
             except WalError as error:
                 self._tell_once(lane, error)
@@ -71,7 +81,26 @@ class Journal:
         if _groups(batch, made=False) is None:  # settled in part: it is being parted with, and not sent any more
             return
         for groups in _places(batch):  # under the identity that stands there: the batch may have none now, or another
-            self._lanes.store(lane.block, encode(_entry(lane, batch.entered, batch, groups, self._clock_ms())))
+            self._lanes.store(lane.block, encode(self._entry(lane, batch.entered, batch, groups)))
+
+    def _entry(
+        self, lane: Lane, identity: tuple[int, int, int] | None, batch: LaneBatch, groups: tuple[Group, ...]
+    ) -> Entry:
+        if identity is None:
+            message = "a batch without an identity cannot be written down"
+            raise ValueError(message)
+        producer_id, epoch, base_sequence = identity
+        return Entry(
+            lane.topic,
+            lane.partition,
+            Identity(producer_id, epoch),
+            base_sequence,
+            batch.count,
+            lane.offset,
+            self._clock_ms(),
+            groups,
+            self._cluster_number(),
+        )
 
     async def _block(self) -> int:
         while (block := self._lanes.take()) is None:
@@ -123,14 +152,3 @@ def _standing(slot: Slot, places: Sequence[int], *, made: bool) -> Iterator[tupl
 def _group(slot: Slot, places: Sequence[int]) -> Group:
     copied = slot.ring is not None and slot.ring.holds_copies
     return Group(RETRY if copied else MAIN, slot.header.ordinal, places)
-
-
-def _entry(
-    lane: Lane, identity: tuple[int, int, int] | None, batch: LaneBatch, groups: tuple[Group, ...], at_ms: int
-) -> Entry:
-    if identity is None:
-        message = "a batch without an identity cannot be written down"
-        raise ValueError(message)
-    producer_id, epoch, base_sequence = identity
-    known_as = Identity(producer_id, epoch)
-    return Entry(lane.topic, lane.partition, known_as, base_sequence, batch.count, lane.offset, at_ms, groups)

@@ -8,12 +8,13 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.in_kafka import Hint
 from aiorecover.delivery.journal import MAIN, RETRY, Doubt, Entry, decode, doubt_of, lanes_twice
-from aiorecover.errors import WalCorruptError, WalIOError
+from aiorecover.errors import WalCorruptError, WalError, WalIOError
 from aiorecover.record import RECORD_ID_HEADER, record_id
 from aiorecover.record import decode as decode_record
 from aiorecover.wal.directory import Directory
@@ -40,17 +41,64 @@ class Resumed:
     frames: Frames
 
 
+class Left:
+    """Entries that stay as they are, as does what they tell of in the rings, until it is known what becomes of them.
+
+    Where another cluster is named than the one that gave their identities, nothing tells so far whether it is there at
+    all: the name may be mistyped.
+    """
+
+    def __init__(self, directory: Directory) -> None:
+        """Keep their blocks from other lanes, and their slots from being freed or moved."""
+        self._lanes = directory.lanes
+        self._blocks = [found.block for found in self._lanes.found]
+        self._slots: list[Slot] = []
+        for found in self._lanes.found:
+            self._lanes.keep(found.block)
+            for entry in _decoded(found):
+                self._slots += [slot for _, slot, _ in _standing(directory, entry)]
+        for slot in self._slots:
+            slot.readers += 1
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._blocks)
+
+    def release(self) -> None:
+        """The named cluster is there: the records go there as any others."""
+        for slot in self._slots:
+            slot.readers -= 1
+        self._slots.clear()
+
+    async def forget(self) -> int:
+        """And it is durably the one: none of these identities is used again; how many they were.
+
+        What cannot be cleared keeps its block: its cluster's number tells.
+        """
+        count = len(self._blocks)
+        while self._blocks:
+            block = self._blocks.pop()
+            with suppress(WalError):
+                self._lanes.clear(block)
+                self._lanes.give_back(block)
+            await asyncio.sleep(0)
+        if count:
+            log.warning("lanes begin with a fresh kafka identity: %s lanes=%d", Doubt.MOVED, count)
+        return count
+
+
 @dataclass(slots=True)
 class Taken:
     """What an opening has taken up.
 
     ``doubts``: how many entries were not trusted, and why. ``hints``: the lanes that were in flight then, as far as
-    their entries tell.
+    their entries tell. ``left``: entries of which nothing was decided.
     """
 
     lanes: list[Resumed] = field(default_factory=list)
     doubts: Counter[Doubt] = field(default_factory=Counter)
     hints: list[Hint] = field(default_factory=list)
+    left: Left | None = None
 
     @property
     def claimed(self) -> int:
@@ -58,21 +106,26 @@ class Taken:
         return sum(resumed.entry.count for resumed in self.lanes if resumed.frames)
 
 
-def take_up(directory: Directory, now_ms: int, *, elsewhere: bool = False) -> Taken:
+def take_up(directory: Directory, now_ms: int, *, named: str | None = None) -> Taken:
     """Go through the entries of an opened directory: claim the frames that are in flight, forget what is in doubt.
 
     An entry in doubt is forgotten for good: its records are delivered under another identity from now on, and a later
     opening must not take it for one that can be trusted. (Those of another boot count as little then as now.)
-    ``elsewhere``: the records go to another cluster from now on, as `doubt_of` says.
+    ``named``: the cluster that the user names; where the directory remembers another one, all entries are `Left`.
 
     Raises:
         WalIOError: the file cannot be written.
 
     """
+    destination = directory.checkpoint.destination
+    if named not in {None, destination.cluster_id or named}:
+        return Taken(left=Left(directory))
     taken = Taken()
-    lanes = directory.lanes
+    lanes, number = directory.lanes, destination.cluster_number
     found = [(block, _decoded(block)) for block in lanes.found]
-    twice = lanes_twice(entries[0] for block, entries in found if entries and block.known)
+    twice = lanes_twice(
+        entries[0] for block, entries in found if entries and block.known and entries[0].cluster_number == number
+    )
     last = max((block.epoch for block, _ in found), default=0)
     for block, entries in found:
         entry = entries[0] if entries else None
@@ -82,7 +135,7 @@ def take_up(directory: Directory, now_ms: int, *, elsewhere: bool = False) -> Ta
             damaged=block.damaged,
             twice=entry is not None and entry.lane in twice,
             now_ms=now_ms,
-            elsewhere=elsewhere,
+            cluster_number=number,
         )
         frames: Frames | Doubt = [] if doubt is not None else _in_flight(directory, entries)
         if isinstance(frames, Doubt):
@@ -92,8 +145,9 @@ def take_up(directory: Directory, now_ms: int, *, elsewhere: bool = False) -> Ta
             taken.lanes.append(Resumed(block.block, entry, frames))
             continue
         taken.doubts[doubt or Doubt.DAMAGED] += 1
-        if entry is not None and block.epoch == last and not elsewhere:  # offsets say nothing there, and entries of
-            taken.hints.append(Hint(*entry.lane, entry.offset))  # a process before the last one that sent are settled
+        if entry is not None and block.epoch == last and entry.cluster_number == number:  # offsets of another cluster
+            # say nothing here, and entries of a process before the last one that sent are settled
+            taken.hints.append(Hint(*entry.lane, entry.offset))
         if doubt is not Doubt.ELSEWHERE or block.damaged:  # else the next lane in it would be in doubt, too
             lanes.clear(block.block)
     _tell(taken)

@@ -132,9 +132,9 @@ byte, the mark makes the suffix rule hold through a second crash). Zero is never
 more. The last KiB of a slot of the main ring stays unused, so that every record also fits a slot of the other rings.
 
 A checkpoint says: epoch, slot size, destination (Kafka's cluster id, and before one is known where it was looked for; a
-name), the boot of the machine; of each ring the watermark, the next ordinal
-(a slot that is cut off takes its header with it) and the newest position that a flush has covered; P; which settle
-words are suspect; whether the end was clean, and whether a flush had failed; when records were accepted.
+name; how often another cluster took the place of one), the boot of the machine; of each ring the watermark, the next
+ordinal (a slot that is cut off takes its header with it) and the newest position that a flush has covered; P; which
+settle words are suspect; whether the end was clean, and whether a flush had failed; when records were accepted.
 
 Ages (`ages`). No frame says when it was stored: a mark, noted ten times a second, says that everything up to a position
 had been accepted by then, so a record may pass for younger than it is and never for older. Marks are a sixteenth of

@@ -26,6 +26,7 @@ FORMAT_VERSION = 1
 ENVELOPE = struct.Struct("<8sHHIQI")
 COPY_BYTES = 64 * 1024  # source positions of thousands of partitions fit; a power of two keeps the write aligned
 SECTOR = 512
+CLUSTER_NUMBERS = 1 << 16  # they are kept in 16 bits
 
 
 class CheckpointFileLike(Protocol):
@@ -39,12 +40,19 @@ class CheckpointFileLike(Protocol):
 class Destination(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where the records of a directory belong; None is not yet known.
 
-    ``servers``: where they were to go, as long as ``cluster_id`` is not known.
+    ``servers``: where they were to go, as long as ``cluster_id`` is not known. ``cluster_number``: one more each time
+    that another cluster takes the place of the one before; what delivery keeps of a cluster bears it.
     """
 
     cluster_id: str | None = None
     name: str | None = None
     servers: tuple[str, ...] = ()
+    cluster_number: int = 0
+
+    @property
+    def next_number(self) -> int:
+        """Of the cluster after this one; who names as many as there are numbers has nothing left of the first."""
+        return (self.cluster_number + 1) % CLUSTER_NUMBERS
 
 
 class RingState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -187,6 +195,7 @@ def _can_be(checkpoint: Checkpoint) -> bool:
             0 <= position < beyond for position in (checkpoint.ages.expired, *map(_position_of, checkpoint.ages.marks))
         )
         and all(0 < ring.next_ordinal < 1 << 63 for ring in rings)
+        and 0 <= checkpoint.destination.cluster_number < CLUSTER_NUMBERS
         and 0 <= checkpoint.suspect.since <= checkpoint.suspect.generation <= checkpoint.epoch
     )
 

@@ -34,7 +34,7 @@ def open_directory(options: Options) -> Directory:
         WalLockedError: the directory asked for by name is held by another process, or all numbers are.
         WalFormatError: the path holds something else, or a newer version's files.
         WalCorruptError: the files contradict each other.
-        WalDestinationError: the directory was made with another ``name``.
+        WalDestinationError: the directory was made with a ``name``, and this is another one, or none.
         WalFullError: no room for the first files.
         WalIOError: the operating system refused.
 
@@ -208,11 +208,15 @@ def _report_damaged_slots(directory: Directory) -> None:
 
 def _destination(path: Path, stored: Destination, options: Options) -> Destination:
     name = options.name
-    if name is not None and stored.name not in {None, name}:
+    if stored.name not in {
+        None,
+        name,
+    }:  # nor without one: a name that was forgotten would not keep apart what it is for
         message = "the directory belongs to another producer name: use its name, or another wal_dir or instance"
         raise WalDestinationError(f"{message} path={path} stored={stored.name!r} name={name!r}")
-    name, cluster_id = name or stored.name, stored.cluster_id or options.cluster_id
-    return Destination(cluster_id=cluster_id, name=name, servers=() if cluster_id is not None else options.servers)
+    cluster_id = stored.cluster_id or options.cluster_id
+    servers = () if cluster_id is not None else options.servers
+    return Destination(cluster_id=cluster_id, name=name, servers=servers, cluster_number=stored.cluster_number)
 
 
 def _restore_length(ring: StorageFile, slot_bytes: int) -> None:

@@ -75,7 +75,7 @@ def test_where_the_records_go_and_how_far_they_have_got_is_shown(tmp_path: Path)
     assert destination == "name orders, kafka cluster abc"
     assert oldest == f"the oldest record that waits: {directory.producer_id}/1/3"
     (shown,) = as_json(tmp_path)
-    assert shown["destination"] == {"cluster_id": "abc", "name": "orders", "servers": []}
+    assert shown["destination"] == {"cluster_id": "abc", "name": "orders", "servers": [], "cluster_number": 0}
     directory.ring.settle(directory.ring.live[0], places[2:])
     assert "oldest record" not in run(tmp_path).stdout
     directory.close()

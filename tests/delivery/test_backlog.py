@@ -12,7 +12,7 @@ def looks(backlog: Backlog, count: int, *, left: int, done: int, accepted: int =
     lines = []
     for second in range(start, start + count):
         passed = second - start
-        line = backlog.look(Look(second, accepted * second, left + passed * (accepted - done)))
+        line = backlog.look(Look(second, accepted * second, left + passed * (accepted - done), done * second))
         lines += [line] if line is not None else []
     return lines
 
@@ -50,6 +50,22 @@ def test_where_nothing_flows_nothing_is_promised() -> None:
     assert backlog.per_second == 1000, "the outage does not count"
 
 
+def test_what_waits_while_others_flow_past_it_is_promised_nothing_until_it_gets_through() -> None:
+    backlog = Backlog()
+    for second in range(40):  # 30 records stay, a thousand others are published and delivered each second
+        backlog.look(Look(second, 1000 * second, 30, min(second, 20)))
+        assert backlog.seconds_left(30) == (None if second == 0 or second >= 20 + STILL else 0.0)
+    backlog.look(Look(40, 40_000, 30, 21))
+    assert backlog.seconds_left(30) == 0.0
+    assert backlog.seconds_left(0) == 0.0
+
+
+def test_a_backlog_whose_oldest_does_not_get_through_is_told_without_a_time() -> None:
+    backlog = Backlog()
+    lines = [backlog.look(Look(second, 0, 10 * LARGE - 1000 * second, 7)) for second in range(100)]
+    assert any(line is not None and line.endswith("seconds_left=unknown") for line in lines)
+
+
 def test_a_large_backlog_is_told_when_it_is_found_then_each_minute_and_at_its_end() -> None:
     backlog = Backlog()
     lines = looks(backlog, 201, left=10 * LARGE, done=LARGE // 20)
@@ -81,7 +97,7 @@ def test_no_course_of_counts_is_told_more_than_twice_a_minute_or_promises_a_time
     backlog, now, accepted, lines = Backlog(), 0, 0, 0
     for seconds, more, left in seen:
         now, accepted = now + seconds, accepted + more
-        line = backlog.look(Look(now, accepted, left))
+        line = backlog.look(Look(now, accepted, left, now))
         lines += line is not None and "delivering" in line
         rest = backlog.seconds_left(left)
         assert rest is None or rest >= 0

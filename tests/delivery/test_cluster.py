@@ -7,6 +7,7 @@ import pytest
 
 from aiorecover import WalIOError
 from aiorecover.delivery.cluster import NO_ID, Cluster, WrongClusterError
+from aiorecover.wal.checkpoint import Destination
 
 pytestmark = pytest.mark.asyncio
 
@@ -21,11 +22,11 @@ class Memory:
         self.cluster = Cluster()
 
     def known(self, stored: str | None = None, given: str | None = None) -> Cluster:
-        self.cluster = Cluster(stored, given, remember=self.remember, on_change=self.note)
+        self.cluster = Cluster(Destination(stored), given, remember=self.remember, on_change=self.note)
         return self.cluster
 
     async def remember(self) -> None:
-        self.remembered.append(self.cluster.to_remember)
+        self.remembered.append(self.cluster.destination.cluster_id)
         if self.fails:
             raise WalIOError(5, "the disk failed")
 
@@ -57,8 +58,36 @@ async def test_the_named_one_counts_and_only_that() -> None:
     cluster = memory.known("a", "b")
     assert not cluster.is_ours("a")
     assert cluster.id == "a"  # nothing went to the other one yet
+    assert cluster.wanted == "b"
     await cluster.admit("b")
     assert (cluster.id, memory.remembered) == ("b", ["b"])
+
+
+async def test_a_cluster_in_the_place_of_another_has_the_next_number_and_keeps_it() -> None:
+    first = Cluster(Destination(name="orders", servers=("a:1",)))
+    await first.admit("a")
+    assert first.destination == Destination("a", "orders")
+    calls = 0
+
+    async def cut_off_once() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise asyncio.CancelledError
+
+    following = Cluster(first.destination, "b", remember=cut_off_once)
+    with pytest.raises(WrongClusterError):
+        await following.admit("a")
+    assert following.destination == first.destination
+    with pytest.raises(asyncio.CancelledError):
+        await following.admit("b")
+    assert following.id == "a"
+    await following.admit("b")
+    assert following.destination == Destination("b", "orders", cluster_number=1)
+    back = Cluster(following.destination, "a")
+    await back.admit("a")
+    assert back.destination.cluster_number == 2  # what the first one gave out may be somebody else's by now
+    assert Destination("z", cluster_number=65_535).next_number == 0
 
 
 async def test_without_an_id_nothing_is_compared_and_nothing_remembered() -> None:
@@ -95,7 +124,7 @@ async def test_of_two_sessions_none_goes_on_before_it_is_durable_nor_waits_for_a
     admitting = [asyncio.ensure_future(cluster.admit("a")) for _ in range(2)]
     await asyncio.sleep(0.05)
     assert not any(one.done() for one in admitting)
-    assert (cluster.id, cluster.to_remember) == (None, "a")
+    assert (cluster.id, cluster.destination.cluster_id) == (None, "a")
     durable.set()
     await asyncio.gather(*admitting)
     assert (cluster.id, caplog.text) == ("a", "")
@@ -148,7 +177,7 @@ async def test_each_change_of_what_answers_is_told_once() -> None:
 
 
 async def test_the_error_names_both_clusters_and_the_remedy() -> None:
-    told = str(Cluster("a").error("b"))
+    told = str(Cluster(Destination("a")).error("b"))
     assert "mend bootstrap_servers, or if it was replaced on purpose start with the option cluster_id='b'" in told
     assert told.endswith("stored='a' cluster_id='b'")
-    assert str(Cluster("a", "c").error("b")).endswith("mend one of the two given='c' cluster_id='b'")
+    assert str(Cluster(Destination("a"), "c").error("b")).endswith("mend one of the two given='c' cluster_id='b'")

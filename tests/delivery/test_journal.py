@@ -65,12 +65,20 @@ groups = st.lists(st.lists(st.integers(36, (1 << 28) - 1), min_size=1, max_size=
     offset=st.integers(-1, (1 << 63) - 1),
     at_ms=st.integers(0, (1 << 62)),
     places=groups,
+    number=st.integers(0, (1 << 16) - 1),
 )
 def test_every_entry_comes_back_as_it_was(
-    topic: str, partition: int, identity: Identity, base: int, offset: int, at_ms: int, places: list[list[int]]
+    topic: str,
+    partition: int,
+    identity: Identity,
+    base: int,
+    offset: int,
+    at_ms: int,
+    places: list[list[int]],
+    number: int,
 ) -> None:
     found = tuple(Group(number % 2, (number + 1) << 30, array("I", of_slot)) for number, of_slot in enumerate(places))
-    entry = Entry(topic, partition, identity, base, sum(map(len, places)), offset, at_ms, found)
+    entry = Entry(topic, partition, identity, base, sum(map(len, places)), offset, at_ms, found, number)
     assert decode(encode(entry)) == entry
 
 
@@ -118,9 +126,10 @@ def doubt(
     damaged: bool = False,
     twice: bool = False,
     age_ms: int = 0,
+    cluster_number: int = 0,
 ) -> Doubt | None:
     now = NOW if entry is None else entry.at_ms + age_ms
-    return doubt_of(entry, known=known, damaged=damaged, twice=twice, now_ms=now)
+    return doubt_of(entry, known=known, damaged=damaged, twice=twice, now_ms=now, cluster_number=cluster_number)
 
 
 def test_an_entry_that_nothing_speaks_against_is_trusted() -> None:
@@ -133,6 +142,7 @@ def test_each_thing_that_speaks_against_an_entry_is_a_doubt() -> None:
     assert doubt(damaged=True) is Doubt.DAMAGED
     assert doubt(None) is Doubt.DAMAGED
     assert doubt(twice=True) is Doubt.TWICE
+    assert doubt(cluster_number=1) is Doubt.MOVED
     assert doubt(age_ms=IDENTITY_LIFE_MS + 1) is Doubt.OLD
     assert doubt(age_ms=-1) is Doubt.OLD
 

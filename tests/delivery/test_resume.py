@@ -15,6 +15,7 @@ from aiorecover.delivery.lane import Identity
 from aiorecover.delivery.resume import Taken, rebuild, take_up
 from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
+from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.lanes import ENTRY_BYTES
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.run import Entry as Stored
@@ -211,12 +212,69 @@ def test_entries_of_a_copied_directory_are_not_trusted_and_stay_so() -> None:
     everything_comes(Opened(disk), Doubt.ELSEWHERE, left=True)
 
 
+def known(before: Scene, cluster_id: str, number: int = 0) -> Opened:
+    """The directory remembers a cluster; what the next process finds."""
+    opened = before.dies()
+    destination = Destination(cluster_id, cluster_number=number)
+    opened.directory.write_checkpoint(opened.directory.next_checkpoint(destination=destination))
+    return opened.dies()
+
+
 def test_where_the_records_go_to_another_cluster_no_identity_is_used_and_no_offset_looked_for() -> None:
-    following = scene().dies()
-    moved = take_up(following.directory, NOW, elsewhere=True)
+    following = known(scene(), "b", 1)
+    moved = take_up(following.directory, NOW, named="b")
     assert (moved.lanes, moved.hints, dict(moved.doubts)) == ([], [], {Doubt.MOVED: 1})
     assert waiting(following) == list(range(6, 21))
-    assert taken(following.dies()).lanes == []  # the new cluster is remembered by then
+    assert taken(following.dies()).lanes == []
+
+
+def test_where_another_cluster_is_named_everything_is_left_as_it_is() -> None:
+    following = known(scene(), "a")
+    for _ in range(2):
+        following = following.dies()
+        named = take_up(following.directory, NOW, named="typo")
+        assert (named.lanes, named.hints, dict(named.doubts)) == ([], [], {})
+        assert named.left is not None
+        assert len(named.left) == 1
+        assert following.directory.lanes.free == following.directory.lanes.blocks - 1
+        assert waiting(following) == list(range(6, 21))
+    (resumed,) = take_up(following.dies().directory, NOW, named="a").lanes
+    assert (resumed.entry.identity, resumed.entry.base_sequence, len(resumed.frames)) == (IDENTITY, 40, 1)
+
+
+def test_the_slot_of_what_is_left_stays_until_the_named_cluster_is_there() -> None:
+    before = scene(behind=False)
+    before.opened.fill_slot()
+    following = known(before, "a")
+    left = take_up(following.directory, NOW, named="b").left
+    assert left is not None
+    following.settle(following.read())
+    following.append(b"newest")
+    following.read()
+    assert following.checkpoint() == 0
+    left.release()
+    assert following.checkpoint() > 0
+
+
+def test_once_the_named_cluster_is_there_what_was_left_is_forgotten(caplog: pytest.LogCaptureFixture) -> None:
+    following = known(scene(), "a")
+    left = take_up(following.directory, NOW, named="b").left
+    assert left is not None
+    left.release()
+    assert caplog.text == ""
+    assert asyncio.run(left.forget()) == 1
+    assert "lanes begin with a fresh kafka identity: the records go to another kafka cluster from now on" in caplog.text
+    assert following.directory.lanes.free == following.directory.lanes.blocks
+    assert all(slot.readers == 0 for slot in following.ring.live)
+    assert following.dies().directory.lanes.found == []
+
+
+def test_an_entry_of_the_cluster_before_is_no_second_one_of_its_lane() -> None:
+    before = scene()
+    written(before.opened, replace(before.entry, cluster_number=1))
+    found = taken(known(before, "b", 1))
+    assert [resumed.entry.cluster_number for resumed in found.lanes] == [1]
+    assert found.doubts == {Doubt.MOVED: 1}
 
 
 def test_a_block_that_a_power_cut_left_in_pieces_is_no_doubt_of_the_next_lane_s() -> None:

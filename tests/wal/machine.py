@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NoReturn, TypeVar
 
-from aiorecover.errors import WalError, WalFullError, WalIOError
+from aiorecover.errors import WalDestinationError, WalError, WalFullError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal import room
 from aiorecover.wal.checkpoint import Checkpoint, Destination
@@ -83,7 +83,9 @@ class Core:
         """``clean``: the end before was, and this much was suspect then."""
         if clean is not None:
             _forbid_rewriting(disk)
-        self.life = life = Played(Opened(disk, name=name), self.ledger)
+        if name != "shop":
+            _is_refused(disk, name)
+        self.life = life = Played(Opened(disk, name="shop"), self.ledger)
         self.captured = None
         demand(clean in {None, life.directory.checkpoint.suspect}, "a clean end leaves no doubt", clean)
         ring, checkpoint = life.ring, life.directory.checkpoint
@@ -374,6 +376,15 @@ def _forbid_rewriting(disk: Disk) -> None:
 
     for file in (disk.ring, disk.retry, disk.dead):
         file.before["rewrite"] = rewritten
+
+
+def _is_refused(disk: Disk, name: str | None) -> None:
+    """Another name, or none, opens nothing, and changes nothing."""
+    try:
+        Opened(disk, name=name)
+    except WalDestinationError:
+        return
+    raise ViolationError("a directory is opened under its own name only", name)
 
 
 def slot_of(reader: Reader) -> Slot | None:
