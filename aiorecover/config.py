@@ -90,8 +90,8 @@ class Config:
         fsync_interval_ms: pause between two flushes under ``fsync="interval"``.
         checkpoint_interval_ms: how often the state of the directory is written; a restart reads what came since.
         wal_max_bytes: the ring, the retry ring and the dead ring together grow up to here: of each folder in
-            ``wal_dir``, so several workers take as much each. The retry ring gets at most half of it, the dead ring a
-            quarter.
+            ``wal_dir``, so several workers take as much each. The retry ring gets at most half of it (what is moved
+            there, a third: there has to be room to rewrite it), the dead ring a quarter.
         wal_min_free_bytes: what the rings leave free on the disk for others; only a slot each for the retry and the
             dead ring is taken from that, too, if it has to be.
         on_full: "raise" ``WalFullError`` at once, or "wait" in line for room.
@@ -119,7 +119,8 @@ class Config:
         key_serializer: callable(key), or an object with serialize(topic, key, headers).
         value_serializer: callable(value), or an object with serialize(topic, value, headers).
         partitioner: callable(key, all_partitions, available), as in aiokafka; None: Kafka's murmur2. Asked once for a
-            record, or for a batch of records without a key; while it fails, its topic waits.
+            record, or for a batch of records without a key; while it fails, or names no partition of the topic, the
+            topic waits.
         adoption_grace_ms: another folder of ``wal_dir`` in which records wait for the same cluster and ``name``, and
             which no process has had for so long (half a second at least), is delivered by this one, with its options;
             None adopts none.
