@@ -163,6 +163,11 @@ class Config:
     adoption_grace_ms: int | None = 60_000  # a process that is restarted is back by then
     audit_topic: str | None = None
 
+    @property
+    def bounded_by_slots(self) -> bool:
+        """Whether ``max_request_size`` is as large as the slots allow: larger records need larger slots first."""
+        return self.max_request_size == self.slot_bytes - SLOT_OVERHEAD
+
     @classmethod
     def from_options(cls, wal_dir: object, bootstrap_servers: object, options: Mapping[str, Any]) -> "Config":
         """Check everything a user gave: ``options`` are ours and aiokafka's keyword arguments together.

@@ -299,6 +299,18 @@ async def test_records_too_large_for_kafka_or_for_a_slot_are_refused_and_the_lar
 
 
 @pytest.mark.asyncio
+async def test_where_the_slots_bound_the_size_of_a_record_they_are_named_and_no_option_that_nobody_set(
+    tmp_path: Path,
+) -> None:
+    async with accepting(tmp_path, slot_bytes=65536) as producer:
+        remedy = "the record is too large for a slot: make it smaller, or raise slot_bytes for a new directory"
+        with refused(RecordTooLargeError, f"{remedy} bytes="):
+            await producer.publish("good", b"x" * 65000)
+        with refused(RecordTooLargeError, " most=64512 slot_bytes=65536"):
+            await producer.publish("good", b"x" * 65000)
+
+
+@pytest.mark.asyncio
 async def test_a_directory_made_with_smaller_slots_says_what_does_not_fit(tmp_path: Path) -> None:
     async with accepting(tmp_path, **SMALL):
         pass
