@@ -51,12 +51,13 @@ _CODECS: Mapping[str, Callable[[], bool]] = {
 _CONTEXT = (ssl.SSLContext, type(None))
 _TLS = ("SSL", "SASL_SSL")
 _SASL = ("SASL_PLAINTEXT", "SASL_SSL")
+_LOGIN = ("sasl_plain_username", "sasl_plain_password", "sasl_oauth_token_provider")  # of no use without SASL
 
 # Options of aiokafka that this package decides: option, values that change nothing, what to do instead.
 _FORCED: tuple[tuple[str, tuple[object, ...], str], ...] = (
     ("acks", ("all", -1), 'only acks="all" keeps what was acknowledged: leave it out'),
     ("enable_idempotence", (True,), "order and recovery rest on idempotence: leave it out"),
-    ("transactional_id", (None,), 'it is made from the directory: use guarantee="exactly_once"'),
+    ("transactional_id", (None,), "transactions are not available yet in aiorecover 0.1: leave it out"),
     ("loop", (None,), "the producer takes the loop that start() runs in: leave it out"),
     ("api_version", (None,), "versions are negotiated with the broker: leave it out"),
 )
@@ -91,8 +92,8 @@ class Config:
         fsync_interval_ms: pause between two flushes under ``fsync="interval"``.
         checkpoint_interval_ms: how often the state of the directory is written; a restart reads what came since.
         wal_max_bytes: the ring, the retry ring and the dead ring together grow up to here: of each folder in
-            ``wal_dir``, so several workers take as much each. The retry ring gets at most half of it, the dead ring a
-            quarter.
+            ``wal_dir``, so several workers take as much each. The retry ring gets at most half of it (what is moved
+            there, a third: there has to be room to rewrite it), the dead ring a quarter.
         wal_min_free_bytes: what the rings leave free on the disk for others; only a slot each for the retry and the
             dead ring is taken from that, too, if it has to be.
         on_full: "raise" ``WalFullError`` at once, or "wait" in line for room.
@@ -122,7 +123,8 @@ class Config:
         key_serializer: callable(key), or an object with serialize(topic, key, headers).
         value_serializer: callable(value), or an object with serialize(topic, value, headers).
         partitioner: callable(key, all_partitions, available), as in aiokafka; None: Kafka's murmur2. Asked once for a
-            record, or for a batch of records without a key; while it fails, its topic waits.
+            record, or for a batch of records without a key; while it fails, or names no partition of the topic, the
+            topic waits.
         adoption_grace_ms: another folder of ``wal_dir`` in which records wait for the same cluster and ``name``, and
             which no process has had for so long (half a second at least), is delivered by this one, with its options;
             None adopts none.
@@ -163,6 +165,11 @@ class Config:
     partitioner: Callable[..., int] | None = None
     adoption_grace_ms: int | None = 60_000  # a process that is restarted is back by then
     audit_topic: str | None = None
+
+    @property
+    def bounded_by_slots(self) -> bool:
+        """Whether ``max_request_size`` is as large as the slots allow: larger records need larger slots first."""
+        return self.max_request_size == self.slot_bytes - SLOT_OVERHEAD
 
     @classmethod
     def from_options(cls, wal_dir: object, bootstrap_servers: object, options: Mapping[str, Any]) -> "Config":
@@ -213,6 +220,17 @@ def _must_be(what: str, accepts: Callable[[Any], bool]) -> _Check:
         if accepts(value):
             return value
         raise ConfigError(f"{name} must be {what} {_shown(name, value)}")
+
+    return check
+
+
+def _credential(what: str, kind: type) -> _Check:
+    """Of a type, or None; what was given stays out of the text, for it may be a secret."""
+
+    def check(name: str, value: object) -> object:
+        if value is None or isinstance(value, kind):
+            return value
+        raise ConfigError(f"{name} must be {what}, or None type={type(value).__qualname__}")
 
     return check
 
@@ -302,6 +320,11 @@ _CLIENT_CHECKS: Mapping[str, _Check] = {
     "metadata_max_age_ms": _whole(1),
     "security_protocol": _one_of("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     "sasl_mechanism": _one_of("PLAIN", "GSSAPI", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"),
+    "sasl_plain_username": _credential("a str", str),
+    "sasl_plain_password": _credential("a str", str),
+    "sasl_kerberos_service_name": _credential("a str", str),
+    "sasl_kerberos_domain_name": _credential("a str", str),
+    "sasl_oauth_token_provider": _credential("an aiokafka.abc.AbstractTokenProvider", AbstractTokenProvider),
     "ssl_context": _must_be("an ssl.SSLContext, or None", lambda value: isinstance(value, _CONTEXT)),
     "transaction_timeout_ms": _whole(1, INT32_MAX),
 }
@@ -348,10 +371,14 @@ def _conflicts(config: Config) -> Iterator[str]:
             "retry_backoff_max_ms must not be below retry_backoff_ms: raise it "
             f"retry_backoff_max_ms={config.retry_backoff_max_ms} retry_backoff_ms={config.retry_backoff_ms}"
         )
-    # The default said aloud is harmless (settings objects pass everything); another value expects a wait.
-    waits = config.on_full == "wait" or config.instance is not None
-    if not waits and config.full_timeout_ms != _DEFAULTS["full_timeout_ms"]:
-        yield f'full_timeout_ms has no effect: set on_full="wait" full_timeout_ms={config.full_timeout_ms}'
+    # The default said aloud is harmless (settings objects pass everything); another value expects an effect.
+    # An adopter keeps a directory for a part of it: whoever shares a wal_dir says the same, waiting or not.
+    used = config.on_full == "wait" or config.instance is not None or config.adoption_grace_ms is not None
+    if not used and config.full_timeout_ms != _DEFAULTS["full_timeout_ms"]:
+        yield (
+            'full_timeout_ms has no effect: set on_full="wait" or instance, or leave adoption_grace_ms=None out '
+            f"full_timeout_ms={config.full_timeout_ms}"
+        )
     if config.dead_letter_topic is not None and config.on_permanent_error == "halt":
         yield (
             'dead_letter_topic gets nothing under on_permanent_error="halt": leave one of them out '
@@ -409,17 +436,32 @@ def _check_security(client: Mapping[str, Any]) -> None:
         raise ConfigError(f"ssl_context is missing: pass an ssl.SSLContext security_protocol={protocol!r}")
     if protocol not in _TLS and context is not None:  # aiokafka would ignore it and send in the clear
         raise ConfigError(f"ssl_context is not used: use SSL or SASL_SSL security_protocol={protocol!r}")
-    if protocol not in _SASL:
-        return  # credentials left over from another environment are harmless
     mechanism = client.get("sasl_mechanism", "PLAIN")
-    needed: tuple[tuple[str, type], ...] = (("sasl_plain_username", str), ("sasl_plain_password", str))
+    if "security_protocol" not in client:
+        _refuse_unused_login(client, mechanism)
+    if protocol not in _SASL:
+        return  # said aloud: credentials left over from another environment are harmless
+    needed: tuple[tuple[str, str], ...] = (("sasl_plain_username", "str"), ("sasl_plain_password", "str"))
     if mechanism == "OAUTHBEARER":
-        needed = (("sasl_oauth_token_provider", AbstractTokenProvider),)
+        needed = (("sasl_oauth_token_provider", "AbstractTokenProvider"),)
     elif mechanism == "GSSAPI":
         needed = ()
     for name, kind in needed:
-        if not isinstance(client.get(name), kind):
-            raise ConfigError(f"{name} is missing: pass a {kind.__name__} sasl_mechanism={mechanism!r}")
+        if client.get(name) is None:
+            raise ConfigError(f"{name} is missing: pass a {kind} sasl_mechanism={mechanism!r}")
+
+
+def _refuse_unused_login(client: Mapping[str, Any], mechanism: str) -> None:
+    """Without a word on the protocol aiokafka logs in nowhere, and sends in the clear."""
+    given = [name for name in _LOGIN if client.get(name) is not None]
+    if mechanism != "PLAIN":  # aiokafka's default, so said aloud it means nothing
+        given.append("sasl_mechanism")
+    if given:
+        message = (
+            'is not used without SASL: set security_protocol="SASL_SSL" with an ssl_context, or "SASL_PLAINTEXT", '
+            'which is not encrypted, or "PLAINTEXT" to go without a login'
+        )
+        raise ConfigError(f"{given[0]} {message} sasl_mechanism={mechanism!r}")
 
 
 def _absolute(wal_dir: object) -> Path:

@@ -388,9 +388,13 @@ class RecoverableProducer:
 
     def _check_size(self, fields: tuple[Any, ...]) -> None:
         size = rec.wire_bytes(fields[rec.KEY], fields[rec.VALUE], fields[rec.HEADERS])
-        if size > self._config.max_request_size:
+        most, slot_bytes = self._config.max_request_size, self._config.slot_bytes
+        if size > most and self._config.bounded_by_slots:
+            message = "the record is too large for a slot: make it smaller, or raise slot_bytes for a new directory"
+            raise RecordTooLargeError(f"{message} bytes={size} most={most} slot_bytes={slot_bytes}")
+        if size > most:
             message = "the record is too large for Kafka: make it smaller or raise max_request_size (and Kafka's limit)"
-            raise RecordTooLargeError(f"{message} bytes={size} max_request_size={self._config.max_request_size}")
+            raise RecordTooLargeError(f"{message} bytes={size} max_request_size={most}")
 
     # -- turns of the loop -------------------------------------------------------------------------------------------
 

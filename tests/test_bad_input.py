@@ -299,6 +299,18 @@ async def test_records_too_large_for_kafka_or_for_a_slot_are_refused_and_the_lar
 
 
 @pytest.mark.asyncio
+async def test_where_the_slots_bound_the_size_of_a_record_they_are_named_and_no_option_that_nobody_set(
+    tmp_path: Path,
+) -> None:
+    async with accepting(tmp_path, slot_bytes=65536) as producer:
+        remedy = "the record is too large for a slot: make it smaller, or raise slot_bytes for a new directory"
+        with refused(RecordTooLargeError, f"{remedy} bytes="):
+            await producer.publish("good", b"x" * 65000)
+        with refused(RecordTooLargeError, " most=64512 slot_bytes=65536"):
+            await producer.publish("good", b"x" * 65000)
+
+
+@pytest.mark.asyncio
 async def test_a_directory_made_with_smaller_slots_says_what_does_not_fit(tmp_path: Path) -> None:
     async with accepting(tmp_path, **SMALL):
         pass
@@ -346,7 +358,7 @@ BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"acks": 0}, "leave it out acks=0"),
     ({"acks": "1"}, "leave it out acks='1'"),
     ({"enable_idempotence": False}, "leave it out enable_idempotence=False"),
-    ({"transactional_id": "me"}, 'use guarantee="exactly_once"'),
+    ({"transactional_id": "me"}, "transactions are not available yet in aiorecover 0.1: leave it out"),
     ({"loop": object()}, "leave it out loop="),
     ({"guarantee": "exactly_once"}, "leave guarantee out"),
     ({"guarantee": "at_most_once"}, 'must be one of "at_least_once"'),
@@ -362,7 +374,7 @@ BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"max_request_size": 1 << 25}, "lower it to"),
     ({"max_batch_size": 2 << 20}, "lower it, or raise max_request_size"),
     ({"retry_backoff_max_ms": 1}, "raise it"),
-    ({"full_timeout_ms": 1}, 'set on_full="wait"'),
+    ({"full_timeout_ms": 1, "adoption_grace_ms": None}, 'set on_full="wait"'),
     ({"instance": "../up"}, "a folder's name"),
     ({"compression_type": "zip"}, "compression_type must be one of"),
     ({"security_protocol": "SSL"}, "pass an ssl.SSLContext"),
@@ -502,11 +514,10 @@ async def test_a_failing_partitioner_stops_its_topic_and_no_other_and_the_next_s
         assert (figures.delivered, figures.pending) == (400, 200)
         await publish(producer, other, b"k", b"on and on")
         assert await producer.stop() == 200
-    errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
-    assert [record.getMessage() for record in errors] == [
-        f"the partitioner failed: the topic's records wait in the ring topic={first}"
-    ]
-    assert errors[0].exc_info is not None
+    (failure,) = [record for record in caplog.records if "the partitioner failed" in record.getMessage()]
+    assert failure.getMessage().endswith(f"the topic's records wait in the ring, and it is asked again topic={first}")
+    assert failure.exc_info is not None
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
     async with producing(tmp_path, kafka, partitioner=lambda key, every, available: 1) as producer:
         await producer.flush(timeout_ms=20_000)

@@ -201,7 +201,7 @@ def test_every_option_of_the_installed_aiokafka_is_known_or_refused_with_a_reaso
         ("acks", 1, "leave it out"),
         ("acks", 0, "leave it out"),
         ("enable_idempotence", False, "leave it out"),
-        ("transactional_id", "me", 'guarantee="exactly_once"'),
+        ("transactional_id", "me", "transactions are not available yet in aiorecover 0.1: leave it out"),
         ("loop", object(), "leave it out"),
         ("api_version", "auto", "leave it out"),
     ],
@@ -349,7 +349,7 @@ def test_every_kind_of_serializer_and_callback_is_taken() -> None:
         ({"max_batch_size": 2 * MIB}, "max_batch_size must not be above max_request_size"),
         ({"max_batch_size": 2000, "max_request_size": 1000}, "max_batch_size must not be above"),
         ({"retry_backoff_max_ms": 10}, "retry_backoff_max_ms must not be below retry_backoff_ms"),
-        ({"full_timeout_ms": 5000}, "full_timeout_ms has no effect"),
+        ({"full_timeout_ms": 5000, "adoption_grace_ms": None}, 'full_timeout_ms has no effect: set on_full="wait" or'),
         (
             {"dead_letter_topic": "dead", "on_permanent_error": "halt"},
             "dead_letter_topic gets nothing under on_permanent_error",
@@ -370,7 +370,8 @@ def test_options_that_cannot_be_meant_together_are_refused(options: dict[str, An
         {"max_request_size": 4 * MIB, "max_batch_size": 4 * MIB},
         {"on_full": "wait", "full_timeout_ms": 5000},
         {"instance": "a", "full_timeout_ms": 5000},
-        {"on_full": "raise", "full_timeout_ms": 30_000},
+        {"on_full": "raise", "full_timeout_ms": 30_000, "adoption_grace_ms": None},
+        {"full_timeout_ms": 10_000},  # an adopter keeps a directory for a third of it
         {"fsync": "never", "fsync_interval_ms": 7},
         {"on_permanent_error": "halt"},
     ],
@@ -420,7 +421,6 @@ def test_tls_needs_a_context_and_a_context_needs_tls() -> None:
         ({"sasl_plain_username": "me"}, "sasl_plain_password"),
         ({"sasl_mechanism": "SCRAM-SHA-512", "sasl_plain_username": "me"}, "sasl_plain_password"),
         ({"sasl_mechanism": "OAUTHBEARER"}, "sasl_oauth_token_provider"),
-        ({"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": object()}, "sasl_oauth_token_provider"),
     ],
 )
 def test_a_sasl_mechanism_needs_its_credentials(options: dict[str, Any], missing: str) -> None:
@@ -440,8 +440,51 @@ def test_complete_sasl_options_are_taken(options: dict[str, Any]) -> None:
     assert options.items() <= config(security_protocol="SASL_PLAINTEXT", **options).client.items()
 
 
+@pytest.mark.parametrize("protocol", [None, "PLAINTEXT", "SASL_PLAINTEXT"])
+@pytest.mark.parametrize("value", [1, [1], b"secret", object], ids=repr)
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("sasl_plain_username", "a str"),
+        ("sasl_plain_password", "a str"),
+        ("sasl_kerberos_service_name", "a str"),
+        ("sasl_kerberos_domain_name", "a str"),
+        ("sasl_oauth_token_provider", "an aiokafka.abc.AbstractTokenProvider"),
+    ],
+)
+def test_a_credential_of_the_wrong_type_is_refused_as_such_with_and_without_sasl(
+    name: str, kind: str, value: object, protocol: str | None
+) -> None:
+    options = {} if protocol is None else {"security_protocol": protocol}
+    assert refusal(**options, **{name: value}) == f"{name} must be {kind}, or None type={type(value).__qualname__}"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sasl_mechanism": "PLAIN", "sasl_plain_username": "me", "sasl_plain_password": "secret"},
+        {"sasl_plain_username": "me", "sasl_plain_password": "secret"},
+        {"sasl_mechanism": "SCRAM-SHA-256"},
+        {"sasl_mechanism": "GSSAPI"},
+        {"sasl_oauth_token_provider": Tokens()},
+    ],
+    ids=str,
+)
+def test_a_login_without_a_word_on_the_protocol_is_refused_for_nobody_would_log_in(options: dict[str, Any]) -> None:
+    text = refusal(**options)
+    assert text.startswith("sasl_")
+    assert 'is not used without SASL: set security_protocol="SASL_SSL"' in text
+    assert "secret" not in text
+    assert options.items() <= config(security_protocol="PLAINTEXT", **options).client.items()
+
+
+def test_aiokafka_s_own_defaults_of_a_login_are_harmless() -> None:
+    config(sasl_mechanism="PLAIN", sasl_plain_username=None, sasl_plain_password=None, sasl_oauth_token_provider=None)
+
+
 def test_credentials_left_over_without_sasl_are_harmless_and_their_values_never_shown() -> None:
-    assert "sasl_plain_password" in config(sasl_plain_username="me", sasl_plain_password="x").client  # noqa: S106
+    left_over = {"sasl_plain_username": "me", "sasl_plain_password": "x"}
+    assert left_over.items() <= config(security_protocol="PLAINTEXT", **left_over).client.items()
     text = refusal(security_protocol="SASL_PLAINTEXT", sasl_plain_password="secret")  # noqa: S106
     assert "secret" not in text
 

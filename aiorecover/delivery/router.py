@@ -166,13 +166,13 @@ class Router:
         return self._lane_of(topic, (lasting or order)[0])  # one that is halted for good refuses what another will take
 
     def _choose(self, topic: Topic, key: bytes | None) -> int | None:
-        """The partition for a key; None when the user's partitioner fails, or answers with anything but an int."""
+        """The partition for a key; None when the user's partitioner fails, or names no partition of the topic."""
         if self._partitioner is None:
             return topic.partitions[partition_for(key or b"", topic.count)]
         available = sorted(self._available(topic.name))
         every = list(topic.partitions)  # the partitioner may do with its lists what it likes
         try:
-            chosen = operator.index(self._partitioner(key, every, available or list(every)))
+            chosen = _answered(self._partitioner(key, every, available or list(every)), topic.partitions)
         except Exception as error:
             if topic.unplaced is None:
                 log.warning(
@@ -183,7 +183,7 @@ class Router:
             topic.unplaced = repr(error)
             return None
         topic.unplaced = None
-        return chosen if chosen in topic.partitions else topic.partitions[chosen % topic.count]
+        return chosen
 
     def _lane_of(self, topic: Topic, partition: int) -> Lane:
         lane = topic.lanes.get(partition)
@@ -208,3 +208,12 @@ class Router:
 
 def _takes(lane: Lane) -> bool:
     return not (lane.passed_over or lane.blocked or lane.failing)
+
+
+def _answered(answer: object, partitions: list[int]) -> int:
+    """The partition that the user's partitioner named. Nothing is guessed: a number that is none is its mistake."""
+    number = operator.index(answer)  # type: ignore[arg-type]  # a TypeError tells what it is instead
+    if isinstance(answer, bool) or number not in partitions:
+        message = "the partitioner must answer one of all_partitions"
+        raise ValueError(f"{message} answer={answer!r:.100} partitions={len(partitions)}")
+    return number

@@ -66,6 +66,8 @@ _pointer = ctypes.c_void_p
 _text = ctypes.c_char_p
 _error = ctypes.c_int  # rd_kafka_resp_err_t is a C enum
 
+_ARGUMENTS_MAX = 1024  # ctypes passes no more in one call
+
 # name: (result, arguments). For the two variadic functions these are the fixed arguments: naming them is what
 # lets ctypes call them right where variadic arguments travel differently (Apple on ARM).
 _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
@@ -238,8 +240,9 @@ class MockCluster:
     def push_broker_errors(self, broker_id: int, api_key: int, *codes_and_ms: tuple[int, int]) -> None:
         """Like ``push_errors`` for one broker, each error with the milliseconds it is held back.
 
-        Errors of a broker go before errors pushed for all.
+        Errors of a broker go before errors pushed for all. At most 510 in one call.
         """
+        _at_most((_ARGUMENTS_MAX - 4) // 2, len(codes_and_ms))
         flat = [_error(number) for pair in codes_and_ms for number in pair]
         code = self._library.rd_kafka_mock_broker_push_request_error_rtts(
             self._open(), self._broker_id(broker_id), api_key, len(codes_and_ms), *flat
@@ -249,8 +252,10 @@ class MockCluster:
     def push_partition_errors(self, topic: str, partition: int, api_key: int, *codes: int) -> None:
         """Like ``push_errors`` for one partition (produce and fetch); the other partitions are answered well.
 
-        They cannot be cleared: ``clear_errors`` is for those of ``push_errors``. Needs confluent-kafka 2.15.
+        They cannot be cleared: ``clear_errors`` is for those of ``push_errors``. At most 1019 in one call. Needs
+        confluent-kafka 2.15.
         """
+        _at_most(_ARGUMENTS_MAX - 5, len(codes))
         code = self._library.rd_kafka_mock_partition_push_request_errors(
             self._open(),
             topic.encode(),
@@ -391,6 +396,11 @@ def _destroy(library: ctypes.CDLL, handle: int, cluster: int, owner_pid: int) ->
     if os.getpid() == owner_pid:
         library.rd_kafka_mock_cluster_destroy(cluster)
         library.rd_kafka_destroy(handle)
+
+
+def _at_most(errors: int, given: int) -> None:
+    if given > errors:
+        raise ValueError(f"{errors} errors at most in one call: call it again for the others; given={given}")
 
 
 def _at_least(minimum: int, **numbers: int) -> None:

@@ -186,7 +186,7 @@ def _reserve(directory: Directory) -> None:
         try:
             ring.prepare_spare()
         except WalFullError as error:
-            log.warning("no room for a reserved slot: free disk space path=%s error=%s", directory.path, error)
+            log.warning("no room for a reserved slot yet path=%s error=%s", directory.path, error)
     try:
         directory.lanes.grow()
     except WalFullError as error:

@@ -36,6 +36,13 @@ class Metadata:
         return Router(self.partitions, self.available, self.wanted.append, partitioner)
 
 
+class Two:
+    """An integer as numpy's are."""
+
+    def __index__(self) -> int:
+        return 2
+
+
 def partition_of(router: Router, name: str, key: bytes | None = None, partition: int | None = None) -> int | None:
     lane = router.lane(router.topic(name), key, partition)
     return lane.partition if lane is not None else None
@@ -306,9 +313,21 @@ def test_a_partitioner_may_do_with_its_lists_what_it_likes() -> None:
     assert router.topic("t").partitions == [0, 1, 2]
 
 
-def test_a_partitioner_s_number_beyond_the_topic_is_folded_into_it() -> None:
-    router = Metadata(t=3).router(lambda key, every, available: 3000 + len(key or b""))
-    assert partition_of(router, "t", b"12") == 3002 % 3
+def test_an_answer_that_is_an_integer_of_another_kind_is_taken() -> None:
+    router = Metadata(t=3).router(lambda key, every, available: Two())  # type: ignore[arg-type, return-value]
+    assert partition_of(router, "t", b"12") == 2
+
+
+@pytest.mark.parametrize("answer", [99, 3, -1, -3, True, False], ids=repr)
+def test_a_number_that_is_no_partition_is_a_failure_whose_text_says_what_was_wrong(
+    answer: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Folded into the topic it would put what belongs together into a partition that nobody has named."""
+    router = Metadata(t=3).router(lambda key, every, available: answer)
+    assert partition_of(router, "t", b"k") is None
+    text = f"the partitioner must answer one of all_partitions answer={answer!r} partitions=3"
+    assert router.topic("t").unplaced == f"ValueError({text!r})"
+    assert text in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -319,11 +338,13 @@ def test_a_partitioner_s_number_beyond_the_topic_is_folded_into_it() -> None:
         lambda: "1",
         lambda: b"1",
         lambda: [1],
+        lambda: 3,
+        lambda: True,
         lambda: dict[str, int]()["nowhere"],
         lambda: 1 // 0,
         lambda: len(None),  # type: ignore[arg-type]
     ],
-    ids=["None", "float", "str", "bytes", "list", "KeyError", "ZeroDivisionError", "TypeError"],
+    ids=["None", "float", "str", "bytes", "list", "beyond", "bool", "KeyError", "ZeroDivisionError", "TypeError"],
 )
 def test_a_partitioner_that_fails_leaves_the_record_without_a_lane_and_is_named_in_the_log_once(
     wrong: Callable[[], Any], caplog: pytest.LogCaptureFixture

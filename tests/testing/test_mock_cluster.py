@@ -207,6 +207,16 @@ async def test_an_error_for_one_partition_leaves_the_other_alone(cluster: MockCl
     assert await consume(cluster.bootstrap_servers, "orders", 2) == {0: [b"taken"], 1: []}
 
 
+def test_more_errors_than_one_call_takes_are_refused_with_their_limit(cluster: MockCluster) -> None:
+    cluster.create_topic("orders")
+    with pytest.raises(ValueError, match=r"1019 errors at most in one call: call it again for the others; given=3000"):
+        cluster.push_partition_errors("orders", 0, ApiKey.PRODUCE, *[19] * 3000)
+    with pytest.raises(ValueError, match=r"510 errors at most in one call: call it again for the others; given=511"):
+        cluster.push_broker_errors(1, ApiKey.PRODUCE, *[(19, 0)] * 511)
+    cluster.push_partition_errors("orders", 0, ApiKey.PRODUCE, *[19] * 1019)
+    cluster.push_broker_errors(1, ApiKey.PRODUCE, *[(19, 0)] * 510)
+
+
 @pytest.mark.asyncio
 async def test_an_error_for_one_broker_is_held_back_as_long_as_asked(cluster: MockCluster) -> None:
     cluster.create_topic("orders", partitions=2)
