@@ -46,6 +46,9 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc, unused-ignore]
     async def token(self) -> str:
         return "token"
 
+    def __repr__(self) -> str:  # the name of a test: the same in each process
+        return "Tokens()"
+
 
 class Size(enum.IntEnum):
     SMALL = 16 * KIB
