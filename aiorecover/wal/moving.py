@@ -222,7 +222,8 @@ class Rewrite(Copying):
 def void_copies(retry: Ring, valid_up_to: int | None, originals: Sequence[tuple[int, int]]) -> int:
     """Mark the copies that were never made to count as void; how many. Before anything else is read or appended.
 
-    Slots in which nothing else stands are free then.
+    Slots in which nothing else stands are free instead, unread: what a rewriting that was not made has taken is there
+    for the next one.
 
     Args:
         retry: as opened.
@@ -232,12 +233,13 @@ def void_copies(retry: Ring, valid_up_to: int | None, originals: Sequence[tuple[
         originals: first and last position of each main slot that is still there, in order.
 
     """
-    count, whole = 0, list[Slot]()
+    count = 0
     for slot in list(retry.live):
         if valid_up_to is not None and slot.sealed and slot.last_position <= valid_up_to:
             continue
         if valid_up_to is not None and slot.first_position > valid_up_to:
-            whole.append(slot)
+            retry.discard(slot)
+            continue
         reader = Reader.inside(retry, slot, unpack_moved, everything=True)
         while (run := reader.take(STEP)) is not None:
             places = [
@@ -248,8 +250,6 @@ def void_copies(retry: Ring, valid_up_to: int | None, originals: Sequence[tuple[
             retry.mark_void(slot, places)
             count += len(places)
         reader.close()
-    for slot in reversed(whole):  # what a rewriting that was not made has taken is there for the next one
-        retry.discard(slot)
     return count
 
 

@@ -487,7 +487,13 @@ class Ring:
         self.release_if_done(slot)
 
     def discard(self, slot: Slot) -> None:
-        """The newest slot of an earlier epoch, in which nothing counts, is free: no reader needs it."""
+        """A slot of an earlier epoch, in which nothing counts, is free: no reader needs it.
+
+        No checkpoint covers it, so its header is taken away: who came later would take it for live, or, once another
+        one like it has a new life, would miss what stood there.
+        """
+        self.map_for_settling(slot)
+        slot.blank()
         self.live.remove(slot)
         self._unmap(slot)
         self.spares.release(slot.index, slot.salt)

@@ -163,6 +163,12 @@ class Slot:
         mapping[end : end + fmt.RESERVED] = packed + blank
         mapping[: fmt.RESERVED] = packed + blank
 
+    def blank(self) -> None:
+        """Take both header copies away: what stands in the slot is nobody's any more."""
+        mapping = self._mapping()
+        for start in (0, self.header.slot_bytes - fmt.RESERVED):
+            mapping[start : start + fmt.RESERVED] = bytes(fmt.RESERVED)
+
     def store_seal(self) -> None:
         """Write down what the slot holds, at both ends, before the next slot's header."""
         packed = fmt.pack_seal(fmt.Seal(self.count, self.tail, self.last_sequence), self.salt)

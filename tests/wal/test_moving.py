@@ -416,6 +416,23 @@ def test_what_a_rewriting_that_was_not_ended_has_taken_is_free_at_the_next_openi
     assert copies(opened) == before
 
 
+def test_what_a_rewriting_that_was_not_ended_has_left_is_missed_by_nobody() -> None:
+    """The next one takes the first of its slots, while the others still stand behind."""
+    opened = Opened()
+    before = stale(opened, every=2)
+    rewrite(opened)
+    assert len(opened.directory.retry.live) >= 8
+    for _ in range(2):
+        opened = opened.dies()
+        assert copies(opened) == before
+        assert opened.directory.retry.losses.missing == 0
+        rewriting = Rewrite(opened.directory.retry)
+        opened.directory.copies_from = rewriting.copies_from
+        rewriting.step(7)
+        rewriting.step(7)
+        opened.checkpoint()
+
+
 def test_a_rewriting_that_was_not_ended_leaves_the_ring_as_it_was() -> None:
     opened = Opened()
     before = stale(opened)
