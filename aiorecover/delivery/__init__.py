@@ -111,8 +111,8 @@ Dispatcher
 Partitioner
     The user's is asked once for a record with a key, and its answer is remembered; for records without a key once for
     each batch. Where it fails, the record waits, and with it its whole topic: any of its lanes could be the record's.
-    It is asked again as often as Kafka is for topics that are not known, every 0.5 to 10 s. A record for which it fails
-    for a minute becomes a dead letter, and the next one is asked for; with ``on_permanent_error="halt"`` it waits on.
+    It is asked again as often as Kafka is for topics that are not known, every 0.5 to 10 s, for as long as it takes:
+    what would pass the record before it is a dead letter could pass it for good.
 
 Stalled lanes
     A lane without room holds up the dispatcher, and so the ring, for as long as it takes: that is what keeps memory

@@ -31,7 +31,7 @@ class Behind:
     there may be a gap for each of a thousand lanes.
     """
 
-    __slots__ = ("at", "found_in", "in_vain", "key", "lane", "name", "named", "partition", "start", "topic", "unplaced")
+    __slots__ = ("at", "found_in", "in_vain", "key", "lane", "name", "named", "partition", "start", "topic")
 
     def __init__(self, topic: str, partition: int | None, entry: Placed) -> None:
         """All that name ``partition``, which does not exist; None: all of the topic. ``entry``: the first of them."""
@@ -43,7 +43,6 @@ class Behind:
         self.named: int | None = entry[3][PARTITION]
         self.found_in: Lane | None = None  # where it stands in Kafka already
         self.lane: Lane | None = None
-        self.unplaced: float | None = None  # since when the user's partitioner fails for the first of them
         self.in_vain = False  # somebody came for it, and not even the first of them could go anywhere
         self.name: Name = (topic, partition, False, ())
 

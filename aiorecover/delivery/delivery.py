@@ -20,7 +20,6 @@ from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import START_ANEW, Lane, lane_halted
 from aiorecover.delivery.moves import Moves
 from aiorecover.delivery.recovery_check import RecoveryCheck
-from aiorecover.delivery.refusal import UNPLACED, Persistence
 from aiorecover.delivery.refused import Refused
 from aiorecover.delivery.reports import Reports, tell_halted
 from aiorecover.delivery.resume import Resumed, Taken, rebuild
@@ -28,7 +27,7 @@ from aiorecover.delivery.router import Router
 from aiorecover.delivery.sender import Sender
 from aiorecover.delivery.sessions import Sessions
 from aiorecover.errors import ClosedError, DeliveryPendingError
-from aiorecover.record import TOPIC, decode
+from aiorecover.record import decode
 from aiorecover.supervised import Supervised
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Destination
@@ -121,7 +120,6 @@ class Delivery:
             deliver=self._deliver,
             refuse=self._refuse,
             undecodable=self._undecodable,
-            unplaceable=self._unplaceable,
             on_idle=on_idle,
             expiry=self.expiry,
             doubtful_up_to=self._doubtful_up_to,
@@ -394,11 +392,6 @@ class Delivery:
 
     def _undecodable(self, entry: Placed, reason: str) -> bool:
         return not self._halts and self.refused.take_undecodable(entry, reason)
-
-    def _unplaceable(self, entry: Placed, reason: str) -> bool:
-        """Under "halt" its topic waits on."""
-        persisted: Persistence = "possibly" if entry[2] <= self._doubtful_up_to else "not"
-        return not self._halts and self.refused.take(entry, entry[3][TOPIC], UNPLACED, reason, persisted)
 
     def _on_cut(self, batch: LaneBatch, parts: Sequence[LaneBatch]) -> None:
         self.dispatcher.batches.closed_bytes += sum(part.bytes for part in parts) - batch.bytes

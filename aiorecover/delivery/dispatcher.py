@@ -54,7 +54,6 @@ class Dispatcher:
         deliver: Callable[[Lane], None],
         refuse: Callable[[Lane, Placed], None],
         undecodable: Callable[[Placed, str], bool],
-        unplaceable: Callable[[Placed, str], bool],
         on_idle: Callable[[], None],
         expiry: Expiry,
         holds: Callable[[Run], bool],
@@ -68,8 +67,8 @@ class Dispatcher:
         held, because what is passed over is read twice. `wake` when that changes.
 
         ``deliver`` of lanes with a batch to send, ``refuse`` of records of a halted lane, ``undecodable`` of a frame
-        that is no record (True: it becomes a dead letter), ``unplaceable`` as in `PassedOver`, ``on_idle`` that the
-        next publish must `wake` us.
+        that is no record (True: it becomes a dead letter), ``on_idle`` that the next
+        publish must `wake` us.
 
         ``expiry``: what has expired goes nowhere else; ``holds``: it has to wait, too, as it may be in Kafka.
         ``doubtful_up_to``: as in `Expiry`.
@@ -99,7 +98,6 @@ class Dispatcher:
             refuse=refuse,
             expires=self._burial.has_begun,
             keeps_waiting=self._burial.keeps_waiting,
-            unplaceable=unplaceable,
         )
         self._drain = self._passed.drain
         self._gaps = self._passed.gaps

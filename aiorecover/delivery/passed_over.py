@@ -2,12 +2,10 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 
 from aiorecover.delivery.behind import Behind, Order, order_of
 from aiorecover.delivery.drain import Drain, GoingBack
-from aiorecover.delivery.frames import waits_at
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.router import Router, Topic
 from aiorecover.record import KEY, PARTITION, TOPIC
@@ -15,8 +13,6 @@ from aiorecover.wal.run import Placed, Run
 from aiorecover.wal.stream import Stream
 
 log = logging.getLogger("aiorecover.delivery")
-
-UNPLACED_LIMIT = 60.0  # seconds that the user's partitioner may fail for one record, for which its whole topic waits
 
 
 class PassedOver:
@@ -32,19 +28,15 @@ class PassedOver:
         refuse: Callable[[Lane, Placed], None],
         expires: Callable[[Behind], bool],
         keeps_waiting: Callable[[Behind], bool],
-        unplaceable: Callable[[Placed, str], bool],
     ) -> None:
         """As `Drain`; ``refuse`` records of a lane that is halted for good.
 
         ``expires``: a gap's first record does; ``keeps_waiting``: it would, and nobody should wait for that yet.
-        ``unplaceable``: of a record for which the user's partitioner fails for too long, and how (True: it becomes a
-        dead letter).
         """
         self._router = router
         self._refuse = refuse
         self._expires = expires
         self._keeps_waiting = keeps_waiting
-        self._unplaceable = unplaceable
         self.drain = Drain(first, at=at, can_take=self._can_take, dispatch=dispatch)
         self.gaps = self.drain.gaps
         self.fell_behind = asyncio.Event()  # what only metadata can help
@@ -72,32 +64,14 @@ class PassedOver:
         if lane is not None and lane.gone:
             self._refuse(lane, entry)
             return
-        unplaced = self._unplaced_since(topic, entry, going) if lane is None else None
-        if unplaced is not None and _too_long(unplaced) and self._part_with(topic, entry):
-            return
         if lane is None:
             self._tell_of_no_lane(topic, entry[3][PARTITION])
         for gap in self._gaps_from(topic, lane, entry, going):
             gap.found_in = lane if found else None
-            gap.unplaced = unplaced
             self.drain.add(gap)
             self._router.forget_covered(gap)
         if lane is None:
             self.fell_behind.set()
-
-    @staticmethod
-    def _unplaced_since(topic: Topic, entry: Placed, going: GoingBack | None) -> float | None:
-        """Since when the user's partitioner fails for a record without a lane; None: it was not asked."""
-        record = entry[3]
-        if not topic.count or record[PARTITION] is not None:
-            return None
-        gaps = going.gaps.covering(record[TOPIC], record[KEY], None, order_of(entry)) if going is not None else []
-        times = [gap.unplaced for gap in gaps if gap.unplaced is not None and gap.at == order_of(entry)]
-        return min(times, default=time.monotonic())
-
-    def _part_with(self, topic: Topic, entry: Placed) -> bool:
-        """Not where its settle word is suspect: it may have been delivered, and has to be judged first, by its lane."""
-        return waits_at(*entry[:2]) and self._unplaceable(entry, topic.unplaced or "no answer")
 
     def _gaps_from(self, topic: Topic, lane: Lane | None, entry: Placed, going: GoingBack | None) -> list[Behind]:
         """What waits from this record on.
@@ -146,7 +120,7 @@ class PassedOver:
     def _can_take(self, gap: Behind) -> bool:
         if self._keeps_waiting(gap):
             return False
-        return self._answers(gap) or self._expires(gap) or (gap.unplaced is not None and _too_long(gap.unplaced))
+        return self._answers(gap) or self._expires(gap)
 
     def _answers(self, gap: Behind) -> bool:
         topic = self._router.topic(gap.topic)
@@ -159,10 +133,6 @@ class PassedOver:
         if lane is not None:
             return _answers(lane) or (gap.whole and self._router.spreads_by_key)  # then all but that lane's can go on
         return topic.count > 0 and gap.named is not None  # it waits for that partition alone from now on
-
-
-def _too_long(unplaced: float) -> bool:
-    return time.monotonic() - unplaced >= UNPLACED_LIMIT
 
 
 def _answers(lane: Lane) -> bool:

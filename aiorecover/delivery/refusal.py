@@ -17,7 +17,6 @@ Persistence = Literal["not", "possibly", "persisted"]
 ERROR_MAX = 100  # characters of an error's class: aiokafka's longest has 37
 EXPIRED = "DeliveryTimeout"  # in the place of an error's class: the record was too old, and Kafka said nothing of it
 UNDECODABLE = "Undecodable"  # the frame holds, and is no record
-UNPLACED = "PartitionerFailed"  # the user's partitioner told no partition for the record
 MESSAGE_MAX = 640  # bytes of its text: with everything else 864 of the margin's 1024
 
 
@@ -43,7 +42,6 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 _EVENTS = {
     EXPIRED: "the record was not delivered in time",
     UNDECODABLE: "the record cannot be decoded",
-    UNPLACED: "the partitioner failed for the record",
 }
 
 

@@ -19,7 +19,7 @@ from aiorecover.delivery.frames import frames_of, id_at, payload_at, position_at
 from aiorecover.delivery.lane import MAKE_ROOM, Lane
 from aiorecover.delivery.lines import Lines
 from aiorecover.delivery.outcomes import outcome_of
-from aiorecover.delivery.refusal import UNDECODABLE, Persistence, Refusal, letter_of
+from aiorecover.delivery.refusal import UNDECODABLE, Refusal, letter_of
 from aiorecover.delivery.reports import Reports, tell_halted
 from aiorecover.errors import WalError, WalFullError
 from aiorecover.record import RECORD_ID_HEADER
@@ -31,7 +31,7 @@ log = logging.getLogger("aiorecover.delivery")
 
 STEP = 512  # records built into a part between two turns of the loop: under 2 ms of work
 PART_BYTES = 1 << 30  # no limit: all of a part's records stood in one batch before
-UNSENT_MOST = 1024  # that wait for the dead ring; an undecodable one above it stays in the ring until the next start
+UNDECODABLE_MOST = 1024  # that wait for the dead ring; those above it stay in the ring until the next start
 
 
 class Refused:
@@ -61,8 +61,8 @@ class Refused:
         self._on_buried = on_buried
         self._on_full = on_full
         self._on_room = on_room
-        self._unsent: deque[tuple[Slot, int, str, Refusal]] = deque()  # with their topic, "" where there is none
-        self._burying = Supervised("unsent", self._bury_unsent)
+        self._undecodable: deque[tuple[Slot, int, Refusal]] = deque()
+        self._burying = Supervised("undecodable", self._bury_undecodable)
         self._lines = Lines()
         self.dead_lettered = 0
 
@@ -100,25 +100,21 @@ class Refused:
         self._on_buried(lane, batch)
 
     def take_undecodable(self, entry: Placed, reason: str) -> bool:
-        """A frame that holds and is no record: as `take`."""
-        return self.take(entry, "", UNDECODABLE, reason)
-
-    def take(self, entry: Placed, topic: str, error: str, reason: str, persisted: Persistence = "not") -> bool:
-        """What can be in no lane is a dead letter, in its turn; False when too many wait already."""
-        if len(self._unsent) >= UNSENT_MOST:
+        """A frame that holds and is no record: a dead letter, in its turn; False when too many wait already."""
+        if len(self._undecodable) >= UNDECODABLE_MOST:
             return False
         slot, place, _, _ = entry
         now = _now_ms()
-        refusal = Refusal(error=error, message=reason, persisted=persisted, first_ms=now, last_ms=now)
-        self._unsent.append((slot, place, topic, refusal))
+        refusal = Refusal(error=UNDECODABLE, message=reason, first_ms=now, last_ms=now)
+        self._undecodable.append((slot, place, refusal))
         if not self._burying.running:
             self._burying.start()
         return True
 
     @property
     def waiting(self) -> int:
-        """Records that were `take`n and are no dead letters yet; 0 where the disk failed: they stay in the ring."""
-        return len(self._unsent) if self._burying.running else 0
+        """Undecodable records that are being made dead letters; 0 where the disk failed: they stay in the ring."""
+        return len(self._undecodable) if self._burying.running else 0
 
     @property
     def interrupted(self) -> bool:
@@ -131,21 +127,21 @@ class Refused:
         self._lines.close()
         await self._dead.close()
 
-    async def _bury_unsent(self) -> None:
-        while self._unsent:
-            slot, place, topic, refusal = self._unsent[0]
+    async def _bury_undecodable(self) -> None:
+        while self._undecodable:
+            slot, place, refusal = self._undecodable[0]
             try:
-                await self._put(slot, place, None, refusal, owed=self._topic not in (None, topic) and topic != "")
+                await self._put(slot, place, None, refusal, owed=False)
                 await self._dead.durable()
             except WalFullError:
                 await self._dead.room()
                 continue
             except WalError as error:
-                left = len(self._unsent)
-                log.error("records that cannot be sent stay in the ring records=%d error=%s", left, error)  # noqa: TRY400 - one line
+                left = len(self._undecodable)
+                log.error("undecodable records stay in the ring records=%d error=%s", left, error)  # noqa: TRY400 - one line
                 return
-            await self._settle(slot, place, topic, None, refusal)
-            self._unsent.popleft()
+            await self._settle(slot, place, "", None, refusal)
+            self._undecodable.popleft()
 
     async def _is_put(self, slot: Slot, place: int, lane: Lane, refusal: Refusal, *, owed: bool) -> bool:
         """Whether there was room for the letter; where there is none the lane is halted."""

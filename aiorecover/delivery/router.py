@@ -39,7 +39,7 @@ class Topic:
         self.by_key: dict[bytes | None, Lane] = {}  # that take what comes; None: records without a key, at the moment
         self.chosen: dict[bytes, Lane] = {}  # what was answered for a key, whether that lane takes anything or not
         self.sticky: Lane | None = None
-        self.unplaced: str | None = None  # how the user's partitioner failed, if nothing has been placed since
+        self.unplaced = False  # the user's partitioner failed, and nothing has been placed since
 
 
 class Router:
@@ -173,16 +173,16 @@ class Router:
         every = list(topic.partitions)  # the partitioner may do with its lists what it likes
         try:
             chosen = _answered(self._partitioner(key, every, available or list(every)), topic.partitions)
-        except Exception as error:
-            if topic.unplaced is None:
+        except Exception:
+            if not topic.unplaced:
                 log.warning(
                     "the partitioner failed: the topic's records wait in the ring, and it is asked again topic=%s",
                     topic.name,
                     exc_info=True,
                 )
-            topic.unplaced = repr(error)
+            topic.unplaced = True
             return None
-        topic.unplaced = None
+        topic.unplaced = False
         return chosen
 
     def _lane_of(self, topic: Topic, partition: int) -> Lane:

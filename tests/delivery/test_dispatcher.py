@@ -10,14 +10,13 @@ from aiokafka.structs import RecordMetadata, TopicPartition
 
 from aiorecover import DeliveryReport, RecoverableProducer
 from aiorecover.delivery import delivery as delivery_module
-from aiorecover.delivery import passed_over as passed_over_module
 from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.dispatcher import Dispatcher
 from aiorecover.delivery.expiry import Expiry
 from aiorecover.delivery.judge import Judge, Verdict
 from aiorecover.delivery.partitioner import partition_for
-from aiorecover.errors import PermanentDeliveryError, WalIOError
+from aiorecover.errors import WalIOError
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal import format as fmt
 from aiorecover.wal.reading import Reader
@@ -111,46 +110,32 @@ async def test_two_gaps_caught_up_together_dispatch_no_record_twice(kafka_stand_
     assert sum(len(places) for _, _, places in kafka_stand_in.sent) == 4
 
 
-@pytest.mark.parametrize("halts", [False, True])
-async def test_a_record_for_which_the_partitioner_keeps_failing_is_parted_with_and_what_waited_behind_it_goes_on(
-    kafka_stand_in: Kafka,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    *,
-    halts: bool,
+async def test_a_record_for_which_the_partitioner_keeps_failing_holds_its_topic_and_no_other_until_it_answers(
+    kafka_stand_in: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(passed_over_module, "UNPLACED_LIMIT", 0.3)
     monkeypatch.setattr(delivery_module, "DISCOVER_INTERVAL", 0.02)
     asked: list[bytes | None] = []
+    mended = False
 
     def partitioner(key: bytes | None, every: list[int], available: list[int]) -> int:
         asked.append(key)
-        if key == b"poison":
+        if key == b"poison" and not mended:
             raise LookupError("nobody knows this key")
         return 0
 
-    options = {"partitioner": partitioner, "on_permanent_error": "halt" if halts else "dead_letter"}
-    async with producer_of(tmp_path, **options) as producer:
-        poison = await producer.publish("a", b"0", key=b"poison", context="mine")
-        behind = await producer.publish("a", b"1", key=b"k")
+    async with producer_of(tmp_path, partitioner=partitioner) as producer:
+        await producer.publish("a", b"0", key=b"poison")
+        await producer.publish("a", b"1", key=b"k")
         other = await producer.publish("b", b"2", key=b"k")
         await other.delivered(timeout_ms=20_000)
-        assert producer.statistics().pending == 2
-        if halts:
-            await until(lambda: asked.count(b"poison") > 20)  # the limit is over by far
-            assert (producer.statistics().pending, producer.statistics().dead_lettered) == (2, 0)
-        else:
-            await behind.delivered(timeout_ms=20_000)
-            with pytest.raises(PermanentDeliveryError, match=r"the partitioner failed for the record.*nobody knows"):
-                await poison.delivered(timeout_ms=20_000)
-            await producer.flush(timeout_ms=20_000)
-            (letter,) = [letter async for letter in producer.dead_letters.list()]
-            assert (letter.topic, letter.key, letter.error) == ("a", b"poison", "PartitionerFailed")
-            assert asked.count(b"k") == 2  # once for each topic
+        await until(lambda: asked.count(b"poison") > 3)
+        figures = producer.statistics()
+        assert (figures.pending, figures.dead_lettered) == (2, 0)
+        mended = True
+        await producer.flush(timeout_ms=20_000)
+        assert asked.count(b"k") == 2  # once for each topic
     warnings = [record for record in caplog.records if "the partitioner failed" in record.getMessage()]
-    assert [record.levelname for record in warnings][:1] == ["WARNING"]
-    assert len([record for record in warnings if record.levelname == "WARNING"]) == 1
+    assert [record.levelname for record in warnings] == ["WARNING"]
 
 
 async def test_a_keyed_record_does_not_overtake_what_its_new_partition_has_to_catch_up(

@@ -44,7 +44,6 @@ class After:
             deliver=lambda _: None,
             refuse=lambda *_: None,
             undecodable=lambda *_: False,
-            unplaceable=lambda *_: False,
             on_idle=lambda: None,
             expiry=Expiry(
                 DeadLetters(self.opened.directory.dead, sync=partial(asyncio.sleep, 0)),
