@@ -199,10 +199,9 @@ class Background:
             stored = sequence
 
     async def _backlog_loop(self) -> None:
-        clock, directory = asyncio.get_running_loop().time, self._directory
+        clock, directory, delivery = asyncio.get_running_loop().time, self._directory, self._delivery
         while True:
-            oldest = directory.retry if directory.retry.pending() else directory.ring
-            now = backlogs.Look(clock(), directory.ring.accepted, directory.records_left, oldest.watermark())
+            now = backlogs.Look(clock(), directory.ring.accepted, directory.records_left, delivery.oldest)
             line = self.backlog.look(now)
             if line is not None:
                 log.info("%s path=%s", line, directory.path)

@@ -20,13 +20,13 @@ LINE_EVERY = 60.0  # seconds between two lines
 class Look:
     """``at``: seconds of any clock that only goes on; ``accepted``: records since the start; ``left``: not settled.
 
-    ``watermark``: of the ring in which the oldest of them waits.
+    ``oldest``: position of the oldest of them.
     """
 
     at: float
     accepted: int
     left: int
-    watermark: int
+    oldest: int
 
 
 @dataclass(slots=True)
@@ -90,4 +90,4 @@ def _done(before: Look, after: Look) -> int:
 
 
 def _same_oldest(before: Look, after: Look) -> bool:
-    return before.left > 0 and before.watermark == after.watermark
+    return before.left > 0 and before.oldest == after.oldest

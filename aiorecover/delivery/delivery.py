@@ -5,6 +5,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
@@ -15,6 +16,7 @@ from aiorecover.delivery.cluster import Cluster
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.dispatcher import DISCOVER_INTERVAL, DISCOVER_MAX, Dispatcher
 from aiorecover.delivery.expiry import Expiry
+from aiorecover.delivery.frames import frames_of, position_at
 from aiorecover.delivery.in_kafka import InKafka, oldest_hints
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import START_ANEW, Lane, lane_halted
@@ -256,6 +258,13 @@ class Delivery:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause):  # wait_for may swallow a cancellation in Python 3.11
                 await self.dispatcher.fell_behind.wait()
+
+    @property
+    def oldest(self) -> int:
+        """Position of the oldest record that waits, in a lane or for one."""
+        firsts = [frame for lane in self.router.lanes() if lane.first for frame in islice(frames_of(lane.first), 1)]
+        held = [position_at(*frame) for frame in firsts]
+        return min([self.dispatcher.waiting_from, *filter(None, held)])  # 0: it is settled
 
     async def flush(self) -> None:
         """Wait until everything that is in the ring now is settled; not for what comes meanwhile.

@@ -138,6 +138,27 @@ async def test_a_record_for_which_the_partitioner_keeps_failing_holds_its_topic_
     assert [record.levelname for record in warnings] == ["WARNING"]
 
 
+async def test_the_oldest_that_waits_is_known_record_by_record_in_a_lane_and_behind(
+    kafka_stand_in: Kafka, tmp_path: Path
+) -> None:
+    async with producer_of(tmp_path) as producer:
+        assert producer._opened is not None
+        delivery = producer._opened.delivery
+        kafka_stand_in.gate.clear()
+        first = await producer.publish("a", b"0", key=b"k")
+        behind = await producer.publish("nowhere", b"1")
+        last = await producer.publish("a", b"2", key=b"k")
+        await until(lambda: delivery.dispatcher.has_gaps)
+        assert delivery.oldest == fmt.position(first.epoch, first.sequence)
+        kafka_stand_in.gate.set()
+        await last.delivered(timeout_ms=20_000)
+        assert delivery.oldest == fmt.position(behind.epoch, behind.sequence)
+        kafka_stand_in.topics["nowhere"] = {0}
+        metadata_came(producer)
+        await producer.flush(timeout_ms=20_000)
+        assert delivery.oldest > fmt.position(last.epoch, last.sequence)
+
+
 async def test_a_keyed_record_does_not_overtake_what_its_new_partition_has_to_catch_up(
     kafka_stand_in: Kafka, tmp_path: Path
 ) -> None:
