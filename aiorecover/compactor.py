@@ -125,8 +125,7 @@ class Compactor:
         if self._obstacle is None and not await self._copy(copying):
             return False
         if self._obstacle is not None:
-            await self._give_up(copying, self._obstacle)
-            return True
+            return await self._give_up(copying, self._obstacle)
         await self._moves.repoint()
         await self._make(copying, copying.captured(self._directory))
         await self._moves.go_along()
@@ -156,15 +155,19 @@ class Compactor:
             log.error("%s slots=%s error=%s", message, ordinals, error)  # noqa: TRY400 - the disk's fault, not ours
         return self._obstacle is not None
 
-    async def _give_up(self, copying: Copying, obstacle: WalError) -> None:
-        """If it fails it goes on, too: nothing else is copied before the last copy is void."""
-        done = False
-        while not done:
+    async def _give_up(self, copying: Copying, obstacle: WalError) -> bool:
+        """Mark copies; whether that is at an end. Nothing else is copied before the last copy is void."""
+        for _ in range(STEPS_A_LOOK):
             done = copying.abandon(STEP)
             await asyncio.sleep(0)
+            if done:
+                break
+        else:
+            return False
         self._under_way = self._directory.copies_from = None
         if isinstance(obstacle, WalFullError):
             raise obstacle
+        return True
 
     async def _have_a_spare(self) -> None:
         """The next slot for the copies, allocated off the loop; where there is no room, copying will tell."""

@@ -58,6 +58,7 @@ class Deduplicator:
         """Pages that were forgotten: their records count as new."""
         self._pages: dict[Page, bytearray] = {}
         self._changed: dict[Page, None] = {}
+        self._told: set[Page] = set()  # of those that are kept: they stand in a table
 
     def __len__(self) -> int:
         """How many pages are kept."""
@@ -98,6 +99,7 @@ class Deduplicator:
         For a consumer that commits often: a few hundred records change a few pages. `from_pages` takes them back.
         """
         changed, self._changed = self._changed, {}
+        self._told.update(page for page in changed if page in self._pages)
         return {_name(page): _stored(self._pages[page]) if page in self._pages else None for page in changed}
 
     def to_bytes(self) -> bytes:
@@ -140,16 +142,22 @@ class Deduplicator:
             if page is None or len(stored) > _BYTES:
                 raise ConfigError(f"this is no page of a Deduplicator page={name!r:.100} bytes={len(stored)}")
             one._begin(page)[: len(stored)] = stored
+            one._told.add(page)
         return one
 
     def _begin(self, page: Page) -> bytearray:
         if len(self._pages) >= self.max_pages:
-            first = next(iter(self._pages))
-            del self._pages[first]
-            self._changed[first] = None
-            self.forgotten += 1
+            self._forget(next(iter(self._pages)))
         bits = self._pages[page] = bytearray(_BYTES)
         return bits
+
+    def _forget(self, page: Page) -> None:
+        del self._pages[page]
+        self._changed.pop(page, None)
+        if page in self._told:
+            self._told.remove(page)
+            self._changed[page] = None
+        self.forgotten += 1
 
 
 def _most(pages: object) -> int:

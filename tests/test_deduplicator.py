@@ -83,8 +83,16 @@ def test_of_more_pages_than_it_may_keep_the_first_are_forgotten_and_count_as_new
         deduplicator.add(record)
     assert (len(deduplicator), deduplicator.forgotten) == (LEAST_PAGES, 3)
     assert [record in deduplicator for record in firsts] == [False] * 3 + [True] * LEAST_PAGES
-    assert list(deduplicator.take_changes().values()).count(None) == 3
+    assert None not in deduplicator.take_changes().values(), "what was never told of is not to be deleted"
     assert deduplicator.add(firsts[0])
+    assert [name for name, bits in deduplicator.take_changes().items() if bits is None] == [f"{PRODUCERS[0]}/4/0"]
+
+
+def test_changes_that_nobody_takes_are_as_many_as_pages_at_most() -> None:
+    deduplicator = Deduplicator.from_bytes(Deduplicator().to_bytes(), max_pages=LEAST_PAGES)
+    for epoch in range(1, 10 * LEAST_PAGES):
+        deduplicator.add(record_id(PRODUCERS[0], epoch, 1))
+    assert len(deduplicator._changed) == LEAST_PAGES
 
 
 def test_fewer_pages_than_were_stored_keep_the_last_ones() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from aiorecover import spark as downstream
 from aiorecover.cli.audit_page import page
 from aiorecover.cli.pairs import pairs
 from aiorecover.errors import ConfigError
+from aiorecover.record_id import parse_record_id
 from aiorecover.spark.session import clear_errors, start_session
 from aiorecover.spark.topics import source_options
 
@@ -31,7 +31,6 @@ _COUNTS = {
     "repeated": "repeated",
     "out_of_order": "disorder",
 }
-_RECORD_ID = re.compile(r"([a-z2-7]{13})/(\d{1,7})/(\d{1,13})")
 
 
 @dataclass(frozen=True)
@@ -113,10 +112,11 @@ def lacks(found: dict[str, Any]) -> bool:
 def _known_last(ids: Sequence[str]) -> dict[tuple[str, int], int]:
     known = {}
     for text in ids:
-        found = _RECORD_ID.fullmatch(text)
+        found = parse_record_id(text)
         if found is None:
             raise ConfigError(f"--last takes a record id, producer id/epoch/sequence: {text=}")
-        known[found[1], int(found[2])] = int(found[3])
+        producer_id, epoch, sequence = found
+        known[producer_id, epoch] = sequence
     return known
 
 
