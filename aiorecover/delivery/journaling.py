@@ -126,14 +126,20 @@ def _places(batch: LaneBatch) -> list[tuple[Group, ...]]:
 
 
 def _groups(batch: LaneBatch, *, made: bool) -> tuple[Group, ...] | None:
-    """``made``: as if the moves that are under way were made; None while that cannot be told."""
-    found: list[Group] = []
+    """``made``: as if the moves that are under way were made; None while that cannot be told.
+
+    What stood in many slots may come to one: a group for each of them would not fit an entry.
+    """
+    found: list[tuple[Slot, Sequence[int]]] = []
     for slot, places in batch.frames:
         for home, there in _standing(slot, places, made=made):
             if not there:
                 return None
-            found.append(_group(home, there))
-    return tuple(found)
+            if found and found[-1][0] is home:
+                found[-1] = home, [*found[-1][1], *there]
+            else:
+                found.append((home, there))
+    return tuple(_group(home, there) for home, there in found)
 
 
 def _standing(slot: Slot, places: Sequence[int], *, made: bool) -> Iterator[tuple[Slot, Sequence[int]]]:

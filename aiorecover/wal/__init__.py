@@ -289,6 +289,8 @@ Refused, and why
 Limitations of this version
     A checkpoint knows of one epoch how far it was flushed: of the newest one with a frame. The slots at the end of an
     earlier epoch are not missed when they are gone.
+    A limit of fewer than nine slots leaves the retry ring one, which is not rewritten: beside a lane that does not come
+    back, the main ring may stay full then. Rewriting takes 8 bytes of memory for each record that waits in the ring.
     A copy's place for a partition stays empty: a copy is placed as its original would be. After a power cut, what lanes
     that do not get through have waiting since before it is not moved. In the dead ring settle words are taken as they
     stand: after a power cut a letter that was purged may be there again, until the checkpoint that follows each purge

@@ -13,7 +13,8 @@ whoever purges it, which takes no room either. So no ring waits for another one 
 
 A retry ring is freed oldest first as well: beside one lane that does not come back, what all others have delivered
 would stay in it. Then it is rewritten, which takes room before it gives any. So moves leave that much room in its
-share, and the main ring leaves it, too.
+share, and the main ring leaves it, too. (With fewer than nine slots there is no such room, and one slot of moved
+records stays until the last of them is delivered.)
 """
 
 from collections import deque

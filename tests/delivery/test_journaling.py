@@ -109,6 +109,22 @@ async def test_a_batch_is_pointed_to_its_copies_under_the_identity_that_stands_t
     assert scene.entries() == [replace(before, at_ms=124)]
 
 
+async def test_what_comes_together_in_one_slot_is_written_down_as_one_group(scene: Scene) -> None:
+    """Else an entry outgrows its place, once the records of a sparse lane are moved out of many slots."""
+    lane, batch = Lane("t", 3), LaneBatch(1000, 0)
+    home = Slot(0, fmt.SlotHeader(1 << 14, 0, 99, 1, 1 << 16, 1, 0), b"")
+    for number in range(100):
+        slot = Slot(0, fmt.SlotHeader(1 << 14, 0, number + 1, 1, 1 << 16, 1, 0), b"")
+        batch.start_group(slot).append(36)
+        slot.copies.add(36, home, 36 + number)
+        slot.moved = True
+    batch.count = 100
+    lane.identify(batch, Identity(7, 1))
+    await scene.journal.enter(lane, batch)
+    (entry,) = scene.entries()
+    assert [(group.ordinal, list(group.places)) for group in entry.groups] == [(99, list(range(36, 136)))]
+
+
 async def test_a_lane_keeps_its_block(scene: Scene) -> None:
     lanes = [Lane("t", number) for number in range(2)]
     for _ in range(3):
