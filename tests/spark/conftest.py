@@ -1,6 +1,8 @@
 """One Spark session for all tests here: starting it is the slowest part by far."""
 
 import gc
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +33,7 @@ def _sockets_collected() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers' Python is whichever is called python3
     builder = SparkSession.builder.master("local[2]").appName("aiorecover tests")
     for key, value in session_settings(tmp_path_factory.mktemp("spark")).items():
         builder = builder.config(key, value)
