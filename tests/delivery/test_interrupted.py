@@ -124,6 +124,6 @@ async def test_what_cannot_be_decoded_becomes_a_letter_although_its_task_was_can
         assert producer._opened is not None
         producer._opened.directory.ring.append(b"\xc1no record", None)
         await producer.publish("t", b"1", key=b"k")
-        await cancel("unsent")
+        await cancel("undecodable")
         await until(lambda: producer.statistics().dead_lettered == 1)
         assert [letter.error async for letter in producer.dead_letters.list()] == ["Undecodable"]
