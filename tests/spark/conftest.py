@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession
 
 from tests.spark.settings import session_settings
 
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers' Python is whichever is called python3
+
 _HERE = Path(__file__).parent
 _TIMEOUT_S = 600  # the first test starts Spark: seconds by itself, minutes where the machine does much else
 
@@ -33,7 +35,6 @@ def _sockets_collected() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers' Python is whichever is called python3
     builder = SparkSession.builder.master("local[2]").appName("aiorecover tests")
     for key, value in session_settings(tmp_path_factory.mktemp("spark")).items():
         builder = builder.config(key, value)
