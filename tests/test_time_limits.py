@@ -17,6 +17,7 @@ from aiorecover import ClosedError, DeliveryPendingError, DeliveryReport, Recove
 from aiorecover.delivery import session as session_module
 from aiorecover.testing import MockClusterProcess
 from tests.support.census import Census
+from tests.support.frozen import freeze
 from tests.support.oracle import read_topic
 from tests.support.silence import complaints
 
@@ -47,9 +48,13 @@ class Scene:
             await self.producer.publish(TOPIC, b"first")
             await self.producer.flush()
 
-    def signal(self, number: int) -> None:
+    def freeze(self) -> None:
         assert self.cluster.pid is not None
-        os.kill(self.cluster.pid, number)
+        freeze(self.cluster.pid)
+
+    def thaw(self) -> None:
+        assert self.cluster.pid is not None
+        os.kill(self.cluster.pid, signal.SIGCONT)
 
 
 async def nothing(_: Scene) -> None:
@@ -57,7 +62,7 @@ async def nothing(_: Scene) -> None:
 
 
 async def frozen(scene: Scene) -> None:
-    scene.signal(signal.SIGSTOP)
+    scene.freeze()
 
 
 async def gone(scene: Scene) -> None:
@@ -70,7 +75,7 @@ async def sender_cancelled(scene: Scene) -> None:
 
 async def sender_cancelled_while_frozen(scene: Scene) -> None:
     """It waits for its request then, and its task does not end."""
-    scene.signal(signal.SIGSTOP)
+    scene.freeze()
     await scene.producer.publish(TOPIC, b"on its way")
     await asyncio.sleep(0.05)
     scene.session._producer._sender.sender_task.cancel()
@@ -136,7 +141,7 @@ async def scene_of(tmp_path: Path, brokers: int = 1, **options: Any) -> AsyncIte
         try:
             yield scene
         finally:
-            scene.signal(signal.SIGCONT)
+            scene.thaw()
             await producer.stop()
 
 
@@ -306,7 +311,7 @@ async def test_once_the_trouble_is_over_everything_arrives(tmp_path: Path, troub
             await producer.publish("later", value, key=b"k")
         await asyncio.sleep(0.5)
         if trouble in (frozen, sender_cancelled_while_frozen):
-            scene.signal(signal.SIGCONT)
+            scene.thaw()
         if trouble is gone:
             await scene.cluster.broker_up()
         async with asyncio.timeout(HANG):

@@ -6,6 +6,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.support.frozen import freeze
+
 __all__ = ["Node"]
 
 _GONE_WITHIN_S = 30  # a killed process is gone at once, unless the kernel is busy writing its memory out
@@ -65,10 +67,7 @@ class Node:
     def pause(self) -> None:
         """`SIGSTOP`: connections stay open and nothing answers. Returns when the process stands still."""
         assert self.alive, f"nothing to pause: {self!r}"
-        os.kill(self.pid, signal.SIGSTOP)
-        # WNOWAIT leaves the state to be read again by Popen, WEXITED ends the wait if the process died of its
-        # own.
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        freeze(self.pid)
         self.paused = True
 
     def resume(self) -> None:
