@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from aiorecover.record import RECORD_ID_HEADER
 from aiorecover.wal.format import EPOCH_MAX, SEQUENCE_MASK
 
-_ID = re.compile(r"([a-z2-7]{13})/([1-9][0-9]{0,6})/([1-9][0-9]{0,12})")
+ID_PATTERN = "([a-z2-7]{13})/([1-9][0-9]{0,6})/([1-9][0-9]{0,12})"  # no other spelling of the numbers: one text each
+
+_ID = re.compile(ID_PATTERN)
 
 
 def parse_record_id(text: str) -> tuple[str, int, int] | None:

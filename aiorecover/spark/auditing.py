@@ -19,34 +19,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
-from aiorecover.spark.bitmaps import BUCKET_SIZE, bit_of, bucket_of, clear_bits, runs
+from aiorecover.spark.bitmaps import bit_of, bucket_of, clear_bits, ranges_in, runs
+from aiorecover.spark.persisted import Persisted
 from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
 from aiorecover.wal.format import SEQUENCE_BITS
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from pyspark.sql import Column, DataFrame
 
 __all__ = ["Audit", "audit"]
 
 _EPOCH = ["producer_id", "epoch"]
 _PLACE = ["topic", "partition", "offset"]
-_EDGES = [("low", "first"), ("high", "last")]
 _BEHIND_ALL = (1 << 63) - 1  # the bucket of what is known to be the last: behind every real one
 _KNOWN_COLUMNS = [*_EPOCH, "last"]
 _KNOWN_TYPES = [pa.string(), pa.int32(), pa.int64()]
 
 
 @dataclass(frozen=True)
-class Audit:
+class Audit(Persisted):
     """What an audit found, as data frames; nothing runs until one of them is used.
 
     The records are read once, by the first use of any of them: what they have in common is persisted, a row of about a
@@ -67,18 +65,6 @@ class Audit:
     """One row: ``records`` (rows read), ``without_id``, ``epochs``, and the sums of `producers`: ``expected``,
     ``found``, ``missing``, ``repeated``, ``out_of_order``."""
     _buckets: DataFrame
-
-    def close(self) -> None:
-        """Give back what was persisted; using the data frames afterwards reads the records again."""
-        self._buckets.unpersist()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def audit(
@@ -147,14 +133,12 @@ def _buckets(records: DataFrame) -> DataFrame:
         F.bitmap_count(F.bitmap_construct_agg(F.when(F.col("ahead"), bit))).alias("ahead"),
         F.count("ahead").alias("placed"),
     )
-    base = (F.col("bucket") - 1) * BUCKET_SIZE + 1
     return counted.select(
         *_EPOCH,
         "bucket",
         "records",
         "first",
         "last",
-        base.alias("base"),
         F.bitmap_count("bits").alias("found"),
         # Where the places are not known there is no telling: null, not 0.
         F.when(F.col("placed") > 0, F.bitmap_count("bits") - F.col("ahead")).alias("out_of_order"),
@@ -167,7 +151,6 @@ def _buckets(records: DataFrame) -> DataFrame:
         "records",
         "first",
         "last",
-        "base",
         "found",
         "out_of_order",
         F.when(F.col("found") < F.col("last") - F.col("first") + 1, clear_bits("bits", "low", "high")).alias("clear"),
@@ -190,8 +173,7 @@ def _missing(buckets: DataFrame, known: DataFrame, *, from_first: bool) -> DataF
 
 def _inside(found: DataFrame) -> DataFrame:
     """The ranges between the first and the last sequence of each bucket."""
-    ranges = found.where(F.col("clear").isNotNull()).select(*_EPOCH, "base", F.inline(runs("clear")))
-    return ranges.select(*_EPOCH, *((F.col("base") + F.col(edge)).alias(name) for edge, name in _EDGES))
+    return ranges_in(found.where(F.col("clear").isNotNull()), _EPOCH, runs("clear"))
 
 
 def _between(found: DataFrame, known: DataFrame, *, from_first: bool) -> DataFrame:

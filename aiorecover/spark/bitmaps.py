@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from collections.abc import Sequence
 
-__all__ = ["BUCKET_SIZE", "bit_of", "bucket_of", "clear_bits", "is_set", "runs", "set_in_one"]
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["BUCKET_SIZE", "bit_of", "bucket_of", "clear_bits", "is_set", "ranges_in", "runs", "set_in_one"]
 
 BUCKET_SIZE = 32_768
 
@@ -65,3 +67,11 @@ def runs(places: str) -> Column:
     low = f"filter({places}, (b, i) -> i = 0 or {places}[i - 1] < b - 1)"
     high = f"filter({places}, (b, i) -> i = size({places}) - 1 or {places}[i + 1] > b + 1)"
     return F.expr(f"cast(arrays_zip({low}, {high}) as array<struct<low: int, high: int>>)")
+
+
+def ranges_in(buckets: DataFrame, keys: Sequence[str], found: Column) -> DataFrame:
+    """Columns ``first`` and ``last``, and the keys: the sequences of what `runs` found in each row's ``bucket``."""
+    base = (F.col("bucket") - 1) * BUCKET_SIZE + 1
+    inside = buckets.select(*keys, base.alias("base"), F.inline(found))
+    first, last = (F.col("base") + F.col(edge) for edge in ("low", "high"))
+    return inside.select(*keys, first.alias("first"), last.alias("last"))

@@ -7,29 +7,27 @@ not the records.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from aiorecover.spark.bitmaps import BUCKET_SIZE, bit_of, bucket_of, runs, set_in_one
+from aiorecover.spark.bitmaps import BUCKET_SIZE, bit_of, bucket_of, ranges_in, runs, set_in_one
+from aiorecover.spark.persisted import Persisted
 from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from pyspark.sql import Column, DataFrame
 
 __all__ = ["Comparison", "compare"]
 
 _EPOCH = ["producer_id", "epoch"]
 _BUCKET = [*_EPOCH, "bucket"]
-_EDGES = [("low", "first"), ("high", "last")]
 _EMPTY = bytes(BUCKET_SIZE // 8)
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Persisted):
     """What a comparison found, as data frames; nothing runs until one of them is used.
 
     Both sides are read once, by the first use of any of them: a row of about a hundred bytes (more with many ranges)
@@ -44,18 +42,6 @@ class Comparison:
     ``only_in_table`` (Kafka has deleted them by now, or they are from other topics); of rows without an id, which
     cannot be compared: ``without_id_in_topics``, ``without_id_in_table``."""
     _buckets: DataFrame
-
-    def close(self) -> None:
-        """Give back what was persisted; using the data frames afterwards reads the records again."""
-        self._buckets.unpersist()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def compare(topics: DataFrame, table: DataFrame) -> Comparison:
@@ -99,9 +85,7 @@ def _bitmaps(records: DataFrame, side: str, other: str) -> DataFrame:
 
 def _absent(buckets: DataFrame) -> DataFrame:
     found = buckets.where(F.col("bucket").isNotNull() & (F.col("absent") > 0))
-    base = (F.col("bucket") - 1) * BUCKET_SIZE + 1
-    inside = found.select(*_EPOCH, base.alias("base"), F.inline("runs"))
-    ranges = inside.select(*_EPOCH, *((F.col("base") + F.col(edge)).alias(name) for edge, name in _EDGES))
+    ranges = ranges_in(found, _EPOCH, F.col("runs"))
     # What goes on in the next bucket is one range.
     in_order = Window.partitionBy(*_EPOCH).orderBy("first")
     begins = F.coalesce(F.col("first") > F.lag("last").over(in_order) + 1, F.lit(True))  # noqa: FBT003 - a literal

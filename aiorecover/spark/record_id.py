@@ -8,6 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
 from aiorecover.record import RECORD_ID_HEADER
+from aiorecover.record_id import ID_PATTERN
 from aiorecover.wal.format import EPOCH_MAX, SEQUENCE_MASK
 
 if TYPE_CHECKING:
@@ -18,8 +19,7 @@ __all__ = ["ID_COLUMNS", "ID_SCHEMA", "parse_record_id", "undecodable", "with_re
 ID_COLUMNS = ("producer_id", "epoch", "sequence")
 ID_SCHEMA = "producer_id string, epoch int, sequence bigint"
 
-# As it is written, and no other spelling of the numbers: an id has one text. (\z: Java's $ lets a line's end pass.)
-_ID = r"\A[a-z2-7]{13}/[1-9][0-9]{0,6}/[1-9][0-9]{0,12}\z"
+_ID = rf"\A{ID_PATTERN}\z"  # Java's $ lets a line's end pass
 _PARTS = "_aiorecover_parts"
 
 

@@ -219,8 +219,8 @@ class Rewrite(Copying):
         return directory.next_checkpoint(rewritten=self.copies_from)
 
 
-def void_copies(retry: Ring, valid_up_to: int | None, originals: Sequence[tuple[int, int]]) -> int:
-    """Mark the copies that were never made to count as void; how many. Before anything else is read or appended.
+def void_copies(retry: Ring, valid_up_to: int | None, originals: Sequence[tuple[int, int]]) -> None:
+    """Mark the copies that were never made to count as void. Before anything else is read or appended.
 
     Slots in which nothing else stands are free instead, unread: what a rewriting that was not made has taken is there
     for the next one.
@@ -233,7 +233,6 @@ def void_copies(retry: Ring, valid_up_to: int | None, originals: Sequence[tuple[
         originals: first and last position of each main slot that is still there, in order.
 
     """
-    count = 0
     for slot in list(retry.live):
         if valid_up_to is not None and slot.sealed and slot.last_position <= valid_up_to:
             continue
@@ -248,9 +247,7 @@ def void_copies(retry: Ring, valid_up_to: int | None, originals: Sequence[tuple[
                 if _is_void(fmt.position(slot.header.epoch, sequence), copy, valid_up_to, originals)
             ]
             retry.mark_void(slot, places)
-            count += len(places)
         reader.close()
-    return count
 
 
 def _is_void(position: int, copy: object, valid_up_to: int | None, originals: Sequence[tuple[int, int]]) -> bool:
