@@ -87,7 +87,7 @@ class Moves:
         """
         async for lane in self._lanes_in_turns():
             entered = lane.entered
-            if entered is not None and any(slot.copies and not slot.moved for slot, _ in entered.frames):
+            if entered is not None and any(_is_being_copied(slot) for slot, _ in entered.frames):
                 self._journal.repoint(lane)
 
     def made(self) -> None:
@@ -110,6 +110,11 @@ class Moves:
                 await asyncio.sleep(0)
                 until = clock() + TURN
             yield lane
+
+
+def _is_being_copied(slot: Slot) -> bool:
+    """From here, or from where its frames were moved to: a batch that was cut, or came later, did not go along."""
+    return any(map(_is_being_copied, slot.copies.homes)) if slot.moved else bool(slot.copies)
 
 
 def _stuck(lane: Lane) -> bool:

@@ -49,6 +49,11 @@ class Copied:
             raise KeyError(place)
         return self._home(number), self._there[number]
 
+    @property
+    def homes(self) -> "Iterator[Slot]":
+        """The slots in which copies stand."""
+        return (home for _, home in self._homes)
+
     def add(self, place: int, home: "Slot", there: int) -> None:
         """One more copy, of a frame behind all before."""
         if not self._homes or self._homes[-1][1] is not home:

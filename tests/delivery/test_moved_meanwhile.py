@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from aiokafka.structs import RecordMetadata
@@ -15,9 +17,10 @@ from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.delivery import Delivery
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import Lane
+from aiorecover.delivery.moves import Moves
 from aiorecover.delivery.resume import rebuild
 from aiorecover.errors import WalIOError
-from aiorecover.wal.moving import Move
+from aiorecover.wal.moving import Move, Rewrite
 from aiorecover.wal.reading import Reader
 from tests.delivery.stand_in import StandIn
 from tests.delivery.test_resume import IDENTITY, NOW, payload, records_of, taken
@@ -45,6 +48,22 @@ class Mover:
         directory.copies_from = None
         self.move.finish()
         self.opened.reader.close()
+        directory.recycle(captured)
+
+    def copy_again(self) -> None:
+        """The retry ring is rewritten."""
+        directory = self.opened.directory
+        self.rewriting = Rewrite(directory.retry)
+        directory.copies_from = self.rewriting.copies_from
+        while not self.rewriting.step():
+            pass
+
+    def make_again(self) -> None:
+        directory = self.opened.directory
+        captured = self.rewriting.captured(directory)
+        directory.write_checkpoint(captured)
+        directory.copies_from = None
+        self.rewriting.finish()
         directory.recycle(captured)
 
     def abandon(self) -> None:
@@ -83,7 +102,9 @@ class Moving(Mover):
         asyncio.run(self.journal.enter(self.lane, self.batch))
 
     def repoint(self) -> None:
-        self.journal.repoint(self.lane)
+        lanes: Any = SimpleNamespace(lanes=lambda: [self.lane])
+        nobody: Any = None
+        asyncio.run(Moves(self.opened.directory, lanes, nobody, self.journal, []).repoint())
 
     def cut(self) -> None:
         """Kafka refuses the batch: its parts wait for a session, and are not written down."""
@@ -107,17 +128,23 @@ async def never() -> None:
     raise AssertionError
 
 
+MADE = ["enter", "copy", "repoint", "make"]
 ORDERS = {
     "copied": (["enter", "copy"], "ring"),
     "pointed to the copies": (["enter", "copy", "repoint"], "ring"),
-    "made": (["enter", "copy", "repoint", "make"], "retry"),
+    "made": (MADE, "retry"),
     "pointed twice": (["enter", "copy", "repoint", "repoint"], "ring"),
     "pointed twice, and made": (["enter", "copy", "repoint", "repoint", "make"], "retry"),
-    "made, and gone along": (["enter", "copy", "repoint", "make", "go_along"], "retry"),
+    "made, and gone along": ([*MADE, "go_along"], "retry"),
     "gone along, and sent": (["copy", "make", "go_along", "enter"], "retry"),
     "cut": (["enter", "cut", "copy", "repoint"], "ring"),
     "cut, and made": (["enter", "cut", "copy", "repoint", "make"], "retry"),
     "cut meanwhile, and made": (["enter", "copy", "cut", "repoint", "make"], "retry"),
+    "moved, and copied again": ([*MADE, "copy_again", "repoint"], "retry"),
+    "moved twice": ([*MADE, "copy_again", "repoint", "make_again"], "retry"),
+    "moved twice, and gone along in between": ([*MADE, "go_along", "copy_again", "repoint", "make_again"], "retry"),
+    "moved twice, and sent in between": (["copy", "make", "enter", "copy_again", "repoint", "make_again"], "retry"),
+    "sent when it was moved twice": (["copy", "make", "copy_again", "make_again", "enter"], "retry"),
     "given up": (["enter", "copy", "repoint", "abandon"], "ring"),
     "sent while it is copied": (["copy", "enter"], "ring"),
     "sent while it is copied, and made": (["copy", "enter", "make"], "retry"),

@@ -142,7 +142,8 @@ def test_lanes_with_a_batch_in_what_is_moved_are_pointed_to_the_copies() -> None
     scene.give("entered")
     asyncio.run(scene.moves.repoint())
     assert scene.repointed == []
-    scene.slot.copies.add(37, scene.slot, 37)
+    copy = scene.opened.ring.live[1]
+    scene.slot.copies.add(37, copy, 99)
     scene.fails = True
     with pytest.raises(WalIOError):
         asyncio.run(scene.moves.repoint())
@@ -152,6 +153,9 @@ def test_lanes_with_a_batch_in_what_is_moved_are_pointed_to_the_copies() -> None
     scene.slot.moved = True
     asyncio.run(scene.moves.repoint())
     assert scene.repointed == [scene.lane] * 2, "an earlier move"
+    copy.copies.add(99, scene.opened.ring.live[2], 37)
+    asyncio.run(scene.moves.repoint())
+    assert scene.repointed == [scene.lane] * 3, "the copies of an earlier move"
 
 
 @pytest.mark.parametrize("where", ["in_flight", "ready", "open", "entered"])
