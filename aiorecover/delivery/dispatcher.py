@@ -111,6 +111,7 @@ class Dispatcher:
             linger=linger,
             doubtful_up_to=doubtful_up_to,
         )
+        self._more_expired = False  # what was passed over is looked at once for all that say so
         self._failure: Exception | None = None  # why dispatching stopped in the middle
         self.fell_behind = self._passed.fell_behind
         self.undeliverable = 0
@@ -143,6 +144,10 @@ class Dispatcher:
         return moved
 
     def _advance(self) -> bool:
+        if self._more_expired:
+            self._more_expired = False
+            if self._gaps:
+                self._drain.start()
         moved = self._drain.step() if self._drain else False
         run = self._held = self._held or self.reader.look(STEP)  # at once: nothing that raises below skips it
         if run is not None and not self._answered(run):
@@ -231,6 +236,8 @@ class Dispatcher:
         until = min(self.batches.due, loop.time() + STALL_LOOK if stalls else inf)
         timer = loop.call_at(until, self.wake) if until < inf else None
         self._bell = loop.create_future()
+        if self._more_expired:
+            self.wake()
         if self.batches.due == inf and self._held is None:
             self._on_idle()
             if self.reader.has_more:  # a signal handler published after the last look, and before the bell hung
@@ -351,8 +358,7 @@ class Dispatcher:
 
     def expire(self) -> None:
         """More may have expired, in the ring and of what was passed over; or there is room for more letters."""
-        if self._gaps:
-            self._drain.start()
+        self._more_expired = True
         self.wake()
 
     def parted(self, lane: Lane, batch: LaneBatch, rest: LaneBatch | None) -> None:

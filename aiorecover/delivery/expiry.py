@@ -209,7 +209,7 @@ class Expiry:
 
         Where the disk fails none has: the batch is tried on as it is.
         """
-        count = self._put_of(lane, batch)
+        count = await self._put_of(lane, batch)
         if count:
             try:
                 await self._dead.durable()
@@ -226,9 +226,11 @@ class Expiry:
             if number % STEP == STEP - 1:
                 await asyncio.sleep(0)
 
-    def _put_of(self, lane: Lane, batch: LaneBatch) -> int:
+    async def _put_of(self, lane: Lane, batch: LaneBatch) -> int:
         refusal, count = self._refusal_of(batch), 0
         for slot, place in frames_of(batch):
+            if count % STEP == STEP - 1:
+                await asyncio.sleep(0)
             if waits_at(slot, place):  # else it is a dead letter already, as in `has_due`
                 position = position_at(slot, place)
                 if not self.is_due(position, lane.topic):

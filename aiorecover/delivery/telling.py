@@ -17,6 +17,8 @@ from aiorecover.wal.slot import Slot
 
 STEP = 64  # records between two turns of the loop: about 2 ms of work
 MOST = 1024  # records of one partition that wait, 128 KB: two runs of a reader, so that both sides have work
+ALL = 65_536  # of all partitions together, 8 MB; with more than 64 of them each has its share, and FEWEST at least
+FEWEST = 64
 HOLD = 1.0  # seconds that a reader waits for a full queue: as long as a lane has to fail to be passed over
 
 Where = tuple[str, int | None]
@@ -49,7 +51,7 @@ class Telling:
             queue = self._queues[where] = _Queue()
             queue.work = Supervised("expiry-telling", partial(self._work, where, queue))
             queue.work.start()
-        elif len(queue.taken) >= MOST:
+        elif len(queue.taken) >= self._most:
             if queue.full_since is None:
                 loop = asyncio.get_running_loop()
                 queue.full_since = loop.time()
@@ -75,6 +77,11 @@ class Telling:
         """Somebody has cancelled a task of ours: it is begun again after a pause."""
         return any(queue.work.interrupted for queue in self._queues.values() if queue.work is not None)
 
+    @property
+    def _most(self) -> int:
+        """Records of one partition that wait."""
+        return min(MOST, max(FEWEST, ALL // len(self._queues)))
+
     def _queue(self, where: Where) -> "_Queue | None":
         """That of the whole topic, while there is one from the time before its partitions were known: for the order."""
         return self._queues.get((where[0], None)) or self._queues.get(where)
@@ -84,7 +91,7 @@ class Telling:
         while queue.taken:
             await self._settle(queue.taken[0])
             queue.taken.popleft()
-            if queue.full_since is not None and len(queue.taken) <= MOST // 2:
+            if queue.full_since is not None and len(queue.taken) <= self._most // 2:
                 queue.has_room()
                 self._on_change()
             number += 1

@@ -5,12 +5,15 @@ import contextlib
 import itertools
 import logging
 import random
+from collections import Counter
+from typing import Any
 
 import pytest
 from aiokafka.errors import NotEnoughReplicasAfterAppendError, NotEnoughReplicasError
 
 from aiorecover import DeliveryReport, PermanentDeliveryError, WalFullError
 from aiorecover.delivery import expiry as expiry_module
+from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.refusal import EXPIRED
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal.moved import pack_moved
@@ -390,6 +393,36 @@ async def test_tasks_cancelled_half_way_leave_one_letter_of_each(broker: Distant
         letters = await letters_of(producer)
     assert [letter.value for letter in letters if letter.topic == "t"] == values
     assert [letter.value for letter in letters if letter.topic == "nowhere"] == values
+
+
+async def test_a_batch_that_expires_whole_gives_the_loop_turns(
+    broker: Distant, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expiry_module, "STEP", 4)
+    broker.refuses = failing("t", NotEnoughReplicasError)
+    turns, stored_at = [0], []
+    put_now = DeadLetters.put_now
+
+    def counted(*args: Any) -> None:
+        stored_at.append(turns[0])
+        put_now(*args)
+
+    async def others() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(DeadLetters, "put_now", counted)
+    async with producer_on(MemoryDisk()) as producer:
+        for value in numbered("old", 40):
+            await producer.publish("t", value, key=b"k")
+        await until(lambda: len(broker.sends) > 1)
+        task = asyncio.create_task(others())
+        await clock.age(producer)
+        await until(lambda: producer.statistics().expired == 40)
+        task.cancel()
+    assert len(stored_at) == 40
+    assert max(Counter(stored_at).values()) <= 4
 
 
 @pytest.mark.parametrize("seed", range(6))

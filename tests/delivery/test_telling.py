@@ -1,11 +1,13 @@
 """Whoever is slow to be told of expired records keeps that partition waiting, and no other."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from aiorecover import DeliveryReport
 from aiorecover.delivery import telling as telling_module
+from aiorecover.delivery.telling import Taken, Telling
 from aiorecover.testing import MemoryDisk
 from tests.delivery.expiring import Clock, Distant, adds_up, distant, letters_of, producer_on
 from tests.support.eventually import until
@@ -86,3 +88,26 @@ async def test_so_does_another_partition_of_the_topic(broker: Distant, clock: Cl
         assert producer.statistics().expired == 8 * MOST
         adds_up(producer)
     assert broker.values("wide", 1) == [b"young"]
+
+
+async def test_what_waits_for_all_partitions_together_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telling_module, "ALL", 100)
+    monkeypatch.setattr(telling_module, "FEWEST", 3)
+    may = asyncio.Event()
+
+    async def settle(_: Taken) -> None:
+        await may.wait()
+
+    telling = Telling(settle, lambda: None)
+    one: Any = None
+    for partition in range(10):
+        while telling.add(("t", partition), one):
+            pass
+    assert [len(queue.taken) for queue in telling._queues.values()] == [100, 50, 33, 25, 20, 16, 14, 12, 11, 10]
+    for partition in range(10, 60):
+        while telling.add(("t", partition), one):
+            pass
+    assert [len(queue.taken) for queue in telling._queues.values()][-10:] == [3] * 10
+    may.set()
+    await until(lambda: telling.waiting == 0)
+    await telling.close()
