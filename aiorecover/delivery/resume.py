@@ -7,7 +7,7 @@ them; a batch is built by `rebuild` when its turn comes, so that memory stays bo
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -145,8 +145,13 @@ def take_up(directory: Directory, now_ms: int, *, named: str | None = None) -> T
             taken.lanes.append(Resumed(block.block, entry, frames))
             continue
         taken.doubts[doubt or Doubt.DAMAGED] += 1
-        if entry is not None and block.epoch == last and entry.cluster_number == number:  # offsets of another cluster
-            # say nothing here, and entries of a process before the last one that sent are settled
+        # Offsets of another cluster say nothing here. Entries of a process before the last one that sent are settled,
+        # but for those that this one had taken up and not acknowledged yet.
+        if (
+            entry is not None
+            and entry.cluster_number == number
+            and (block.epoch == last or _stands(directory, entries))
+        ):
             taken.hints.append(Hint(*entry.lane, entry.offset))
         if doubt is not Doubt.ELSEWHERE or block.damaged:  # else the next lane in it would be in doubt, too
             lanes.clear(block.block)
@@ -231,6 +236,11 @@ def _claimed(entry: Entry, frames: Frames) -> Frames | Doubt | None:
     for (ring, slot, places), done in zip(frames, found.settled, strict=True):
         ring.claim(slot, places, done)
     return frames
+
+
+def _stands(directory: Directory, entries: Iterable[Entry]) -> bool:
+    """Whether records of it are in the ring, as far as that is known without reading them."""
+    return any(_standing(directory, entry) for entry in entries)
 
 
 def _standing(directory: Directory, entry: Entry) -> Frames:

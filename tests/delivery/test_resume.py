@@ -205,6 +205,17 @@ def test_after_a_power_cut_no_entry_is_trusted() -> None:
     assert [entry[2] for entry in following.read()][-15:] == list(range(6, 21))
 
 
+def test_after_a_power_cut_it_is_known_where_to_look_for_a_batch_that_was_taken_up_and_not_acknowledged() -> None:
+    """The process that took it up sent another lane's meanwhile: the newest epoch is not that of its entry."""
+    before = scene()
+    following = before.dies()
+    assert [len(resumed.frames) for resumed in taken(following).lanes] == [1]
+    written(following, replace(before.entry, partition=4, offset=7))
+    following.checkpoint()
+    hints = taken(following.loses_power(1)).hints
+    assert [(hint.lane, hint.offset) for hint in hints] == [(("t", 3), 39), (("t", 4), 7)]
+
+
 def test_entries_of_a_copied_directory_are_not_trusted_and_stay_so() -> None:
     before = scene()
     disk = before.opened.disk.after_death()
