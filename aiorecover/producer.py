@@ -500,6 +500,7 @@ class RecoverableProducer:
             DeliveryPendingError: not within ``timeout_ms``, or Kafka is another cluster than the one that the records
                 belong to (then at once; the cause says what to do); everything is still in the ring.
             PermanentDeliveryError: Kafka refused a record for good and its lane is halted.
+            WalError: the disk failed, and what cannot be decoded stays in the ring.
             RecoverError: it is awaited in `on_delivery`, which it waits for.
 
         """

@@ -271,13 +271,16 @@ class Delivery:
 
         Raises:
             PermanentDeliveryError: a lane is halted.
+            WalError: what cannot be decoded stays in the ring, as the disk failed.
             DeliveryPendingError: Kafka is another cluster: it would wait until somebody mends that.
             ClosedError: delivery was stopped.
 
         """
-        flush = self.dispatcher.begin_flush(self._tail())
+        flush = self.dispatcher.begin_flush(self._tail(), lambda: [self.refused, *self.expiry.queues])
         try:
-            while not flush.dispatched or self.refused.waiting or self.expiry.waiting:
+            while not (flush.dispatched and flush.buried):
+                if flush.dispatched:
+                    self.refused.check()
                 self._check_cluster()
                 await self._changed()
                 self._check_room()

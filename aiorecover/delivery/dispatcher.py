@@ -7,7 +7,7 @@ second readers come back for them (`drain`).
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from math import inf
 from typing import Any
@@ -18,7 +18,7 @@ from aiorecover.delivery.behind import Order
 from aiorecover.delivery.burial import Burial
 from aiorecover.delivery.drain import STEP, GoingBack
 from aiorecover.delivery.expiry import Expiry
-from aiorecover.delivery.flush import Flush
+from aiorecover.delivery.flush import Flush, Queue
 from aiorecover.delivery.frames import id_at
 from aiorecover.delivery.in_kafka import InKafka, Place
 from aiorecover.delivery.judge import Judge, Verdict, words_of
@@ -421,9 +421,12 @@ class Dispatcher:
 
     # -- flush -------------------------------------------------------------------------------------------------------
 
-    def begin_flush(self, target: Order) -> Flush:
-        """Somebody waits for what is dispatched up to ``target``: hand over without lingering."""
-        flush = Flush(target)
+    def begin_flush(self, target: Order, burying: Callable[[], Iterable[Queue]] = list) -> Flush:
+        """Somebody waits for what is dispatched up to ``target``: hand over without lingering.
+
+        ``burying``: as in `Flush`.
+        """
+        flush = Flush(target, burying)
         self._flushes.append(flush)
         self._look_at_flushes()
         self.batches.hand_over()

@@ -15,11 +15,12 @@ records are tried on. Nor does anything expire without room for a letter, and no
 import asyncio
 import time
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.dead_letters import DeadLetters
+from aiorecover.delivery.flush import Queue
 from aiorecover.delivery.frames import frames_of, payload_at, position_at, waits_at
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.refusal import EXPIRED, Persistence, Refusal, letter_of
@@ -168,9 +169,9 @@ class Expiry:
         return self._telling.keeps_waiting(where)
 
     @property
-    def waiting(self) -> int:
-        """Records with durable letters that are not settled yet."""
-        return self._telling.waiting
+    def queues(self) -> Iterable[Queue]:
+        """Of the records with durable letters that are not settled yet."""
+        return self._telling.queues
 
     @property
     def interrupted(self) -> bool:

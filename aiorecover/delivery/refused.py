@@ -62,6 +62,8 @@ class Refused:
         self._on_full = on_full
         self._on_room = on_room
         self._undecodable: deque[tuple[Slot, int, Refusal]] = deque()
+        self.settled = 0  # undecodable records that became dead letters
+        self._failure: WalError | None = None  # why those that were taken stay in the ring
         self._burying = Supervised("undecodable", self._bury_undecodable)
         self._lines = Lines()
         self.dead_lettered = 0
@@ -112,9 +114,19 @@ class Refused:
         return True
 
     @property
-    def waiting(self) -> int:
-        """Undecodable records that are being made dead letters; 0 where the disk failed: they stay in the ring."""
-        return len(self._undecodable) if self._burying.running else 0
+    def added(self) -> int:
+        """Undecodable records that were taken."""
+        return self.settled + len(self._undecodable)
+
+    def check(self) -> None:
+        """Raise why those that were taken stay in the ring, if they do.
+
+        Raises:
+            WalError: the disk failed.
+
+        """
+        if self._failure is not None:
+            raise self._failure
 
     @property
     def interrupted(self) -> bool:
@@ -139,9 +151,11 @@ class Refused:
             except WalError as error:
                 left = len(self._undecodable)
                 log.error("undecodable records stay in the ring records=%d error=%s", left, error)  # noqa: TRY400 - one line
+                self._failure = error
                 return
             await self._settle(slot, place, "", None, refusal)
             self._undecodable.popleft()
+            self.settled += 1
 
     async def _is_put(self, slot: Slot, place: int, lane: Lane, refusal: Refusal, *, owed: bool) -> bool:
         """Whether there was room for the letter; where there is none the lane is halted."""

@@ -7,10 +7,11 @@ comes back for it once half of the queue is done.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
+from aiorecover.delivery.flush import Queue
 from aiorecover.delivery.refusal import Refusal
 from aiorecover.supervised import Supervised
 from aiorecover.wal.slot import Slot
@@ -68,9 +69,9 @@ class Telling:
         return asyncio.get_running_loop().time() >= queue.full_since + HOLD
 
     @property
-    def waiting(self) -> int:
-        """Records that are not settled yet."""
-        return sum(len(queue.taken) for queue in self._queues.values())
+    def queues(self) -> Iterable[Queue]:
+        """Of the records that are not settled yet."""
+        return self._queues.values()
 
     @property
     def interrupted(self) -> bool:
@@ -91,6 +92,7 @@ class Telling:
         while queue.taken:
             await self._settle(queue.taken[0])
             queue.taken.popleft()
+            queue.settled += 1
             if queue.full_since is not None and len(queue.taken) <= self._most // 2:
                 queue.has_room()
                 self._on_change()
@@ -111,13 +113,18 @@ class Telling:
 
 
 class _Queue:
-    __slots__ = ("full_since", "taken", "timer", "work")
+    __slots__ = ("full_since", "settled", "taken", "timer", "work")
 
     def __init__(self) -> None:
         self.taken: deque[Taken] = deque()
+        self.settled = 0
         self.full_since: float | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.work: Supervised | None = None
+
+    @property
+    def added(self) -> int:
+        return self.settled + len(self.taken)
 
     def has_room(self) -> None:
         self.full_since = None

@@ -19,6 +19,7 @@ from aiorecover import DeadLetter, DeliveryPendingError, DeliveryReport, Permane
 from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.lane import MAKE_ROOM, MEND_TOPIC
 from aiorecover.delivery.session import SessionLostError
+from aiorecover.errors import WalIOError
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal.directory import Directory
 from tests.delivery.refusing import Broker, Sent
@@ -449,6 +450,9 @@ async def test_a_dead_ring_that_cannot_be_flushed_settles_nothing(
         await asyncio.sleep(0.1)
         statistics = producer.statistics()
         assert (statistics.dead_lettered, statistics.pending) == (0, 1)
+        if undecodable:
+            with pytest.raises(WalIOError):
+                await producer.flush(timeout_ms=20_000)
         adds_up(producer)
     assert "dead" in caplog.text
 

@@ -109,5 +109,5 @@ async def test_what_waits_for_all_partitions_together_is_bounded(monkeypatch: py
             pass
     assert [len(queue.taken) for queue in telling._queues.values()][-10:] == [3] * 10
     may.set()
-    await until(lambda: telling.waiting == 0)
+    await until(lambda: not telling.queues)
     await telling.close()
