@@ -125,12 +125,12 @@ class Opened:
         """As `flush`, and for the copies of dead letters, too, also of those that come meanwhile.
 
         Raises:
-            DeliveryError: as `flush`.
+            DeliveryError: as `flush`; a lane is halted, and all that waits for others is settled.
 
         """
-        await self.delivery.flush()
+        await self.delivery.flush(leave_halted=True)
         while self._dead_letter_topic is not None and await self._dead_letter_topic.paid():
-            await self.delivery.flush()
+            await self.delivery.flush(leave_halted=True)
 
     @property
     def checking(self) -> bool:
@@ -227,7 +227,7 @@ class Opened:
     async def _flush(self) -> None:
         try:
             async with self._deadline.step(delivering=True):
-                await self.delivery.flush()
+                await self.delivery.flush(leave_halted=True)
         except (TimeoutError, DeliveryError):
             return
         except Exception:

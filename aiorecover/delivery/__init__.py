@@ -99,7 +99,8 @@ Tasks cancelled by others
 Time limits
     Every await of something that Kafka, a thread or the user decides has a time limit, or ends with the stop. Stop has
     its time, whatever hangs: what aiokafka holds is ended before the first await, so that a closing which is itself
-    cancelled leaves nothing either. Of two stops the shorter limit counts.
+    cancelled leaves nothing either. Of two stops the shorter limit counts. A stop, and whoever has adopted a directory,
+    waits until all is settled but what waits for halted lanes.
 
 Dispatcher
     Never longer than a few milliseconds without giving the loop a turn. Linger is a rhythm: every ``linger_ms`` what is

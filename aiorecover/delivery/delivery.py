@@ -16,6 +16,7 @@ from aiorecover.delivery.cluster import Cluster
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.dispatcher import DISCOVER_INTERVAL, DISCOVER_MAX, Dispatcher
 from aiorecover.delivery.expiry import Expiry
+from aiorecover.delivery.flush import Flush
 from aiorecover.delivery.frames import frames_of, position_at
 from aiorecover.delivery.in_kafka import InKafka, oldest_hints
 from aiorecover.delivery.journaling import Journal
@@ -266,8 +267,10 @@ class Delivery:
         held = [position_at(*frame) for frame in firsts]
         return min([self.dispatcher.waiting_from, *filter(None, held)])  # 0: it is settled
 
-    async def flush(self) -> None:
+    async def flush(self, *, leave_halted: bool = False) -> None:
         """Wait until everything that is in the ring now is settled; not for what comes meanwhile.
+
+        ``leave_halted``: also where a lane is halted wait until all others are done.
 
         Raises:
             PermanentDeliveryError: a lane is halted.
@@ -276,23 +279,30 @@ class Delivery:
             ClosedError: delivery was stopped.
 
         """
-        flush = self.dispatcher.begin_flush(self._tail(), lambda: [self.refused, *self.expiry.queues])
+        flush = Flush(self._tail(), lambda: [self.refused, *self.expiry.queues], leaves_halted=leave_halted)
+        self.dispatcher.begin_flush(flush)
         try:
             while not (flush.dispatched and flush.buried):
                 if flush.dispatched:
                     self.refused.check()
-                self._check_cluster()
-                await self._changed()
-                self._check_room()
+                await self._next_look(flush)
             while (lane := flush.unsettled()) is not None:
-                self._check_cluster()
                 if lane.halted is not None and not lane.resumes:
                     raise lane_halted(lane, lane.in_flight)
                 self.dispatcher.batches.hand_over()
-                await self._changed()
-                self._check_room()
+                await self._next_look(flush)
         finally:
             self.dispatcher.end_flush(flush)
+        for lane in self.halted if leave_halted else ():
+            raise lane_halted(lane, lane.in_flight)
+
+    async def _next_look(self, flush: Flush) -> None:
+        """Wait for the next change, unless there is no use in it."""
+        if self._wrong is not None:
+            raise self._wrong
+        await self._changed()
+        if not flush.leaves_halted:
+            self._check_room()
 
     @property
     def destination(self) -> Destination:
@@ -317,10 +327,6 @@ class Delivery:
         self._wrong = None if wrong is None else _not_delivered(self.cluster.error(wrong))
         self.reports.hold_off(self._wrong)
         self._notify()
-
-    def _check_cluster(self) -> None:
-        if self._wrong is not None:
-            raise self._wrong
 
     def _check_room(self) -> None:
         """Who waits for a lane that waits for room may be the one who has to make it."""

@@ -7,7 +7,7 @@ second readers come back for them (`drain`).
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from math import inf
 from typing import Any
@@ -18,7 +18,7 @@ from aiorecover.delivery.behind import Order
 from aiorecover.delivery.burial import Burial
 from aiorecover.delivery.drain import STEP, GoingBack
 from aiorecover.delivery.expiry import Expiry
-from aiorecover.delivery.flush import Flush, Queue
+from aiorecover.delivery.flush import Flush
 from aiorecover.delivery.frames import id_at
 from aiorecover.delivery.in_kafka import InKafka, Place
 from aiorecover.delivery.judge import Judge, Verdict, words_of
@@ -421,17 +421,12 @@ class Dispatcher:
 
     # -- flush -------------------------------------------------------------------------------------------------------
 
-    def begin_flush(self, target: Order, burying: Callable[[], Iterable[Queue]] = list) -> Flush:
-        """Somebody waits for what is dispatched up to ``target``: hand over without lingering.
-
-        ``burying``: as in `Flush`.
-        """
-        flush = Flush(target, burying)
+    def begin_flush(self, flush: Flush) -> None:
+        """Somebody waits for what is dispatched: hand over without lingering."""
         self._flushes.append(flush)
         self._look_at_flushes()
         self.batches.hand_over()
         self.wake()
-        return flush
 
     def end_flush(self, flush: Flush) -> None:
         """They no longer do."""
@@ -439,9 +434,13 @@ class Dispatcher:
 
     def _look_at_flushes(self) -> None:
         """While nothing that is dispatched later is in a lane yet."""
-        waiting_from = self.waiting_from
         for flush in self._flushes:
-            flush.look(waiting_from, self.router.lanes())
+            flush.look(self._not_halted_from if flush.leaves_halted else self.waiting_from, self.router.lanes())
+
+    @property
+    def _not_halted_from(self) -> Order:
+        """As `waiting_from`, but for what is behind because its lane is halted."""
+        return min([self._at(), *(gap.at for gap in self._gaps if gap.lane is None or gap.lane.halted is None)])
 
     @property
     def waiting_from(self) -> Order:

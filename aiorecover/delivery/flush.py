@@ -26,15 +26,24 @@ class Flush:
     all the time, and a dead letter makes a record for ``dead_letter_topic``, which may be stuck.
     """
 
-    def __init__(self, target: Order, burying: Callable[[], Iterable[Queue]] = list) -> None:
-        """``target``: order of the last record that is waited for; ``burying``: what is in no lane, and on its way."""
+    def __init__(
+        self, target: Order, burying: Callable[[], Iterable[Queue]] = list, *, leaves_halted: bool = False
+    ) -> None:
+        """``target``: order of the last record that is waited for; ``burying``: what is in no lane, and on its way.
+
+        ``leaves_halted``: what waits for lanes that are halted is not waited for.
+        """
+        self.leaves_halted = leaves_halted
         self._target = target
         self._burying = burying
         self._marks: list[tuple[Lane, int]] | None = None
         self._letters: list[tuple[Queue, int]] = []
 
     def look(self, waiting_from: Order, lanes: Iterable[Lane]) -> None:
-        """Be told after each step of dispatching; ``waiting_from``: order of the oldest record that is in no lane."""
+        """Be told after each step of dispatching.
+
+        ``waiting_from``: order of the oldest record that is in no lane, and waited for.
+        """
         if self._marks is None and waiting_from > self._target:
             self._marks = [(lane, lane.added) for lane in lanes]
             self._letters = [(queue, queue.added) for queue in self._burying()]
@@ -51,4 +60,5 @@ class Flush:
 
     def unsettled(self) -> Lane | None:
         """A lane that has not settled all that is waited for."""
-        return next((lane for lane, mark in self._marks or () if lane.settled < mark), None)
+        waiting = (lane for lane, mark in self._marks or () if lane.settled < mark)
+        return next((lane for lane in waiting if lane.halted is None or not self.leaves_halted), None)

@@ -50,3 +50,14 @@ def test_so_is_what_was_becoming_a_dead_letter() -> None:
     assert not flush.buried
     first.settled = 7
     assert flush.buried
+
+
+def test_halted_lanes_are_left_where_that_is_asked() -> None:
+    halted, other = lane_with(3), lane_with(1)
+    halted.halt("poison", "mend it")
+    flush, strict = Flush(10, leaves_halted=True), Flush(10)
+    for one in (flush, strict):
+        one.look(11, [halted, other])
+    assert (flush.unsettled(), strict.unsettled()) == (other, halted)
+    other.settled = 1
+    assert (flush.unsettled(), strict.unsettled()) == (None, halted)

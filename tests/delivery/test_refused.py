@@ -17,6 +17,7 @@ from aiokafka.errors import (
 
 from aiorecover import DeadLetter, DeliveryPendingError, DeliveryReport, PermanentDeliveryError, RecoverableProducer
 from aiorecover.delivery import sessions as sessions_module
+from aiorecover.delivery.flush import Flush
 from aiorecover.delivery.lane import MAKE_ROOM, MEND_TOPIC
 from aiorecover.delivery.session import SessionLostError
 from aiorecover.errors import WalIOError
@@ -320,6 +321,33 @@ async def test_a_full_dead_ring_halts_its_lane_alone_until_there_is_room(
     )
 
 
+@pytest.mark.parametrize("halts", [False, True])
+async def test_a_stop_delivers_what_waits_for_others_than_halted_lanes(broker: Broker, *, halts: bool) -> None:
+    broker.refuses = refusing_poison
+    big = POISON + b"x" * 10_000
+    on_error = "halt" if halts else "dead_letter"
+    producer = producer_on(MemoryDisk(), **narrow(on_permanent_error=on_error, stop_timeout_ms=60_000))
+    await producer.start()
+    for _ in range(0 if halts else 4):
+        await producer.publish("t", big, key=b"k")
+        await producer.flush(timeout_ms=20_000)
+    await producer.publish("t", big, key=b"k")
+    await until(lambda: producer.state == "halted")
+    broker.answers.clear()
+    values = [b"%d" % number for number in range(100)]
+    for value in values:
+        await producer.publish("t", value, key=b"k")
+        await producer.publish("other", value, key=b"k")
+    stopping = asyncio.create_task(producer.stop())
+    await asyncio.sleep(0.1)
+    assert not stopping.done()
+    broker.answers.set()
+    async with asyncio.timeout(20):
+        assert await stopping == len(values) + 1
+    assert broker.values("other") == values
+    adds_up(producer)
+
+
 async def test_records_without_a_key_go_past_a_halted_lane_and_wait_where_all_are_halted(broker: Broker) -> None:
     broker.refuses = refusing_poison
     big = POISON + b"x" * 10_000
@@ -421,7 +449,7 @@ async def test_a_record_waits_and_nobody_hears_of_it_until_its_letter_is_durable
     monkeypatch.setattr(Directory, "sync_dead", slow)
     async with producer_on(MemoryDisk(), on_delivery=heard.append) as producer:
         await publish_batch(producer, "t", [POISON, b"1"])
-        producer._opened.delivery.dispatcher.begin_flush(-1)  # type: ignore[union-attr]
+        producer._opened.delivery.dispatcher.begin_flush(Flush(-1))  # type: ignore[union-attr]
         await until(begun.is_set)
         await asyncio.sleep(0.1)
         assert producer.statistics().pending == 2
