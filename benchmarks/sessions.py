@@ -8,7 +8,6 @@ from unittest import mock
 
 from aiokafka.structs import RecordMetadata
 
-from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.sessions import Sessions
 from aiorecover.delivery.suspicion import Suspicion
@@ -39,10 +38,10 @@ async def apart(bootstrap_servers: str, topic: str, records: int, wal_dir: str) 
     """As `throughput.aiorecover`, in a process of its own."""
     send = Sessions.send
 
-    async def suspecting(self: Sessions, lane: Lane, batch: LaneBatch) -> RecordMetadata:
+    async def suspecting(self: Sessions, lane: Lane, *of_it: Any) -> RecordMetadata:
         if lane.partition % 2:
             self._suspicions.setdefault(lane, Lasting())
-        return await send(self, lane, batch)
+        return await send(self, lane, *of_it)
 
     with mock.patch.object(Sessions, "send", suspecting):
         return await throughput.aiorecover(bootstrap_servers, topic, records, wal_dir)
