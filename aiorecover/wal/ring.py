@@ -22,6 +22,7 @@ from aiorecover.wal.suffix import Suspicion
 
 RECENT = 4096  # newest records handed to the reader in memory: 8 turns of a busy loop; at most 8 MiB with the next line
 RECENT_BYTES = 2048  # larger records are read back from the ring: their cost is in the bytes anyway
+LAST_SEQUENCE = fmt.SEQUENCE_MASK - (1 << 30)  # no slot that begins before it comes to the end of an epoch's numbers
 MARGIN = 1024  # bytes that a record may gain on its way to another ring: where it comes from, why Kafka refused it
 
 
@@ -84,6 +85,7 @@ class Ring:
             WalFullError: the disk threshold is reached; nothing was stored.
             RecordTooLargeError: the frame does not fit a slot; nothing was stored.
             WalIOError: an earlier fsync failed (I7) or the file cannot be grown; nothing was stored.
+            WalError: the epoch has no numbers left; nothing was stored.
 
         """
         length = len(payload)
@@ -139,6 +141,9 @@ class Ring:
         if length > self.largest:
             message = "the record does not fit a slot: raise slot_bytes for a new directory"
             raise RecordTooLargeError(f"{message} bytes={length} slot_bytes={self._slot_bytes}")
+        if self._sequence > LAST_SEQUENCE:
+            message = "an epoch has no numbers left for another slot: stop the producer and start it anew"
+            raise WalError(f"{message} epoch={self.epoch} sequence={self._sequence}")
         left = self._slot
         spare = self.spares.take()
         self._seal(left)

@@ -15,7 +15,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal import room
 from aiorecover.wal import slot as slot_module
 from aiorecover.wal.recovery import classify
-from aiorecover.wal.ring import MARGIN, RECENT, RECENT_BYTES
+from aiorecover.wal.ring import LAST_SEQUENCE, MARGIN, RECENT, RECENT_BYTES
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.storage import StorageFile
 from tests.wal.memory import FaultyFile, broken, no_room
@@ -751,3 +751,16 @@ def test_a_ring_shrinks_past_a_slot_that_found_no_room(monkeypatch: pytest.Monke
         while opened.ring.spares.shrink():
             pass
         assert opened.ring.spares.allocated < before / 2
+
+
+def test_no_slot_is_begun_that_could_come_to_the_end_of_an_epoch_s_numbers() -> None:
+    """I5: behind it positions would be those of another epoch. Four months at 100,000 records a second."""
+    with Opened() as opened:
+        opened.append(b"first")
+        opened.ring._sequence = LAST_SEQUENCE
+        opened.fill_slot()
+        last = opened.ring.last_position
+        with pytest.raises(WalError, match="start it anew"):
+            opened.append(b"f" * 500)
+        assert opened.ring.last_position == last
+        assert fmt.parts(last)[0] == opened.ring.epoch
