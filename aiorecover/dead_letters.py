@@ -156,19 +156,8 @@ class DeadLetters:
         target = Path(path)
         _check_outside(target, opened.directory.path.parent)
         partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")  # another export may be under way
-        moment, count = opened.dead.moment(), 0
-        try:
-            async with aiofiles.open(partial, "wb") as file, aclosing(opened.dead.letters(moment)) as letters:
-                async for found in letters:
-                    await file.write(_line(_shown(found, opened.directory.producer_id)))
-                    count += 1
-                await file.flush()
-                await asyncio.to_thread(os.fsync, file.fileno())
-            await asyncio.to_thread(_put_in_place, partial, target)
-        except BaseException:
-            with suppress(OSError):
-                partial.unlink()
-            raise
+        moment, given_up = opened.dead.moment(), asyncio.Event()
+        count = await _to_its_end(_written(opened, moment, partial, target, given_up), on_cancel=given_up.set)
         return Exported(path=target, letters=count, moment=moment)
 
 
@@ -188,6 +177,31 @@ def _check_outside(target: Path, wal_dir: Path) -> None:
             "the file would lie in wal_dir, and the next start refuse it as another program's: choose another path"
         )
         raise ConfigError(f"{message} path={target} wal_dir={wal_dir}")
+
+
+async def _written(opened: Opened, moment: Moment, partial: Path, target: Path, given_up: asyncio.Event) -> int:
+    """Write the letters of a moment; how many. Not to be cancelled: what a thread is opening would be left behind."""
+    count = 0
+    try:
+        async with aiofiles.open(partial, "wb") as file, aclosing(opened.dead.letters(moment)) as letters:
+            async for found in letters:
+                await file.write(_line(_shown(found, opened.directory.producer_id)))
+                count += 1
+                _check_wanted(given_up)
+            await file.flush()
+            await asyncio.to_thread(os.fsync, file.fileno())
+        _check_wanted(given_up)
+        await asyncio.to_thread(_put_in_place, partial, target)
+    except BaseException:
+        with suppress(OSError):
+            await asyncio.to_thread(partial.unlink)
+        raise
+    return count
+
+
+def _check_wanted(given_up: asyncio.Event) -> None:
+    if given_up.is_set():
+        raise asyncio.CancelledError
 
 
 def _put_in_place(partial: Path, target: Path) -> None:
@@ -233,13 +247,16 @@ async def _requeue(opened: Opened, found: Found) -> int:
     return opened.dead.remove(found) if await _published_again(opened, found) else 0
 
 
-async def _to_its_end(work: Coroutine[Any, Any, int]) -> int:
-    """Also when whoever waits is cancelled: half of it would publish the record, and keep the letter."""
+async def _to_its_end(work: Coroutine[Any, Any, int], on_cancel: Callable[[], None] = lambda: None) -> int:
+    """Also when whoever waits is cancelled: half of it would publish a record and keep its letter, or leave a file."""
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
+        on_cancel()
         await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # nobody asks any more
         raise
 
 

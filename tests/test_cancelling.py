@@ -2,9 +2,8 @@
 
 import asyncio
 import itertools
-import types
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,60 +19,13 @@ from aiorecover.wal.keeper import Keeper
 from aiorecover.wal.opening import open_directory
 from tests.support.census import Census
 from tests.support.oracle import read_topic
+from tests.support.victim import HANG, MOST, Victim
 
 pytestmark = pytest.mark.asyncio
 
 TOPIC = "cancelled"
 SLOT = 1 << 14
 ROUND_TRIP_MS = 15  # so that every call that asks Kafka has to wait
-HANG = 20  # seconds: what takes longer hangs
-MOST = 50  # waits of one call; more means that it never ends
-
-
-class Victim:
-    """One run of a call, cancelled at its ``at``-th wait, if it comes so far."""
-
-    def __init__(self, at: int) -> None:
-        self.reached = False
-        self._at = at
-
-    async def run(self, call: Coroutine[Any, Any, Any]) -> Any:
-        """What the call returned; None when it was cancelled, which it must obey."""
-        task = asyncio.create_task(self._driven(call))
-        async with asyncio.timeout(HANG):
-            await asyncio.wait({task})
-        if task.cancelled():
-            return None
-        assert not self.reached, f"it was cancelled and went on: at={self._at}"
-        return task.result()
-
-    async def _driven(self, call: Coroutine[Any, Any, Any]) -> Any:
-        return await self._counted(call)
-
-    @types.coroutine
-    def _counted(self, call: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        step: Callable[[], Any] = lambda: call.send(None)  # noqa: E731
-        for number in itertools.count(1):
-            try:
-                waited_for = step()
-            except StopIteration as done:
-                return done.value
-            if number == self._at:
-                self.reached = True
-                task = asyncio.current_task()
-                assert task is not None
-                task.cancel()  # takes effect in the wait that begins now
-            try:
-                yield waited_for
-            except BaseException as error:  # noqa: BLE001 - thrown into the call, as awaiting it would
-                step = _throwing(call, error)
-            else:
-                step = lambda: call.send(None)  # noqa: E731
-        return None
-
-
-def _throwing(call: Coroutine[Any, Any, Any], error: BaseException) -> Callable[[], Any]:
-    return lambda: call.throw(error)
 
 
 @asynccontextmanager

@@ -1,0 +1,78 @@
+"""Every call of `dead_letters` cancelled at each of its waits: no letter is lost, and it can be repeated."""
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiorecover import RecoverableProducer
+from aiorecover.delivery import sessions as sessions_module
+from aiorecover.testing import MemoryDisk
+from tests.delivery.refusing import Broker
+from tests.delivery.test_refused import POISON, adds_up, letters_of, producer_on, publish_batch, refusing_poison
+from tests.support.victim import HANG, MOST, Victim
+
+pytestmark = pytest.mark.asyncio
+
+VALUES = [POISON + b"-%d" % number for number in range(3)]
+
+Call = Callable[[RecoverableProducer, Path], Coroutine[Any, Any, Any]]
+"""One call; the path is of a file that is not there."""
+
+
+async def listed(producer: RecoverableProducer, _: Path) -> None:
+    assert [letter.value for letter in await letters_of(producer)] == VALUES
+
+
+async def exported(producer: RecoverableProducer, path: Path) -> None:
+    await producer.dead_letters.export(path)
+
+
+async def requeued(producer: RecoverableProducer, _: Path) -> None:
+    await producer.dead_letters.requeue()
+
+
+async def purged(producer: RecoverableProducer, _: Path) -> None:
+    await producer.dead_letters.purge("all")
+
+
+async def exported_and_purged(producer: RecoverableProducer, path: Path) -> None:
+    await producer.dead_letters.purge(await producer.dead_letters.export(path))
+
+
+@pytest.mark.parametrize("call", [listed, exported, requeued, purged, exported_and_purged])
+async def test_a_call_cancelled_at_each_of_its_waits_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    for at in range(1, MOST):
+        broker = Broker(t=1)
+        monkeypatch.setattr(sessions_module, "Session", broker.session())
+        broker.refuses = refusing_poison
+        victim, path = Victim(at), tmp_path / f"letters-{at}"
+        async with producer_on(MemoryDisk()) as producer:
+            await publish_batch(producer, "t", VALUES)
+            await producer.flush(timeout_ms=HANG * 1000)
+            broker.refuses = lambda _: None
+            await victim.run(call(producer, path))
+            adds_up(producer)
+            left = [letter.value for letter in await letters_of(producer)]
+            assert left == VALUES[len(VALUES) - len(left) :], "in order, and none of them twice"
+            if call in {listed, exported}:
+                assert left == VALUES
+            if victim.reached:
+                assert list(tmp_path.glob(".*")) == [], "a part of a file is left"
+                await call(producer, tmp_path / f"again-{at}")
+            await producer.flush(timeout_ms=HANG * 1000)
+            adds_up(producer)
+            assert broker.values("t") == (VALUES if call is requeued else [])
+            for file in tmp_path.glob("*-*"):
+                assert len([json.loads(line) for line in file.read_bytes().splitlines()]) in {len(left), len(VALUES)}
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        if not victim.reached:
+            break
+    else:
+        pytest.fail("it never ends by itself")
+    assert at > 1, "it never waited"
