@@ -76,6 +76,8 @@ class Task:
     """Say how it is doing, several times a second."""
     boot_id: str | None = None
     """What the machine says about its boot, instead of the truth."""
+    hours_later: int = 0
+    """So much more time has passed since the boot than it says."""
 
 
 class Record(NamedTuple):
@@ -295,6 +297,8 @@ def main() -> None:
         crash_points.arm(*task.crash)
     if task.boot_id is not None:
         planted.boot(task.boot_id)
+    if task.hours_later:
+        planted.later(task.hours_later)
     producer = RecoverableProducer(task.wal_dir, bootstrap_servers=task.bootstrap_servers, **task.options)
     life = Life(task, producer, Report(task.report_fd, task.group))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop if task.uvloop else None) as runner:

@@ -224,6 +224,12 @@ def boot(boot_id: str) -> None:
     _put(FileSystem, "boot_id", lambda _: boot_id)
 
 
+def later(hours: int) -> None:
+    """Make the library believe that so much more time has passed since the boot."""
+    since_boot_ms = FileSystem.since_boot_ms
+    _put(FileSystem, "since_boot_ms", lambda self: since_boot_ms(self) + hours * 3_600_000)
+
+
 def plant(fault: str) -> None:
     """Break the library in this process."""
     FAULTS[fault]()

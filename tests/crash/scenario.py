@@ -55,6 +55,7 @@ class Scenario:
         fault: str | None = None,
         crash: tuple[str, int] | None = None,
         boot_id: str | None = None,
+        hours_later: int = 0,
         paced: bool = False,
         servers: str = "",
         wal_dir: Path | None = None,
@@ -78,6 +79,7 @@ class Scenario:
             fault=fault,
             crash=crash,
             boot_id=boot_id,
+            hours_later=hours_later,
             paced=paced,
         )
         return Child(task, self._log, self._prefix if prefix is None else prefix)
@@ -95,10 +97,11 @@ class Scenario:
         child.kill()
         self.ledger.take(child)
 
-    def finish(self, child: Child) -> None:
-        """Let a life end by itself."""
-        child.finish(_FINISH_WITHIN_S)
+    def finish(self, child: Child) -> dict[str, Any]:
+        """Let a life end by itself; its last statistics."""
+        statistics = child.finish(_FINISH_WITHIN_S)
         self.ledger.take(child)
+        return statistics
 
     def verdict(self, *, once: bool = True, **last: Any) -> Verdict:
         """A last life delivers what is left; without ``once`` some may stand there twice."""

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.timeout(240)
 MORE: list[Step] = [("publish", {"count": 600, "rate": 3_000}), FLUSH]
 EXPIRES_MS = 1_500
 LANES_FILE = Path("0", "lanes")
+TOLD = {"flipped", "garbage"}  # zeros, or no file, tell of nothing that was in flight
 
 
 @pytest.fixture
@@ -47,7 +48,8 @@ def assert_only_whole_suffixes(scenario: Scenario, verdict: Verdict) -> None:
 
 def test_another_boot(scenario: Scenario, detour: Detour) -> None:
     die_unanswered(scenario, detour)
-    scenario.finish(scenario.life(*MORE, boot_id="another"))
+    statistics = scenario.finish(scenario.life(*MORE, boot_id="another"))
+    assert statistics["identities_renewed"] == LANES
     assert_only_whole_suffixes(scenario, scenario.verdict(boot_id="another", once=False))
 
 
@@ -70,7 +72,9 @@ def test_damaged_lanes(scenario: Scenario, detour: Detour, damage: str) -> None:
         path.unlink()
     else:
         path.write_bytes(data)  # the same inode: nothing but the bytes tells
-    scenario.finish(scenario.life(*MORE))
+    statistics = scenario.finish(scenario.life(*MORE))
+    print(damage, statistics["identities_renewed"])
+    assert (statistics["identities_renewed"] > 0) == (damage in TOLD)
     assert_only_whole_suffixes(scenario, scenario.verdict(once=False))
 
 
@@ -173,7 +177,9 @@ def test_an_identity_that_the_broker_forgot_between_two_lives(forgotten: tuple[S
     die_unanswered(scenario, detour)
     forget()
     scenario.finish(scenario.life(*MORE))
-    assert_only_whole_suffixes(scenario, scenario.verdict(once=False))
+    verdict = scenario.verdict(once=False)
+    assert_only_whole_suffixes(scenario, verdict)
+    assert verdict.repeated > 0, "the brokers remembered it"
 
 
 def test_an_identity_that_the_broker_forgot_while_its_lane_had_nothing_to_send(

@@ -58,3 +58,4 @@ def test_brokers_that_die_while_batches_are_sent_again(
     verdict = scenario.verdict()
     print(verdict)
     assert verdict.ok, str(verdict)
+    assert verdict.resumed > 0, "the brokers died before anything was sent again"
