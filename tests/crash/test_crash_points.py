@@ -18,8 +18,8 @@ _DIES_WITHIN_S = 30.0  # it takes a fraction of a second
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_killed_at_a_point_everything_arrives_once_and_in_order(kafka: Cluster, tmp_path: Path, point: str) -> None:
-    scenario = Scenario(kafka, tmp_path, lanes=LANES)
+def test_killed_at_a_point_everything_arrives_once_and_in_order(kafka3: Cluster, tmp_path: Path, point: str) -> None:
+    scenario = Scenario(kafka3, tmp_path, lanes=LANES)
     for times in TIMES:
         child = scenario.life(("publish", {"rate": 5_000}), crash=(point, times))
         assert child.wait_dead(_DIES_WITHIN_S), f"never reached: {point} {times} times"
