@@ -41,7 +41,7 @@ bench: $(VENV)/dev.stamp  ## measure, side by side with the alternatives
 	@$(BIN)/python -m tests.support.broker
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-prove: $(VENV)/dev.stamp  ## the long proofs: WHAT=kills (default), identity, outages, workers, power, kernel; SEED=... COUNT=...
+prove: $(VENV)/dev.stamp  ## the long proofs: WHAT=kills (default); WHAT= lists all of them; SEED=... COUNT=...
 	@$(BIN)/python -m tests.prove $(WHAT) $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(ARGS)
 
 clean:  ## remove everything that was made here

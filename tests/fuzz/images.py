@@ -41,12 +41,12 @@ class Image:
 def image(number: int) -> Image:
     """One of the rings; the same number gives the same bytes."""
     chance = random.Random(f"image {number}")
-    with _repeatable(chance):
+    with repeatable(chance):
         return _lived_in(chance)
 
 
 @contextmanager
-def _repeatable(chance: random.Random) -> Iterator[None]:
+def repeatable(chance: random.Random) -> Iterator[None]:
     """Salts, producer ids and the clock are the seed's."""
     with (
         mock.patch.object(secrets, "randbits", chance.getrandbits),

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from aiorecover.wal import format as fmt
-from aiorecover.wal import opening, reading, recovery, scan
+from aiorecover.wal import lanes, opening, reading, recovery, scan
 from aiorecover.wal.reading import Reader
+from aiorecover.wal.ring import Ring
+from tests.fuzz.directories import open_damaged_directories
 from tests.fuzz.files import BrokenPromiseError, open_arbitrary_files
 from tests.fuzz.frames import read_arbitrary_frames
 
@@ -51,6 +53,14 @@ def test_whatever_the_frames_hold_the_reader_gives_what_the_simple_one_gives(see
     assert min(tally[f"{state} records missing"] for state in ("open", "sealed")) > 4, tally
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_whatever_is_damaged_in_a_directory_what_comes_out_was_put_in(seed: int) -> None:
+    tally = run_all(open_damaged_directories, inputs(seed, 300))
+    assert tally.total() == 300
+    ends = ("whole", "damage reported", "whole, in flight", "damage reported, in flight")
+    assert min(tally[end] for end in ends) > 4, tally
+
+
 @pytest.mark.parametrize("data", FOUND.values(), ids=FOUND)
 def test_what_broke_once_holds(data: str) -> None:
     open_arbitrary_files(bytes.fromhex(data), Counter())
@@ -83,12 +93,33 @@ def an_epoch_is_used_again(patch: Patch) -> None:
     patch.setattr(opening, "plan", without_epoch)
 
 
+def copies_of_unmade_moves_count(patch: Patch) -> None:
+    patch.setattr(opening, "void_copies", lambda *_: None)
+
+
+def every_entry_holds(patch: Patch) -> None:
+    def unpack(data: bytes) -> Any:
+        _, epoch, generation, length, _ = lanes.ENTRY.unpack_from(data)
+        body = data[lanes.ENTRY.size : lanes.ENTRY.size + length]
+        return lanes._Copy("whole" if length else "blank", generation, epoch, body)
+
+    patch.setattr(lanes, "unpack_entry", unpack)
+
+
+def what_is_in_flight_is_read_too(patch: Patch) -> None:
+    patch.setattr(Ring, "claim", lambda *_: None)
+
+
 FAULTS: list[tuple[Target, Callable[[Patch], None]]] = [
     (open_arbitrary_files, every_frame_holds),
     (open_arbitrary_files, nothing_is_reported),
     (open_arbitrary_files, frames_behind_damage_are_lost),
     (open_arbitrary_files, any_header_will_do),
     (open_arbitrary_files, an_epoch_is_used_again),
+    (open_damaged_directories, every_frame_holds),
+    (open_damaged_directories, copies_of_unmade_moves_count),
+    (open_damaged_directories, every_entry_holds),
+    (open_damaged_directories, what_is_in_flight_is_read_too),
     (read_arbitrary_frames, every_frame_holds),
     (read_arbitrary_frames, nothing_is_reported),
     (read_arbitrary_frames, frames_behind_damage_are_lost),

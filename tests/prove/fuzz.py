@@ -1,4 +1,4 @@
-"""`python -m tests.prove fuzz --seed S --count N [--target files|frames]`: arbitrary files and arbitrary frames.
+"""`python -m tests.prove fuzz --seed S --count N [--target files|frames|directories]`: arbitrary bytes.
 
 Driven by atheris: inputs that reach new branches of `aiorecover.wal` are kept and changed further. The count is shared
 by the targets, in rounds of a process each: round r has the seed S + r - 1, so the number that a failed round printed
@@ -24,7 +24,7 @@ from pathlib import Path
 
 __all__ = ["TARGETS", "main"]
 
-TARGETS = ("files", "frames")
+TARGETS = ("files", "frames", "directories")
 ROUND = 100_000  # runs in one process: long enough to go deep, short enough to be repeated
 LONGEST_INPUT = 256  # bytes of an input: some forty edits
 LONGEST_RUN_S = 30  # one input; it takes milliseconds
@@ -54,7 +54,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.prove fuzz", description="arbitrary files, arbitrary frames")
     parser.add_argument("--seed", type=int, help="repeat a run; without it a random one is chosen and printed")
     parser.add_argument("--count", type=int, default=1_000_000, help="how many runs (default 1000000)")
-    parser.add_argument("--target", choices=TARGETS, help="only this one (default both)")
+    parser.add_argument("--target", choices=TARGETS, help="only this one (default all)")
     parser.add_argument("--input", type=Path, help="run this one input")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
@@ -113,6 +113,10 @@ def _target(name: str) -> Callable[[bytes, Counter[str]], None]:
         from tests.fuzz.frames import read_arbitrary_frames  # noqa: PLC0415 - under atheris's import hook
 
         return read_arbitrary_frames
+    if name == "directories":
+        from tests.fuzz.directories import open_damaged_directories  # noqa: PLC0415 - likewise
+
+        return open_damaged_directories
     from tests.fuzz.files import open_arbitrary_files  # noqa: PLC0415 - likewise
 
     return open_arbitrary_files
