@@ -3,20 +3,23 @@
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
 from aiorecover.errors import WalDestinationError, WalError, WalFullError, WalIOError
 from aiorecover.wal import format as fmt
-from aiorecover.wal import room
+from aiorecover.wal import neighbours, room
 from aiorecover.wal.checkpoint import Checkpoint, Destination
+from aiorecover.wal.moved import RETRY, RING
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.room import rewriting_takes
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.suffix import Suspicion
+from aiorecover.wal.view import View
 from tests.wal.ledger import LANES, Ledger, ViolationError, demand, lane_of, record_of
 from tests.wal.memory import FaultyFile, no_room
 from tests.wal.played import Played
-from tests.wal.rig import RESERVED, SLOT, Disk, Opened, Position, found, missing, read, take
+from tests.wal.rig import RESERVED, SLOT, Disk, Machine, Opened, Position, found, missing, read, take
 
 SLOTS = 8
 ROOM = {"IDLE_LOOKS": 2, "KEEP_FREE": 1, "LOW_MARK_SHARE": 4}  # so that a ring of eight slots is full, and shrinks
@@ -81,6 +84,8 @@ class Core:
         self, disk: Disk, moved: set[int], name: str | None = "shop", clean: Suspicion | None = None
     ) -> None:
         """``clean``: the end before was, and this much was suspect then."""
+        waiting = self.ledger.waiting()
+        demand(not waiting or _seems_to_wait(disk), "whoever adopts orphans sees that something waits", waiting)
         if clean is not None:
             _forbid_rewriting(disk)
         if name != "shop":
@@ -376,6 +381,13 @@ def _forbid_rewriting(disk: Disk) -> None:
 
     for file in (disk.ring, disk.retry, disk.dead):
         file.before["rewrite"] = rewritten
+
+
+def _seems_to_wait(disk: Disk) -> bool:
+    """To a neighbour, who reads no frame."""
+    files = {"ring": disk.ring, "retry": disk.retry, "checkpoint": disk.checkpoint}
+    boot_id = Machine(disk.boots).boot_id()
+    return any(neighbours._waits(View(Path("/"), ring, files.get, boot_id)) for ring in (RING, RETRY))
 
 
 def _is_refused(disk: Disk, name: str | None) -> None:

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aiorecover.wal import format as fmt
-from aiorecover.wal import opening, recovery
+from aiorecover.wal import neighbours, opening, recovery
 from aiorecover.wal import slot as slot_module
 from aiorecover.wal.checkpoint import Checkpoint, RingState
 from aiorecover.wal.copied import Copied
 from aiorecover.wal.directory import Directory
+from aiorecover.wal.moved import RETRY
 from aiorecover.wal.moving import Copying, Found, Move, Rewrite
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.suffix import SuffixRule, Suspicion, Word
+from aiorecover.wal.view import View
 from tests.wal.ledger import ViolationError
 from tests.wal.played import Played
 from tests.wal.test_planted_faults import (
@@ -197,6 +199,17 @@ def shrink_without_knowing_the_next_ordinal(patch: Patch) -> None:
     patch.setattr(recovery, "_plan_ring", forgetful)
 
 
+def adopt_only_what_the_last_checkpoint_left(patch: Patch) -> None:
+    """As if nothing could stand behind it, or in slots of epochs before."""
+
+    def waits(view: View) -> bool:
+        known = view.checkpoint
+        state = None if known is None else known.retry if view.ring == RETRY else known.main
+        return state is not None and state.watermark < state.flushed
+
+    patch.setattr(neighbours, "_waits", waits)
+
+
 FAULTS: list[tuple[Fault, int]] = [  # and a walk from which on it is soon found: some take thousands
     (recycle_what_waits, 0),
     (recycle_without_a_durable_watermark, 0),
@@ -223,6 +236,7 @@ FAULTS: list[tuple[Fault, int]] = [  # and a walk from which on it is soon found
     (trust_the_pages_that_a_failed_flush_left, 85),
     (go_on_after_a_failed_flush, 1),
     (shrink_without_knowing_the_next_ordinal, 20),
+    (adopt_only_what_the_last_checkpoint_left, 0),
 ]
 
 
