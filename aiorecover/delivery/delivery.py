@@ -320,7 +320,8 @@ class Delivery:
             left.release()
         await self._remember()
         if left is not None:
-            self.identities_renewed += await left.forget()
+            forgotten = await left.forget()
+            self.identities_renewed += forgotten
 
     def _on_cluster(self) -> None:
         wrong = self.cluster.wrong_id

@@ -127,7 +127,8 @@ class Requests:
         if self._timer is None:
             self._wait_a_tick()
         try:
-            self._answers += await request.exchange(group)
+            answered = await request.exchange(group)
+            self._answers += answered  # behind the await: requests to other brokers count meanwhile
         finally:
             del self._under_way[request]
             if not self._under_way and self._timer is not None:

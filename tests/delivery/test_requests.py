@@ -138,6 +138,17 @@ async def test_where_nobody_is_answered_patience_is_longer(mock: MockCluster) ->
         assert clock() - began < HANG
 
 
+async def test_answers_to_two_requests_at_the_same_time_are_both_counted(mock: MockCluster) -> None:
+    async with started(mock) as (producer, requests):
+        for broker in (1, 2):
+            mock.push_broker_errors(broker, ApiKey.PRODUCE, (0, 200))
+        sent = [await send(producer, partition) for partition in (0, 1)]
+        while len(requests._under_way) < 2:  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.01)
+        await asyncio.gather(*sent)
+        assert requests._answers == 2
+
+
 async def test_ticks_that_come_late_do_not_count_as_silence(mock: MockCluster) -> None:
     async with started(mock) as (producer, requests):
         request = _Request(producer._sender, {TopicPartition("t", 0): _message()}, 1, 0)
