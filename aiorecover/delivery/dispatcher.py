@@ -399,8 +399,9 @@ class Dispatcher:
 
     @property
     def _no_room(self) -> bool:
-        """A reader stands still until somebody gets through."""
-        return self._held is not None or self._drain.no_room
+        """A reader stands still until somebody gets through, or so does what the last process had in flight."""
+        resuming = self.batches.resuming and self.batches.full
+        return self._held is not None or self._drain.no_room or resuming
 
     def _at(self) -> Order:
         """Order of the next record that the first reader dispatches."""

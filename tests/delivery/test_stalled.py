@@ -274,6 +274,29 @@ async def test_what_waits_for_a_stalled_lane_is_delivered_by_the_next_process_in
     kafka_stand_in.assert_in_order_and_once(count)
 
 
+async def test_what_was_in_flight_to_dead_partitions_does_not_hold_up_what_was_to_others_though_nobody_publishes(
+    kafka_stand_in: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is built again in its order, as far as there is room: behind the dead ones the others would wait for ever."""
+    kafka_stand_in.stalled = set(range(PARTITIONS))
+    async with producer_of(tmp_path) as producer:
+        await publish_to_each(producer, 10)
+        lanes = dispatcher_of(producer).router.lanes
+        await until(lambda: sum(lane.in_flight is not None for lane in lanes()) == PARTITIONS)
+    monkeypatch.setattr(batches_module, "BATCH_BYTES", 1 << 14)
+    async with producer_of(tmp_path) as producer:
+        await until(lambda: dispatcher_of(producer).batches.full)
+        assert producer._opened is not None
+        waiting = {lane.partition for lane, _ in producer._opened.delivery._held}
+        assert 1 < len(waiting) < PARTITIONS - 1
+        kafka_stand_in.stalled -= waiting
+        await until(lambda: all(kafka_stand_in.lanes["t", number] for number in waiting))
+        assert not any(kafka_stand_in.lanes["t", number] for number in kafka_stand_in.stalled)
+        kafka_stand_in.stalled.clear()
+        await producer.flush(timeout_ms=20_000)
+    kafka_stand_in.assert_in_order_and_once(10 * PARTITIONS)
+
+
 async def test_records_without_a_key_go_to_partitions_that_are_well(kafka_stand_in: Kafka, tmp_path: Path) -> None:
     async with producer_of(tmp_path) as producer:
         await publish_to_each(producer, 1)
