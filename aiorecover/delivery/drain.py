@@ -150,7 +150,6 @@ class Drain:
             run = going.reader.look(STEP)
             if run is None:
                 if not going.reader.moved:
-                    going.reader.miss_up_to(self._at())
                     self._arrived(going)
                 return True
             going.held = going.take(run, self._at())

@@ -232,7 +232,9 @@ recycled. What it knows to be at its destination, behind all that comes before i
 A frame that does not hold (damage, or a hole that a dying process left behind a nested publish) is passed: the reader
 looks for the next valid frame of this life, delivers from there, and reports exactly which sequences are not there. So
 it does for a whole slot that is gone, and for a tail that a flush had covered, as far as the others tell: a slot with
-nothing of its epoch behind it that no flush had covered cannot be missed. Nor can what stood before the oldest slot
+nothing of its epoch behind it that no flush had covered cannot be missed. In the slot that is written all that has a
+sequence is stored: nobody waits for another record to see that the newest one is gone.
+Nor can what stood before the oldest slot
 when a copy of the checkpoint is lost, too: the other one may not know what was recycled. A second reader reports what
 was damaged since the first one passed, as far as no settle word says that it was done, and what is in flight may be
 named with it: each sequence is reported once. What still stands in the place of the lost frames is copied to

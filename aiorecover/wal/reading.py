@@ -64,7 +64,6 @@ class Reader:
         self._stands = False  # in that slot; False once it is read to its end: then it may be recycled
         self.offset = fmt.FIRST_FRAME
         self.expected = 1
-        self._dead_end = 0  # nothing holds up to this tail of the slot that is written; more may come
         self._flush_told = False  # what a flush covered and is not there was reported
         self.moved = False  # the last `look` went forward
         self.found = 0  # unsettled records of earlier epochs, so far
@@ -100,7 +99,7 @@ class Reader:
         if slot is None:
             return bool(ring.live)
         if slot.header.epoch == ring.epoch:
-            return ring.sequence >= self.expected and (slot.sealed or slot.tail > self._dead_end)
+            return ring.sequence >= self.expected
         return ring.after(slot) is not None
 
     def behind(self, slot: Slot, place: int, sequence: int) -> "Reader":
@@ -132,12 +131,6 @@ class Reader:
         if count:
             self.found -= count
             self._ring.dismiss(slot, count)
-
-    def miss_up_to(self, position: int) -> None:
-        """Nothing holds where it stands, though the first reader stands at ``position`` already: report that."""
-        slot, (epoch, sequence) = self.slot, fmt.parts(position)
-        if slot is not None and self._stands and self._dead_end and not slot.sealed and epoch == slot.header.epoch:
-            self._report(slot, self.expected, sequence - 1, self.offset, stop=self._dead_end)
 
     def close(self) -> None:
         """Stand nowhere: the slot may be recycled."""
@@ -221,7 +214,7 @@ class Reader:
                 continue
             sealed = slot.sealed  # before its end is looked up: a signal handler may fill it and go on meanwhile
             end = self._ring.end_of(slot)
-            if end is None or (self.offset < end and (sealed or end > self._dead_end)):
+            if end is None or self.offset < end:
                 return True
             if not sealed:
                 return False
@@ -247,7 +240,6 @@ class Reader:
         self.offset = fmt.FIRST_FRAME
         self.expected = slot.header.first_sequence
         self._window.enter(slot.file_offset)
-        self._dead_end = 0
 
     def _step_out(self) -> None:
         """Nothing more is read in the slot at hand, which is still where the next one is looked for from."""
@@ -366,7 +358,9 @@ class Reader:
 
     def _resynchronise(self, slot: Slot) -> None:
         """No valid frame here: the end of what a crash left open, or damage with more frames behind it."""
-        sealed = slot.sealed  # before its end is looked up, as above
+        last = self._ring.sequence  # before its end is looked up, as above: what is stored meanwhile is read later
+        if slot.sealed:
+            last = slot.last_sequence
         end = self._ring.end_of(slot)
         limit = end or slot.header.slot_bytes - fmt.RESERVED
         found = next_frame(self._window, slot.salt, self.offset, self.expected, limit)
@@ -380,12 +374,10 @@ class Reader:
             self.offset, self.expected = offset, sequence
         elif end is None:
             self._close_old(slot)
-        elif not sealed:  # frames still come to it: the next one will show what is missing
-            self._dead_end = end
-        else:
-            if slot.last_sequence >= self.expected:
-                self._report(slot, self.expected, slot.last_sequence, self.offset, stop=end)
-                self.expected = slot.last_sequence + 1
+        else:  # all that was given a sequence by then was stored before it
+            if last >= self.expected:
+                self._report(slot, self.expected, last, self.offset, stop=end)
+                self.expected = last + 1
             self.offset = end
 
     def _close_old(self, slot: Slot) -> None:

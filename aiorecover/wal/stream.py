@@ -164,16 +164,8 @@ class Stream:
             return False
         return True
 
-    def miss_up_to(self, position: int) -> None:
-        """There is no more to read, and it stands before ``position``, where the first one is: report what is lost."""
-        if self._copies is None:
-            self._main.miss_up_to(position)
-
     def _leave_retry(self) -> None:
         """All copies that count were read."""
-        if not self._primary:
-            up_to = self._directory.copies_from
-            self._retry.miss_up_to((self._directory.retry.last_position if up_to is None else up_to) + 1)
         self._retry.close()
         self._copies = None
         self.moved = True

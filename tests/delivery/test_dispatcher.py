@@ -407,6 +407,16 @@ async def test_what_is_damaged_while_it_waits_for_its_lane_is_named_and_the_othe
     assert "sequences=9-9" in caplog.text
 
 
+async def test_a_flush_does_not_wait_for_the_newest_record_when_that_is_damaged(kafka_stand_in: Kafka) -> None:
+    disk = MemoryDisk()
+    async with RecoverableProducer(disk, bootstrap_servers="nowhere:1", stop_timeout_ms=0) as producer:
+        await producer.publish("a", b"whole")
+        lost = await producer.publish("a", b"-" * 3000)  # too large for memory: it is read from the file
+        disk.file("0/ring").damage(4 * lost._place + 500, b"rot")
+        await producer.flush(timeout_ms=20_000)
+        assert (producer.statistics().delivered, producer.statistics().missing) == (1, 1)
+
+
 async def test_the_first_answer_wakes_the_dispatcher_even_when_it_tells_of_no_topic(
     kafka_stand_in: Kafka, tmp_path: Path
 ) -> None:

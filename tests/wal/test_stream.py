@@ -302,7 +302,7 @@ def test_so_it_does_where_the_main_ring_has_nothing_left() -> None:
     assert third.first.at > third.opened.ring.moved_up_to
 
 
-def test_damage_behind_which_nothing_stands_is_missed_by_who_cannot_get_to_where_the_first_one_stands() -> None:
+def test_damage_behind_which_nothing_stands_is_missed_by_who_comes_to_it() -> None:
     life = Life()
     ((_, sequence),) = life.opened.append(b"the last one, and nothing comes behind it")
     read(life.first)
@@ -311,7 +311,6 @@ def test_damage_behind_which_nothing_stands_is_missed_by_who_cannot_get_to_where
     for _ in range(2):
         other = life.first.back_to(life.waiting[0])
         assert positions(read(other)) == life.waiting
-        other.miss_up_to(life.first.at)
         assert missing(life.opened.ring) == [(1, sequence)]
     life.opened.append(b"it did")
     assert len(read(life.first)) == 1
