@@ -251,7 +251,7 @@ class MemoryFile(StorageFile):
     def allocate(self, offset: int, length: int) -> None:
         """Grow, as long as the disk has room."""
         with self.stored.lock:
-            with os_errors("grow the ring", self.path):
+            with os_errors("grow the file", self.path):
                 self.stored.claim(offset, length)
             super().allocate(offset, length)
 

@@ -155,6 +155,8 @@ Operations
     settle      The frame's settle word, in the page cache.
     checkpoint  Captured on the loop; then fdatasync of the rings and the lanes, write and fdatasync of the older copy
                 (I4). It takes nothing back of what the one before says of the rings and of P, whenever it was captured.
+                It grows with the age of what waits: the opening allocates both copies whole, so a disk that others
+                have filled does not refuse it. Without room for that only a new directory is refused.
     recycle     Oldest first, what a durable checkpoint covers (I1). The slot keeps its bytes until its next life.
     move        The oldest slot, once only stalled lanes wait for what it holds, and copying it gains space
                 (`compaction`): its unsettled frames are copied to the retry ring, the retry ring is flushed, and then a

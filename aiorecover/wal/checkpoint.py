@@ -5,8 +5,12 @@
 
 The newer valid copy counts. A copy is overwritten only while the other one is durable (I4), so a torn write costs one
 checkpoint interval and never the directory.
+
+A checkpoint grows with the age of what waits, and a disk that others have filled meanwhile must not refuse it: so the
+blocks of both copies are allocated before the first one is written.
 """
 
+import logging
 import struct
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,11 +19,13 @@ from typing import Protocol
 
 import msgspec
 
-from aiorecover.errors import WalCorruptError, WalError, WalFormatError
+from aiorecover.errors import WalCorruptError, WalError, WalFormatError, WalFullError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.ages import StoredAges
 from aiorecover.wal.checksum import crc32
 from aiorecover.wal.suffix import Suspicion
+
+log = logging.getLogger("aiorecover.wal")
 
 MAGIC = b"\x89AIOCHK\n"
 FORMAT_VERSION = 1
@@ -32,6 +38,9 @@ CLUSTER_NUMBERS = 1 << 16  # they are kept in 16 bits
 class CheckpointFileLike(Protocol):
     """What a checkpoint needs of storage."""
 
+    def size(self) -> int: ...  # noqa: D102
+    def disk_bytes(self) -> int: ...  # noqa: D102
+    def allocate(self, offset: int, length: int) -> None: ...  # noqa: D102
     def read(self, offset: int, length: int) -> bytes: ...  # noqa: D102
     def write(self, data: bytes, offset: int) -> None: ...  # noqa: D102
     def sync(self) -> None: ...  # noqa: D102
@@ -208,10 +217,31 @@ class CheckpointFile:
         self._file = file
         self.copies = [unpack(file.read(index * COPY_BYTES, COPY_BYTES)) for index in (0, 1)]
         self._generation = max(copy.generation for copy in self.copies)
+        self.wants_room = False  # there was none for the whole file: let the keeper call `allocate`
 
     def newest(self) -> Checkpoint | None:
         """The valid copy with the highest generation, or None."""
         return max(self.copies, key=lambda copy: copy.generation).checkpoint
+
+    def allocate(self) -> None:
+        """Have the blocks of both copies exist, unless they do: a new file has none, a copied one may have holes.
+
+        Where the file system cannot, it goes on without: then a full disk may refuse a checkpoint.
+
+        Raises:
+            WalFullError: the disk is full; what stands in the file is not harmed.
+
+        """
+        self.wants_room = False
+        if min(self._file.size(), self._file.disk_bytes()) >= 2 * COPY_BYTES:
+            return
+        try:
+            self._file.allocate(0, 2 * COPY_BYTES)
+        except WalFullError:
+            self.wants_room = True
+            raise
+        except WalIOError as error:  # if it is the disk, the next write says so
+            log.info("the checkpoint is not allocated beforehand error=%s", error)
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Make one copy durable, in the place of the older one (I4)."""

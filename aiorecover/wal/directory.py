@@ -236,7 +236,8 @@ class Directory:
     @property
     def wants_spare(self) -> bool:
         """A ring's next slot is not ready yet: let the keeper call `prepare_spares`."""
-        return any(ring.wants_spare for ring in self.rings) or self.lanes.wants_room
+        wanted = self.lanes.wants_room or self.checkpoint_file.wants_room
+        return wanted or any(ring.wants_spare for ring in self.rings)
 
     def prepare_spares(self) -> None:
         """Have the next slots ready (the keeper's thread).
@@ -248,6 +249,9 @@ class Directory:
             WalFullError: there is no room in the main ring.
 
         """
+        if self.checkpoint_file.wants_room:
+            with suppress(WalFullError):
+                self.checkpoint_file.allocate()
         with suppress(WalFullError):  # whoever needs a block asks again
             self.lanes.grow()
         for ring in (self.retry, self.dead):

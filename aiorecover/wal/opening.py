@@ -84,6 +84,7 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
     for ring in rings:
         _restore_length(ring, slot_bytes)
     _rewrite(found, files, slot_bytes, boot_id)
+    _allocate(path, checkpoint_file, new=found.epoch == 1)
     checkpoint_file.secure()
     checkpoint_file.write_both(checkpoint)
     quota = Quota(
@@ -175,6 +176,16 @@ def _rewrite(found: Plan, files: Files, slot_bytes: int, boot_id: str) -> None:
                 file.rewrite(life.index * slot_bytes, slot_bytes)
             except WalIOError as error:  # the reader will come to it, and deliver what can be read
                 log.warning("a part of the ring cannot be read path=%s error=%s", file.path, error)
+
+
+def _allocate(path: Path, checkpoint_file: CheckpointFile, *, new: bool) -> None:
+    """Have room for the largest checkpoint. Without it only a new directory is refused: nothing waits there."""
+    try:
+        checkpoint_file.allocate()
+    except WalFullError as error:
+        if new:
+            raise
+        log.warning("no room for a checkpoint that grows: free disk space path=%s error=%s", path, error)
 
 
 def _reserve(directory: Directory) -> None:

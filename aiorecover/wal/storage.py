@@ -112,7 +112,7 @@ class StorageFile:
             WalFullError: the disk is full; nothing that was stored before is harmed.
 
         """
-        with os_errors("grow the ring", self.path):
+        with os_errors("grow the file", self.path):
             if sys.platform == "linux":
                 os.posix_fallocate(self._fd, offset, length)
             else:  # pragma: no cover - no such call there: write zeros instead

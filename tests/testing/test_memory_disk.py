@@ -291,7 +291,7 @@ def test_a_full_disk_refuses_to_grow_and_nothing_else(disk: MemoryDisk) -> None:
     file.write(NEW, 0)
     file.allocate(0, len(OLD))
     file.sync()
-    with pytest.raises(WalFullError, match="no room to grow the ring"):
+    with pytest.raises(WalFullError, match="no room to grow the file"):
         file.allocate(len(OLD), 1)
     with pytest.raises(WalFullError, match="no room to write the file"):
         file.write(b"xy", len(OLD) - 1)

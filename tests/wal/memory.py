@@ -91,7 +91,7 @@ def _nothing() -> None:
 
 def no_room() -> NoReturn:
     """For ``FaultyFile.before``: the disk is full."""
-    raise WalFullError("no room to grow the ring: free disk space or lower wal_max_bytes path=memory")
+    raise WalFullError("no room to grow the file: free disk space or lower wal_max_bytes path=memory")
 
 
 def broken() -> NoReturn:
