@@ -95,8 +95,11 @@ class StoredFile:
         self._failing_syncs = times
 
     def fail_reads(self, offset: int, length: int) -> None:
-        """Let reads that touch this part fail with EIO, in crash images too; what is mapped is not affected."""
-        self._unreadable.append((offset, offset + length))
+        """Let reads that touch this part fail with EIO, in crash images too; what is mapped is not affected.
+
+        The pages that it lies in, as the kernel reads no less than that.
+        """
+        self._unreadable.append((offset - offset % PAGE, offset + length + -(offset + length) % PAGE))
 
     def flip(self, bit: int) -> None:
         """One bit rots, in memory and on the disk; bit 8 is the lowest one of byte 1."""

@@ -95,17 +95,22 @@ class Window:
             return self._read_pages(buffer, where, error, lasting=failures >= OUTAGE_ATTEMPTS)
 
     def _read_pages(self, buffer: memoryview, where: int, failure: WalIOError, *, lasting: bool) -> int:
-        bad = 0
-        for at in range(0, len(buffer), PAGE):
-            page = buffer[at : at + PAGE]
+        """Page by page as the file has them, so that whoever reads there loses the same bytes."""
+        bad = at = 0
+        readable = False
+        while at < len(buffer):
+            page = buffer[at : at + PAGE - (where + at) % PAGE]
             try:
                 if bad >= BAD_PAGES:
                     page[:] = bytes(len(page))
                 elif self._file.read_into(page, where + at) < len(page):
                     return self._file.size() - where
+                else:
+                    readable = True
             except WalIOError:
                 bad += 1
                 page[:] = bytes(len(page))
-        if bad * PAGE >= len(buffer) and not lasting:
+            at += len(page)
+        if not readable and not lasting:
             raise failure  # not a single page: the device is away, rather than damaged
         return len(buffer)

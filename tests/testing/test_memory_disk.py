@@ -376,16 +376,16 @@ def test_syncs_fail_so_often_and_then_no_more(disk: MemoryDisk) -> None:
 
 def test_reads_of_a_damaged_part_fail_also_after_every_crash(disk: MemoryDisk) -> None:
     file_on(disk)
-    disk.file("file").fail_reads(600, 10)
+    disk.file("file").fail_reads(PAGE + 600, 10)
     for image in (disk, disk.after_process_death(), disk.after_power_cut(1)):
         file = image.file_system.open(disk.path / "file")
-        assert file.read(0, 600) == OLD[:600]
-        assert file.read(610, 10) == OLD[:10]
-        for offset, length in ((0, 601), (609, 1), (600, 10), (500, 1000)):
+        assert file.read(0, PAGE) == OLD[:PAGE]
+        assert file.read(2 * PAGE, 10) == OLD[:10]
+        for offset, length in ((0, PAGE + 1), (2 * PAGE - 1, 1), (PAGE + 600, 10), (PAGE, 1), (500, 2 * PAGE)):
             with pytest.raises(WalIOError, match=r"cannot read the file: .*: Input/output error"):
                 file.read(offset, length)
         with pytest.raises(WalIOError, match="cannot rewrite the file"):
-            file.rewrite(0, PAGE)
+            file.rewrite(PAGE, PAGE)
 
 
 def test_damage_is_seen_at_once_and_durable(disk: MemoryDisk) -> None:

@@ -15,7 +15,7 @@ from aiorecover.wal.reading import Reader, Undecodable
 from aiorecover.wal.ring import RECENT, RECENT_BYTES
 from aiorecover.wal.run import Entry
 from aiorecover.wal.window import WINDOW
-from tests.wal.memory import broken, no_room
+from tests.wal.memory import PAGE, broken, no_room
 from tests.wal.rig import SLOT, Disk, Machine, Opened, Position, entries_of, found, missing, read, take
 
 LARGE_SLOT = 1024 * 1024  # several windows
@@ -764,6 +764,38 @@ def test_a_bad_sector_deep_in_a_large_record_is_given_up_and_the_rest_is_read() 
     records, failed = patiently(following, 50)
     assert (records, failed > 0) == ([b"a" * 100, b"c" * 100], True)
     assert missing(following.ring) == [(1, 2)]
+
+
+@pytest.mark.parametrize("times", [100, 350, 2300])
+@pytest.mark.parametrize("bad", range(1, 5))
+def test_a_bad_page_costs_the_records_in_it_and_no_others(bad: int, times: int) -> None:
+    """Also those that the reader finds again by a piece which begins elsewhere than what it had at hand."""
+    opened = Opened(Disk(slot_bytes=LARGE_SLOT))
+    opened.append(*[b"%02d" % number * times for number in range(99)])
+    start, end = bad * PAGE, (bad + 1) * PAGE
+    lost = []
+    for _, place, _, record in opened.read():
+        frame = (place - fmt.SETTLE_WORD) * fmt.WORD
+        if frame < end and fmt.frame_end(frame, len(record)) > start:
+            lost.append(record)
+    disk = opened.disk.after_death()
+    disk.ring.stored.fail_reads(start + 1000, 1)
+    following = Opened(disk)
+    records, _ = patiently(following, 60)
+    assert records == [record for record in opened.accepted.values() if record not in lost]
+    assert following.ring.losses.missing == len(lost)
+
+
+def test_who_finds_a_frame_again_where_it_was_lost_is_not_at_the_end() -> None:
+    opened = Opened(Disk(slot_bytes=LARGE_SLOT))
+    opened.append(*[b"%02d" % number * 350 for number in range(20)])
+    following = opened.dies()
+    reader = following.reader
+    assert reader.look(3) is not None
+    reader._window.buffer[:] = bytes(len(reader._window.buffer))  # as where a page could not be read meanwhile
+    assert reader.look(3) is None
+    assert reader.moved
+    assert found(read(reader)) == list(opened.accepted.items())[3:]
 
 
 def test_a_device_that_is_away_for_a_while_costs_nothing() -> None:
