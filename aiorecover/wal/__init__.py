@@ -218,7 +218,7 @@ Recovery, on opening
     8. Have the copy that counts durable: a process may have died before its flush. Then write and flush both copies
        with the new epoch (I5).
     9. Mark the copies of moves and rewritings that were never made; slots in which nothing else stands lose their
-       headers, unread, and are free.
+       headers, unread, and are free. What cannot be read there is passed over as damage.
        Reserve a slot each for the retry and the dead ring.
    10. Flush the directory, wal_dir and its parents. The backlog is not read: frames are verified when they are read.
    11. Read the lanes' blocks. What was stored in another boot or file does not count any more; the header says so from

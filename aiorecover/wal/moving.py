@@ -22,6 +22,7 @@ and not slot by slot, since its order is that of the positions: a slot that was 
 be read too late. So it needs room for all that waits, which is why `room` has moves leave as much.
 """
 
+import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -36,9 +37,13 @@ from aiorecover.wal.directory import Directory
 from aiorecover.wal.moved import NO_PARTITION, Moved, pack_moved, unpack_moved
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
+from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
 
+log = logging.getLogger("aiorecover.wal")
+
 STEP = 512  # frames between two turns of the loop: about a millisecond
+FAILURES_MOST = 1000  # reads in a row that fail at an opening: a slot of 16 MiB is 128 windows, each asked for 5 times
 
 PartitionOf = Callable[[bytes], int]
 
@@ -230,6 +235,7 @@ def void_copies(retry: Ring, valid_up_to: int | None, originals: Sequence[tuple[
         valid_up_to: retry position up to which the newest checkpoint lets them count; None: there is no checkpoint.
             Then those are void whose originals in the main ring are still there: nothing is lost. What a rewriting had
             copied once more, and not recycled yet, counts twice: only the checkpoint knew which of the two does.
+            A copy that cannot be read is not marked: if it can be later, it counts.
         originals: first and last position of each main slot that is still there, in order.
 
     """
@@ -240,7 +246,7 @@ def void_copies(retry: Ring, valid_up_to: int | None, originals: Sequence[tuple[
             retry.discard(slot)
             continue
         reader = Reader.inside(retry, slot, unpack_moved, everything=True)
-        while (run := reader.take(STEP)) is not None:
+        while (run := _patiently(reader)) is not None:
             places = [
                 place
                 for place, sequence, copy in zip(run.places, run.sequences, run.records, strict=True)
@@ -248,6 +254,21 @@ def void_copies(retry: Ring, valid_up_to: int | None, originals: Sequence[tuple[
             ]
             retry.mark_void(slot, places)
         reader.close()
+
+
+def _patiently(reader: Reader) -> Run | None:
+    """What it gives next. A bad sector must not keep the directory closed: it passes it over once it asked enough."""
+    for failures in range(FAILURES_MOST):
+        try:
+            run = reader.take(STEP)
+        except WalIOError as error:
+            failure = error
+            continue
+        if failures:
+            message = "a part of the retry ring cannot be read, and counts as damaged: check the disk"
+            log.warning("%s path=%s error=%s", message, failure.filename, failure)
+        return run
+    raise failure
 
 
 def _is_void(position: int, copy: object, valid_up_to: int | None, originals: Sequence[tuple[int, int]]) -> bool:

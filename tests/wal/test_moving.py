@@ -1,6 +1,8 @@
 """Moving the oldest slot to the retry ring: each record counts in exactly one place, whenever the end comes."""
 
+import logging
 from collections.abc import Iterable
+from contextlib import suppress
 
 import pytest
 
@@ -11,8 +13,8 @@ from aiorecover.wal.moved import NO_PARTITION, Moved, pack_moved, unpack_moved
 from aiorecover.wal.moving import Move, Rewrite
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.run import Entry
-from tests.wal.memory import broken, no_room
-from tests.wal.rig import SLOT, Disk, Opened, Position, found, read
+from tests.wal.memory import PAGE, broken, no_room
+from tests.wal.rig import SLOT, Disk, Opened, Position, found, read, take
 
 Record = tuple[Position, bytes]
 
@@ -431,6 +433,46 @@ def test_what_a_rewriting_that_was_not_ended_has_left_is_missed_by_nobody() -> N
         rewriting.step(7)
         rewriting.step(7)
         opened.checkpoint()
+
+
+@pytest.mark.parametrize("unmade", [False, True])
+def test_a_bad_sector_where_a_crash_left_the_retry_ring_costs_what_stood_there_and_no_start(
+    caplog: pytest.LogCaptureFixture, *, unmade: bool
+) -> None:
+    opened = Opened()
+    retry = opened.directory.retry
+    for number in range(30):
+        retry.append(pack_moved(fmt.position(1, number + 1), 0, b"%03d" % number * 60), None)
+    opened.directory.write_checkpoint(opened.directory.next_checkpoint(moved=fmt.position(1, 30)))
+    before = copies(opened)
+    slot = retry.live[-1]
+    if unmade:  # copies of a move that was not made stand behind, to be marked
+        opened.fill_slot()
+        opened.fill_slot()
+        opened.read()
+        opened.settle(in_slot(opened)[10:])
+        move(opened)
+        assert retry.live[-1] is slot
+    waiting = copies(opened)
+    bad = slot.file_offset + PAGE
+    disk = opened.disk.after_death()
+    disk.retry.stored.fail_reads(bad, 1)
+    with caplog.at_level(logging.WARNING):
+        following = Opened(disk)
+    assert f"a part of the retry ring cannot be read, and counts as damaged: check the disk path={disk.retry.path}" in (
+        caplog.text
+    )
+    reader, left = Reader(following.directory.retry, unpack_moved), []
+    for _ in range(100):
+        with suppress(WalIOError):  # as delivery asks again
+            left += [record.sequence for _, _, _, record in take(reader, 100)]
+    lost = [copy.sequence for copy in before if copy.sequence not in left]
+    assert lost
+    assert left == [copy.sequence for copy in before if copy.sequence not in lost]
+    assert (len(waiting) > len(before)) == unmade
+    missing = following.directory.retry.damage
+    assert {damage.slot for damage in missing} == {slot.header.ordinal}
+    assert following.directory.retry.losses.missing >= len(lost)
 
 
 def test_a_rewriting_that_was_not_ended_leaves_the_ring_as_it_was() -> None:
