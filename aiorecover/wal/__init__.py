@@ -213,8 +213,9 @@ Recovery, on opening
     6. Epoch = 1 + the highest in both copies and all headers. Settle words are suspect after another boot or a failed
        flush, unless the end was clean; also where a copy is damaged.
     7. In the same boot, unless the end was clean: have every page written again that no flush is known to cover. After
-       a failed flush the kernel calls lost pages clean, and the next flush would pass them over. (Where both copies
-       are lost nobody knows the boot, and nothing is written again.)
+       a failed flush the kernel calls lost pages clean, and the next flush would pass them over. So are the headers
+       of the retry ring's blank slots, which step 9 may have taken away. (Where both copies are lost nobody knows the
+       boot, and nothing is written again.)
     8. Have the copy that counts durable: a process may have died before its flush. Then write and flush both copies
        with the new epoch (I5).
     9. Mark the copies of moves and rewritings that were never made; slots in which nothing else stands lose their

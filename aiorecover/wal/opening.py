@@ -170,12 +170,19 @@ def _rewrite(found: Plan, files: Files, slot_bytes: int, boot_id: str) -> None:
     for file, ring in ((files.ring, found.main), (files.retry, found.retry), (files.dead, found.dead)):
         for life in ring.lives:
             last = fmt.SEQUENCE_MASK if life.seal is None else life.seal.last_sequence
-            if fmt.position(life.header.epoch, last) <= ring.flushed:
-                continue
-            try:
-                file.rewrite(life.index * slot_bytes, slot_bytes)
-            except WalIOError as error:  # the reader will come to it, and deliver what can be read
-                log.warning("a part of the ring cannot be read path=%s error=%s", file.path, error)
+            if fmt.position(life.header.epoch, last) > ring.flushed:
+                _rewrite_part(file, life.index * slot_bytes, slot_bytes)
+    for index, salt in found.retry.free:
+        if salt == 0:  # an opening may have taken the headers away, and the disk has them still
+            _rewrite_part(files.retry, index * slot_bytes, fmt.RESERVED)
+            _rewrite_part(files.retry, (index + 1) * slot_bytes - fmt.RESERVED, fmt.RESERVED)
+
+
+def _rewrite_part(file: StorageFile, offset: int, length: int) -> None:
+    try:
+        file.rewrite(offset, length)
+    except WalIOError as error:  # the reader will come to it, and deliver what can be read
+        log.warning("a part of the ring cannot be read path=%s error=%s", file.path, error)
 
 
 def _allocate(path: Path, checkpoint_file: CheckpointFile, *, new: bool) -> None:

@@ -475,6 +475,28 @@ def test_a_bad_sector_where_a_crash_left_the_retry_ring_costs_what_stood_there_a
     assert following.directory.retry.losses.missing >= len(lost)
 
 
+def test_headers_that_an_opening_took_away_stay_away_though_its_flush_failed() -> None:
+    """The kernel calls the pages clean that lost them, and the disk has them still, with positions that count later."""
+    opened = Opened()
+    before = stale(opened, every=1)
+    rewrite(opened)
+    opened.checkpoint()  # in the middle of it: on the disk are headers and copies
+    second = opened.dies()
+    second.disk.retry.stored.fail_syncs()
+    with pytest.raises(WalIOError):
+        second.directory.retry.sync()
+    third = second.dies()
+    sparse(third)
+    make(third, move(third))  # from here on, `flushed` is of this epoch
+    left = copies(third)
+    assert left[: len(before)] == before
+    assert len(left) > len(before)
+    assert third.directory.retry.spares.free > 1
+    third.checkpoint()
+    for seed in range(10):
+        assert copies(third.loses_power(seed)) == left
+
+
 def test_a_rewriting_that_was_not_ended_leaves_the_ring_as_it_was() -> None:
     opened = Opened()
     before = stale(opened)

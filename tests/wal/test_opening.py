@@ -89,8 +89,7 @@ def test_only_what_no_flush_covers_is_written_again(
         nonlocal count
         count += 1
 
-    for name in NAMES:
-        file_of(disk, name).before["rewrite"] = rewritten
+    disk.ring.before["rewrite"] = rewritten
     with Opened(disk) as following:
         assert count == expected
         assert found(following.read()) == list(opened.accepted.items())
