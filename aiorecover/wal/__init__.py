@@ -223,7 +223,8 @@ Recovery, on opening
        Reserve a slot each for the retry and the dead ring.
    10. Flush the directory, wal_dir and its parents. The backlog is not read: frames are verified when they are read.
    11. Read the lanes' blocks. What was stored in another boot or file does not count any more; the header says so from
-       now on. Delivery judges the rest, and claims what was in flight, before anybody reads or publishes.
+       now on. Delivery judges the rest, and claims what was in flight, before anybody reads or publishes. A block
+       that cannot be read counts as damaged.
    12. The first reader to reach the end of a slot that a crash left open seals it.
 
 The lane suffix rule (`suffix`), where settle words are suspect: within a lane, everything behind the first frame that

@@ -13,16 +13,23 @@ with its own epoch; entries of earlier ones stay where they are until their bloc
 Stored by pwrite and not through a mapping: that takes 6 us more (10 instead of 4, for an entry of 3,000 records), and
 a full or failing disk is an error that can be handled, where a mapping ends the process. Blocks are allocated by the
 keeper's thread before they are given out: a lane that has one can always write to it, for delivery is what makes room.
+
+It is a journal and no more, so what cannot be read keeps no directory closed: it counts as damaged, and its block is
+not used by this opening.
 """
 
+import logging
 import struct
 from bisect import bisect_left, insort
 from dataclasses import dataclass, replace
 from operator import neg
+from pathlib import Path
 from typing import Protocol
 
-from aiorecover.errors import WalFormatError
+from aiorecover.errors import WalFormatError, WalIOError
 from aiorecover.wal.checksum import crc32
+
+log = logging.getLogger("aiorecover.wal")
 
 MAGIC = b"\x89AIOLAN\n"
 FORMAT_VERSION = 1
@@ -30,6 +37,7 @@ HEADER = struct.Struct("<8sHHIQIIQQ40sI")
 ENTRY_MAGIC = b"LANE"
 ENTRY = struct.Struct("<4sIQII")
 SECTOR = 512
+PAGE = 4096  # the kernel reads it before it changes a part of it
 ENTRY_BYTES = 33 * SECTOR  # 4,096 words of 4 bytes, and a sector for all else: header, topic, identity
 BODY_MOST = ENTRY_BYTES - ENTRY.size
 BLOCK_BYTES = 2 * ENTRY_BYTES
@@ -42,6 +50,8 @@ _BOOT_BYTES = 40
 class LanesFileLike(Protocol):
     """What is needed of storage."""
 
+    @property
+    def path(self) -> Path: ...  # noqa: D102
     def size(self) -> int: ...  # noqa: D102
     def allocate(self, offset: int, length: int) -> None: ...  # noqa: D102
     def read(self, offset: int, length: int) -> bytes: ...  # noqa: D102
@@ -151,21 +161,24 @@ class Lanes:
 
         Raises:
             WalFormatError: a newer version's file.
-            WalIOError: the operating system refused.
+            WalFullError: no room for its header.
 
         """
         self._file = file
         self._epoch = epoch
-        before = unpack_header(file.read(0, SECTOR))
+        head = self._read(0, SECTOR)
+        before = unpack_header(head or b"")
         now = Header(producer_id, epoch, *file.identity(), boot_id)
         self._since = before.since if before is not None and before.same_place(now) else epoch
         self._blocks = max(0, file.size() - SECTOR) // BLOCK_BYTES
         self._generations = [0] * self._blocks
+        self._unreadable: set[int] = set()
         self.found = [found for block in range(self._blocks) if (found := self._look(block)) is not None]
-        self._free = list(range(self._blocks))[::-1]  # always in this order: the lowest is taken first
+        # Always in this order: the lowest is taken first.
+        self._free = [block for block in reversed(range(self._blocks)) if block not in self._unreadable]
         self._stored = False
         if self._since == epoch:
-            file.write(pack_header(now), 0)
+            self._write_header(now, SECTOR if head is not None else PAGE)
 
     @property
     def blocks(self) -> int:
@@ -200,15 +213,31 @@ class Lanes:
 
     def keep(self, block: int) -> None:
         """A block that was found goes on belonging to its lane."""
+        if block in self._unreadable:
+            return
         del self._free[bisect_left(self._free, -block, key=neg)]  # not `remove`: 4 s for 10,000 lanes
 
     def give_back(self, block: int) -> None:
         """A block that was kept belongs to no lane any more."""
+        if block in self._unreadable:
+            return
         insort(self._free, block, key=neg)
 
     def clear(self, block: int) -> None:
-        """What was found in a block must never count again: as if nothing had ever stood there."""
-        self._file.write(bytes(BLOCK_BYTES), _place(block, 0))
+        """What was found in a block must never count again: as if nothing had ever stood there.
+
+        Where a block cannot be read, that may fail: then a later opening may find it, beside the one that its lane has
+        by then, and two for one lane count for nothing.
+
+        Raises:
+            WalIOError: the disk failed.
+
+        """
+        try:
+            self._file.write(bytes(BLOCK_BYTES), _place(block, 0))
+        except WalIOError:
+            if block not in self._unreadable:
+                raise
         self._generations[block] = 0
         self._stored = True
 
@@ -244,8 +273,15 @@ class Lanes:
             self._file.sync()
 
     def _look(self, block: int) -> BlockFound | None:
-        data = self._file.read(_place(block, 0), BLOCK_BYTES)
-        copies = [unpack_entry(data[:ENTRY_BYTES]), unpack_entry(data[ENTRY_BYTES:])]
+        data = self._read(_place(block, 0), BLOCK_BYTES)
+        if data is not None:
+            copies = [unpack_entry(data[:ENTRY_BYTES]), unpack_entry(data[ENTRY_BYTES:])]
+        else:
+            self._unreadable.add(block)
+            message = "a block of the lanes cannot be read, the lane that it was for begins anew: check the disk"
+            log.warning("%s block=%d path=%s", message, block, self._file.path)
+            parts = (self._read(_place(block, copy), ENTRY_BYTES) for copy in (0, 1))
+            copies = [_Copy("damaged") if part is None else unpack_entry(part) for part in parts]
         if all(copy.state == "blank" for copy in copies):
             return None
         whole = sorted((copy for copy in copies if copy.state == "whole"), key=lambda copy: -copy.generation)
@@ -255,6 +291,21 @@ class Lanes:
         epoch = whole[0].epoch if whole else 0
         known = bool(whole) and epoch >= self._since
         return BlockFound(block, tuple(copy.body for copy in whole), damaged, known, epoch)
+
+    def _read(self, offset: int, length: int) -> bytes | None:
+        """None: it cannot be read."""
+        try:
+            return self._file.read(offset, length)
+        except WalIOError:
+            return None
+
+    def _write_header(self, header: Header, length: int) -> None:
+        """What this opening stores is not known to the next one without it; nothing worse comes of that."""
+        try:
+            self._file.write(pack_header(header).ljust(length, b"\0"), 0)
+        except WalIOError as error:
+            message = "what is in flight at the end of this process may be sent twice: check the disk"
+            log.warning("%s path=%s error=%s", message, self._file.path, error)
 
 
 def _place(block: int, copy: int) -> int:

@@ -300,6 +300,16 @@ def test_a_block_that_a_power_cut_left_in_pieces_is_no_doubt_of_the_next_lane_s(
     assert (block.known, block.damaged) == (True, False)
 
 
+@pytest.mark.parametrize(("copy", "doubt"), [(0, Doubt.DAMAGED), (1, Doubt.ELSEWHERE)])
+def test_an_entry_that_cannot_be_read_is_forgotten(copy: int, doubt: Doubt) -> None:
+    before = scene()
+    before.opened.disk.lanes.stored.fail_reads(512 + copy * ENTRY_BYTES + 8192, 1)
+    following = before.dies()
+    found = taken(following)
+    assert (found.lanes, found.doubts) == ([], {doubt: 1})
+    assert waiting(following) == list(range(6, 21))
+
+
 def test_an_entry_of_which_a_copy_is_damaged_is_forgotten() -> None:
     before = scene()
     disk = before.opened.disk

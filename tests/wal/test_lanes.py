@@ -19,7 +19,7 @@ from aiorecover.wal.lanes import (
     unpack_entry,
     unpack_header,
 )
-from tests.wal.memory import FaultyFile, broken, no_room
+from tests.wal.memory import PAGE, FaultyFile, broken, no_room
 from tests.wal.rig import Disk, Opened
 
 PRODUCER = 7
@@ -232,6 +232,67 @@ def test_a_header_comes_back_as_it_was() -> None:
     assert unpack_header(pack_header(header)) == header
     assert len(pack_header(header)) == SECTOR
     assert unpack_header(b"") is None
+
+
+# -- places that cannot be read --------------------------------------------------------------------------------------
+
+
+def test_a_block_that_cannot_be_read_is_a_doubt_and_not_used(caplog: pytest.LogCaptureFixture) -> None:
+    file = stored(b"older", b"newer")
+    file.stored.fail_reads(SECTOR + 2 * PAGE, 1)  # of the first copy: the newer one
+    lanes = opened(file)
+    assert lanes.found == [BlockFound(0, (b"older",), True, True, EPOCH)]
+    assert f"the lane that it was for begins anew: check the disk block=0 path={file.path}" in caplog.text
+    for _ in range(2):
+        lanes.keep(0)
+        lanes.give_back(0)
+    assert (lanes.free, lanes.take()) == (FIRST_BLOCKS - 1, 1)
+
+
+@pytest.mark.parametrize("writable", [False, True])
+def test_a_block_that_cannot_be_read_is_cleared_if_that_can_be(*, writable: bool) -> None:
+    file = stored(b"one", b"two")
+    file.stored.fail_reads(SECTOR, BLOCK_BYTES)
+    lanes = opened(file)
+    assert lanes.found == [BlockFound(0, (), True, False, 0), BlockFound(1, (), True, False, 0)]  # a page is of both
+    if not writable:
+        file.before["write"] = broken
+    for block in (0, 1):
+        lanes.clear(block)
+    assert (file.live()[SECTOR : SECTOR + BLOCK_BYTES] == bytes(BLOCK_BYTES)) == writable
+    assert lanes.take() == 2
+    file.before["write"] = broken
+    with pytest.raises(WalIOError):
+        lanes.clear(2)
+
+
+def test_a_header_that_cannot_be_read_makes_every_entry_unknown_and_is_written_as_a_whole_page() -> None:
+    """The kernel reads a page before it changes a part of it."""
+    file = FaultyFile("lanes")
+    lanes = opened(file)
+    lanes.grow()
+    for block in (0, 2):
+        lanes.store(block, b"older")
+        lanes.store(block, b"newer")
+    file.stored.fail_reads(0, 1)
+    lanes = opened(file, epoch=2)
+    assert [(block.block, block.damaged, block.known) for block in lanes.found] == [(0, True, False), (2, False, False)]
+    assert file.live()[:PAGE] == pack_header(Header(PRODUCER, 2, *file.identity(), "boot")).ljust(PAGE, b"\0")
+
+
+def test_a_header_that_cannot_be_written_keeps_no_directory_closed(caplog: pytest.LogCaptureFixture) -> None:
+    file = stored(b"one")
+    file.before["write"] = broken
+    assert [block.known for block in found(file, epoch=2, boot="another")] == [False]
+    assert "what is in flight at the end of this process may be sent twice" in caplog.text
+    assert [block.known for block in found(file, epoch=3, boot="another")] == [False]
+
+
+def test_a_header_without_room_is_refused() -> None:
+    file = FaultyFile("lanes")
+    file.before["write"] = no_room
+    with pytest.raises(WalFullError):
+        opened(file)
 
 
 # -- room ------------------------------------------------------------------------------------------------------------
