@@ -182,10 +182,10 @@ Operations
                 of a full main ring stay there for want of room, nor can what was moved or refused take all of it.
                 Where there is no more, a ring grows by what is free in another one. A full ring whose one slot holds
                 nothing any more gives up that slot, once no reader stands in it.
-    shrink      Free slots at the end of the file that nobody needed for a minute are cut off. A durable checkpoint
-                covers them and knows an ordinal above theirs; nothing maps them; one thread changes file sizes. Of such
-                slots those that another ring grows by, and those beyond ``wal_max_bytes``, where an opening found more,
-                are given back at once, from anywhere in the file, which keeps its length: as holes.
+    shrink      Free slots at the end of the file that nobody needed for twelve checkpoints, a minute, are cut off. A
+                durable checkpoint covers them and knows an ordinal above theirs; nothing maps them; one thread changes
+                file sizes. Of such slots those that another ring grows by, and those beyond ``wal_max_bytes``, where an
+                opening found more, are given back at once, from anywhere in the file, which keeps its length: as holes.
     give back   Ten times a second the pages of mapped slots are taken out of the mapping, some slots at a time: what
                 waits in an outage is page cache, and not memory of the process (`resident`).
     sync        One at a time. Publishers who wait (``fsync="always"``) are released only by one that began after their
@@ -221,7 +221,8 @@ Recovery, on opening
     9. Mark the copies of moves and rewritings that were never made; slots in which nothing else stands lose their
        headers, unread, and are free. What cannot be read there is passed over as damage.
        Reserve a slot each for the retry and the dead ring.
-   10. Flush the directory, wal_dir and its parents. The backlog is not read: frames are verified when they are read.
+   10. Flush the directory, wal_dir and its parents. The main ring is not read: frames are verified when they are. (Of
+       the retry ring step 9 reads what no checkpoint covers: the newest slot, or all where both copies are lost.)
    11. Read the lanes' blocks. What was stored in another boot or file does not count any more; the header says so from
        now on. Delivery judges the rest, and claims what was in flight, before anybody reads or publishes. A block
        that cannot be read counts as damaged.
@@ -283,13 +284,15 @@ System assumptions
     Stores through a shared mapping survive the death of the process. fdatasync makes everything stored before it, also
     through mappings, survive a power cut, or fails. 512-byte sectors are written whole; nothing is assumed of larger
     pieces or of their order: the kernel may write any page at any time. The file system is not copy-on-write (there,
-    full disks can still hit mapped stores), and nobody else truncates or writes the files. The boot id tells whether
+    full disks can still hit mapped stores), and nobody else truncates or writes the files. What is settled, and what
+    reports tell of a record, goes through the mapping of its slot: a page that has left memory and cannot be read any
+    more ends the process there (SIGBUS), and the next one passes it over. The boot id tells whether
     the machine was down (Linux; elsewhere every opening is taken for one after a power cut).
 
 Refused, and why
     Files of two producers in one directory, slots of two sizes, one ordinal twice, files with something in them of
     which nothing can be read, a newer format version, another program's files, a symbolic link, another user's
-    directory: each would mean guessing about records that people cannot get back. Hidden files and directories, and
+    ``wal_dir``: each would mean guessing about records that people cannot get back. Hidden files and directories, and
     ``lost+found``, are left alone.
 
 Limitations of this version
@@ -300,7 +303,9 @@ Limitations of this version
     A copy's place for a partition stays empty: a copy is placed as its original would be. After a power cut, what lanes
     that do not get through have waiting since before it is not moved. In the dead ring settle words are taken as they
     stand: after a power cut a letter that was purged may be there again, until the checkpoint that follows each purge
-    is durable. ``wal_max_bytes`` does not count the checkpoint and the lanes. Where the file system makes no holes in
-    files, a ring grows by what is free in another one only after that was cut off. A flush that failed in a process
-    which died before it could leave word of it is only made good by step 7, not by the suffix rule.
+    is durable. Each life that leaves a letter begins a slot there, which is free once all its letters are gone: after
+    as many lives as there are slots in a quarter of ``wal_max_bytes`` it is full, though it may hold little.
+    ``wal_max_bytes`` does not count the checkpoint and the lanes. Where the file system makes no holes in files, a ring
+    grows by what is free in another one only after that was cut off. A flush that failed in a process which died before
+    it could leave word of it is only made good by step 7, not by the suffix rule.
 """
