@@ -8,7 +8,7 @@ import asyncio
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Container
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import pairwise
@@ -63,6 +63,7 @@ class DeadLetters:
         self._ring = ring
         self._commit = GroupCommit(sync)
         self._unsettled: dict[int, tuple[Slot, int]] = {}  # where the letters of this process stand, by position
+        self._left = bool(ring.live)  # an earlier process may have left some
         self._stock: array[int] | None = None  # original positions found here by `take_stock`, in order
         self._counting: tuple[Reader, array[int]] | None = None  # it, as far as it came: what is counted is counted
         self._taking_stock = asyncio.Lock()
@@ -110,6 +111,29 @@ class DeadLetters:
         where = self._unsettled.pop(position, None)
         if where is not None:
             self._settle(*where)
+
+    def may_tell_of(self, position: int) -> bool:
+        """Whether there may be a letter of a record that is not settled yet, or of those behind it."""
+        return bool(self._unsettled) or (self._left and position >> fmt.SEQUENCE_BITS < self._ring.epoch)
+
+    async def withdraw(self, positions: Sequence[int]) -> None:
+        """These records are in Kafka after all: no letter is left of them.
+
+        One may be: its record was not settled yet, as a process died, or a task of ours was cancelled, and the topic
+        was mended meanwhile.
+        """
+        for position in positions:
+            self.take_back(position)
+        if positions[0] >> fmt.SEQUENCE_BITS >= self._ring.epoch or not self._left:
+            return
+        await self.take_stock()
+        wanted = {position for position in positions if self._holds(position)}
+        if not wanted:
+            return
+        async with aclosing(self._letters(self.moment())) as letters:
+            async for found in letters:
+                if found.position in wanted:
+                    self.remove(found)
 
     async def durable(self) -> None:
         """Wait until every letter that was put in survives a power cut.

@@ -101,6 +101,11 @@ class Refused:
         lane.acknowledged()
         self._on_buried(lane, batch)
 
+    async def withdraw(self, batch: LaneBatch) -> None:
+        """Kafka has taken it: what was a dead letter before is none any more."""
+        if self._dead.may_tell_of(position_at(*next(frames_of(batch)))):
+            await self._dead.withdraw([position_at(*frame) for frame in frames_of(batch)])
+
     def take_undecodable(self, entry: Placed, reason: str) -> bool:
         """A frame that holds and is no record: a dead letter, in its turn; False when too many wait already."""
         if len(self._undecodable) >= UNDECODABLE_MOST:

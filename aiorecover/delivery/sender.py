@@ -245,6 +245,7 @@ class Sender:
     async def _settle(self, lane: Lane, batch: LaneBatch, metadata: RecordMetadata) -> None:
         """I3: only after the acknowledgement, and after everybody who wants to know first was told."""
         batch.possibly = True  # it is there: cancelled from here on, it is sent once more
+        await self._refused.withdraw(batch)
         await self._reports.announce(batch, lane.topic, metadata)
         waited = self._reports.collect(batch, lane.topic, metadata)
         for slot, places in batch.frames:

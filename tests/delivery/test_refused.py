@@ -414,6 +414,36 @@ async def test_a_death_between_the_letter_and_settling_leaves_one_letter(broker:
         assert letter.record_id == receipt.record_id
 
 
+@pytest.mark.parametrize("values", [[POISON], [b"1", POISON], [POISON + b"1", POISON + b"2"]])
+async def test_no_letter_is_left_of_a_record_that_kafka_takes_from_the_next_process(
+    broker: Broker, values: list[bytes]
+) -> None:
+    """The topic was mended in between: else it would be delivered, and once more when its letter is requeued."""
+    broker.refuses = refusing_poison
+    disk = MemoryDisk()
+    dead: list[MemoryDisk] = []
+
+    def die(report: DeliveryReport) -> None:  # called when the letter is durable, before the record is settled
+        if report.status == "dead_lettered":
+            dead.append(disk.after_process_death())
+
+    async with producer_on(disk, on_delivery=die) as producer:
+        await publish_batch(producer, "other", [POISON])
+        await producer.flush(timeout_ms=20_000)
+        dead.clear()
+        await publish_batch(producer, "t", values)
+        await producer.flush(timeout_ms=20_000)
+    broker.refuses = lambda _: None
+    before = broker.values("t").copy()
+    async with producer_on(dead[-1]) as producer:
+        await producer.flush(timeout_ms=20_000)
+        assert broker.values("t") == [*before, values[-1]]
+        buried = [letter.value for letter in await letters_of(producer)]
+        assert buried == [POISON, *(value for value in values[:-1] if value.startswith(POISON))]
+        assert producer.statistics().pending == 0
+        adds_up(producer)
+
+
 async def test_a_letter_survives_a_power_cut_before_its_record_is_settled(broker: Broker) -> None:
     """I3: whatever of the settle word reaches the disk, the letter has."""
     broker.refuses = refusing_poison
