@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from aiokafka.errors import InvalidTimestampError
+from aiokafka.errors import PolicyViolationError
 
 from aiorecover import DeliveryReport, RecoverableProducer, WalLockedError
 from aiorecover import adoption as adoption_module
@@ -277,7 +277,7 @@ async def test_dead_letters_and_reports_are_those_of_the_directory(
 ) -> None:
     broker = Broker(t=1)
     broker.refuses = lambda records: (
-        InvalidTimestampError("too old") if any(one.value.endswith(b"-7") for one in records) else None
+        PolicyViolationError("no such schema") if any(one.value.endswith(b"-7") for one in records) else None
     )
     monkeypatch.setattr(sessions_module, "Session", broker.session())
     reports: list[DeliveryReport] = []
@@ -307,7 +307,7 @@ async def test_a_halted_lane_keeps_nobody_from_the_directory_and_the_next_orphan
 ) -> None:
     broker = Broker(t=3)
     broker.refuses = lambda records: (
-        InvalidTimestampError("too old") if any(one.value == b"a-7" for one in records) else None
+        PolicyViolationError("no such schema") if any(one.value == b"a-7" for one in records) else None
     )
     accepted = [await orphan(tmp_path, name) for name in ("a", "b")]
     monkeypatch.setattr(sessions_module, "Session", broker.session())
@@ -469,7 +469,7 @@ async def test_letters_that_are_owed_are_published_by_who_adopts_also_where_noth
 ) -> None:
     broker = Broker(t=1, dead=1)
     broker.refuses = lambda records: (
-        InvalidTimestampError("too old") if any(one.topic == TOPIC for one in records) else None
+        PolicyViolationError("no such schema") if any(one.topic == TOPIC for one in records) else None
     )
     monkeypatch.setattr(sessions_module, "Session", broker.session())
     options = {"dead_letter_topic": "dead", "retry_backoff_ms": 1, "adoption_grace_ms": None, **SHORT}

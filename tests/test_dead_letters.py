@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.errors import InvalidTimestampError, NotEnoughReplicasError
+from aiokafka.errors import NotEnoughReplicasError, PolicyViolationError
 
 from aiorecover import (
     ClosedError,
@@ -57,11 +57,11 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Recording:
 
 def refusing(records: list[Sent]) -> BaseException | None:
     poison = any(record.topic == "t" and record.value.startswith(b"poison") for record in records)
-    return InvalidTimestampError("too old") if poison else None
+    return PolicyViolationError("no such schema") if poison else None
 
 
 def refusing_everywhere(records: list[Sent]) -> BaseException | None:
-    return refusing([Sent("t", record.value) for record in records])
+    return refusing([Sent("t", record.value, 0) for record in records])
 
 
 def producer_on(disk: MemoryDisk | Path, **options: Any) -> RecoverableProducer:
@@ -179,7 +179,7 @@ async def test_exported_lines_say_everything(broker: Recording, tmp_path: Path) 
     lines = [json.loads(line) for line in target.read_text().splitlines()]
     assert base64.b64decode(lines[0]["value"]) == b"poison\xff"
     assert (lines[0]["topic"], lines[0]["partition"], lines[0]["context"]) == ("t", 0, {"a": 1})
-    assert (lines[0]["error"], lines[0]["attempts"]) == ("InvalidTimestampError", 1)
+    assert (lines[0]["error"], lines[0]["attempts"]) == ("PolicyViolationError", 1)
     assert [path.name for path in tmp_path.iterdir()] == ["dead.jsonl"]
 
 
@@ -401,8 +401,8 @@ async def test_a_dead_letter_goes_to_its_topic_with_what_it_was(broker: Recordin
     assert told["h"] == b"1"
     assert told["__connect.errors.topic"] == b"t"
     assert told["__connect.errors.partition"] == b"0"
-    assert told["__connect.errors.exception.class.name"] == b"InvalidTimestampError"
-    assert b"too old" in (told["__connect.errors.exception.message"] or b"")
+    assert told["__connect.errors.exception.class.name"] == b"PolicyViolationError"
+    assert b"no such schema" in (told["__connect.errors.exception.message"] or b"")
     assert told["aiorecover-dlq-id"] == letter.record_id.encode()
     assert told["aiorecover-dlq-timestamp"] == b"7"
     assert told["aiorecover-dlq-attempts"] == b"1"

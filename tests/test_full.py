@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from aiokafka.errors import InvalidTimestampError
+from aiokafka.errors import PolicyViolationError
 
 from aiorecover import RecoverableProducer, WalFullError
 from aiorecover.delivery import backlog
@@ -43,7 +43,7 @@ def producer_on(disk: MemoryDisk, **options: Any) -> RecoverableProducer:
 
 
 def refusing_poison(records: list[Sent]) -> BaseException | None:
-    return InvalidTimestampError() if any(record.value == POISON for record in records) else None
+    return PolicyViolationError() if any(record.value == POISON for record in records) else None
 
 
 def value(number: int) -> bytes:

@@ -74,6 +74,7 @@ PURE = {
     "aiorecover.delivery.refusal": (),
     "aiorecover.delivery.backoff": (),
     "aiorecover.delivery.suspicion": (),
+    "aiorecover.delivery.timestamps": (),
     "aiorecover.delivery.outcomes": ("asyncio.CancelledError",),  # an error like the others, to be looked up
     "aiorecover.delivery.partitioner": (),
     "aiorecover.orphans": (),

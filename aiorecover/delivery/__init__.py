@@ -188,6 +188,14 @@ Poison
     ``on_permanent_error="halt"``: cut in the same way, and then the lane stands until the next start; what cannot be
     decoded stays in the ring.
 
+    Timestamps grow old in an outage, and a topic may refuse what is older than an hour. A record is at fault only if
+    its timestamp was wrong from the start: earlier than its acceptance (`wal.ages`) by more than a minute and by more
+    than it has waited since, or later by more than a minute (`timestamps`). A batch without such a record is not cut
+    (`untimely`): the lane does not get through, as with too few replicas in sync, and the very same batch is tried on
+    until the topic takes it, or its age (below) is up; under "halt", too. One line a lane, and one when it gets
+    through. What waits for a wrong clock passes when its time has come, also where the clock was set meanwhile in the
+    same process. Not known is a clock that was set while nobody ran: what it stamped counts as wrong.
+
     A dead ring without room halts the lane, loudly, until somebody purges; its batches stay as they are, and what comes
     for it is passed over (`behind`). The others go on: those of the same topic too, unless a partitioner of the user's
     decides: the next record may be the lane's own. ``dead_letter_topic``: published there through the ring, at least

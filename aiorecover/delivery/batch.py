@@ -55,6 +55,7 @@ class LaneBatch(BatchBuilder):
         self.doubtful = False  # so it was of a batch that this one is a part of, or an earlier process may have sent it
         self.rest: LaneBatch | None = None  # of the refused batch: holds what is at fault if this one does not
         self.at_fault = False  # holds a record at fault, as far as the rest of its batch tells
+        self.sound = False  # its timestamps were right when its records were accepted, though Kafka refuses them by now
         self.silences = 0  # requests with it that got no answer in time
 
     def start_group(self, slot: Slot) -> list[int]:

@@ -29,6 +29,7 @@ from aiorecover.delivery.resume import Resumed, Taken, rebuild
 from aiorecover.delivery.router import Router
 from aiorecover.delivery.sender import Sender
 from aiorecover.delivery.sessions import Sessions
+from aiorecover.delivery.untimely import Untimely
 from aiorecover.errors import ClosedError, DeliveryPendingError
 from aiorecover.record import decode
 from aiorecover.supervised import Supervised
@@ -73,7 +74,8 @@ class Delivery:
         self.cluster = Cluster(
             self._destination, config.cluster_id, remember=self._remember_cluster, on_change=self._on_cluster
         )
-        self.sessions = Sessions(config, self._on_metadata, self._on_failed, self.cluster)
+        untimely = Untimely(directory.accepted)
+        self.sessions = Sessions(config, self._on_metadata, self._on_failed, self.cluster, untimely)
         self.session = self.sessions.healthy
         self.router = Router(self.session.partitions, self.session.available, self.session.want, config.partitioner)
         self.reports = Reports(directory, config.on_delivery)

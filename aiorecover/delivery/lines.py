@@ -1,4 +1,4 @@
-"""The log's lines about refused records: one each for the first of a minute, one for all others of it.
+"""The log's lines about refused records, and about lanes: some each for the first of a minute, and no more.
 
 A topic that refuses whatever comes would else write thousands a second.
 """
@@ -6,6 +6,7 @@ A topic that refuses whatever comes would else write thousands a second.
 import asyncio
 import logging
 
+from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.refusal import Refusal
 
 log = logging.getLogger("aiorecover.delivery")
@@ -59,3 +60,19 @@ class Lines:
         if self._timer is not None:
             self._timer.cancel()
             self._end_interval()
+
+
+class LaneLines:
+    """Lines of one kind about lanes: of each one a minute, and of all together `MOST`. Pure: times are handed in."""
+
+    def __init__(self) -> None:
+        """Nothing was told yet."""
+        self._told: dict[Lane, float] = {}
+
+    def may_tell(self, lane: Lane, now: float) -> bool:
+        """Whether a line about ``lane`` may be written now, in seconds of any clock; it counts as written then."""
+        self._told = {told: then for told, then in self._told.items() if now - then < INTERVAL}
+        if lane in self._told or len(self._told) >= MOST:
+            return False
+        self._told[lane] = now
+        return True

@@ -12,7 +12,8 @@ Rules behind the table:
    request as a whole, its version for example, may.)
 2. Permanent is only what the broker said of the records themselves (size, timestamp, contents, policy, topic
    name). What is wrong with the cluster, the topic's configuration or our rights stalls the lane: somebody
-   mends it, and a thousand good records are not dead letters meanwhile.
+   mends it, and a thousand good records are not dead letters meanwhile. So does a timestamp that is refused only
+   because its record had to wait: `untimely` tells it from others, since the answer does not.
 3. What was never meant for a producer, or comes from below without a name, says nothing: possibly persisted.
 
 An outcome speaks of one answer. aiokafka repeats a batch by itself and shows only the last answer, so whoever
@@ -28,7 +29,17 @@ from types import MappingProxyType
 
 from aiokafka import errors as kafka
 
-__all__ = ["OUTCOMES", "TOO_LARGE", "UNNAMED_CODES", "Outcome", "Persisted", "SilentError", "Verdict", "outcome_of"]
+__all__ = [
+    "OUTCOMES",
+    "TOO_LARGE",
+    "UNNAMED_CODES",
+    "Outcome",
+    "Persisted",
+    "SilentError",
+    "UntimelyError",
+    "Verdict",
+    "outcome_of",
+]
 
 
 @unique
@@ -120,6 +131,10 @@ class TransactionAbortableError(kafka.UnknownError):
 
 class SilentError(kafka.RequestTimedOutError):
     """Our own patience with the broker came to its end before ``request_timeout_ms``."""
+
+
+class UntimelyError(kafka.InvalidTimestampError):
+    """Timestamps are refused that were right when their records were accepted (`untimely`)."""
 
 
 # Codes that aiokafka 0.14 has no class for: all of them become UnknownError and the number is lost, so a
@@ -228,6 +243,7 @@ _RETRIABLE: tuple[tuple[Persisted, str, _Errors], ...] = (
             UnsupportedCompressionTypeError,
         ),
     ),
+    (_NOT, "the topic refuses timestamps that were right when the records were accepted", (UntimelyError,)),
     # Sent, and then silence: the records may be in the log.
     (
         _POSSIBLY,

@@ -23,6 +23,7 @@ from aiorecover.delivery.lane import Identity, Lane
 from aiorecover.delivery.outcomes import Persisted, SilentError, Verdict, outcome_of
 from aiorecover.delivery.session import Session, SessionLostError
 from aiorecover.delivery.suspicion import Suspicion
+from aiorecover.delivery.untimely import Untimely
 
 log = logging.getLogger("aiorecover.session")
 
@@ -51,16 +52,19 @@ class Sessions:
         on_metadata: Callable[[], None],
         on_failed: Callable[[Lane, float | None], None] = lambda *_: None,
         cluster: Cluster | None = None,
+        untimely: Untimely | None = None,
     ) -> None:
         """Do nothing yet; ``on_metadata`` is called when topics may have changed.
 
         ``on_failed`` is told of each attempt that failed and when it began (`time.monotonic`); None for the time: the
         session was lost, or the records are at fault, and nothing is known of the lane. ``cluster``: as in `Session`.
+        ``untimely`` tells whether it is the records that are at fault where their timestamps are refused; None: it is.
         """
         self._cluster = Cluster() if cluster is None else cluster
         self.healthy = Session(config, on_metadata, cluster=self._cluster)
         self._config = config
         self._on_failed = on_failed
+        self._untimely = untimely
         self._second: Session | None = None
         self._suspicions: dict[Lane, Suspicion] = {}
         self._moved: dict[Lane, None] = {}  # suspects whose batches go through the second session
@@ -124,10 +128,11 @@ class Sessions:
                 self.resent += 1
             try:
                 metadata = await session.send(batch, lane.topic, lane.partition)
-            except KafkaError as error:
+            except KafkaError as answer:
+                error = answer if self._untimely is None else await self._untimely.judged(lane, batch, answer)
                 self._on_failed(lane, began if _is_of_the_lane(error) else None)
                 if not _is_repeated(batch, error):
-                    raise
+                    raise error from None
                 self._failed(lane, error)
                 tell_stuck(lane, batch, error)
             else:
@@ -149,6 +154,8 @@ class Sessions:
     def _acknowledged(self, lane: Lane, session: Session, began: float) -> None:
         if session is self.healthy:
             self._through += 1
+        if self._untimely is not None:
+            self._untimely.through(lane)
         suspicion = self._suspicions.get(lane) if self._suspicions else None
         if suspicion is None:
             return

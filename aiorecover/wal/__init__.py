@@ -139,11 +139,12 @@ settle words are suspect; whether the end was clean, and whether a flush had fai
 Ages (`ages`). No frame says when it was stored: a mark, noted ten times a second, says that everything up to a position
 had been accepted by then, so a record may pass for younger than it is and never for older. Marks are a sixteenth of
 their age apart, about 9 KB of a checkpoint after a month. Their clock is the time since boot, which nobody sets and
-which goes on while the machine sleeps. Across boots the clock on the wall tells how long ago the checkpoint was
-written, and nothing where it was set back, had not been set by then (it showed less than 2025), or says more than a
-year: the time between then counts for nothing. What no checkpoint knew counts from the opening behind it. Up to where
-records are older than the limit stands in the checkpoint, too: who acts on it waits for that, and never falls behind it
-after a crash.
+which goes on while the machine sleeps; how far the clock on the wall was off it meanwhile is kept in memory, so that a
+record's timestamp can be held against its acceptance. Across boots the clock on the wall tells how long ago the
+checkpoint was written, and nothing where it was set back, had not been set by then (it showed less than 2025), or says
+more than a year: the time between then counts for nothing. What no checkpoint knew counts from the opening behind it.
+Up to where records are older than the limit stands in the checkpoint, too: who acts on it waits for that, and never
+falls behind it after a crash.
 
 Operations
     append      Checksum first; then tail and sequence are advanced and the frame stored, header and payload in one

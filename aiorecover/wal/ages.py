@@ -8,12 +8,15 @@ may be wrong, by fifty years where nobody has set it yet, and what it says is be
 late with what is old is better than to part with what was just accepted.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from operator import itemgetter
+from typing import NamedTuple
 
 import msgspec
+
+from aiorecover.wal import format as fmt
 
 FINENESS = 16  # two marks are a sixteenth of their age apart: some 500 marks, 9 KB of a checkpoint, tell of a month
 MARK_EVERY = 100  # ms between two marks at least
@@ -24,6 +27,14 @@ LONGEST_DOWN = 366 * 86_400_000  # ms: who is away for longer than a year has a 
 
 Mark = tuple[int, int]
 """A position, and when everything up to it had been accepted at the latest: ms since boot."""
+
+
+class Acceptance(NamedTuple):
+    """When a record was accepted, by the clock on the wall as it stood then; ``waited_ms``: for so long it waits."""
+
+    earliest_ms: int
+    latest_ms: int
+    waited_ms: int
 
 
 class StoredAges(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -54,6 +65,9 @@ class Ages:
         self._marks: list[Mark] = list(stored.marks)
         self._dense = len(self._marks) + THIN_AT
         self._expired = stored.expired if stored.limit_ms == limit_ms else 0  # another limit: all is judged anew
+        self._ahead: tuple[int, int] | None = (
+            None  # of boot's clock the other one, least and most since all was settled
+        )
 
     def note(self, position: int, now_ms: int) -> bool:
         """Everything up to ``position`` has been accepted by now; whether that is news worth a mark."""
@@ -66,10 +80,29 @@ class Ages:
         return True
 
     def forget(self, watermark: int) -> None:
-        """Nothing waits any more up to ``watermark``."""
+        """Nothing waits any more up to ``watermark``; what waits was accepted behind the last mark up to there."""
         marks = self._marks
-        if marks and marks[0][0] <= watermark:
-            del marks[: bisect_right(marks, watermark, key=itemgetter(0))]
+        if len(marks) > 1 and marks[1][0] <= watermark:
+            del marks[: bisect_right(marks, watermark, key=itemgetter(0)) - 1]
+
+    def look_at_wall(self, now_ms: int, wall_ms: int, *, all_settled: bool = False) -> None:
+        """What the clock on the wall shows now: it may be set while records wait."""
+        ahead = wall_ms - now_ms
+        least, most = (ahead, ahead) if self._ahead is None or all_settled else self._ahead
+        self._ahead = min(least, ahead), max(most, ahead)
+
+    def accepted(self, position: int, now_ms: int) -> Acceptance:
+        """When the record there was accepted, as far as marks tell: a sixteenth of its age too late at most.
+
+        But what no checkpoint knew when its process ended was accepted at any time up to the opening behind it.
+        """
+        marks = self._marks
+        at = bisect_left(marks, position, key=itemgetter(0))
+        earliest = latest = marks[at][1] if at < len(marks) else now_ms
+        if at < len(marks) and fmt.parts(marks[at][0])[1] == 0:  # of an opening: before the first of its epoch
+            earliest = marks[at - 1][1] if at else latest - LONGEST_DOWN
+        least, most = self._ahead or (0, 0)
+        return Acceptance(earliest + least, latest + most, now_ms - earliest)
 
     def expired(self, now_ms: int) -> int:
         """The position up to which every record is older than the limit; it never falls."""

@@ -22,7 +22,7 @@ import msgspec
 from aiorecover.errors import WalError, WalFullError
 from aiorecover.wal import copies
 from aiorecover.wal import format as fmt
-from aiorecover.wal.ages import Ages, StoredAges
+from aiorecover.wal.ages import Acceptance, Ages, StoredAges
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination, RingState
 from aiorecover.wal.kept import DAMAGED, keep
 from aiorecover.wal.lanes import Lanes
@@ -328,9 +328,16 @@ class Directory:
         position = self.ring.last_position  # before the clock: what comes in between is younger
         now = self.file_system.since_boot_ms()
         watermark = 0 if self.retry.live else self.ring.watermark()  # what was moved stands below it, and waits
+        self.ages.look_at_wall(now, self.file_system.wall_ms(), all_settled=position <= watermark)
         self.ages.forget(watermark)
         news = position > watermark and self.ages.note(position, now)
         return news, self.ages.expired(now) > max(self.expired, watermark)
+
+    def accepted(self, position: int) -> Acceptance:
+        """When a record of the main ring that waits was accepted."""
+        now = self.file_system.since_boot_ms()
+        self.ages.look_at_wall(now, self.file_system.wall_ms())
+        return self.ages.accepted(position, now)
 
     def _ages(self) -> StoredAges:
         self.note_age()

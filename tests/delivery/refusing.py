@@ -10,7 +10,7 @@ from aiokafka.structs import RecordMetadata, TopicPartition
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.frames import frames_of, record_at
 from aiorecover.delivery.session import Session
-from aiorecover.record import VALUE
+from aiorecover.record import TIMESTAMP, VALUE
 from tests.delivery.stand_in import StandIn
 
 
@@ -19,6 +19,7 @@ class Sent(NamedTuple):
 
     topic: str
     value: bytes
+    timestamp_ms: int
 
 
 Verdict = Callable[[list[Sent]], BaseException | None]
@@ -47,7 +48,7 @@ class Broker:
         if base != expected:
             raise OutOfOrderSequenceNumber
         records = [record_at(slot, at) for slot, at in frames_of(batch)]
-        refusal = self.refuses([Sent(topic, record[VALUE]) for record in records])
+        refusal = self.refuses([Sent(topic, record[VALUE], record[TIMESTAMP]) for record in records])
         if refusal is not None:
             raise refusal
         self._next[place] = (producer, epoch, base + batch.count)

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from aiokafka.errors import InvalidTimestampError
+from aiokafka.errors import PolicyViolationError
 
 from aiorecover import DeliveryReport, RecoverableProducer
 from aiorecover import supervised as supervised_module
@@ -31,7 +31,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
 
 
 def refusing_poison(records: list[Sent]) -> BaseException | None:
-    return InvalidTimestampError() if any(record.value.startswith(POISON) for record in records) else None
+    return PolicyViolationError() if any(record.value.startswith(POISON) for record in records) else None
 
 
 def producer_on(disk: MemoryDisk, **options: Any) -> RecoverableProducer:

@@ -6,11 +6,10 @@ import logging
 import pytest
 
 from aiorecover.delivery import lines as module
-from aiorecover.delivery.lines import MOST, Lines
+from aiorecover.delivery.lane import Lane
+from aiorecover.delivery.lines import INTERVAL, MOST, LaneLines, Lines
 from aiorecover.delivery.refusal import Refusal
 from tests.support.eventually import until
-
-pytestmark = pytest.mark.asyncio
 
 REFUSAL = Refusal(error="InvalidTimestampError", message="too old", attempts=2)
 
@@ -20,6 +19,7 @@ def tell(lines: Lines, count: int, first: int = 1) -> None:
         lines.tell(f"p/1/{number}", "t", 0, REFUSAL)
 
 
+@pytest.mark.asyncio
 async def test_each_is_told_of_up_to_a_number_and_the_others_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     lines = Lines()
     tell(lines, MOST + 1000)
@@ -32,6 +32,7 @@ async def test_each_is_told_of_up_to_a_number_and_the_others_are_counted(caplog:
     assert {record.levelno for record in caplog.records} == {logging.ERROR}
 
 
+@pytest.mark.asyncio
 async def test_the_next_minute_begins_anew(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "INTERVAL", 0.01)
     lines = Lines()
@@ -42,3 +43,13 @@ async def test_the_next_minute_begins_anew(caplog: pytest.LogCaptureFixture, mon
     assert len(caplog.records) == MOST + 2, "nothing is told of nothing"
     lines.close()
     assert len(caplog.records) == MOST + 2
+
+
+def test_of_a_lane_is_told_once_a_minute_and_of_no_more_than_a_number_of_them() -> None:
+    lines = LaneLines()
+    lanes = [Lane("t", number) for number in range(MOST + 1)]
+    assert [lines.may_tell(lane, 10.0) for lane in lanes] == [True] * MOST + [False]
+    assert not lines.may_tell(lanes[0], 10.0 + INTERVAL - 1)
+    assert lines.may_tell(lanes[MOST], 10.0 + INTERVAL)
+    assert lines.may_tell(lanes[0], 10.0 + INTERVAL)
+    assert not lines.may_tell(lanes[0], 11.0 + INTERVAL)

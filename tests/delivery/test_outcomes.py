@@ -8,7 +8,16 @@ import pytest
 from aiokafka import errors as kafka
 
 from aiorecover.delivery import outcomes
-from aiorecover.delivery.outcomes import OUTCOMES, UNNAMED_CODES, Outcome, Persisted, SilentError, Verdict, outcome_of
+from aiorecover.delivery.outcomes import (
+    OUTCOMES,
+    UNNAMED_CODES,
+    Outcome,
+    Persisted,
+    SilentError,
+    UntimelyError,
+    Verdict,
+    outcome_of,
+)
 from aiorecover.errors import DeliveryError
 
 NOT, POSSIBLY, PERSISTED = Persisted.NOT, Persisted.POSSIBLY, Persisted.PERSISTED
@@ -50,8 +59,8 @@ def test_every_class_stands_in_the_table_once() -> None:
     assert kinds.keys() == OUTCOMES.keys()
 
 
-def test_the_table_names_nothing_but_aiokafka_s_errors_the_unnamed_codes_and_our_own_silence() -> None:
-    assert OUTCOMES.keys() == {*ERRORS, *UNNAMED_CODES.values(), SilentError}
+def test_the_table_names_nothing_but_aiokafka_s_errors_the_unnamed_codes_and_our_own_two() -> None:
+    assert OUTCOMES.keys() == {*ERRORS, *UNNAMED_CODES.values(), SilentError, UntimelyError}
 
 
 def test_every_outcome_says_why_in_one_lower_case_line() -> None:

@@ -16,7 +16,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from aiorecover import DeadLetter, PermanentDeliveryError, RecoverableProducer
 from aiorecover.delivery.refused import Refused
-from tests.support.admin import until
+from tests.support.admin import configure_topic, until
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.oracle import read_topic
 
@@ -190,3 +190,37 @@ async def test_killed_between_the_letter_and_settling_there_is_one_letter_and_no
     assert statistics.dead_lettered == 1
     found = await numbers(kafka, name)
     assert list(dict.fromkeys(found)) == [number for number in range(100) if number != 50]
+
+
+async def test_what_grew_old_in_an_outage_waits_until_the_topic_takes_it_and_is_no_dead_letter(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    limit_ms = 3_000
+    name = topic(kafka, partitions=2, config={"message.timestamp.before.max.ms": str(limit_ms)})
+    old, poison, young = range(5_000), 5_000, range(5_001, 5_101)
+    async with RecoverableProducer(
+        tmp_path, bootstrap_servers=kafka.bootstrap_servers, retry_backoff_max_ms=500
+    ) as producer:
+        await producer.publish(name, b"0", partition=1)
+        await producer.flush(timeout_ms=40_000)
+        kafka.nodes[0].kill()
+        for number in old:
+            await producer.publish(name, b"%d" % number, partition=0)
+        refused = await producer.publish(name, b"%d" % poison, partition=0, timestamp_ms=1)
+        await asyncio.sleep(limit_ms / 1000 + 1)
+        await asyncio.to_thread(kafka.heal)
+        for number in young:
+            await producer.publish(name, b"%d" % number, partition=0)
+        async with asyncio.timeout(60):
+            while "kafka refuses timestamps that were right" not in caplog.text:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        await (await producer.publish(name, b"1", partition=1)).delivered(timeout_ms=40_000)
+        await asyncio.sleep(2)
+        assert await letters_of(producer) == []
+        assert producer.statistics().pending == len(old) + 1 + len(young)
+        await configure_topic(kafka.bootstrap_servers, name, {"message.timestamp.before.max.ms": "86400000"})
+        await producer.flush(timeout_ms=40_000)
+        (letter,) = await letters_of(producer)
+    assert letter.record_id == refused.record_id
+    found = await read_topic(kafka.bootstrap_servers, name)
+    assert [int(record.value or b"") for record in found if record.partition == 0] == [*old, *young]

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from aiokafka.errors import (
-    InvalidTimestampError,
     MessageSizeTooLargeError,
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
@@ -63,7 +62,7 @@ def narrow(**options: Any) -> dict[str, Any]:
 
 
 def refusing_poison(records: list[Sent]) -> BaseException | None:
-    return InvalidTimestampError() if any(record.value.startswith(POISON) for record in records) else None
+    return PolicyViolationError() if any(record.value.startswith(POISON) for record in records) else None
 
 
 def refusing_above(limit: int) -> Callable[[list[Sent]], BaseException | None]:
@@ -104,7 +103,7 @@ async def test_one_poison_record_anywhere_costs_at_most_two_log_n_and_two_sends(
         assert broker.sends[0][3] == count, "not one batch: the count below says nothing"
         assert len(broker.sends) <= 2 * math.log2(count) + 2
         assert broker.values("t") == [value for value in values if value != POISON]
-        assert (letter.value, letter.error, letter.topic, letter.partition) == (POISON, "InvalidTimestampError", "t", 0)
+        assert (letter.value, letter.error, letter.topic, letter.partition) == (POISON, "PolicyViolationError", "t", 0)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 9, 33, 1100])
@@ -218,7 +217,7 @@ async def test_who_waits_and_who_asks_later_are_told_and_on_delivery_hears_it_be
         receipt = await producer.publish("t", POISON, context={"order": 1})
         with pytest.raises(PermanentDeliveryError, match="dead letter") as told:
             await receipt.delivered(timeout_ms=20_000)
-        with pytest.raises(PermanentDeliveryError, match="InvalidTimestampError"):
+        with pytest.raises(PermanentDeliveryError, match="PolicyViolationError"):
             await receipt.delivered(timeout_ms=0)
         assert told.value.persisted == "not"
         with pytest.raises(PermanentDeliveryError, match=receipt.record_id):
@@ -226,7 +225,7 @@ async def test_who_waits_and_who_asks_later_are_told_and_on_delivery_hears_it_be
     (report,) = heard
     assert (report.status, report.offset, report.context) == ("dead_lettered", None, {"order": 1})
     assert report.record_id == receipt.record_id
-    assert "InvalidTimestampError" in (report.error or "")
+    assert "PolicyViolationError" in (report.error or "")
 
 
 async def test_a_letter_tells_everything_of_its_record_and_of_its_end(broker: Broker) -> None:
@@ -261,7 +260,7 @@ async def test_halting_halves_too_and_stops_at_the_record_at_fault(broker: Broke
             await producer.flush(timeout_ms=20_000)
         assert (await other.delivered(20_000)).offset == 0
         assert producer.state == "halted"
-        with pytest.raises(PermanentDeliveryError, match="InvalidTimestamp"):
+        with pytest.raises(PermanentDeliveryError, match="PolicyViolation"):
             await receipts[3].delivered(timeout_ms=1000)
         assert await letters_of(producer) == []
         assert await producer.stop() == 3

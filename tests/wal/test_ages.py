@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal import ages as ages_module
+from aiorecover.wal import format as fmt
 from aiorecover.wal.ages import EARLIEST, FINENESS, LONGEST_DOWN, MARK_EVERY, Ages, StoredAges, restored
 from aiorecover.wal.checkpoint import Checkpoint, pack
 from aiorecover.wal.directory import Directory, Options
@@ -90,9 +91,44 @@ def test_a_long_outage_fits_a_checkpoint(days: int) -> None:
 def test_marks_of_what_is_settled_are_forgotten() -> None:
     ages = noted(1000, 100_000)
     ages.forget(60)
-    assert all(position > 60 for position, _ in ages.captured(100_000, 0).marks)
+    marks = ages.captured(100_000, 0).marks
+    assert [position for position, _ in marks if position <= 60] == [60], "what waits came behind it"
     ages.forget(200)
-    assert ages.captured(100_000, 0).marks == ()
+    assert ages.captured(100_000, 0).marks == ((100, 100_000),)
+
+
+OPENING = fmt.position(2, 0)
+
+
+def test_a_record_was_accepted_when_the_mark_behind_it_was_noted() -> None:
+    ages = noted(1000, 100_000)
+    ages.look_at_wall(100_000, 5_100_000)
+    assert ages.accepted(60, 100_000) == (5_060_000, 5_060_000, 40_000)
+    assert ages.accepted(101, 100_500) == (5_100_500, 5_100_500, 0), "since the last look"
+
+
+@pytest.mark.parametrize("settled", [3, 5])
+def test_what_no_checkpoint_knew_was_accepted_between_its_last_mark_and_the_opening(settled: int) -> None:
+    ages = Ages(None, restored(StoredAges(marks=((3, 500), (5, 1_000))), OPENING, 9_000, 0, same_boot=True))
+    ages.look_at_wall(9_000, 9_000)
+    ages.note(OPENING + 7, 9_500)
+    ages.forget(settled)
+    assert ages.accepted(6, 10_000) == (1_000, 9_000, 9_000)
+    assert ages.accepted(OPENING + 1, 10_000) == (9_500, 9_500, 500)
+
+
+def test_of_what_no_mark_tells_before_an_opening_it_is_only_known_that_it_came_before() -> None:
+    ages = Ages(None, restored(StoredAges(), OPENING, 9_000, 0, same_boot=True))
+    assert ages.accepted(6, 9_000) == (9_000 - LONGEST_DOWN, 9_000, LONGEST_DOWN)
+
+
+def test_a_wall_clock_that_is_set_while_records_wait_may_have_shown_either_time_to_them() -> None:
+    ages = noted(1000, 100_000)
+    for now, wall in ((100_000, 8_100_000), (101_000, 101_000), (102_000, 102_000)):
+        ages.look_at_wall(now, wall)
+    assert ages.accepted(60, 102_000) == (60_000, 8_060_000, 42_000)
+    ages.look_at_wall(103_000, 103_000, all_settled=True)
+    assert ages.accepted(60, 103_000) == (60_000, 60_000, 43_000)
 
 
 def test_another_limit_judges_anew() -> None:
