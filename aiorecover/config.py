@@ -109,7 +109,8 @@ class Config:
             ``request_timeout_ms``.
         retry_backoff_ms: first pause before what failed is tried again; it doubles.
         retry_backoff_max_ms: longest pause.
-        request_timeout_ms: aiokafka's, for one request; ``send_and_wait`` and ``partitions_for`` wait so long, too.
+        request_timeout_ms: aiokafka's, for one request, counted from when its bytes moved last; ``send_and_wait`` and
+            ``partitions_for`` wait so long, too.
         stop_timeout_ms: how long ``stop()`` and the end of ``async with`` take at most.
         on_permanent_error: what becomes of a record that Kafka refuses for good. "dead_letter": the dead ring keeps it;
             "halt": its partition stands still.

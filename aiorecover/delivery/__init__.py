@@ -48,12 +48,15 @@ Two sessions
     aiokafka sends the batches of all lanes of a broker in one request, and the broker answers it when the last of them
     is done: one partition below ``min.insync.replicas``, beside a frozen replica or on a frozen broker holds up all.
     So no error is repeated inside aiokafka, and a request without an answer is given up (`requests`): after 1 s if
-    others were answered meanwhile, after 3 s if nobody was, and twice as late each time. Its lanes are suspects then,
-    and so is a lane that got nothing but errors for 1 s in which others got through (`suspicion`). Suspects are sent
-    through a session apart, made when it is first needed and closed a minute after the last one left: each batch in a
-    request of its own, eight connections to a broker. A lane goes back with its first acknowledgement; one that is
-    suspect again within a minute has to be well for 1 s, 2 s, 4 s and so on up to a minute first. Attempts are 0.5 s
-    apart at most, and all suspects together make about 100 a second. Where nobody gets through, or the second session
+    others were answered meanwhile, after 3 s if nobody was, and twice as late each time, counted from when its
+    bytes moved last (`taken`): a slow line is no silence, however long it takes. Its lanes are suspects then, and so is
+    a lane that got nothing but errors for 1 s in which others got through (`suspicion`). Suspects are sent through a
+    session apart, made when it is first needed and closed a minute after the last one left: each batch in a request of
+    its own, eight connections to a broker. Where more of them wait, none has longer than 4 s, unless that was too short
+    again and again: a proxy may hide how slow the line behind it is. A lane goes back with its first acknowledgement;
+    one that is suspect again within a minute has to be well for 1 s, 2 s, 4 s and so on up to a minute first. Attempts
+    are 0.5 s apart at most, and all suspects together make about 100 a second. Where nobody gets through, errors move
+    no lane, but silence does: in each request may be a partition that holds up the others. Where the second session
     does not connect, no lane moves. A batch is never in both: it moves between two attempts, with its lane's
     identity; what is left of it in a socket the broker answers as a repeat or refuses (`requests` says why).
     ``statistics().lanes_suspect`` counts them, and each move is a line in the log.
@@ -65,8 +68,9 @@ Session
 
     1. aiokafka's sender or its metadata task ended or was cancelled;
     2. no known broker was connected for 2 s (aiokafka asks only those it knows, for ever);
-    3. nothing was answered for ``request_timeout_ms`` with batches in flight (but suspects expect that);
-    4. metadata that we asked for did not come within 10 s;
+    3. nothing was answered for ``request_timeout_ms`` with batches in flight, and nothing moved (but suspects expect
+       that);
+    4. metadata that we asked for did not come within 10 s, and nothing moved;
     5. an error says so (`outcomes`).
 
     A broker that belongs to another cluster now is refused, and told of once; the others go on. Where none is left, no
@@ -207,8 +211,8 @@ Age
     waits (`expiry`): in the ring, also before Kafka was ever reached; behind; in a lane, between two attempts to send
     it. Its age counts from its acceptance, whatever its timestamp says (`wal.ages`): never too early, and too late by
     an eighth (a sixteenth between two marks, one between two looks) and a second (a lane without a session looks so
-    often) at most, beside the end of an attempt that is under way: a request has ``request_timeout_ms``, and a pause
-    follows. Ages rise with the position, so each lane parts
+    often) at most, beside the end of an attempt that is under way: a request has ``request_timeout_ms`` (and what its
+    bytes need on a slow line), and a pause follows. Ages rise with the position, so each lane parts
     with what comes first and keeps its order; letters stand in the order of a lane, unless some of it was in a batch.
 
     A batch is cut in front of the first record that is young enough. What an attempt may have brought to Kafka says

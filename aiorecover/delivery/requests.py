@@ -7,12 +7,14 @@ Five things, all here:
    other lanes of the broker go on.
 2. aiokafka waits ``request_timeout_ms`` for an answer. Here a request that is silent for as long as `patience` allows
    is given up: its connection is cut (the broker answers one request of a connection after the other) and its batches
-   fail with `SilentError`.
+   fail with `SilentError`. It is not silent as long as its bytes move (`taken`): cut on a slow line, it would have to
+   be sent again from its beginning, for ever. So ``request_timeout_ms`` is the longest silence, not the longest time.
 3. aiokafka puts the batches of all lanes of a broker into one request. For suspects each goes alone, over a connection
    that it shares with nobody meanwhile.
 4. A batch without a leader would have aiokafka ask for metadata, and wait for nothing else. Here it fails at once.
 5. Connecting to a frozen broker, or asking it for metadata, holds up connecting to the others and all knowledge of new
    leaders. Here each connection is waited for alone, and metadata is asked from the next broker after two seconds.
+   Where it only waits behind a request whose bytes move, the connection is left alone.
 
 Order and repeats (I6). What was cut may still stand in a socket, and a frozen broker reads it when it wakes, long after
 the lane has sent the same batch another way and gone on. The broker knows the last five batches of a producer id in the
@@ -25,7 +27,7 @@ records: `LaneBatch.possibly` says that a copy may be on its way, and then the s
 
 import asyncio
 import contextlib
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -35,7 +37,8 @@ from aiokafka.producer.sender import SendProduceReqHandler
 from aiokafka.structs import TopicPartition
 
 from aiorecover.delivery.outcomes import SilentError
-from aiorecover.delivery.suspicion import CROWDED, patience
+from aiorecover.delivery.suspicion import SILENCE, patience
+from aiorecover.delivery.taken import bytes_taken
 
 TICK = 0.25  # seconds; silence is counted in these, so that a process that was stopped itself counts little
 METADATA_LIMIT = 2.0  # seconds for one broker's metadata, twice as long after each that did not come
@@ -45,13 +48,19 @@ CONNECTIONS = 8  # to one broker for suspects: a request on each, the others wai
 class Requests:
     """Takes the place of aiokafka's own, in one producer."""
 
-    def __init__(self, producer: AIOKafkaProducer, *, longest: float, alone: bool) -> None:
-        """``longest``: seconds that any request may take; ``alone``: one batch a request, as suspects need it."""
+    def __init__(
+        self, producer: AIOKafkaProducer, *, longest: float, alone: bool, on_moving: Callable[[], None] = lambda: None
+    ) -> None:
+        """``longest``: seconds that any request may be silent; ``alone``: one batch a request, as suspects need it.
+
+        ``on_moving``: called each `TICK` while the bytes of a request move, over a slow line.
+        """
         self._client: Any = producer.client
         self._sender: Any = producer._sender  # noqa: SLF001
         self._accumulator: Any = producer._message_accumulator  # noqa: SLF001
         self._longest = longest
         self._alone = alone
+        self._on_moving = on_moving
         self._answers = 0
         self._under_way: dict[_Request, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -143,17 +152,18 @@ class Requests:
     def _tick(self, due: float) -> None:
         now = asyncio.get_running_loop().time()
         for request in self._under_way:
-            if now - due < TICK:  # else it is this process that was late
+            if not request.look() and now - due < TICK:  # else it is this process that was late
                 request.ticks += 1
+            if request.moving:
+                self._on_moving()
             if request.ticks * TICK > self._patience_with(request):
                 request.give_up(now)
         self._wait_a_tick()
 
     def _patience_with(self, request: "_Request") -> float:
         crowded = self._waiting.get(request.node_id, 0) > 0
-        longest = min(CROWDED, self._longest) if crowded else self._longest
         others_answered = self._alone or self._answers > request.answers_before
-        return patience(request.silences, others_answered=others_answered, longest=longest)
+        return patience(request.silences, others_answered=others_answered, longest=self._longest, crowded=crowded)
 
     # -- connections and metadata ------------------------------------------------------------------------------------
 
@@ -163,7 +173,10 @@ class Requests:
             return connection
         lock = self._locks.setdefault((node_id, group), asyncio.Lock())
         async with lock:
-            return await self._connect(node_id, group=group, no_hint=no_hint)
+            connection = await self._connect(node_id, group=group, no_hint=no_hint)
+        if connection is not None:
+            connection._request_timeout = None  # noqa: SLF001 - `_tick` and `_updated` limit what is sent over it
+        return connection
 
     async def _updated(self, cluster: Any, topics: Any) -> bool:
         try:
@@ -171,8 +184,10 @@ class Requests:
                 updated: bool = await self._update_metadata(cluster, topics)
         except TimeoutError:
             self._metadata_limit = min(self._longest, self._metadata_limit * 2)
+            moving = [request.connection for request in self._under_way if request.moving]
             for connection in list(self._client._conns.values()):  # noqa: SLF001
-                if any(answer.cancelled() for *_, answer in connection._requests):  # noqa: SLF001
+                abandoned = any(answer.cancelled() for *_, answer in connection._requests)  # noqa: SLF001
+                if abandoned and connection not in moving:
                     cut(connection)
             return False
         self._metadata_limit = METADATA_LIMIT
@@ -186,9 +201,33 @@ class _Request(SendProduceReqHandler):
         super().__init__(sender, batches)  # type: ignore[no-untyped-call]
         self.node_id = node_id
         self.answers_before = answers_before  # to others
-        self.ticks = 0  # that passed without an answer
+        self.ticks = 0  # that passed without an answer, since its bytes moved last
+        self._taken: int | None = None  # what its connection had carried at the last look
+        self._looks = 0
+        self._slow = False  # its bytes moved longer than a healthy request takes: a frozen broker's kernel is quick
+        self._group: Any = ConnectionGroup.DEFAULT
         self.silences = max(batch._builder.silences for batch in batches.values())  # noqa: SLF001
         self._limit: asyncio.Timeout | None = None
+
+    @property
+    def connection(self) -> Any:
+        """The one that it goes over; None before there is one."""
+        return self._client._conns.get((self.node_id, self._group))  # noqa: SLF001
+
+    @property
+    def moving(self) -> bool:
+        """Its bytes move over a slow line; a second may lie between two of them."""
+        return self._slow and self.ticks * TICK <= SILENCE
+
+    def look(self) -> bool:
+        """Whether bytes have moved since the last look: then the silence begins anew."""
+        before, self._taken = self._taken, bytes_taken(self.connection)
+        self._looks += 1
+        if before is None or self._taken <= before:
+            return False
+        self._slow = self._looks * TICK > SILENCE
+        self.ticks = 0
+        return True
 
     def give_up(self, now: float) -> None:
         """Wait no longer for the answer."""
@@ -197,12 +236,13 @@ class _Request(SendProduceReqHandler):
 
     async def exchange(self, group: Any) -> bool:
         """Send it and tell every batch what came of it; whether there was an answer."""
+        self._group = group
         request = self.create_request()  # type: ignore[no-untyped-call]
         try:
             async with asyncio.timeout(None) as self._limit:
                 response = await self._client.send(self.node_id, request, group=group)
         except TimeoutError:
-            self._cut(group)
+            self._cut()
             self._fail(SilentError())
         except KafkaError as error:
             self._fail(error)
@@ -211,12 +251,11 @@ class _Request(SendProduceReqHandler):
             return True
         return False
 
-    def _cut(self, group: Any) -> None:
+    def _cut(self) -> None:
         for batch in self._batches.values():
             batch._builder.silences += 1  # noqa: SLF001
-        connection = self._client._conns.get((self.node_id, group))  # noqa: SLF001
-        if connection is not None:
-            cut(connection)
+        if self.connection is not None:
+            cut(self.connection)
         self._client.force_metadata_update()
 
     def _fail(self, error: KafkaError) -> None:

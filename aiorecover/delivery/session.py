@@ -181,7 +181,7 @@ class Session:
         """Ask for the metadata of all wanted topics now; `on_metadata` tells when something came.
 
         Raises:
-            SessionLostError: the session ended first, or does not tell: then a new one is built.
+            SessionLostError: the session ended first, or does not tell: a new one is built, but not on a slow line.
             ClosedError: the session is closed.
 
         """
@@ -194,7 +194,8 @@ class Session:
         waiting = {updating} if end is None else {updating, end}
         await asyncio.wait(waiting, timeout=METADATA_LIMIT, return_when=asyncio.FIRST_COMPLETED)
         if not updating.done():
-            self.give_up(f"no metadata within {METADATA_LIMIT:.0f} s")
+            if not self._silence.moves(time.monotonic()):
+                self.give_up(f"no metadata within {METADATA_LIMIT:.0f} s")
             raise SessionLostError
         self._on_metadata()
 
@@ -299,7 +300,7 @@ class Session:
 
     async def _started(self, server: str) -> tuple[AIOKafkaProducer, Holdings]:
         producer = AIOKafkaProducer(**self._options(server))
-        Requests(producer, longest=self._patience, alone=self._healthy is not None)
+        Requests(producer, longest=self._patience, alone=self._healthy is not None, on_moving=self._on_moving)
         starting = asyncio.timeout(CONNECT_LIMIT)
         guard = ClusterGuard(producer.client, self.cluster, lambda found: self._on_wrong(producer, starting, found))
         if self._healthy is not None:  # its lanes have identities: it must not wait for a frozen broker to give one
@@ -409,6 +410,9 @@ class Session:
     def _is_silent(self, now: float) -> bool:
         """Whether nobody gets an answer; of suspects that is expected."""
         return self._healthy is None and self._silence.lasts(now) > self._patience
+
+    def _on_moving(self) -> None:
+        self._silence.moved(time.monotonic())
 
     async def _drop(self) -> None:
         closer = self._detach()

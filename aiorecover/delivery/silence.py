@@ -1,5 +1,7 @@
 """Since when nobody gets an answer, with batches in flight. Pure: times are handed in."""
 
+from math import inf
+
 QUIET = 2.0  # seconds without an attempt: the next one is no continuation of an earlier silence
 
 
@@ -11,6 +13,7 @@ class Silence:
         self.in_flight = 0  # batches
         self._since: float | None = None  # when they get no answer
         self._tried = 0.0  # when an attempt ended last
+        self._moved = -inf  # when bytes of what is in flight moved last, on a slow line
 
     def began(self, now: float) -> None:
         """One more batch is in flight."""
@@ -24,8 +27,17 @@ class Silence:
         self._tried = now
 
     def broken(self, now: float) -> None:
-        """An answer came, to one that has ended."""
+        """An answer came, to one that has ended; or none can have come yet."""
         self._since = now if self.in_flight else None
+
+    def moved(self, now: float) -> None:
+        """Bytes of what is in flight move: the line is slow, and an answer cannot have come yet."""
+        self._moved = now
+        self.broken(now)
+
+    def moves(self, now: float) -> bool:
+        """They did so just now."""
+        return now - self._moved <= QUIET
 
     def forget(self) -> None:
         """What comes now is answered by somebody else, or was an error that only an answer brings."""

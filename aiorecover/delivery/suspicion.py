@@ -1,26 +1,32 @@
 """When a lane is suspected of holding up its neighbours, and when it is trusted again. Pure: the time is handed in.
 
-A lane is suspect when it is silent while others get through: requests are shared with the neighbours, and one partition
-that is not answered leaves them all without an answer. Where nobody gets through it is the brokers, the network or the
-machine, and there is nothing to be gained by a move; the whole session is given three times as long, because partitions
-that are well may share a request with one that is not on every broker there is.
+A lane is suspect when its request is silent, or when it gets nothing but errors while others get through: requests are
+shared with the neighbours, and one partition that is not answered leaves them all without an answer. Where nobody is
+answered it may be the brokers, the network or the machine, so a request is given three times as long. But then its
+lanes move, too: partitions that are well may share a request with one that is not on every broker there is, and nobody
+gets through until they are sent apart. Silence is neither an answer nor a byte that moves: a slow line moves no lane.
 """
 
 SILENCE = 1.0  # seconds; a healthy broker answers in milliseconds, a leader moves in a few hundred
 SILENCE_OF_ALL = 3.0  # seconds without an answer to anybody: then it may be anything, a pause of the broker for one
 CROWDED = 4.0  # seconds for a suspect's request while others wait for a connection: each gets its turn
+CROWDED_TURNS = (
+    4  # silences behind which that is twice as long each time, too: it may be a line that hides its slowness
+)
 STEADY = 60.0  # seconds in the healthy session after which an old suspicion is forgotten
 FIRST_STAY = 1.0  # seconds that a lane has to be well which came back too early; twice as long each time
 LONGEST_STAY = 60.0  # seconds
 
 
-def patience(silences: int, *, others_answered: bool, longest: float) -> float:
-    """Seconds that a request may stay without an answer; ``silences``: how often its batches were given up before.
+def patience(silences: int, *, others_answered: bool, longest: float, crowded: bool = False) -> float:
+    """Seconds that a request may be silent; ``silences``: how often its batches were given up before.
 
     Twice as long each time: a cluster that needs five seconds for everything is slow, and must get through.
+    ``crowded``: others wait for its connection.
     """
     first = SILENCE if others_answered else SILENCE_OF_ALL
-    return min(longest, first * 2.0 ** min(silences, 10))
+    turn = CROWDED * 2.0 ** min(max(0, silences - CROWDED_TURNS), 10) if crowded else longest
+    return min(longest, turn, first * 2.0 ** min(silences, 10))
 
 
 class Suspicion:
@@ -40,7 +46,7 @@ class Suspicion:
     def failed(self, now: float, through: int, *, silent: bool) -> bool:
         """One more attempt failed; True when this makes the lane a suspect.
 
-        ``through``: how many batches of all lanes have got through so far; ``silent``: the request got no answer for as
+        ``through``: how many batches of all lanes have got through so far; ``silent``: the request was silent for as
         long as `patience` allows. An error that was answered suspects a lane only after a second of them in which
         others got through.
         """

@@ -10,6 +10,7 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.errors import (
+    KafkaError,
     LeaderNotAvailableError,
     MessageSizeTooLargeError,
     NotEnoughReplicasError,
@@ -19,9 +20,12 @@ from aiokafka.producer.message_accumulator import MessageAccumulator
 from aiokafka.producer.sender import Sender, SendProduceReqHandler
 from aiokafka.structs import TopicPartition
 
+from aiorecover.delivery import requests as requests_module
+from aiorecover.delivery import suspicion as suspicion_module
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.outcomes import SilentError
 from aiorecover.delivery.requests import CONNECTIONS, TICK, Requests, _Request
+from aiorecover.delivery.suspicion import CROWDED
 from aiorecover.testing import ApiKey, MockCluster
 
 pytestmark = pytest.mark.asyncio
@@ -42,10 +46,10 @@ def mock() -> Iterator[MockCluster]:
 
 @asynccontextmanager
 async def started(
-    mock: MockCluster, *, alone: bool = False, longest: float = 40.0
+    mock: MockCluster, *, alone: bool = False, longest: float = 40.0, **options: Any
 ) -> AsyncIterator[tuple[AIOKafkaProducer, Requests]]:
     producer = AIOKafkaProducer(
-        bootstrap_servers=mock.bootstrap_servers, enable_idempotence=True, acks="all", retry_backoff_ms=20
+        bootstrap_servers=mock.bootstrap_servers, enable_idempotence=True, acks="all", retry_backoff_ms=20, **options
     )
     requests = Requests(producer, longest=longest, alone=alone)
     await producer.start()
@@ -162,6 +166,78 @@ async def test_ticks_that_come_late_do_not_count_as_silence(mock: MockCluster) -
         del requests._under_way[request]
 
 
+class Line:
+    """Stands for what the kernel counts, on every connection at once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.moves = True
+        self._looks = 0
+        monkeypatch.setattr(requests_module, "bytes_taken", self._count)
+        monkeypatch.setattr(requests_module, "TICK", 0.01)
+        monkeypatch.setattr(requests_module, "SILENCE", 0.1)
+        for name in ("SILENCE", "SILENCE_OF_ALL"):
+            monkeypatch.setattr(suspicion_module, name, 0.1)
+
+    def _count(self, _: Any) -> int:
+        self._looks += self.moves
+        return self._looks // 4  # not in each look
+
+
+async def test_a_request_whose_bytes_move_is_not_given_up_and_one_that_stands_still_is(
+    mock: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by aiokafka either, whose limit is for all of its time."""
+    line = Line(monkeypatch)
+    async with started(mock, longest=0.3, request_timeout_ms=300) as (producer, requests):
+        mock.push_broker_errors(1, ApiKey.PRODUCE, HELD)
+        sent = await send(producer, 0)
+        await asyncio.sleep(1.0)
+        assert not sent.done()
+        assert [request.moving for request in requests._under_way] == [True]
+        line.moves = False
+        with pytest.raises(SilentError):
+            await sent
+
+
+async def test_bytes_that_move_at_the_beginning_only_are_those_that_a_frozen_broker_s_machine_takes(
+    mock: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line, moving = Line(monkeypatch), 0
+    async with started(mock) as (producer, requests):
+        mock.push_broker_errors(1, ApiKey.PRODUCE, HELD)
+        sent = await send(producer, 0)
+        await asyncio.sleep(0.05)
+        line.moves = False
+        while not sent.done():
+            moving += sum(request.moving for request in requests._under_way)
+            await asyncio.sleep(0.005)
+        with pytest.raises(SilentError):
+            sent.result()
+    assert moving == 0
+
+
+@pytest.mark.parametrize("moves", [True, False])
+async def test_a_connection_is_not_cut_for_metadata_that_waits_behind_a_request_whose_bytes_move(
+    mock: MockCluster, monkeypatch: pytest.MonkeyPatch, moves: bool
+) -> None:
+    async with started(mock) as (producer, requests):
+        await (await send(producer, 0))
+        mock.round_trip_ms(600_000)
+        sent = await send(producer, 0)
+        connection = producer.client._conns[1, ConnectionGroup.DEFAULT]
+        while not connection._requests:  # noqa: ASYNC110 - seen from outside
+            await asyncio.sleep(0.01)
+        monkeypatch.setattr(_Request, "moving", moves)
+        monkeypatch.setattr(producer.client.cluster, "brokers", lambda: {producer.client.cluster.broker_metadata(1)})
+        requests._metadata_limit = 0.2
+        assert await producer.client.force_metadata_update() is False
+        assert connection.connected() is moves
+        mock.round_trip_ms(0)
+        connection.close()
+        with pytest.raises(KafkaError):
+            await sent
+
+
 def _message() -> Any:
     class Message:
         _builder = batch()
@@ -188,6 +264,13 @@ async def test_more_suspects_than_connections_take_turns(mock: MockCluster) -> N
         await asyncio.sleep(0.3)
         assert len(requests._under_way) == CONNECTIONS
         assert requests._waiting[1] == 2
+        request = next(iter(requests._under_way))
+        request.silences = 4
+        assert requests._patience_with(request) == CROWDED
+        requests._waiting[1] = 0
+        assert requests._patience_with(request) == 16.0
+        requests._waiting[1] = 2
+        request.silences = 0
         found = await asyncio.gather(*sent, return_exceptions=True)
         assert sum(isinstance(one, SilentError) for one in found) == CONNECTIONS
         assert requests._waiting[1] == 0

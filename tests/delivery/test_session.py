@@ -1,6 +1,7 @@
 """The session against a mock cluster and a real broker: whatever happens to Kafka, it comes back, or ends in time."""
 
 import asyncio
+import itertools
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, NotEnoughReplicasError
 
 from aiorecover.config import Config
+from aiorecover.delivery import requests as requests_module
 from aiorecover.delivery import session as module
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.outcomes import Persisted, Verdict, outcome_of
@@ -390,6 +392,21 @@ async def test_silence_with_a_batch_in_flight_ends_in_a_new_session(
         assert await sending >= 0
         assert await until_sent(session, batch, "t") >= 0
     assert "reason='no answer for 0.5 s'" in caplog.text
+
+
+async def test_on_a_slow_line_a_session_lasts_as_long_as_bytes_move(
+    mock: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WATCH_INTERVAL", 0.02)
+    monkeypatch.setattr(requests_module, "SILENCE", 0.1)
+    monkeypatch.setattr(requests_module, "TICK", 0.02)
+    counted = itertools.count()
+    monkeypatch.setattr(requests_module, "bytes_taken", lambda _: next(counted))
+    async with running(mock.bootstrap_servers, request_timeout_ms=500) as session:
+        batch = await identified(session, b"v")
+        mock.push_broker_errors(1, ApiKey.PRODUCE, (0, 1_500))
+        assert (await session.send(batch, "t", 0)).offset >= 0
+        assert session.rebuilds == 0
 
 
 async def test_silence_without_a_batch_in_flight_is_no_reason_to_worry(

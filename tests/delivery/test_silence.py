@@ -48,3 +48,13 @@ def test_what_was_answered_with_an_error_is_no_silence() -> None:
     assert silence.lasts(12.0) == 0.0
     silence.began(13.0)
     assert silence.lasts(15.0) == 2.0
+
+
+def test_on_a_slow_line_silence_begins_when_the_last_byte_has_moved() -> None:
+    silence = Silence()
+    assert not silence.moves(0.0)
+    silence.began(0.0)
+    silence.moved(50.0)
+    assert silence.moves(51.0)
+    assert silence.lasts(53.0) == 3.0
+    assert not silence.moves(53.0)

@@ -157,6 +157,21 @@ async def test_metadata_that_never_comes_ends_in_a_new_session(
     assert "reason='no metadata within" in caplog.text
 
 
+async def test_metadata_that_waits_behind_what_moves_on_a_slow_line_ends_no_session(
+    mock: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "METADATA_LIMIT", 0.2)
+    async with running(mock.bootstrap_servers) as session:
+        await session.identity()
+        mock.push_broker_errors(1, ApiKey.METADATA, (0, 600_000))
+        session.want(TOPIC)
+        session._on_moving()
+        with pytest.raises(session_module.SessionLostError):
+            await session.discover()
+        assert session._end is not None
+        assert not session._end.done()
+
+
 async def test_who_asks_for_metadata_is_told_at_once_that_the_session_ended(mock: MockCluster) -> None:
     async with running(mock.bootstrap_servers) as session:
         await session.identity()

@@ -3,6 +3,8 @@
 import pytest
 
 from aiorecover.delivery.suspicion import (
+    CROWDED,
+    CROWDED_TURNS,
     FIRST_STAY,
     LONGEST_STAY,
     SILENCE,
@@ -31,6 +33,17 @@ def test_patience_doubles_with_each_silence_up_to_the_time_limit(
     silences: int, others_answered: bool, expected: float
 ) -> None:
     assert patience(silences, others_answered=others_answered, longest=LONGEST) == expected
+
+
+@pytest.mark.parametrize(
+    ("silences", "expected"),
+    [(0, SILENCE), (1, 2 * SILENCE), (2, CROWDED), (CROWDED_TURNS, CROWDED), (CROWDED_TURNS + 1, 2 * CROWDED)],
+)
+def test_where_others_wait_each_has_its_turn_which_becomes_longer_for_one_that_is_silent_again_and_again(
+    silences: int, expected: float
+) -> None:
+    assert patience(silences, others_answered=True, longest=LONGEST, crowded=True) == expected
+    assert patience(10**6, others_answered=True, longest=LONGEST, crowded=True) == LONGEST
 
 
 def test_patience_is_never_longer_than_the_request_s_own_limit() -> None:

@@ -7,42 +7,65 @@
         detour.release()        # now the brokers get what the dead client had sent
 
 It stands for the network and the kernel of a dead client's machine: bytes that a client has handed over arrive late,
-and arrive although it is gone. `python -m tests.support.detour host:port=host:port …` answers each line of its stdin
-(`hold`, `deafen`, `release`, `count`, `held`) with a line of JSON, and ends with its stdin.
+and arrive although it is gone. `Detour(routes, uplink=Uplink(500_000))` stands for a slow line. `python -m
+tests.support.detour [bytes per second, and what it buffers: 500000,65536] host:port=host:port …` answers each line of
+its stdin (`hold`, `deafen`, `release`, `count`, `held`) with a line of JSON, and ends with its stdin.
 """
 
 import asyncio
 import contextlib
 import json
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-__all__ = ["Detour", "Route"]
+__all__ = ["Detour", "Route", "Uplink"]
 
 Route = tuple[str, str]
 """Where the detour listens, and where it leads to: `host:port` each."""
 
 _REPOSITORY: Final = Path(__file__).parents[2]
 _BLOCK_BYTES: Final = 1 << 18
+_SLOW_BLOCK_BYTES: Final = 1 << 12  # of a slow line, which its connections use in turns
 _ARRIVED_WITHIN_S: Final = 120.0  # a kernel that sends again waits twice as long each time, two minutes at most
 _DELIVERED_WITHIN_S: Final = 15.0  # a broker closes the connection of a dead client at once, when it is well
+
+
+@dataclass(frozen=True)
+class Uplink:
+    """What the clients send shares one slow line; answers do not.
+
+    ``buffer``: bytes that it takes of each connection before it has carried them. A line has a small one; a proxy, a
+    tunnel or a modem may have a large one, and then nobody sees from outside that anything moves.
+    """
+
+    bytes_per_s: int
+    buffer: int = 1 << 16
 
 
 class Detour:
     """The process, from the outside. Every method is an ordinary call that blocks."""
 
-    def __init__(self, routes: Sequence[Route]) -> None:
+    def __init__(self, routes: Sequence[Route], *, uplink: Uplink | None = None) -> None:
         self._routes = routes
+        self._line = [] if uplink is None else [f"{uplink.bytes_per_s},{uplink.buffer}"]
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.detour", *(f"{near}={far}" for near, far in self._routes)],
+            [
+                sys.executable,
+                "-m",
+                "tests.support.detour",
+                *self._line,
+                *(f"{near}={far}" for near, far in self._routes),
+            ],
             cwd=_REPOSITORY,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -109,10 +132,36 @@ class Detour:
 # -- the process -------------------------------------------------------------------------------------------------------
 
 
+class _Line:
+    """What all connections share."""
+
+    def __init__(self, uplink: Uplink | None) -> None:
+        self.block = _BLOCK_BYTES if uplink is None else _SLOW_BLOCK_BYTES
+        self.blocks_ahead = 0 if uplink is None else max(1, uplink.buffer // self.block)  # 0: any number
+        self._seconds = 0.0 if uplink is None else 1 / uplink.bytes_per_s  # for a byte
+        self._free = 0.0  # when what was begun is carried
+
+    async def carry(self, size: int) -> None:
+        """Return when so many bytes had their time on the line."""
+        if not self._seconds:
+            return
+        now = asyncio.get_running_loop().time()
+        self._free = max(now, self._free) + size * self._seconds
+        await asyncio.sleep(self._free - now)
+
+    def listening(self, host: str, port: int) -> socket.socket:
+        """A socket whose connections have no buffer worth the name, if the line is slow."""
+        listening = socket.create_server((host, port))
+        if self._seconds:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.block)
+        return listening
+
+
 class _Connection:
     """One client's connection, and the one that it leads to."""
 
-    def __init__(self) -> None:
+    def __init__(self, line: _Line) -> None:
+        self._line = line
         self.gate = asyncio.Event()
         self.gate.set()
         self.deaf = False
@@ -120,7 +169,7 @@ class _Connection:
         self.held = 0
         self.ended = asyncio.Event()  # the broker has closed it
         self.orphaned = False  # the client has
-        self._waiting: asyncio.Queue[bytes] = asyncio.Queue()
+        self._waiting: asyncio.Queue[bytes] = asyncio.Queue(line.blocks_ahead)
 
     async def carry(self, near: "_Stream", far: "_Stream") -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -131,16 +180,17 @@ class _Connection:
     async def _take(self, client: asyncio.StreamReader) -> None:
         """Read at once, held or not: the kernel forgets what was not read when a client dies by a reset."""
         with contextlib.suppress(OSError):
-            while block := await client.read(_BLOCK_BYTES):
-                self._waiting.put_nowait(block)
+            while block := await client.read(self._line.block):
+                await self._waiting.put(block)
                 self.held += len(block)
         self.orphaned = True
-        self._waiting.put_nowait(b"")
+        await self._waiting.put(b"")
 
     async def _forward(self, broker: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while block := await self._waiting.get():
                 await self.gate.wait()
+                await self._line.carry(len(block))
                 broker.write(block)
                 await broker.drain()
                 self.sent += len(block)
@@ -164,7 +214,8 @@ _Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class _Carrier:
     """All connections of this process, and what its parent asks for."""
 
-    def __init__(self) -> None:
+    def __init__(self, uplink: Uplink | None) -> None:
+        self._line = _Line(uplink)
         self._connections: set[_Connection] = set()
         self._gone = 0  # bytes that connections carried which are over
 
@@ -175,10 +226,10 @@ class _Carrier:
             await self._connect((reader, writer), far)
 
         host, _, port = near.rpartition(":")
-        await asyncio.start_server(connected, host, int(port))
+        await asyncio.start_server(connected, sock=self._line.listening(host, int(port)), limit=self._line.block)
 
     async def _connect(self, near: _Stream, far: str) -> None:
-        connection = _Connection()
+        connection = _Connection(self._line)
         host, _, port = far.rpartition(":")
         try:
             onward = await asyncio.open_connection(host, int(port))
@@ -218,9 +269,14 @@ class _Carrier:
         return sum(connection.sent for connection in held) - before
 
 
-async def _main(routes: Sequence[str]) -> None:
-    carrier = _Carrier()
-    for route in routes:
+def _uplink_of(argument: str) -> Uplink | None:
+    return None if "=" in argument else Uplink(*map(int, argument.split(",")))
+
+
+async def _main(arguments: Sequence[str]) -> None:
+    uplink = _uplink_of(arguments[0])
+    carrier = _Carrier(uplink)
+    for route in arguments[uplink is not None :]:
         await carrier.listen(route)
     print(json.dumps("listening"), flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
