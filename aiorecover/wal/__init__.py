@@ -239,12 +239,13 @@ A frame that does not hold (damage, or a hole that a dying process left behind a
 looks for the next valid frame of this life, delivers from there, and reports exactly which sequences are not there. So
 it does for a whole slot that is gone, and for a tail that a flush had covered, as far as the others tell: a slot with
 nothing of its epoch behind it that no flush had covered cannot be missed. In the slot that is written all that has a
-sequence is stored: nobody waits for another record to see that the newest one is gone.
-Nor can what stood before the oldest slot
-when a copy of the checkpoint is lost, too: the other one may not know what was recycled. A second reader reports what
-was damaged since the first one passed, as far as no settle word says that it was done, and what is in flight may be
-named with it: each sequence is reported once. What still stands in the place of the lost frames is copied to
-``damaged/`` before the slot is recycled (`kept`); the tables in `recovery` say what comes of each combination.
+sequence is stored: nobody waits for another record to see that the newest one is gone. Where a page cannot be read at
+the end that a crash left open, behind all that a flush had covered, only the log says that some may be missing. Nor can
+what stood before the oldest slot when a copy of the checkpoint is lost, too: the other one may not know what was
+recycled. A second reader reports what was damaged since the first one passed, as far as no settle word says that it was
+done, and what is in flight may be named with it: each sequence is reported once. What still stands in the place of the
+lost frames is copied to ``damaged/`` before the slot is recycled (`kept`); the tables in `recovery` say what comes of
+each combination.
 
 Read-only view
     `view.open_view` looks at a directory from outside, for the command line and for Spark: it takes no lock, opens

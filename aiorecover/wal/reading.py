@@ -383,11 +383,21 @@ class Reader:
     def _close_old(self, slot: Slot) -> None:
         if self._report_tail(slot):  # sealed at its very end, so that every later reader misses them, too
             self.offset = slot.header.slot_bytes - fmt.RESERVED
+        self._tell_doubt(slot)
         slot.tail = self.offset
         slot.last_sequence = self.expected - 1
         slot.count = slot.last_sequence - slot.header.first_sequence + 1
         slot.limit = 0
         self._ring.seal_old(slot)
+
+    def _tell_doubt(self, slot: Slot) -> None:
+        """Behind what a flush had covered nothing tells what stood where nothing can be read: who looks has to know."""
+        place = self._window.given_up(self.offset)
+        if place is not None:
+            message = (
+                "records may be missing behind the last one of a slot, where the disk cannot be read: check the disk"
+            )
+            log.error("%s slot=%d file_offset=%d", message, slot.header.ordinal, slot.file_offset + place)
 
     def _report_tail(self, slot: Slot) -> bool:
         """What a completed flush covered cannot be missing behind the last frame of a slot, unless it was damaged."""

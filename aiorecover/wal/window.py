@@ -25,11 +25,13 @@ class Window:
         self._file = file
         self._slot_at = 0
         self._failures: dict[int, int] = {}  # file offset of a read that failed in this slot, how often
+        self._given_up: set[int] = set()  # offsets within the slot of pages that were
 
     def enter(self, slot_at: int) -> None:
         """Hold nothing of the slot that begins at this offset of the file."""
         self._slot_at = slot_at
         self._failures.clear()
+        self._given_up.clear()
         self.forget()
 
     def forget(self) -> None:
@@ -64,6 +66,10 @@ class Window:
         buffer = bytearray(length)
         count = self._read_into(memoryview(buffer), self._slot_at + begin)
         return bytes(buffer[:count])
+
+    def given_up(self, offset: int) -> int | None:
+        """The first place of the slot from ``offset`` on that was given up."""
+        return min((place for place in self._given_up if place >= offset), default=None)
 
     def _whole_frame(self, offset: int) -> bool:
         """Whether all of the frame at ``offset`` is at hand."""
@@ -102,15 +108,19 @@ class Window:
             page = buffer[at : at + PAGE - (where + at) % PAGE]
             try:
                 if bad >= BAD_PAGES:
-                    page[:] = bytes(len(page))
+                    self._give_up(page, where + at)
                 elif self._file.read_into(page, where + at) < len(page):
                     return self._file.size() - where
                 else:
                     readable = True
             except WalIOError:
                 bad += 1
-                page[:] = bytes(len(page))
+                self._give_up(page, where + at)
             at += len(page)
         if not readable and not lasting:
             raise failure  # not a single page: the device is away, rather than damaged
         return len(buffer)
+
+    def _give_up(self, page: memoryview, where: int) -> None:
+        page[:] = bytes(len(page))
+        self._given_up.add(where - self._slot_at)

@@ -786,6 +786,30 @@ def test_a_bad_page_costs_the_records_in_it_and_no_others(bad: int, times: int) 
     assert following.ring.losses.missing == len(lost)
 
 
+@pytest.mark.parametrize(("bad", "told"), [(0, False), (1, False), (2, True), (6, True)])
+def test_where_a_crash_left_the_end_open_a_bad_page_there_is_told(
+    bad: int, caplog: pytest.LogCaptureFixture, *, told: bool
+) -> None:
+    """Nothing tells how many records stood there behind the last flush: none is counted."""
+    opened = Opened(Disk(slot_bytes=LARGE_SLOT))
+    opened.append(b"first")
+    opened.ring.go_on()
+    opened.append(*[b"%02d" % number * 350 for number in range(14)])  # to the third page
+    last = opened.ring.live[-1]
+    disk = opened.disk.after_death()
+    if bad:
+        disk.ring.stored.fail_reads(last.file_offset + bad * PAGE, 1)
+    following = Opened(disk)
+    patiently(following, 60)
+    assert following.ring.live[-1].sealed
+    message = "records may be missing behind the last one of a slot, where the disk cannot be read: check the disk"
+    place = f" slot={last.header.ordinal} file_offset={last.file_offset + bad * PAGE}"
+    assert [record.message for record in caplog.records if record.levelname == "ERROR" and "may" in record.message] == (
+        [message + place] if told else []
+    )
+    assert bool(following.ring.losses.missing) == (bad == 1)
+
+
 def test_who_finds_a_frame_again_where_it_was_lost_is_not_at_the_end() -> None:
     opened = Opened(Disk(slot_bytes=LARGE_SLOT))
     opened.append(*[b"%02d" % number * 350 for number in range(20)])
