@@ -63,6 +63,13 @@ class Destination(msgspec.Struct, frozen=True, omit_defaults=True):
         """Of the cluster after this one; who names as many as there are numbers has nothing left of the first."""
         return (self.cluster_number + 1) % CLUSTER_NUMBERS
 
+    def after(self, durable: "Destination") -> "Destination":
+        """The newer of the two, which the one written before may be."""
+        ahead = (durable.cluster_number - self.cluster_number) % CLUSTER_NUMBERS
+        if ahead == 0:
+            return durable if self.cluster_id is None else self
+        return durable if ahead < CLUSTER_NUMBERS // 2 else self
+
 
 class RingState(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a directory knows durably of one of its rings.
@@ -117,9 +124,10 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         return self.main.watermark
 
     def after(self, durable: "Checkpoint") -> "Checkpoint":
-        """The same, taking nothing back of what ``durable``, the one written before, says of the rings.
+        """The same, taking nothing back of what ``durable``, the one written before, says of rings and destination.
 
-        It may have been captured before a move or a rewriting was made, or before the rings were told of that.
+        It may have been captured before a move or a rewriting was made, before the rings were told of that, or while
+        another cluster was being remembered.
         """
         return msgspec.structs.replace(
             self,
@@ -127,6 +135,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
             retry=self.retry.after(durable.retry),
             dead=self.dead.after(durable.dead),
             moved=max(self.moved, durable.moved),
+            destination=self.destination.after(durable.destination),
             ages=self.ages.after(durable.ages),
         )
 

@@ -8,8 +8,16 @@ from msgspec.structs import replace
 
 from aiorecover.errors import WalCorruptError, WalFormatError, WalIOError
 from aiorecover.wal import checkpoint
-from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint, CheckpointFile, Destination, RingState
+from aiorecover.wal.checkpoint import (
+    CLUSTER_NUMBERS,
+    COPY_BYTES,
+    Checkpoint,
+    CheckpointFile,
+    Destination,
+    RingState,
+)
 from tests.wal.memory import SECTOR, FaultyFile, MemoryFile, broken
+from tests.wal.rig import Opened
 
 
 def content(watermark: int, destination: Destination | None = None) -> Checkpoint:
@@ -201,6 +209,32 @@ def test_a_failed_flush_does_not_advance_the_generation() -> None:
     del file.before["sync"]
     for seed in range(10):
         assert newest(file.after_power_cut(seed)) in {1, 3}
+
+
+@pytest.mark.parametrize("last", [0, 7, CLUSTER_NUMBERS - 1])
+def test_a_destination_is_not_taken_back_by_a_checkpoint_that_was_captured_before(last: int) -> None:
+    """The compactor may capture one while the write that remembers another cluster is still under way."""
+    unknown = Destination(servers=("a:9092",), cluster_number=last)
+    first = Destination(cluster_id="first", cluster_number=last)
+    second = Destination(cluster_id="second", cluster_number=first.next_number)
+    for older, newer in [(unknown, first), (first, second), (unknown, second), (first, first)]:
+        assert content(2, older).after(content(1, newer)) == content(2, newer)
+        assert content(2, newer).after(content(1, older)) == content(2, newer)
+
+
+def test_what_is_remembered_of_a_cluster_stays_in_the_file() -> None:
+    opened = Opened()
+    captured = opened.directory.next_checkpoint()
+    other = Destination(cluster_id="ours")
+    opened.directory.write_checkpoint(opened.directory.next_checkpoint(destination=other))
+    opened.directory.write_checkpoint(captured)
+    assert opened.directory.checkpoint.destination == other
+    assert [
+        copy.checkpoint.destination for copy in CheckpointFile(opened.disk.checkpoint).copies if copy.checkpoint
+    ] == [
+        other,
+        other,
+    ]
 
 
 def test_a_copy_that_nobody_flushed_is_durable_before_the_other_one_is_overwritten() -> None:
