@@ -73,6 +73,7 @@ PURE = {
     "aiorecover.delivery.lane": (),
     "aiorecover.delivery.refusal": (),
     "aiorecover.delivery.backoff": (),
+    "aiorecover.delivery.size_limit": (),
     "aiorecover.delivery.suspicion": (),
     "aiorecover.delivery.timestamps": (),
     "aiorecover.delivery.outcomes": ("asyncio.CancelledError",),  # an error like the others, to be looked up

@@ -179,10 +179,12 @@ Errors
 Poison
     A batch that is refused for good is cut in the same session, in order, until the record at fault stands alone, in at
     most 2 log2(n) + 2 sends for one among n (`halving`). What is too large is cut into smaller batches first; only a
-    record that is refused by itself is at fault. The next batch takes the refused one's place in the sequence, if no
-    attempt of it was possibly persisted: no answer of that kind, no session lost with it, and no repeat by aiokafka
-    itself, which builds the bytes once for each request and so can be counted. Otherwise the lane takes producer epoch
-    + 1 first: the broker would answer the next batch as a repeat, and not append it.
+    record that is refused by itself is at fault. Where none is, the topic's limit is below the batch size: the lane
+    fills its batches up to what was taken from then on, and now and then tries a larger one (`size_limit`). The next
+    batch takes the refused one's place in the sequence, if no attempt of it was possibly persisted: no answer of that
+    kind, no session lost with it, and no repeat by aiokafka itself, which builds the bytes once for each request and so
+    can be counted. Otherwise the lane takes producer epoch + 1 first: the broker would answer the next batch as a
+    repeat, and not append it.
 
     The record at fault is copied to the dead ring with its original position, its partition, the error, the attempts
     and their times (`refusal`); the dead ring is flushed; `on_delivery` is called; then the record is settled (I3), and

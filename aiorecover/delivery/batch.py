@@ -55,6 +55,7 @@ class LaneBatch(BatchBuilder):
         self.doubtful = False  # so it was of a batch that this one is a part of, or an earlier process may have sent it
         self.rest: LaneBatch | None = None  # of the refused batch: holds what is at fault if this one does not
         self.at_fault = False  # holds a record at fault, as far as the rest of its batch tells
+        self.probes = False  # it may be larger than its lane's limit: it is tried whether the topic takes that
         self.sound = False  # its timestamps were right when its records were accepted, though Kafka refuses them by now
         self.silences = 0  # requests with it that got no answer in time
 
@@ -106,6 +107,11 @@ class LaneBatch(BatchBuilder):
         _IDENTITY.pack_into(self._buffer, _IDENTITY_AT, producer_id, epoch, base_sequence)
         crc = calc_crc32c(bytes(self._buffer[_ATTRIBUTES_AT:]))
         struct.pack_into(">I", self._buffer, _CRC_AT, crc)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Nobody can have seen it: it has no identity, and need not stay as it is."""
+        return self.identity is None and self.attempts == 0
 
     @property
     def maybe_there(self) -> bool:

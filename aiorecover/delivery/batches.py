@@ -1,6 +1,7 @@
 """The lanes' open batches: begun within what all may have in memory, handed over when they have lingered."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from math import inf
 
@@ -62,7 +63,9 @@ class Batches:
         if lane.blocked or self.full or self.resuming:
             return None
         share = (BATCH_BYTES - self._stalled.bytes) // (2 * (len(self._open) + 1))
-        lane.open = LaneBatch(min(self._batch_bytes, max(SMALLEST_BATCH, share)), self._codec)
+        most = self._batch_bytes if lane.limit is None else min(self._batch_bytes, lane.limit.next(time.monotonic()))
+        lane.open = LaneBatch(min(most, max(SMALLEST_BATCH, share)), self._codec)
+        lane.open.probes = lane.limit is not None and most > lane.limit.bytes
         if not self._lingering:
             self._tick = asyncio.get_running_loop().time() + self._linger
         self._lingering += 1

@@ -1,10 +1,11 @@
 """The ordered stream of one (topic, partition): what is open, what is ready, and its Kafka identity. Pure."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.size_limit import SizeLimit
 from aiorecover.errors import PermanentDeliveryError
 
 SEQUENCE_MODULUS = 1 << 31  # Kafka's sequences are signed 32-bit integers that wrap to zero
@@ -46,6 +47,7 @@ class Lane:
         "held",
         "identity",
         "in_flight",
+        "limit",
         "offset",
         "open",
         "partition",
@@ -73,6 +75,7 @@ class Lane:
         self.entered: LaneBatch | None = None  # what stands in its entry, and may be in Kafka without our knowing
         self.unwritten = False  # its batches are sent though the disk takes no entry
         self.due = False  # the open batch has lingered enough
+        self.limit: SizeLimit | None = None  # of its batches, where the topic has refused one as too large
         self.halted: str | None = None  # why it stands: a permanent error, or no room for a dead letter
         self.remedy = ""  # what sets it going again
         self.failing = False  # what it has in flight does not get through, so far
@@ -223,6 +226,15 @@ class Lane:
             self.ready.appendleft(rest)
         elif batch is not None:
             self._forget_entered(batch)
+
+    def too_large(self, batch: LaneBatch, largest: int, now: float, spread: Callable[[float, float], float]) -> None:
+        """The topic refused ``batch`` as that; ``largest``: bytes of the largest part that goes in its place."""
+        self.limit = self.limit or SizeLimit(batch.bytes, spread)
+        self.limit.refused(batch.bytes, largest, now, whole=batch.earlier == 0)
+
+    def has_outgrown(self, batch: LaneBatch) -> bool:
+        """Whether ``batch`` was filled before a smaller one was refused as too large."""
+        return self.limit is not None and batch.bytes > self.limit.bytes and batch.is_fresh and not batch.probes
 
     def _take_fresh(self, fresh: Identity) -> Identity:
         self.identity = (self.identity.next_epoch() if self.identity is not None else None) or fresh

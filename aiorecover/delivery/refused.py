@@ -68,8 +68,8 @@ class Refused:
         self._lines = Lines()
         self.dead_lettered = 0
 
-    async def cut(self, lane: Lane, batch: LaneBatch, *, too_large: bool) -> None:
-        """Put the parts of a batch of several records in its place."""
+    async def cut(self, lane: Lane, batch: LaneBatch, *, too_large: bool) -> int:
+        """Put the parts of a batch of several records in its place; bytes of the largest one."""
         sizes = [_bytes_of(slot, place) for slot, place in frames_of(batch)]
         lengths = halving.cut(sizes, too_large=too_large)
         parts = await self._parts(batch, lengths)
@@ -77,6 +77,7 @@ class Refused:
             parts[0].rest = parts[1]
         lane.replace(parts)
         self._on_cut(batch, parts)
+        return max(part.bytes for part in parts)
 
     async def bury(self, lane: Lane, batch: LaneBatch, error: BaseException) -> None:
         """The one record of ``batch`` is a dead letter when this returns; the lane may go on."""

@@ -7,6 +7,7 @@ only carried out.
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -19,6 +20,7 @@ from aiorecover.delivery.expiry import Expiry
 from aiorecover.delivery.frames import frames_of
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import MEND_TOPIC, START_ANEW, Lane, lane_halted
+from aiorecover.delivery.lines import LaneLines
 from aiorecover.delivery.outcomes import TOO_LARGE, Persisted, Verdict, outcome_of
 from aiorecover.delivery.refused import Refused
 from aiorecover.delivery.reports import Reports, tell_halted
@@ -66,6 +68,7 @@ class Sender:
         self._on_acknowledged = on_acknowledged
         self._on_halted = on_halted
         self._on_parted = on_parted
+        self._lines = LaneLines()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self.delivered = 0
@@ -146,8 +149,8 @@ class Sender:
         """Send one batch until it is acknowledged; None when it was refused for good, which has been dealt with."""
         if batch.found_at is not None:
             return _found(lane, batch.found_at)
-        if batch.at_fault and batch.count > 1:
-            await self._refused.cut(lane, batch, too_large=False)
+        if batch.count > 1 and (batch.at_fault or lane.has_outgrown(batch)):
+            await self._refused.cut(lane, batch, too_large=not batch.at_fault)
             return None
         pauses = Backoff(*self._backoff, random.uniform)
         over = partial(self._expiry.has_due, lane, batch) if self._expiry.limit_ms is not None else None
@@ -221,18 +224,33 @@ class Sender:
             self._halt(lane, batch, error, MEND_TOPIC)
             return
         lane.take_back(batch, await self._sessions.identity(over))
+        too_large = isinstance(error, TOO_LARGE)
         if batch.count == 1:
+            if too_large and batch.earlier and lane.limit is not None:
+                lane.limit.explained()
             await self._refused.bury(lane, batch, error)
             return
-        if batch.earlier == 0:
-            log.warning(
-                "kafka refused a batch: looking for the record at fault topic=%s partition=%d records=%d error=%r",
-                lane.topic,
-                lane.partition,
-                batch.count,
-                error,
-            )
-        await self._refused.cut(lane, batch, too_large=isinstance(error, TOO_LARGE))
+        self._tell_refused(lane, batch, error, too_large=too_large)
+        largest = await self._refused.cut(lane, batch, too_large=too_large)
+        if too_large:
+            lane.too_large(batch, largest, time.monotonic(), random.uniform)
+
+    def _tell_refused(self, lane: Lane, batch: LaneBatch, error: BaseException, *, too_large: bool) -> None:
+        """Of the parts of a batch, and of one that was larger on trial, nothing is told."""
+        if batch.earlier or batch.probes or not self._lines.may_tell(lane, time.monotonic()):
+            return
+        event = "kafka refused a batch: looking for the record at fault"
+        if too_large:
+            event = "kafka refused a batch as too large: sending smaller ones"
+        log.warning(
+            "%s topic=%s partition=%d records=%d bytes=%d error=%r",
+            event,
+            lane.topic,
+            lane.partition,
+            batch.count,
+            batch.bytes,
+            error,
+        )
 
     def _halt(self, lane: Lane, batch: LaneBatch, error: BaseException, remedy: str) -> None:
         lane.halt(f"{type(error).__name__}: {error}", remedy)
@@ -251,6 +269,8 @@ class Sender:
         for slot, places in batch.frames:
             slot.ring.settle(slot, places)
         self.delivered += batch.count
+        if lane.limit is not None:
+            lane.limit.taken(batch.bytes, time.monotonic())
         if batch.rest is not None:
             batch.rest.at_fault = True
         if batch.found_at is not None:  # it may stand before what was acknowledged: records without a key have no order

@@ -16,6 +16,7 @@ from aiokafka.errors import (
 
 from aiorecover import DeadLetter, DeliveryPendingError, DeliveryReport, PermanentDeliveryError, RecoverableProducer
 from aiorecover.delivery import sessions as sessions_module
+from aiorecover.delivery import size_limit as size_limit_module
 from aiorecover.delivery.flush import Flush
 from aiorecover.delivery.lane import MAKE_ROOM, MEND_TOPIC
 from aiorecover.delivery.session import SessionLostError
@@ -132,6 +133,68 @@ async def test_a_limit_below_the_batch_size_makes_smaller_batches_and_no_dead_le
         assert await letters_of(producer) == []
         adds_up(producer)
     assert broker.values("t") == values
+
+
+async def test_a_limit_below_the_batch_size_is_found_once_and_kept_to(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    limit, refused = refusing_above(10_000), []
+
+    def counting(records: list[Sent]) -> BaseException | None:
+        answer = limit(records)
+        if answer is not None:
+            refused.append(len(records))
+        return answer
+
+    broker.refuses = counting
+    values = [b"%05d" % number + b"x" * 95 for number in range(10_000)]
+    async with producer_on(MemoryDisk(), max_batch_size=64 * 1024, linger_ms=5) as producer:
+        for value in values:
+            await producer.publish("t", value, key=b"k")
+        await producer.flush(timeout_ms=20_000)
+        assert await letters_of(producer) == []
+        adds_up(producer)
+    assert broker.values("t") == values
+    assert len(refused) <= 4, "half of it until it is small enough, once"
+    assert len(broker.sends) <= len(refused) + 10_000 / 35, "smaller than they must be by a half at most"
+    assert caplog.text.count("kafka refused a batch as too large: sending smaller ones topic=t partition=0") == 1
+
+
+async def test_a_limit_that_was_raised_is_found_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(size_limit_module, "FIRST_PROBE", 0.01)
+    broker.refuses = refusing_above(10_000)
+    values = [b"%05d" % number + b"x" * 95 for number in range(20_000)]
+    async with producer_on(MemoryDisk(), max_batch_size=64 * 1024, linger_ms=5) as producer:
+        for value in values[:2_000]:
+            await producer.publish("t", value, key=b"k")
+        await producer.flush(timeout_ms=20_000)
+        broker.refuses = lambda _: None
+        for value in values[2_000:]:
+            await producer.publish("t", value, key=b"k")
+        await producer.flush(timeout_ms=20_000)
+    assert broker.values("t") == values
+    assert max(count for _, _, _, count in broker.sends[-20:]) * 100 > 32 * 1024
+
+
+async def test_a_record_that_is_too_large_by_itself_makes_no_smaller_batches_of_the_others(broker: Broker) -> None:
+    broker.refuses = refusing_above(50_000)
+    async with producer_on(MemoryDisk()) as producer:
+        await publish_batch(producer, "t", [b"x" * 100] * 40 + [b"x" * 60_000] + [b"x" * 100] * 360)
+        await producer.flush(timeout_ms=20_000)
+        await publish_batch(producer, "t", [b"x" * 100] * 450)
+        await producer.flush(timeout_ms=20_000)
+        assert len(await letters_of(producer)) == 1
+    assert broker.sends[-1][3] == 450
+
+
+async def test_poison_in_every_batch_is_a_line_a_minute(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    broker.refuses = refusing_poison
+    async with producer_on(MemoryDisk()) as producer:
+        for _ in range(10):
+            await publish_batch(producer, "t", [b"1", POISON, b"2"])
+            await producer.flush(timeout_ms=20_000)
+        assert len(await letters_of(producer)) == 10
+    assert caplog.text.count("looking for the record at fault") == 1
 
 
 async def test_only_poison_becomes_dead_letters_in_order_with_fewer_than_two_sends_each(broker: Broker) -> None:
