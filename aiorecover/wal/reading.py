@@ -158,7 +158,7 @@ class Reader:
                 return run
         before = self.at, self.offset
         run = self._take_window(limit)
-        self.moved |= (self.at, self.offset) != before
+        self.moved |= (self.at, self.offset) != before  # or what stands here can be read by now
         return run
 
     # -- from memory -------------------------------------------------------------------------------------------------

@@ -822,6 +822,18 @@ def test_who_finds_a_frame_again_where_it_was_lost_is_not_at_the_end() -> None:
     assert found(read(reader)) == list(opened.accepted.items())[3:]
 
 
+def test_a_frame_behind_a_bad_page_is_no_end_wherever_the_page_begins_for_who_reads_it() -> None:
+    """A window and what is read beside it give up other bytes of it; so may what was bad be read a second later."""
+    for size in range(300, 340, 3):
+        opened = Opened()
+        opened.append(*[b"%02d" % number + b"-" * size for number in range(40)])
+        following = Opened(opened.disk.after_death())
+        following.disk.ring.stored.fail_reads(6000, 1)
+        records, _ = patiently(following, 200)
+        assert len(records) + following.ring.losses.missing == 40
+        assert records[-1] == opened.accepted[1, 40]
+
+
 def test_a_device_that_is_away_for_a_while_costs_nothing() -> None:
     opened = Opened()
     for _ in range(5):
