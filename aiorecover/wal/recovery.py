@@ -11,41 +11,42 @@ them of which nothing can be read. It never changes a damaged slot.
 
 What comes of a slot, by what is left of it (a blank: whatever it is)
 
-    ┌───────────────────────┬────────┬────────────────────┬────────────────────┬────────────────────┐
-    │ checkpoint            │ others │ header             │ tail               │ outcome            │
-    ├───────────────────────┼────────┼────────────────────┼────────────────────┼────────────────────┤
-    │                       │        │ same, front, end   │ sealed, open, torn │ all comes          │
-    │                       │        │ same, front, end   │ middle             │ one missing        │
-    │ both, one             │        │ same, front, end   │ last               │ one missing        │
-    │ none, first, absent   │        │ same, front, end   │ last               │ one unknown        │
-    │ both                  │        │ damaged            │                    │ kept and missing   │
-    │ one                   │ yes    │ damaged            │                    │ kept and missing   │
-    │ one                   │ no     │ damaged            │                    │ kept               │
-    │ none, first           │        │ damaged            │                    │ refused            │
-    │ absent                │ yes    │ damaged            │                    │ kept               │
-    │ absent                │ no     │ damaged            │                    │ refused            │
-    │ both                  │        │ zero               │                    │ missing            │
-    │ one                   │ yes    │ zero               │                    │ missing            │
-    │ one                   │ no     │ zero               │                    │ unknown            │
-    │ none, first, absent   │ yes    │ zero               │                    │ unknown            │
-    │ none                  │ no     │ zero               │                    │ refused            │
-    │ first, absent         │ no     │ zero               │                    │ new                │
-    │                       │        │ begun, half        │                    │ nothing            │
-    │ both, one             │        │ next               │                    │ nothing            │
-    │ none, first, absent   │ yes    │ next               │                    │ false alarm        │
-    │ none, first, absent   │ no     │ next               │                    │ nothing            │
-    │ both, one             │        │ torn               │                    │ nothing            │
-    │ none, first, absent   │ yes    │ torn               │                    │ nothing            │
-    │ none, first, absent   │ no     │ torn               │                    │ refused            │
-    └───────────────────────┴────────┴────────────────────┴────────────────────┴────────────────────┘
+    ┌───────────────────────┬────────┬───────────────────────┬────────────────────┬────────────────────┐
+    │ checkpoint            │ others │ header                │ tail               │ outcome            │
+    ├───────────────────────┼────────┼───────────────────────┼────────────────────┼────────────────────┤
+    │                       │        │ same, front, end, old │ sealed, open, torn │ all comes          │
+    │                       │        │ same, front, end, old │ middle             │ one missing        │
+    │ both, one             │        │ same, front, end, old │ last               │ one missing        │
+    │ none, first, absent   │        │ same, front, end, old │ last               │ one unknown        │
+    │ both                  │        │ damaged               │                    │ kept and missing   │
+    │ one                   │ yes    │ damaged               │                    │ kept and missing   │
+    │ one                   │ no     │ damaged               │                    │ kept               │
+    │ none, first           │        │ damaged               │                    │ refused            │
+    │ absent                │ yes    │ damaged               │                    │ kept               │
+    │ absent                │ no     │ damaged               │                    │ refused            │
+    │ both                  │        │ zero                  │                    │ missing            │
+    │ one                   │ yes    │ zero                  │                    │ missing            │
+    │ one                   │ no     │ zero                  │                    │ unknown            │
+    │ none, first, absent   │ yes    │ zero                  │                    │ unknown            │
+    │ none                  │ no     │ zero                  │                    │ refused            │
+    │ first, absent         │ no     │ zero                  │                    │ new                │
+    │                       │        │ begun, half           │                    │ nothing            │
+    │ both, one             │        │ next                  │                    │ nothing            │
+    │ none, first, absent   │ yes    │ next                  │                    │ false alarm        │
+    │ none, first, absent   │ no     │ next                  │                    │ nothing            │
+    │ both, one             │        │ torn                  │                    │ nothing            │
+    │ none, first, absent   │ yes    │ torn                  │                    │ nothing            │
+    │ none, first, absent   │ no     │ torn                  │                    │ refused            │
+    └───────────────────────┴────────┴───────────────────────┴────────────────────┴────────────────────┘
 
     checkpoint  both: both copies hold. one: one does, the other is damaged or absent. none: none holds, the copy in the
                 first place is damaged. first: nothing but a damaged copy in the second place, which is written first of
                 all. absent: both are zero, or there is no file.
     others      whether another slot can be read.
-    header      same: both copies hold. front, end: only that one does. damaged: none. zero: both are. begun: the end is
-                of the slot's first life, the front zero. torn: the same, cut off in the copy at the end. next: the end
-                is of the next life, the front of the one before. half: the same, cut off in the copy at the end.
+    header      same: both copies hold. front, end: only that one does. old: the front holds, the end is of the life
+                before. damaged: none. zero: both are. begun: the end is of the slot's first life, the front zero. torn:
+                the same, cut off in the copy at the end. next: the end is of the next life, the front of the one
+                before. half: the same, cut off in the copy at the end.
     tail        sealed. open: as a process leaves it that dies. torn: behind all that was flushed, a frame that was
                 being stored. middle: a frame does not hold, and others follow. last: the last one that was flushed
                 does not.

@@ -25,11 +25,13 @@ COPIES = {
     "absent": [("absent", "absent")],
 }
 OTHERS = ["yes", "no"]
-HEADERS = ["same", "front", "end", "damaged", "zero", "begun", "torn", "next", "half"]
+HEADERS = ["same", "front", "end", "old", "damaged", "zero", "begun", "torn", "next", "half"]
 TAILS = ["sealed", "open", "torn", "middle", "last"]
 WORDS = ["present", "lost", "earlier"]
-HELD = {"same", "front", "end"}
+HELD = {"same", "front", "end", "old"}
 RECYCLED = {"next", "half"}
+
+OLD_ORDINAL = 1  # of a life before all others
 
 PER_SLOT = 5  # frames: settled, waiting, settled, waiting, waiting; all of one lane
 NOISE = b"\xee" * fmt.HEADER_BYTES
@@ -89,6 +91,7 @@ def _matches(row: dict[str, str], case: Case) -> bool:
 def build(case: Case) -> Disk:
     """A slot before, if there are others; then the slot that the case is about; then what happened to both."""
     opened = Opened()
+    opened.ring.next_ordinal = OLD_ORDINAL + 1
     if case.others == "yes":
         store(opened)
         seal(opened)
@@ -164,6 +167,8 @@ def change_header(disk: Disk, opened: Opened, index: int, header: str) -> None:
     whole = fmt.pack_slot_header(
         fmt.SlotHeader(SLOT, opened.ring.producer_id, 9, 1, 0xABC0DEF, opened.ring.sequence + 1, 1)
     )
+    life = fmt.SlotHeader(SLOT, opened.ring.producer_id, OLD_ORDINAL, 1, 0xABC0DEF, 1, 1)
+    old = fmt.pack_slot_header(life) + fmt.pack_seal(fmt.Seal(1, 1000, 1), life.salt)
     half = whole[:30] + bytes(fmt.HEADER_BYTES - 30)
     if disk.ring.size() < end + fmt.RESERVED:
         disk.ring.damage(front, bytes(SLOT))
@@ -171,6 +176,7 @@ def change_header(disk: Disk, opened: Opened, index: int, header: str) -> None:
         "same": {},
         "front": {end: NOISE},
         "end": {front: NOISE},
+        "old": {end: old},
         "damaged": {front: NOISE, end: NOISE},
         "zero": {front: bytes(fmt.RESERVED), end: bytes(fmt.RESERVED)},
         "begun": {end: whole},
