@@ -15,7 +15,8 @@ Lane
     error, a time-out or the death of a session the very same bytes are sent again, under the same Kafka identity
     (producer id, epoch, base sequence), and the broker answers a repeat instead of appending it. The identity belongs
     to the lane, not to aiokafka's session; sequences wrap modulo 2^31. When the broker no longer follows it, the lane
-    takes producer epoch + 1 and sequence 0.
+    takes producer epoch + 1 and sequence 0; once all epochs are used up, some 32,000, the producer id of a new
+    session.
 
 Journal
     Before a batch is sent it is written down in the file `lanes`: its identity and its frames (`journal`, I6b). A batch

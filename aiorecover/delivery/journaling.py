@@ -40,7 +40,8 @@ class Journal:
     async def enter(self, lane: Lane, batch: LaneBatch, over: Callable[[], bool] | None = None) -> bool:
         """Have ``batch`` stand in the lane's block under its present identity; it stands there when this returns.
 
-        A lane without a block waits for room; False: meanwhile ``over`` said that the batch shall not be sent any more.
+        A lane without a block waits for room; False: meanwhile ``over`` said that the batch shall not be sent any more,
+        or the batch has no identity now, and needs that of another producer id.
         One that has a block goes on when the disk fails (I7), under the next producer epoch: whoever finds what stands
         there instead, and uses its identity, is fenced.
         """
@@ -60,7 +61,11 @@ class Journal:
                     continue
                 if not lane.unwritten:
                     lane.unwritten = True
-                    lane.renew(batch, Identity(*batch.identity[:2]) if batch.identity else Identity(-1, 0))
+                    if lane.identity is None or lane.at_last_epoch:
+                        lane.begin_anew()
+                        batch.identity = None
+                        return False
+                    lane.renew(batch, lane.identity)
             batch.entered = batch.identity
             lane.entered = batch
         return True

@@ -55,6 +55,7 @@ class Lane:
         "remedy",
         "sequence",
         "settled",
+        "spent",
         "stalled",
         "topic",
         "unwritten",
@@ -69,6 +70,7 @@ class Lane:
         self.in_flight: LaneBatch | None = None
         self.identity: Identity | None = None
         self.sequence = 0
+        self.spent: int | None = None  # the producer id of which it has used up the epochs, last
         self.offset = -1  # Kafka's, of the newest record that was acknowledged; -1: unknown
         self.block: int | None = None  # where its entry stands in the file `lanes`
         self.held = False  # what the last process had in flight comes first, and is not built again yet
@@ -192,7 +194,10 @@ class Lane:
         self.sequence = (self.sequence + batch.count) % SEQUENCE_MODULUS
 
     def renew(self, batch: LaneBatch, fresh: Identity) -> None:
-        """Take a fresh identity, because the broker no longer follows the old one; ``batch`` is its first."""
+        """Take a fresh identity, because the broker no longer follows the old one; ``batch`` is its first.
+
+        ``fresh``: used where the lane has none, or no further epoch (`used_up`).
+        """
         identity = self._take_fresh(fresh)
         batch.identify(identity.producer_id, identity.epoch, 0)
         self.sequence = batch.count % SEQUENCE_MODULUS
@@ -236,9 +241,20 @@ class Lane:
         """Whether ``batch`` was filled before a smaller one was refused as too large."""
         return self.limit is not None and batch.bytes > self.limit.bytes and batch.is_fresh and not batch.probes
 
+    @property
+    def at_last_epoch(self) -> bool:
+        """A fresh identity is one of another producer id."""
+        return self.identity is not None and self.identity.next_epoch() is None
+
+    @property
+    def used_up(self) -> int | None:
+        """The producer id that must not be taken for a fresh identity: the broker has had all of its epochs."""
+        return self.identity.producer_id if self.identity is not None and self.at_last_epoch else self.spent
+
     def _take_fresh(self, fresh: Identity) -> Identity:
-        self.identity = (self.identity.next_epoch() if self.identity is not None else None) or fresh
-        self.sequence = 0
+        self.begin_anew()
+        if self.identity is None:
+            self.identity = fresh
         return self.identity
 
     def replace(self, parts: Sequence[LaneBatch]) -> None:
@@ -263,6 +279,7 @@ class Lane:
 
     def begin_anew(self) -> None:
         """Take a fresh identity for the next batch: the partition is not the one that it was."""
+        self.spent = self.used_up
         self.identity = self.identity.next_epoch() if self.identity is not None else None
         self.sequence = 0
 

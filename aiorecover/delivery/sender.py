@@ -173,7 +173,7 @@ class Sender:
     async def _attempt(self, lane: Lane, batch: LaneBatch, over: Over) -> RecordMetadata:
         """Give the batch its identity, write it down and send it; ``over``: as in `Sessions.send`."""
         if lane.identity is None:
-            lane.identify(batch, await self._sessions.identity(over))
+            lane.identify(batch, await self._sessions.identity(lane, over))
         elif batch.identity is None:
             lane.identify(batch, lane.identity)
         if not await self._journal.enter(lane, batch, over):
@@ -210,7 +210,7 @@ class Sender:
                 lane.partition,
                 type(error).__name__,
             )
-            lane.renew(batch, await self._sessions.identity(over))
+            lane.renew(batch, await self._sessions.identity(lane, over))
             self.renewed += 1
         elif outcome.verdict is Verdict.SESSION_FATAL:
             self._sessions.give_up(lane, f"{type(error).__name__}: {error}")
@@ -223,7 +223,7 @@ class Sender:
         if batch.count == 1 and self._halts:
             self._halt(lane, batch, error, MEND_TOPIC)
             return
-        lane.take_back(batch, await self._sessions.identity(over))
+        lane.take_back(batch, await self._sessions.identity(lane, over))
         too_large = isinstance(error, TOO_LARGE)
         if batch.count == 1:
             if too_large and batch.earlier and lane.limit is not None:

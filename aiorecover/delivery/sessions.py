@@ -36,6 +36,7 @@ TELL_INTERVAL = 60.0  # seconds
 LOUD_ATTEMPTS = frozenset({10, 100, 1_000, 10_000, 100_000})  # a batch that fails so often is worth a line
 
 
+IDENTITY_LOOK = 0.05  # seconds; a session that was given up is left in the next turns of the loop, another takes 5 ms
 CONNECT_LOOK = 1.0  # seconds between two questions whether a batch shall wait on for a session
 
 
@@ -88,10 +89,18 @@ class Sessions:
 
     # -- for the lanes -----------------------------------------------------------------------------------------------
 
-    async def identity(self, over: Callable[[], bool] | None = None) -> Identity:
-        """A producer id that the broker has just given out, for a lane without one; ``over``: as in `send`."""
-        await self._connected(self.healthy, over)
-        return await self.healthy.identity()
+    async def identity(self, lane: Lane, over: Callable[[], bool] | None = None) -> Identity:
+        """A producer id that the broker has just given out, for a lane without one; ``over``: as in `send`.
+
+        One of which the lane has used up the epochs, some 32,000, ends with its session: there is no other way to ask.
+        """
+        while True:
+            await self._connected(self.healthy, over)
+            found = await self.healthy.identity()
+            if found.producer_id != lane.used_up:
+                return found
+            self.healthy.give_up("a lane has used up the epochs of its producer id")
+            await asyncio.sleep(IDENTITY_LOOK)
 
     async def _connected(self, session: Session, over: Callable[[], bool] | None) -> None:
         while over is not None and not await session.connected_within(CONNECT_LOOK):

@@ -13,7 +13,7 @@ from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.journal import Entry, decode
 from aiorecover.delivery.journaling import Journal
-from aiorecover.delivery.lane import Identity, Lane
+from aiorecover.delivery.lane import EPOCH_LIMIT, Identity, Lane
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal import format as fmt
 from aiorecover.wal.lanes import BLOCK_BYTES, FIRST_BLOCKS, Lanes
@@ -174,6 +174,25 @@ async def test_a_lane_with_a_block_goes_on_under_the_next_epoch_while_the_disk_f
     assert [entry.identity for entry in scene.entries()] == [Identity(7, 1)]
     await scene.journal.enter(lane, batch_of(lane, 36))
     assert [(entry.identity, entry.base_sequence) for entry in scene.entries()] == [(Identity(7, 2), 3)]
+
+
+async def test_a_lane_at_its_last_epoch_needs_another_producer_id_while_the_disk_fails(scene: Scene) -> None:
+    """The same epoch from sequence 0 on would have the broker take new batches for those that it has."""
+    lane, first = Lane("t", 3), batch_of(Lane("t", 4), 36)
+    lane.renew(first, Identity(7, EPOCH_LIMIT - 1))
+    await scene.journal.enter(lane, first)
+    scene.file.before["write"] = broken
+    batch = batch_of(lane, 36)
+    assert batch.identity == (7, EPOCH_LIMIT - 1, 1)
+    found = await scene.journal.enter(lane, batch), lane.identity, lane.used_up, _identity(batch)
+    assert found == (False, None, 7, None)
+    lane.identify(batch, Identity(8, 0))
+    assert await scene.journal.enter(lane, batch)
+    assert batch.entered == (8, 0, 0)
+
+
+def _identity(batch: LaneBatch) -> object:
+    return batch.identity
 
 
 async def test_a_lane_that_has_a_block_needs_no_room_on_a_full_disk(scene: Scene) -> None:

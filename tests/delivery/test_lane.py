@@ -190,8 +190,21 @@ def test_epochs_that_are_used_up_end_in_a_fresh_identity() -> None:
     lane.identity = Identity(7, EPOCH_LIMIT - 2)
     lane.renew(batch, Identity(8, 0))
     assert batch.identity == (7, EPOCH_LIMIT - 1, 0)
+    assert lane.used_up == 7
     lane.renew(batch, Identity(8, 0))
     assert batch.identity == (8, 0, 0)
+
+
+def test_a_producer_id_whose_epochs_are_used_up_is_remembered_until_there_is_another() -> None:
+    """The session's own may be the very one: the broker would refuse all of its epochs, from 0 on."""
+    assert Lane("t", 0).used_up is None
+    lane = Lane("t", 0)
+    lane.identify(batch_of(1), Identity(7, EPOCH_LIMIT - 1))
+    lane.begin_anew()
+    assert (lane.identity, lane.used_up) == (None, 7)
+    lane.identify(batch_of(1), Identity(8, EPOCH_LIMIT - 2))
+    lane.begin_anew()
+    assert (lane.identity, lane.used_up) == (Identity(8, EPOCH_LIMIT - 1), 8)
 
 
 def test_a_lane_without_an_identity_is_renewed_with_the_fresh_one() -> None:

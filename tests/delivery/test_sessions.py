@@ -15,7 +15,7 @@ from aiorecover import RecoverableProducer
 from aiorecover.config import Config
 from aiorecover.delivery import sessions as module
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.lane import Lane
+from aiorecover.delivery.lane import EPOCH_LIMIT, Identity, Lane
 from aiorecover.delivery.sessions import Sessions
 from aiorecover.errors import ClosedError
 from aiorecover.testing import ApiKey, MockCluster
@@ -59,7 +59,7 @@ async def batch_for(sessions: Sessions, lane: Lane, value: bytes = b"v") -> Lane
     batch = LaneBatch(1 << 16, 0)
     assert batch.add(0, 1, None, value, []) is not None
     batch.count = 1
-    lane.identify(batch, await sessions.identity())
+    lane.identify(batch, await sessions.identity(lane))
     batch.finish()
     return batch
 
@@ -191,6 +191,22 @@ async def test_a_lane_that_is_refused_or_silent_is_told_with_the_time_of_each_at
         assert [who for who, _ in told] == [lane] * 3
         times = [when or 0.0 for _, when in told]
         assert began <= times[0] < times[1] < times[2] <= time.monotonic()
+
+
+async def test_a_lane_that_has_used_up_its_producer_id_s_epochs_gets_another_one(mock: MockCluster) -> None:
+    async with running(mock.bootstrap_servers) as sessions:
+        lane = Lane("t", 0)
+        assert await send(sessions, lane) == 0
+        assert lane.identity is not None
+        first = lane.identity.producer_id
+        lane.identity = Identity(first, EPOCH_LIMIT - 1)
+        assert (await sessions.identity(Lane("t", 1))).producer_id == first
+        fresh = await sessions.identity(lane)
+        assert fresh.producer_id != first
+        lane.begin_anew()
+        assert await sessions.identity(lane) == fresh
+        assert sessions.healthy.rebuilds == 1
+        assert await send(sessions, lane) == 1
 
 
 async def test_a_session_that_is_lost_is_no_lane_s_fault(mock: MockCluster) -> None:
