@@ -5,6 +5,7 @@ discovery    topics that are not known yet     (delivery)
 checkpoint   watermark → disk, slots → free    every `checkpoint_interval_ms`, if there is news or something waits,
                                                and when slots wait
              stalled records → retry ring      (compactor), where that frees slots
+             what damage left in slots         (recounting), where some was met
 fsync        frames → disk                     every `fsync_interval_ms`, with fsync="interval"
 spare        the next slot, ahead of need      when the ring asks
 backlog      how much is left, and how fast    each second
@@ -25,6 +26,7 @@ from aiorecover.config import Config
 from aiorecover.delivery import backlog as backlogs
 from aiorecover.delivery.delivery import Delivery
 from aiorecover.errors import WalError, WalFullError, WalIOError
+from aiorecover.recounting import Recounting
 from aiorecover.supervised import Supervised
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.keeper import Keeper
@@ -62,6 +64,9 @@ class Background:
         self._loops: list[Supervised] = []
         self._checkpointing = asyncio.Lock()
         self.compactor = Compactor(directory, keeper, delivery.moves, on_room)
+        self._recounting = Recounting(
+            directory, delivery.moves, delivery.holders, delivery.reports, self.compactor.try_again
+        )
         self.checkpoints = 0
         self.backlog = backlogs.Backlog()
         self.full = False
@@ -167,6 +172,7 @@ class Background:
             if due:
                 last = clock()
                 await self._keeper.submit(self._directory.shrink)
+            await self._recounting.look()
             async with self._checkpointing:
                 await self.compactor.look()
 

@@ -40,7 +40,7 @@ class Compactor:
         self._under_way: Copying | None = None  # until its checkpoint is being written
         self._obstacle: WalError | None = None  # why it cannot be made: its copies are marked void
         self._making: asyncio.Future[None] | None = None  # the checkpoint that makes it is being written
-        self._stay: set[Slot] = set()  # a part of these cannot be read: they are not copied any more
+        self._stay: set[Slot] = set()  # a part of these cannot be read: not copied before that is counted anew
         self._full = False  # it was said that there is no room
         self._pause = 0.0
         self._not_before = 0.0
@@ -66,6 +66,10 @@ class Compactor:
             log.warning(message, self._pause, error, exc_info=unexpected)
         else:
             self._pause = 0.0
+
+    def try_again(self) -> None:
+        """A slot of which a part cannot be read was counted anew: it counts no more than what can be."""
+        self._stay.clear()
 
     async def _move_some(self) -> None:
         for _ in range(MOVES_A_LOOK):

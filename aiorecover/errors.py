@@ -121,4 +121,4 @@ class DeliveryPendingError(DeliveryError):
 
 
 class PermanentDeliveryError(DeliveryError):
-    """Kafka will never take the record: it is a dead letter, or its lane is halted."""
+    """Kafka will never take the record: it is a dead letter, its lane is halted, or damage took it from the disk."""

@@ -305,6 +305,7 @@ class Opened:
             unread=self.directory.unread(),
             delivered=delivery.sender.delivered,
             dead_lettered=delivery.dead_lettered,
+            lost=self.directory.lost,
             expired=delivery.expiry.dead_lettered,
             pending=self.directory.pending(),
             in_flight=delivery.sender.in_flight,

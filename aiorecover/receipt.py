@@ -67,7 +67,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
         Raises:
             ConfigError: ``timeout_ms`` is no number of milliseconds.
             DeliveryPendingError: not settled within the time; it stays in the ring: do not publish it again.
-            PermanentDeliveryError: it became a dead letter, or its lane is halted.
+            PermanentDeliveryError: it became a dead letter, its lane is halted, or damage took it from the disk.
             ClosedError: the producer was stopped first; the record is delivered after the next start.
 
         """

@@ -4,11 +4,13 @@ import msgspec
 
 
 class Statistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts since `start`; ``accepted + recovered == delivered + dead_lettered + pending`` at any moment (I9).
+    """Counts since `start`; ``accepted + recovered == delivered + dead_lettered + lost + pending`` at any moment (I9).
 
     accepted: records stored by `publish`, and copies for ``dead_letter_topic`` and by ``dead_letters.requeue``.
     dead_lettered: records that Kafka refused for good, or that expired, and the dead ring keeps, since `start`.
     expired: of these, records that could not be delivered within ``delivery_timeout_ms``.
+    lost: accepted or recovered records that damage took before they were delivered; they are among the ``missing``, and
+        ``pending`` until their slot was counted anew: seconds, or two minutes where the disk cannot be read.
     recovered: records of earlier epochs found unsettled so far. The ring is read as Kafka takes what stands in it, and
         not much ahead: in an outage most of it is ``unread``.
     unread: records of earlier epochs that have not been looked at yet, settled ones among them. What a process that was
@@ -47,6 +49,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     unread: int
     delivered: int
     dead_lettered: int
+    lost: int
     expired: int
     pending: int
     in_flight: int

@@ -24,7 +24,7 @@ LAYERS = [
     ["aiorecover.dead_letters"],
     ["aiorecover.opened"],
     ["aiorecover.background", "aiorecover.adoption"],
-    ["aiorecover.orphans", "aiorecover.compactor"],
+    ["aiorecover.orphans", "aiorecover.compactor", "aiorecover.recounting"],
     ["aiorecover.delivery", "aiorecover.deduplicator"],
     ["aiorecover.record_id"],
     ["aiorecover.wal"],

@@ -245,7 +245,11 @@ Reports
     it, record by record, 30 s for each at most, as for a partition that does not answer. What it raises is counted, one
     line a minute at most tells of it, and the record is settled. Reports are read back from the frames: nothing is kept
     for records that nobody asks about. Who waits for a record that became a dead letter gets a
-    `PermanentDeliveryError`; who asks for it later too, as long as it is one of the last 65,536.
+    `PermanentDeliveryError`; who asks for it later too, as long as it is one of the last 65,536. So does who waits for
+    one that damage took from the ring, once its slot is counted anew (`wal.recount`); `on_delivery` is not called for
+    it, and it is in no lane. Who asks later about one that had been moved, where damage took some, and it is not among
+    the last 65,536 delivered, gets that error, too: nobody knows any more. What is in a batch when its frame rots is
+    delivered and settled as any other (`holders`). ``statistics().lost`` counts.
 
 Backlogs
     Each second it is noted how many records are left (`backlog`). ``statistics().seconds_left`` is what these take at

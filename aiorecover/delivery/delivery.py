@@ -18,6 +18,7 @@ from aiorecover.delivery.dispatcher import DISCOVER_INTERVAL, DISCOVER_MAX, Disp
 from aiorecover.delivery.expiry import Expiry
 from aiorecover.delivery.flush import Flush
 from aiorecover.delivery.frames import frames_of, position_at
+from aiorecover.delivery.holders import Holders
 from aiorecover.delivery.in_kafka import InKafka, oldest_hints
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import START_ANEW, Lane, lane_halted
@@ -94,6 +95,7 @@ class Delivery:
         self._held: deque[tuple[Lane, Resumed]] = deque()  # lanes whose batch in flight is not built again yet
         self._in_no_lane = [resumed for resumed in taken.lanes if resumed.frames]
         self.moves = Moves(directory, self.router, self.dispatcher, journal, self._in_no_lane)
+        self.holders = Holders(self.router, self.dispatcher, self.refused, self.expiry, self._in_no_lane)
         self._resuming = Supervised("resume", self._resume)
         self._checking = Supervised("recovery-check", self._check)
         self.batches_resumed = 0

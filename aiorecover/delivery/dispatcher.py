@@ -7,7 +7,7 @@ second readers come back for them (`drain`).
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from math import inf
 from typing import Any
@@ -408,6 +408,14 @@ class Dispatcher:
         if self._held is not None:
             return self._held.position(0)
         return self.reader.at
+
+    @property
+    def held(self) -> Iterator[Run]:
+        """What was read, and is in no lane yet; without what was passed over."""
+        if self._held is not None:
+            yield self._held
+        yield from self.reader.left
+        yield from self._drain.held
 
     @property
     def has_gaps(self) -> bool:

@@ -7,7 +7,7 @@ whose outage was short. They take turns.
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 
 from aiorecover.delivery.behind import Behind, Order
@@ -169,6 +169,14 @@ class Drain:
         for gap in going.gaps:
             self.gaps.remove(gap)
         self.start(changed=changed)
+
+    @property
+    def held(self) -> Iterator[Run]:
+        """What was read, and is in no lane yet."""
+        for going in self._under_way:
+            yield from going.reader.left
+            if going.held is not None:
+                yield going.held
 
     def goes_to(self, position: Order) -> bool:
         """Somebody is on the way to records up to there."""

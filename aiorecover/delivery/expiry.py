@@ -15,7 +15,7 @@ records are tried on. Nor does anything expire without room for a letter, and no
 import asyncio
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from aiorecover.delivery.batch import LaneBatch
@@ -172,6 +172,11 @@ class Expiry:
     def queues(self) -> Iterable[Queue]:
         """Of the records with durable letters that are not settled yet."""
         return self._telling.queues
+
+    @property
+    def taken(self) -> Iterator[tuple[Slot, int]]:
+        """Slot and place of those records."""
+        return self._telling.taken
 
     @property
     def interrupted(self) -> bool:

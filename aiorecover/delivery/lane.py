@@ -1,7 +1,7 @@
 """The ordered stream of one (topic, partition): what is open, what is ready, and its Kafka identity. Pure."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from aiorecover.delivery.batch import LaneBatch
@@ -105,6 +105,11 @@ class Lane:
     def first(self) -> LaneBatch | None:
         """The batch with its oldest record."""
         return self.in_flight or (self.ready[0] if self.ready else self.open)
+
+    @property
+    def batches(self) -> Iterator[LaneBatch]:
+        """What it holds, oldest first."""
+        return (batch for batch in (self.in_flight, *self.ready, self.open) if batch is not None)
 
     @property
     def holds_nothing(self) -> bool:

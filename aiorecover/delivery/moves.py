@@ -1,9 +1,8 @@
 """What delivery has to say, and to do, when records are moved to the retry ring, or the retry ring is rewritten."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 
-from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.dispatcher import Dispatcher
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import Lane
@@ -65,6 +64,19 @@ class Moves:
         """Whether these slots, all of the retry ring, can be copied."""
         return self._dispatcher.reader.past_copies and all(map(self._can_be_copied, slots))
 
+    def may_recount(self, slot: Slot) -> bool:
+        """Whether it can be told what of a slot still waits (`wal.recount`): everything in it was read once.
+
+        Copies are looked at once all in their slot count.
+        """
+        directory, first = self._directory, self._dispatcher.reader
+        if not slot.complete or not self._words_count(slot):
+            return False
+        if slot.ring is directory.retry:
+            up_to = directory.copies_from
+            return first.past_copies and (up_to is None or (slot.sealed and slot.last_position <= up_to))
+        return first.at > (slot.last_position if slot.sealed else slot.ring.last_position)
+
     def _can_be_copied(self, slot: Slot) -> bool:
         return slot.complete and slot.readers == 0 and self.may_move(slot) and self._words_count(slot)
 
@@ -97,7 +109,7 @@ class Moves:
     async def go_along(self) -> None:
         """Have the batches stand where their copies are; until then what becomes of them becomes of the copies."""
         async for lane in self._lanes_in_turns():
-            for batch in (*_batches_of(lane), lane.entered):
+            for batch in (*lane.batches, lane.entered):
                 if batch is not None:
                     batch.go_along()
 
@@ -121,16 +133,5 @@ def _stuck(lane: Lane) -> bool:
     return lane.passed_over or lane.failing
 
 
-def _batches_of(lane: Lane) -> Iterator[LaneBatch]:
-    for batch in (lane.in_flight, *lane.ready, lane.open):
-        if batch is not None:
-            yield batch
-
-
-def _frames_of(lane: Lane) -> Iterator[tuple[Slot, list[int]]]:
-    for batch in _batches_of(lane):
-        yield from batch.frames
-
-
 def _has_frames_in(lane: Lane, slot: Slot) -> bool:
-    return any(slot is home for home, _ in _frames_of(lane))
+    return any(slot is home for batch in lane.batches for home, _ in batch.frames)

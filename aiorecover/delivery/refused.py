@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from aiorecover.delivery import halving
@@ -123,6 +123,11 @@ class Refused:
     def added(self) -> int:
         """Undecodable records that were taken."""
         return self.settled + len(self._undecodable)
+
+    @property
+    def taken(self) -> Iterator[tuple[Slot, int]]:
+        """Slot and place of those that are not settled yet."""
+        return ((slot, place) for slot, place, _ in self._undecodable)
 
     def check(self) -> None:
         """Raise why those that were taken stay in the ring, if they do.

@@ -19,11 +19,12 @@ from aiorecover import record as rec
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.frames import frames_of, id_at, position_at, record_at
 from aiorecover.delivery.lane import Lane
-from aiorecover.delivery.refusal import Refusal
+from aiorecover.delivery.refusal import Persistence, Refusal
 from aiorecover.errors import ClosedError, DeliveryPendingError, PermanentDeliveryError
 from aiorecover.receipt import DeliveryReport
 from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory
+from aiorecover.wal.recount import Recounted
 from aiorecover.wal.slot import Slot
 
 log = logging.getLogger("aiorecover.delivery")
@@ -58,6 +59,7 @@ class Reports:
         self._remembered: deque[tuple[list[tuple[Slot, list[int]]], int, str, int, int]] = deque()
         self._remembered_count = 0
         self._refused: dict[int, PermanentDeliveryError | _Buried] = {}
+        self._doubtful: list[tuple[int, int]] = []  # positions of moved records of which damage took some
         self._closed = False
         self._pending: DeliveryPendingError | None = None  # why nothing is delivered, until somebody mends it
         self._told = float("-inf")  # when a line told of a callback that failed
@@ -71,6 +73,12 @@ class Reports:
         future: asyncio.Future[DeliveryReport] = asyncio.get_running_loop().create_future()
         if sequence in self._refused:
             future.set_exception(self._error(sequence, self._refused[sequence]))
+        elif self._is_lost(sequence, place):
+            recalled = self._recall(topic, sequence, place)
+            if recalled is None:
+                future.set_exception(self._lost(sequence, persisted="possibly"))
+            else:
+                future.set_result(recalled)
         elif self._directory.is_settled(sequence, place):
             future.set_result(self._remember(topic, sequence, place))
         elif self._closed and (report := self._recall(topic, sequence, place)) is not None:
@@ -139,6 +147,34 @@ class Reports:
             sequence = self._own_sequence(slot, place)
             if sequence is not None:
                 self._tell_refused(sequence, error)
+
+    def lose(self, found: Recounted) -> None:
+        """Damage was met where these records stood: tell those who wait for what is not there.
+
+        Not before all that is in flight of what is damaged was settled: nothing tells the two apart.
+        """
+        if found.held:
+            return
+        for sequence in list(self._waiters):
+            position = fmt.position(self._ring.epoch, sequence)
+            if found.first <= position <= found.last and position not in found.waiting:
+                self._tell_refused(sequence, self._lost(sequence, persisted="not"))
+        if found.lost and found.last <= self._ring.moved_up_to:
+            self._doubtful.append((found.first, found.last))
+
+    def _is_lost(self, sequence: int, place: int) -> bool:
+        """Whether damage took a record, or it cannot be told that it did not."""
+        if self._directory.is_lost(sequence, place):
+            return True
+        position = fmt.position(self._ring.epoch, sequence)
+        doubtful = any(first <= position <= last for first, last in self._doubtful)
+        return doubtful and self._directory.is_settled(sequence, place)
+
+    def _lost(self, sequence: int, persisted: Persistence) -> PermanentDeliveryError:
+        found = "before it was delivered" if persisted == "not" else "and it is not known whether it was delivered"
+        message = f"damage took the record from the disk {found}: publish it again if you still have it"
+        record_id = rec.record_id(self._producer_id, self._ring.epoch, sequence)
+        return PermanentDeliveryError(f"{message} record_id={record_id}", persisted=persisted)
 
     # -- for dead letters --------------------------------------------------------------------------------------------
 

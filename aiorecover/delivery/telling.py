@@ -7,7 +7,7 @@ comes back for it once half of the queue is done.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -72,6 +72,11 @@ class Telling:
     def queues(self) -> Iterable[Queue]:
         """Of the records that are not settled yet."""
         return self._queues.values()
+
+    @property
+    def taken(self) -> Iterator[tuple[Slot, int]]:
+        """Slot and place of the records that are not settled yet."""
+        return ((one.slot, one.place) for queue in self._queues.values() for one in queue.taken)
 
     @property
     def interrupted(self) -> bool:

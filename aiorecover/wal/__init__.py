@@ -171,7 +171,7 @@ Operations
                 checkpoint whose retry watermark covers the originals. As in a move, what is settled meanwhile is
                 settled in both places, or gets no copy any more. A move or rewriting that fails goes on where it stood;
                 other checkpoints may come in between. A slot of which something cannot be read for two minutes stays
-                where it is until the next opening.
+                where it is until it is counted anew.
     read both   The retry ring up to what counts, then the main ring behind P: that is the order of the positions that
                 records were accepted with, whatever is moved meanwhile (`stream`). So where somebody stands, or has to
                 go back to, is told by a position; marks in memory find it in the retry ring (`copies`). A slot in which
@@ -247,6 +247,13 @@ recycled. A second reader reports what was damaged since the first one passed, a
 done, and what is in flight may be named with it: each sequence is reported once. What still stands in the place of the
 lost frames is copied to ``damaged/`` before the slot is recycled (`kept`); the tables in `recovery` say what comes of
 each combination.
+
+A slot counts what it waits for once: what is stored in this life by its sequences, what an opening found as it is read.
+Damage that is met in what was counted, by whichever reader, has the slot counted anew (`recount`): once everything in
+it was read, suspect settle words were judged, and copies count, it is read once more, and counts only what holds and
+waits, and what somebody has in hand, who read it before its bytes rotted. So a slot is done, and moved, whatever was
+lost in it. Where some of what is damaged is in hand it is counted again once that is settled. What a move or a
+rewriting cannot read has its slots counted anew, too, and is tried again then.
 
 Read-only view
     `view.open_view` looks at a directory from outside, for the command line and for Spark: it takes no lock, opens

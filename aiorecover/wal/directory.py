@@ -233,6 +233,15 @@ class Directory:
             return self.all_copies_settled
         return not copies.waits(self.retry, position, self.copies_from)
 
+    def is_lost(self, sequence: int, place: int) -> bool:
+        """Whether damage in the main ring took a record of this epoch; see `Ring.is_lost`."""
+        return self.ring.is_lost(sequence, place)
+
+    @property
+    def lost(self) -> int:
+        """Records of the two rings that damage took after they had been counted."""
+        return self.ring.lost + self.retry.lost
+
     @property
     def wants_spare(self) -> bool:
         """A ring's next slot is not ready yet: let the keeper call `prepare_spares`."""

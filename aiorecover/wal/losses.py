@@ -54,7 +54,11 @@ class Losses:
         self.damage: list[Damage] = []
         self._known: dict[int, list[tuple[int, int]]] = {}  # by epoch, in order: first and last of what was named
         self._ranges = 0
+        self._untold: dict[int, tuple[int, int]] = {}  # by epoch: all that was not remembered stands in between
         self._pinned: list[Stretch] = []
+        self.miscounted: dict[
+            Slot, int
+        ] = {}  # slots that may count what is lost, and how often that was met: `recount`
 
     def report(self, damage: Damage, *, again: bool = False) -> bool:
         """Sequences are missing; False when that was known of all of them.
@@ -63,6 +67,9 @@ class Losses:
         from what was counted already.
         """
         known = self._known.setdefault(damage.epoch, [])
+        if self._ranges >= MOST_NAMED:
+            first, last = self._untold.get(damage.epoch, (damage.first, damage.last))
+            self._untold[damage.epoch] = min(first, damage.first), max(last, damage.last)
         if again and self._ranges >= MOST_NAMED:
             log.warning("more is damaged than is remembered, and not counted again epoch=%d", damage.epoch)
             return False
@@ -86,6 +93,20 @@ class Losses:
             damage.slot,
             damage.file_offset,
         )
+
+    def covers(self, epoch: int, sequence: int) -> bool:
+        """Whether a frame was named; where more is damaged than is remembered: whether it may have been."""
+        first, last = self._untold.get(epoch, (1, 0))
+        return first <= sequence <= last or not any(_without(self._known.get(epoch, []), sequence, sequence))
+
+    def miscounts(self, slot: Slot) -> None:
+        """Damage was met in what the slot had counted."""
+        self.miscounted[slot] = self.miscounted.get(slot, 0) + 1
+
+    def counted(self, slot: Slot, reports: int) -> None:
+        """What had been met by the time of so many ``reports`` counts no longer."""
+        if self.miscounted.get(slot) == reports:
+            del self.miscounted[slot]
 
     def pin(self, stretch: Stretch) -> None:
         """Have the bytes stay in their slot until they are kept; more than are kept are not pinned."""

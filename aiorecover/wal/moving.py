@@ -138,12 +138,13 @@ class Copying:
         """Everything that waits is copied.
 
         Raises:
-            WalCorruptError: something cannot be read any more: the slot must stay.
+            WalCorruptError: something cannot be read any more: the slot must stay until it is counted anew.
 
         """
         for slot in self.slots:
             # What is settled leaves the copies, too: they are as many as wait, if all could be read.
             if len(slot.copies) < slot.unsettled:
+                slot.ring.losses.miscounts(slot)
                 message = "records of a slot cannot be read any more, so it is not moved: check the disk"
                 figures = f"slot={slot.header.ordinal} waiting={slot.unsettled} read={len(slot.copies)}"
                 raise WalCorruptError(f"{message} {figures}")

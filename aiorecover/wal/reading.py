@@ -113,10 +113,17 @@ class Reader:
 
     @classmethod
     def inside(
-        cls, ring: Ring, slot: Slot, decode: Callable[[memoryview], Any], *, everything: bool = False
+        cls,
+        ring: Ring,
+        slot: Slot,
+        decode: Callable[[memoryview], Any],
+        *,
+        everything: bool = False,
+        tells: bool = False,
     ) -> "Reader":
-        """A reader of one slot and no further; ``everything``: settled frames, too."""
+        """A reader of one slot and no further; ``everything``: settled frames, too; ``tells``: of damage."""
         reader = cls(ring, decode, primary=False)
+        reader._tells = tells
         reader._everything = everything
         reader._enter(slot)
         reader._stays = True
@@ -422,6 +429,12 @@ class Reader:
         named = [self._tell(damage_at(place.epoch, *lost, place, floor)) for lost in ranges]
         if any(named) and offset < stop:
             self._ring.losses.pin(Stretch(slot, offset, stop))
+        if named and self._tells and not self._stays and self._is_counted(slot):
+            self._ring.losses.miscounts(slot)
+
+    def _is_counted(self, slot: Slot) -> bool:
+        """What it passes in the slot was counted before: by who stored it, or by the first reader."""
+        return not self._primary or slot.header.epoch == self._ring.epoch
 
     def _tell(self, damage: Damage | None) -> bool:
         """Report it, if it is this reader's to report; whether it was news."""

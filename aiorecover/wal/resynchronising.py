@@ -1,6 +1,7 @@
 """Finding the way again behind a damaged place: the next frame of this life that holds."""
 
 from collections.abc import Iterator
+from typing import Protocol
 
 from aiorecover.wal import format as fmt
 from aiorecover.wal import scan
@@ -12,7 +13,14 @@ FIRST_PIECE = 4 * 1024  # looked through first: most often a page or a sector is
 _unpack = fmt.FRAME.unpack_from
 
 
-def next_frame(window: Window, salt: int, offset: int, expected: int, limit: int) -> tuple[int, int] | None:
+class Pieces(Protocol):
+    """Where a slot's bytes come from."""
+
+    def piece(self, begin: int, length: int) -> bytes:
+        """Some bytes of the slot; fewer where it ends."""
+
+
+def next_frame(window: Pieces, salt: int, offset: int, expected: int, limit: int) -> tuple[int, int] | None:
     """Place and sequence of the next valid frame from ``offset`` on and before ``limit``; None: there is none.
 
     Found by its settle word, never by trying every byte. Read in pieces, small ones first: a thousand damaged places in
@@ -68,7 +76,7 @@ def unsettled(
         yield lost, last
 
 
-def _holds(window: Window, data: bytes, begin: int, at: int, limit: int, salt: int) -> bool:
+def _holds(window: Pieces, data: bytes, begin: int, at: int, limit: int, salt: int) -> bool:
     """Whether the frame at ``at`` of ``data`` holds; the rest of it is read if need be."""
     length, check, sequence, _ = _unpack(data, at)
     end = at + fmt.FRAME_BYTES + (0 if length & fmt.SKIP_BIT else length)

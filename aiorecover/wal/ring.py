@@ -63,6 +63,7 @@ class Ring:
         self.next_ordinal = plan.next_ordinal
         self._sequence = 0
         self._skipped = 0
+        self.lost = 0  # records that damage took after they had been counted
         self._closed_at: int | None = None
         self.by_originals = plan.by_originals  # as in `RingState`, before the first frame of this epoch
         self.moved_up_to = 0  # position up to which copies in another ring count in place of what waits here
@@ -428,6 +429,15 @@ class Ring:
         slot = self._find(sequence)
         return slot is None or slot.words is None or slot.words[place] == slot.done_word
 
+    def is_lost(self, sequence: int, place: int) -> bool:
+        """Whether damage took a record of this epoch before it was done, as far as that is found out by now."""
+        slot = self._find(sequence)
+        if slot is not None and slot in self.losses.miscounted:
+            return False
+        if slot is not None and slot.words is not None and slot.words[place] == slot.done_word:
+            return False
+        return self.losses.covers(self.epoch, sequence)
+
     def slot_of(self, sequence: int) -> Slot:
         """The slot that holds a frame of this epoch.
 
@@ -455,6 +465,12 @@ class Ring:
     def dismiss(self, slot: Slot, count: int) -> None:
         """Suspect frames that a reader gave are done, as their words said."""
         slot.unsettled -= count
+        self.release_if_done(slot)
+
+    def lose(self, slot: Slot, count: int) -> None:
+        """So many frames that the slot had counted are damaged: nobody will settle them."""
+        slot.unsettled -= count
+        self.lost += count
         self.release_if_done(slot)
 
     def claim(self, slot: Slot, places: Sequence[int], settled: Sequence[int]) -> None:

@@ -60,6 +60,11 @@ class Stream:
         return self._copies is None
 
     @property
+    def left(self) -> Sequence[Run]:
+        """What it has read, and gives next."""
+        return self._left
+
+    @property
     def has_more(self) -> bool:
         """Frames of this epoch were stored behind the place where it stands."""
         return self._copies is None and self._main.has_more

@@ -153,7 +153,7 @@ def changed(task: Task, **changes: Any) -> Task:
 def uneven(statistics: dict[str, Any]) -> list[str]:
     """I9: the counts of the last life add up."""
     came = statistics["accepted"] + statistics["recovered"]
-    went = statistics["delivered"] + statistics["dead_lettered"] + statistics["pending"]
+    went = sum(statistics[name] for name in ("delivered", "dead_lettered", "lost", "pending"))
     return [] if came == went else [f"the counts do not add up: {came} came, {went} went, {statistics}"]
 
 

@@ -103,7 +103,7 @@ class Ledger:
         """I9: the producer's own figures add up, and agree with this ledger for records of this epoch."""
         figures = producer.statistics()
         sources = figures.accepted + figures.recovered
-        assert sources == figures.delivered + figures.dead_lettered + figures.pending, figures
+        assert sources == figures.delivered + figures.dead_lettered + figures.lost + figures.pending, figures
         life = f"{producer.producer_id}/{figures.epoch}/"
         mine = sum(1 for record in self.accepted if record.record_id.startswith(life))
         assert mine <= figures.accepted <= mine + len(self.unsure), (figures, mine)

@@ -1,0 +1,95 @@
+"""Has slots counted anew in which damage was met (`wal.recount`), a few milliseconds at a time."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from aiorecover.delivery.holders import Holders
+from aiorecover.delivery.moves import Moves
+from aiorecover.delivery.reports import Reports
+from aiorecover.errors import WalIOError
+from aiorecover.wal.directory import Directory
+from aiorecover.wal.recount import Recount
+from aiorecover.wal.slot import Slot
+
+log = logging.getLogger("aiorecover")
+
+PAUSE = 1.0  # seconds between two slots, and two tries of one that cannot be read: bad places come in crowds
+STEPS_A_LOOK = 128  # of some 1 ms: the next checkpoint waits for so long
+
+
+class Recounting:
+    """One slot at a time."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        moves: Moves,
+        holders: Holders,
+        reports: Reports,
+        on_counted: Callable[[], None],
+    ) -> None:
+        """``on_counted``: a slot counts no more than what is there."""
+        self._directory = directory
+        self._moves = moves
+        self._holders = holders
+        self._reports = reports
+        self._on_counted = on_counted
+        self._under_way: Recount | None = None
+        self._held: dict[Slot, frozenset[int]] = {}  # what was in somebody's hands when the slot was counted last
+        self._not_before = 0.0
+
+    async def look(self) -> None:
+        """Count what there is to count, and can be."""
+        clock = asyncio.get_running_loop().time
+        if clock() < self._not_before:
+            return
+        if self._under_way is None:
+            self._under_way = self._next()
+        if self._under_way is None:
+            return
+        with suppress(WalIOError):  # it is tried again; after some tries the place counts as damaged
+            if not await self._read(self._under_way):
+                return
+            self._finish(self._under_way)
+        self._not_before = clock() + PAUSE
+
+    def _next(self) -> Recount | None:
+        for ring in (self._directory.ring, self._directory.retry):
+            for slot, reports in list(ring.losses.miscounted.items()):
+                if slot.moved or slot.done or ring.slot_with(slot.header.ordinal) is not slot:  # nothing counts there
+                    ring.losses.counted(slot, reports)
+                    self._held.pop(slot, None)
+                elif self._moves.may_recount(slot) and not self._is_held_as_before(slot):
+                    return Recount(self._directory, slot)
+        return None
+
+    def _is_held_as_before(self, slot: Slot) -> bool:
+        held = self._held.get(slot)
+        return held is not None and held <= self._holders.places_in(slot)
+
+    async def _read(self, recount: Recount) -> bool:
+        """Read on; True at the end, with no turn of the loop behind the last step."""
+        for _ in range(STEPS_A_LOOK):
+            if recount.step():
+                return True
+            await asyncio.sleep(0)
+        return False
+
+    def _finish(self, recount: Recount) -> None:
+        self._under_way = None
+        slot = recount.slot
+        if slot.moved or not self._moves.may_recount(slot):  # more was published meanwhile: it is read once more
+            recount.close()
+            return
+        found = recount.finish(self._holders.places_in(slot))
+        self._held.pop(slot, None)
+        if found.held:
+            self._held[slot] = found.held
+        if found.lost:
+            message = "records that were damaged are not waited for any more ring=%s slot=%d records=%d in_flight=%d"
+            log.error(message, slot.ring.file.path.name, slot.header.ordinal, found.lost, len(found.held))
+        self._reports.lose(found)
+        if not found.held:
+            self._on_counted()

@@ -1,0 +1,341 @@
+"""Damage met in what a slot had counted: the slot is counted anew, and freed once the rest of it is settled."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from aiorecover.errors import WalCorruptError, WalIOError
+from aiorecover.wal import format as fmt
+from aiorecover.wal.directory import Directory
+from aiorecover.wal.moving import Move
+from aiorecover.wal.reading import Reader
+from aiorecover.wal.recount import Recount, Recounted
+from aiorecover.wal.run import Entry
+from aiorecover.wal.slot import Slot
+from tests.wal.rig import Opened, found, missing, read, storing_fails, take
+from tests.wal.test_stream import Life
+from tests.wal.test_stream import read as read_stream
+
+FRAME = 64
+LARGE = 3000  # not kept in memory: read from the file at once
+
+
+def counted_anew(directory: Directory, slot: Slot, held: Iterable[int] = ()) -> Recounted:
+    recount = Recount(directory, slot)
+    while not recount.step(7):
+        pass
+    return recount.finish(set(held))
+
+
+def all_counted_anew(opened: Opened) -> int:
+    """Every slot that asks for it; how many records were lost."""
+    slots = [slot for ring in opened.directory.rings for slot in ring.losses.miscounted]
+    lost = sum(counted_anew(opened.directory, slot).lost for slot in slots)
+    assert not any(ring.losses.miscounted for ring in opened.directory.rings)
+    return lost
+
+
+def rot(opened: Opened, *sequences: int) -> None:
+    """Of frames of `FRAME` bytes."""
+    for sequence in sequences:
+        opened.disk.ring.damage(fmt.FIRST_FRAME + FRAME * (sequence - 1) + 30, b"rot")
+
+
+def filled(opened: Opened, count: int = 40) -> list[Entry]:
+    """Frames of `FRAME` bytes in one slot, read."""
+    opened.append(*[b"%02d" % number * 22 for number in range(count)])
+    return opened.read()
+
+
+def is_freed(opened: Opened, slot: Slot) -> bool:
+    """Once nobody stands in it."""
+    opened.reader.close()
+    opened.ring.go_on()
+    opened.checkpoint()
+    return slot not in opened.ring.live
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_what_is_damaged_before_it_was_ever_read_does_not_keep_its_slot(*, sealed: bool) -> None:
+    opened = Opened()
+    opened.append(b"a" * LARGE, b"b" * LARGE, b"c" * LARGE)
+    slot = opened.ring.live[0]
+    opened.disk.ring.damage(fmt.FIRST_FRAME + LARGE + 200, b"rot")
+    if sealed:
+        opened.ring.go_on()
+    entries = opened.read()
+    assert [record[:1] for *_, record in entries] == [b"a", b"c"]
+    assert opened.ring.pending() == 3
+    assert all_counted_anew(opened) == 1
+    assert (opened.ring.pending(), opened.ring.lost, missing(opened.ring)) == (2, 1, [(1, 2)])
+    opened.settle(entries)
+    assert opened.ring.pending() == 0
+    assert is_freed(opened, slot)
+    assert opened.ring.failure is None
+
+
+def test_a_slot_is_not_freed_before_its_damaged_bytes_are_kept() -> None:
+    opened = Opened()
+    entries = filled(opened)
+    slot = opened.ring.live[0]
+    rot(opened, 11)
+    read(opened.reader.behind(*entries[0][:3])).clear()
+    opened.settle(entry for entry in entries if entry[2] != 11)
+    assert all_counted_anew(opened) == 1
+    captured = opened.directory.next_checkpoint()
+    opened.directory.write_checkpoint(captured)
+    opened.ring.go_on()
+    assert slot.readers > 0
+    assert opened.directory.recycle(captured) == 0
+
+
+def second(opened: Opened, entry: Entry) -> list[Entry]:
+    """What a second reader finds that begins there."""
+    reader = opened.reader.behind(*entry[:3])
+    entries = read(reader)
+    reader.close()
+    return entries
+
+
+@pytest.mark.parametrize("earlier_epoch", [False, True])
+def test_what_only_a_second_reader_misses_does_not_keep_its_slot(*, earlier_epoch: bool) -> None:
+    opened = Opened()
+    entries = filled(opened)
+    if earlier_epoch:
+        opened = opened.dies()
+        entries = opened.read()
+        opened.append(b"new")
+        opened.settle(opened.read())
+    slot = opened.ring.live[0]
+    opened.settle(entries[10:20])
+    rot(opened, 3, 4, 15, 30)  # 15 was settled before
+    again = second(opened, entries[0])
+    assert len(again) == 27
+    assert opened.ring.pending() == 30
+    assert all_counted_anew(opened) == 3
+    opened.settle(again)
+    assert opened.ring.pending() == 0
+    assert is_freed(opened, slot)
+    assert opened.ring.failure is None
+
+
+def test_frames_without_a_record_were_never_counted() -> None:
+    opened = Opened()
+    opened.append(b"first")
+    with storing_fails(KeyboardInterrupt()):
+        for _ in range(3):
+            with pytest.raises(KeyboardInterrupt):
+                opened.ring.append(b"-" * 44, None)
+    opened.append(b"last")
+    entries = opened.read()
+    opened.disk.ring.damage(fmt.frame_end(fmt.FIRST_FRAME, 5), b"\xee" * 3 * FRAME)
+    assert len(second(opened, entries[0])) == 2
+    assert all_counted_anew(opened) == 0
+    opened.settle(entries)
+    assert opened.ring.pending() == 0
+    assert opened.ring.failure is None
+
+
+def test_a_record_that_somebody_has_in_hand_is_settled_as_any_other() -> None:
+    """It was read before its bytes rotted."""
+    opened = Opened()
+    entries = filled(opened)
+    slot = opened.ring.live[0]
+    in_hand = entries[4]
+    rot(opened, 5, 9)
+    again = second(opened, entries[0])
+    told = counted_anew(opened.directory, slot, held={in_hand[1]})
+    assert told.lost == 1
+    assert told.held == {in_hand[1]}
+    assert told.first == fmt.position(1, 1)
+    assert told.waiting == {fmt.position(1, entry[2]) for entry in again}
+    assert opened.ring.losses.miscounted, "it is counted once more when that is done"
+    opened.settle([*again, in_hand])
+    assert opened.ring.pending() == 0
+    assert all_counted_anew(opened) == 0
+    assert is_freed(opened, slot)
+    assert opened.ring.failure is None
+
+
+def test_what_was_in_hand_and_was_given_up_is_lost_after_all() -> None:
+    opened = Opened()
+    entries = filled(opened)
+    rot(opened, 5)
+    second(opened, entries[0])
+    assert counted_anew(opened.directory, opened.ring.live[0], held={entries[4][1]}).lost == 0
+    assert all_counted_anew(opened) == 1
+
+
+def test_what_is_settled_or_published_while_a_slot_is_counted_is_counted_once() -> None:
+    opened = Opened()
+    entries = filled(opened)
+    rot(opened, 20)
+    second(opened, entries[0])
+    recount = Recount(opened.directory, opened.ring.live[0])
+    while not recount.step(4):
+        opened.settle([entries.pop(0)])
+        if len(opened.accepted) < 44:
+            opened.append(b"more")
+    opened.append(b"behind the end")
+    assert recount.finish(set()).lost == 1
+    opened.settle([entry for entry in entries if entry[2] != 20] + opened.read())
+    assert opened.ring.pending() == 0
+    assert opened.ring.failure is None
+
+
+def test_damage_that_is_met_while_a_slot_is_counted_is_not_forgotten() -> None:
+    opened = Opened()
+    entries = filled(opened)
+    rot(opened, 20)
+    second(opened, entries[0])
+    recount = Recount(opened.directory, opened.ring.live[0])
+    while not recount.step(4):
+        pass
+    rot(opened, 3)
+    second(opened, entries[0])
+    assert recount.finish(set()).lost == 1
+    assert all_counted_anew(opened) == 1
+
+
+def test_what_is_only_met_while_a_slot_is_counted_is_named_too() -> None:
+    opened = Opened()
+    entries = filled(opened)
+    rot(opened, 20)
+    second(opened, entries[0])
+    rot(opened, 3)
+    assert all_counted_anew(opened) == 2
+    assert missing(opened.ring) == [(1, 20), (1, 3)]
+
+
+def test_a_place_that_cannot_be_read_for_long_keeps_no_slot() -> None:
+    opened = Opened()
+    entries = filled(opened, 200)
+    slot = opened.ring.live[0]
+    opened.disk.ring.stored.fail_reads(8192, 1)
+    reader = opened.reader.behind(*entries[0][:3])
+    again: list[Entry] = []
+    for _ in range(200):
+        try:
+            while taken := take(reader, 100):
+                again += taken
+        except WalIOError:
+            continue
+        break
+    reader.close()
+    assert 100 < len(again) < 200
+    recount, failures = Recount(opened.directory, slot), 0
+    while True:
+        try:
+            if recount.step():
+                break
+        except WalIOError:
+            failures += 1
+    assert failures > 1
+    assert recount.finish(set()).lost == 200 - len(again)
+    opened.settle(again)
+    assert opened.ring.pending() == 0
+    assert is_freed(opened, slot)
+
+
+def test_a_slot_that_cannot_be_moved_for_damage_is_moved_once_it_is_counted_anew() -> None:
+    """Nobody else would read it: its lanes are stalled."""
+    life = Life()
+    opened = life.opened
+    slot = opened.ring.live[0]
+    _, place, _, _ = life.left[3]
+    opened.disk.ring.damage(place * 4 + 30, b"rot")
+    move = Move(opened.ring, life.directory.retry, slot)
+    while not move.step():
+        pass
+    with pytest.raises(WalCorruptError):
+        move.check()
+    move.abandon()
+    assert all_counted_anew(opened) == 1
+    opened.keep_damaged()
+    copying = life.copy()
+    copying.check()
+    life.make(copying)
+    assert slot not in opened.ring.live
+    assert life.directory.retry.pending() == sum(one[0] is slot for one in life.left) - 1
+    assert life.directory.pending() == len(life.left) - 1
+
+
+def test_a_damaged_copy_keeps_neither_its_slot_nor_the_retry_ring_from_being_rewritten() -> None:
+    life = Life()
+    life.move()
+    life.move()
+    directory, retry = life.directory, life.directory.retry
+    first = retry.live[0]
+    moved = [one for one in life.left if one[0].moved]
+    _, place, _ = first.marks[0]
+    life.opened.disk.retry.damage(first.file_offset + place * 4 + 60, b"rot")  # the very first copy
+    again = read_stream(life.first.back_to(life.waiting[0]))
+    assert len(again) == len(life.left) - 1
+    with pytest.raises(WalCorruptError):
+        life.copy_anew().check()
+    life = _without_copies(life)
+    told = counted_anew(directory, first)
+    assert told.lost == 1
+    assert told.first == moved[0][2]
+    assert moved[0][2] not in told.waiting
+    assert told.waiting == {position for _, _, position, _ in moved[1:]}
+    assert directory.pending() == len(life.left) - 1
+    life.opened.keep_damaged()
+    rewriting = life.copy_anew()
+    rewriting.check()
+    life.make_anew(rewriting)
+    assert first not in retry.live
+    again = read_stream(life.first.back_to(life.waiting[0]))
+    for slot, place, _, _ in again:
+        slot.ring.settle(slot, [place])
+    assert directory.pending() == 0
+    assert retry.failure is None
+
+
+def _without_copies(life: Life) -> Life:
+    """A rewriting was begun and cannot be made."""
+    retry = life.directory.retry
+    for slot in retry.live:
+        while (copy := slot.copies.last) is not None:
+            retry.take_back(*copy)
+            slot.copies.drop_last()
+    life.directory.copies_from = None
+    return life
+
+
+def test_it_is_known_of_a_record_that_it_is_lost_also_after_its_slot_is_free() -> None:
+    opened = Opened()
+    entries = filled(opened)
+    rot(opened, 11)
+    again = second(opened, entries[0])
+    ring = opened.ring
+    places = {sequence: place for _, place, sequence, _ in entries}
+    assert not ring.is_lost(11, places[11]), "it is not found out yet"
+    all_counted_anew(opened)
+    assert [sequence for sequence in places if ring.is_lost(sequence, places[sequence])] == [11]
+    opened.settle(again)
+    assert is_freed(opened, entries[0][0])
+    assert [sequence for sequence in places if ring.is_lost(sequence, places[sequence])] == [11]
+
+
+def test_who_has_passed_everything_leaves_nothing_to_count() -> None:
+    opened = Opened()
+    assert found(filled(opened))
+    assert not opened.ring.losses.miscounted
+    assert isinstance(opened.reader, Reader)
+
+
+def test_damage_among_the_copies_changes_nothing_of_what_is_known_of_those_behind_it() -> None:
+    life = Life()
+    life.move()
+    moved = [one for one in life.left if one[0].moved]
+    retry = life.directory.retry
+    copied = read_stream(life.first.back_to(life.waiting[0]))[: len(moved)]
+    settled = copied[5]
+    retry.settle(settled[0], [settled[1]])
+    for number, damage in ((1, b"rot"), (3, b"\xff" * 40)):  # its payload; its length and more
+        slot, place, _, _ = copied[number]
+        life.opened.disk.retry.damage(slot.file_offset + 4 * place + (30 if number == 1 else -16), damage)
+    known = [life.directory.is_settled(position & fmt.SEQUENCE_MASK, place) for _, place, position, _ in moved]
+    waits = [number for number, one in enumerate(known) if not one]
+    assert waits == [number for number in range(len(moved)) if number not in {1, 3, 5}]
