@@ -162,6 +162,7 @@ class Lanes:
         Raises:
             WalFormatError: a newer version's file.
             WalFullError: no room for its header.
+            WalIOError: the header cannot be written, though it could be read.
 
         """
         self._file = file
@@ -178,7 +179,7 @@ class Lanes:
         self._free = [block for block in reversed(range(self._blocks)) if block not in self._unreadable]
         self._stored = False
         if self._since == epoch:
-            self._write_header(now, SECTOR if head is not None else PAGE)
+            self._write_header(now, readable=head is not None)
 
     @property
     def blocks(self) -> int:
@@ -299,11 +300,17 @@ class Lanes:
         except WalIOError:
             return None
 
-    def _write_header(self, header: Header, length: int) -> None:
-        """What this opening stores is not known to the next one without it; nothing worse comes of that."""
+    def _write_header(self, header: Header, *, readable: bool) -> None:
+        """Where it cannot be read, as a whole page, and if it must be, not at all.
+
+        Without it what this opening stores is not known to the next one; nothing worse comes of that.
+        """
+        packed = pack_header(header)
         try:
-            self._file.write(pack_header(header).ljust(length, b"\0"), 0)
+            self._file.write(packed if readable else packed.ljust(PAGE, b"\0"), 0)
         except WalIOError as error:
+            if readable:
+                raise
             message = "what is in flight at the end of this process may be sent twice: check the disk"
             log.warning("%s path=%s error=%s", message, self._file.path, error)
 

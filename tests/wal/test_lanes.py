@@ -280,9 +280,14 @@ def test_a_header_that_cannot_be_read_makes_every_entry_unknown_and_is_written_a
     assert file.live()[:PAGE] == pack_header(Header(PRODUCER, 2, *file.identity(), "boot")).ljust(PAGE, b"\0")
 
 
-def test_a_header_that_cannot_be_written_keeps_no_directory_closed(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_header_that_can_neither_be_read_nor_written_keeps_no_directory_closed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     file = stored(b"one")
     file.before["write"] = broken
+    with pytest.raises(WalIOError):
+        opened(file, epoch=2, boot="another")
+    file.stored.fail_reads(0, 1)
     assert [block.known for block in found(file, epoch=2, boot="another")] == [False]
     assert "what is in flight at the end of this process may be sent twice" in caplog.text
     assert [block.known for block in found(file, epoch=3, boot="another")] == [False]
