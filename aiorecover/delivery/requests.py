@@ -221,7 +221,9 @@ class _Request(SendProduceReqHandler):
 
     def look(self) -> bool:
         """Whether bytes have moved since the last look: then the silence begins anew."""
-        before, self._taken = self._taken, bytes_taken(self.connection)
+        connection = self.connection
+        writer = connection._writer if connection is not None else None  # noqa: SLF001
+        before, self._taken = self._taken, bytes_taken(writer)
         self._looks += 1
         if before is None or self._taken <= before:
             return False

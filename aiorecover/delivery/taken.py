@@ -6,16 +6,15 @@ the kernel has one of megabytes behind it, and TLS another before it. A proxy th
 line behind it.
 """
 
+import asyncio
 import socket
-from typing import Any
 
 _COUNTED_TO = 128  # bytes of the kernel's `tcp_info` (linux/tcp.h), up to and with tcpi_bytes_acked, since Linux 4.1
 _COUNT_FROM = 120
 
 
-def bytes_taken(connection: Any) -> int:
-    """Since ``connection`` (aiokafka's) was made, with one for its opening; 0 where it is None, closed or not known."""
-    writer = connection._writer if connection is not None else None  # noqa: SLF001
+def bytes_taken(writer: asyncio.StreamWriter | None) -> int:
+    """Since the connection was made, with one for its opening; 0 where there is none, or it is closed or not known."""
     found = writer.get_extra_info("socket") if writer is not None else None
     if found is None:
         return 0
