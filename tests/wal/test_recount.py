@@ -327,7 +327,8 @@ def test_who_has_passed_everything_leaves_nothing_to_count() -> None:
 
 def test_damage_among_the_copies_changes_nothing_of_what_is_known_of_those_behind_it() -> None:
     life = Life()
-    life.move()
+    for _ in range(3):
+        life.move()
     moved = [one for one in life.left if one[0].moved]
     retry = life.directory.retry
     copied = read_stream(life.first.back_to(life.waiting[0]))[: len(moved)]
