@@ -23,7 +23,6 @@ import struct
 from bisect import bisect_left, insort
 from dataclasses import dataclass, replace
 from operator import neg
-from pathlib import Path
 from typing import Protocol
 
 from aiorecover.errors import WalFormatError, WalIOError
@@ -51,7 +50,7 @@ class LanesFileLike(Protocol):
     """What is needed of storage."""
 
     @property
-    def path(self) -> Path: ...  # noqa: D102
+    def path(self) -> object: ...  # noqa: D102
     def size(self) -> int: ...  # noqa: D102
     def allocate(self, offset: int, length: int) -> None: ...  # noqa: D102
     def read(self, offset: int, length: int) -> bytes: ...  # noqa: D102

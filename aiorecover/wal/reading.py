@@ -20,6 +20,7 @@ from aiorecover.wal.window import Window
 
 log = logging.getLogger("aiorecover.wal")
 
+AGAIN_MOST = 8  # times that a frame is found where it cannot be taken: a page that comes and goes; then it is lost
 VOID = fmt.VOID
 
 _unpack = fmt.FRAME.unpack_from
@@ -59,6 +60,8 @@ class Reader:
         self._suspects = suspects
         self._everything = False  # settled frames, too
         self._stays = False  # in the slot where it was begun
+        self._again_at: tuple[Slot, int] | None = None  # where a frame was found again that had not been readable
+        self._again = 0  # and how often in a row
         self._window = Window(ring.file)
         self.slot: Slot | None = None
         self._stands = False  # in that slot; False once it is read to its end: then it may be recycled
@@ -375,9 +378,8 @@ class Reader:
             offset, sequence = found
             if sequence > self.expected:
                 self._report(slot, self.expected, sequence - 1, self.offset, stop=offset)
-            if offset == self.offset:  # it was stored, or could be read, since the window was
-                self._window.forget()
-                self.moved = True  # who takes None for the end would miss it
+            if offset == self.offset:
+                offset, sequence = self._look_again(slot, offset, sequence)
             self.offset, self.expected = offset, sequence
         elif end is None:
             self._close_old(slot)
@@ -386,6 +388,17 @@ class Reader:
                 self._report(slot, self.expected, last, self.offset, stop=end)
                 self.expected = last + 1
             self.offset = end
+
+    def _look_again(self, slot: Slot, offset: int, sequence: int) -> tuple[int, int]:
+        """A frame was stored here, or could be read, since the window was; where to go on, and with which sequence."""
+        self._window.forget()
+        self.moved = True  # who takes None for the end would miss it
+        self._again = self._again + 1 if self._again_at == (slot, offset) else 1
+        self._again_at = slot, offset
+        if self._again <= AGAIN_MOST:
+            return offset, sequence
+        self._report(slot, self.expected, sequence, offset, stop=offset + fmt.FRAME_BYTES)
+        return offset + fmt.FRAME_BYTES, sequence + 1
 
     def _close_old(self, slot: Slot) -> None:
         if self._report_tail(slot):  # sealed at its very end, so that every later reader misses them, too

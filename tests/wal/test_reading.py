@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from aiorecover.errors import WalError, WalIOError
 from aiorecover.wal import format as fmt
+from aiorecover.wal import scan
 from aiorecover.wal.checkpoint import RingState
 from aiorecover.wal.reading import Reader, Undecodable
 from aiorecover.wal.ring import RECENT, RECENT_BYTES
@@ -859,3 +860,15 @@ def test_two_places_that_cannot_be_read_are_each_given_their_time() -> None:
     records, _ = patiently(following, 60)
     assert [record[:1] for record in records] == [b"1", b"3"]
     assert missing(following.ring) == [(1, 1), (1, 3)]
+
+
+def test_a_frame_that_is_found_and_can_never_be_taken_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that comes and goes as it is read; whoever reads is not kept there."""
+    opened = Opened()
+    opened.append(*[b"%02d" % number * 20 for number in range(20)])
+    following = opened.dies()
+    following.disk.ring.damage(fmt.RESERVED + 3 * fmt.frame_end(0, 40) + fmt.FRAME_BYTES, b"rot")
+    monkeypatch.setattr(scan, "holds", lambda *_: True)
+    records = [record for _, _, _, record in following.read()]
+    assert len(records) == 19
+    assert missing(following.ring) == [(1, 4)]
