@@ -104,7 +104,8 @@ class Refused:
 
     async def withdraw(self, batch: LaneBatch) -> None:
         """Kafka has taken it: what was a dead letter before is none any more."""
-        if self._dead.may_tell_of(position_at(*next(frames_of(batch)))):
+        first = next(frames_of(batch), None)
+        if first is not None and self._dead.may_tell_of(position_at(*first)):
             await self._dead.withdraw([position_at(*frame) for frame in frames_of(batch)])
 
     def take_undecodable(self, entry: Placed, reason: str) -> bool:

@@ -159,6 +159,7 @@ class Life:
         self._report = report
         self._records = records(task)
         self._published = 0
+        self._age_ms: int | None = None
         self._confirming: set[asyncio.Task[None]] = set()
         self._pace = Pace()
 
@@ -184,9 +185,18 @@ class Life:
     # -- the steps -----------------------------------------------------------------------------------------------------
 
     async def _publish(
-        self, count: int | None = None, seconds: float | None = None, rate: int = 0, publishers: int = 1
+        self,
+        count: int | None = None,
+        seconds: float | None = None,
+        rate: int = 0,
+        publishers: int = 1,
+        age_ms: int | None = None,
     ) -> None:
-        """Publish so many records, or so long, or until the kill; `rate` records a second, 0: at full speed."""
+        """Publish so many records, or so long, or until the kill; `rate` records a second, 0: at full speed.
+
+        `age_ms`: their timestamps are so old; None: the producer sets them.
+        """
+        self._age_ms = age_ms
         began = time.monotonic()
         first = self._published
         until = None if seconds is None else began + seconds
@@ -212,6 +222,8 @@ class Life:
         record = next(self._records)
         topic = self._task.topics[record.topic]
         fields: dict[str, Any] = {"key": record.key, "partition": record.partition}
+        if self._age_ms is not None:
+            fields["timestamp_ms"] = time.time_ns() // 1_000_000 - self._age_ms
         began = time.perf_counter_ns()
         if number % 7 or self._task.options.get("fsync") == "always":
             receipt = await self._producer.publish(topic, record.value, **fields)

@@ -22,7 +22,8 @@ from tests.support.detour import Detour
 pytestmark = pytest.mark.timeout(240)
 
 NOWHERE = "127.0.0.1:1"  # no broker listens there
-TOO_OLD_MS = 2_800  # a request without an answer is given up after 3 s: then its batch is, and others are not
+AGE_MS = 70_000  # of a timestamp: more than a minute, and it was wrong from the start; else its record would wait
+TOO_OLD_MS = AGE_MS + 2_800  # a request without an answer is given up after 3 s: then its batch is, and others are not
 HEEDED_S = 1.0  # until a broker heeds a topic's new configuration
 
 
@@ -132,7 +133,7 @@ def refused_after_it_was_appended(scenario: Scenario, fault: str | None) -> Verd
             ("publish", {"count": 10}),
             FLUSH,
             ("wait", {}),
-            *[("publish", {"count": 1}), FLUSH] * 4,
+            *[("publish", {"count": 1, "age_ms": AGE_MS}), FLUSH] * 4,
             ("wait", {}),
             fault=fault,
             servers=cluster.detour_servers,
