@@ -114,7 +114,12 @@ class DeadLetters:
 
     def may_tell_of(self, position: int) -> bool:
         """Whether there may be a letter of a record that is not settled yet, or of those behind it."""
-        return bool(self._unsettled) or (self._left and position >> fmt.SEQUENCE_BITS < self._ring.epoch)
+        return bool(self._unsettled) or self._may_be_left(position)
+
+    def _may_be_left(self, position: int) -> bool:
+        """Whether an earlier process may have left a letter of a record of its own."""
+        left = self._left if self._stock is None else bool(self._stock)
+        return left and position >> fmt.SEQUENCE_BITS < self._ring.epoch
 
     async def withdraw(self, positions: Sequence[int]) -> None:
         """These records are in Kafka after all: no letter is left of them.
@@ -124,7 +129,7 @@ class DeadLetters:
         """
         for position in positions:
             self.take_back(position)
-        if positions[0] >> fmt.SEQUENCE_BITS >= self._ring.epoch or not self._left:
+        if not self._may_be_left(positions[0]):
             return
         await self.take_stock()
         wanted = {position for position in positions if self._holds(position)}

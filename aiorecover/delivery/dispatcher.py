@@ -443,8 +443,9 @@ class Dispatcher:
 
     def _look_at_flushes(self) -> None:
         """While nothing that is dispatched later is in a lane yet."""
+        waiting_from = self.waiting_from
         for flush in self._flushes:
-            flush.look(self._not_halted_from if flush.leaves_halted else self.waiting_from, self.router.lanes())
+            flush.look(self._not_halted_from if flush.leaves_halted else waiting_from, self.router.lanes())
 
     @property
     def _not_halted_from(self) -> Order:

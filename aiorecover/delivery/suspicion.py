@@ -10,9 +10,7 @@ gets through until they are sent apart. Silence is neither an answer nor a byte 
 SILENCE = 1.0  # seconds; a healthy broker answers in milliseconds, a leader moves in a few hundred
 SILENCE_OF_ALL = 3.0  # seconds without an answer to anybody: then it may be anything, a pause of the broker for one
 CROWDED = 4.0  # seconds for a suspect's request while others wait for a connection: each gets its turn
-CROWDED_TURNS = (
-    4  # silences behind which that is twice as long each time, too: it may be a line that hides its slowness
-)
+CROWDED_TURNS = 4  # silences; behind them that is twice as long each time, too: a line may hide its slowness
 STEADY = 60.0  # seconds in the healthy session after which an old suspicion is forgotten
 FIRST_STAY = 1.0  # seconds that a lane has to be well which came back too early; twice as long each time
 LONGEST_STAY = 60.0  # seconds

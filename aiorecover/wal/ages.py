@@ -65,9 +65,7 @@ class Ages:
         self._marks: list[Mark] = list(stored.marks)
         self._dense = len(self._marks) + THIN_AT
         self._expired = stored.expired if stored.limit_ms == limit_ms else 0  # another limit: all is judged anew
-        self._ahead: tuple[int, int] | None = (
-            None  # of boot's clock the other one, least and most since all was settled
-        )
+        self._ahead: tuple[int, int] | None = None  # the wall's of boot's clock, least and most since all was settled
 
     def note(self, position: int, now_ms: int) -> bool:
         """Everything up to ``position`` has been accepted by now; whether that is news worth a mark."""

@@ -56,9 +56,7 @@ class Losses:
         self._ranges = 0
         self._untold: dict[int, tuple[int, int]] = {}  # by epoch: all that was not remembered stands in between
         self._pinned: list[Stretch] = []
-        self.miscounted: dict[
-            Slot, int
-        ] = {}  # slots that may count what is lost, and how often that was met: `recount`
+        self.miscounted: dict[Slot, int] = {}  # which may count what is lost, and how often that was met: `recount`
 
     def report(self, damage: Damage, *, again: bool = False) -> bool:
         """Sequences are missing; False when that was known of all of them.

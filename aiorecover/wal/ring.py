@@ -431,12 +431,12 @@ class Ring:
 
     def is_lost(self, sequence: int, place: int) -> bool:
         """Whether damage took a record of this epoch before it was done, as far as that is found out by now."""
+        if not self.losses.covers(self.epoch, sequence):
+            return False
         slot = self._find(sequence)
-        if slot is not None and slot in self.losses.miscounted:
-            return False
-        if slot is not None and slot.words is not None and slot.words[place] == slot.done_word:
-            return False
-        return self.losses.covers(self.epoch, sequence)
+        if slot is None:
+            return True
+        return slot not in self.losses.miscounted and (slot.words is None or slot.words[place] != slot.done_word)
 
     def slot_of(self, sequence: int) -> Slot:
         """The slot that holds a frame of this epoch.
