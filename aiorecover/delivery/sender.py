@@ -143,7 +143,7 @@ class Sender:
                 return
             log.exception("delivering a lane failed topic=%s partition=%d", lane.topic, lane.partition)
             if lane.in_flight is not None:
-                self._halt(lane, lane.in_flight, error, START_ANEW)
+                self._halt(lane, error, START_ANEW)
 
     async def _send(self, lane: Lane, batch: LaneBatch) -> RecordMetadata | None:
         """Send one batch until it is acknowledged; None when it was refused for good, which has been dealt with."""
@@ -221,7 +221,7 @@ class Sender:
     async def _give_up(self, lane: Lane, batch: LaneBatch, error: BaseException, over: Over) -> None:
         """Kafka refuses the batch for good: cut it, or if it is a single record, part with that."""
         if batch.count == 1 and self._halts:
-            self._halt(lane, batch, error, MEND_TOPIC)
+            self._halt(lane, error, MEND_TOPIC)
             return
         lane.take_back(batch, await self._sessions.identity(lane, over))
         too_large = isinstance(error, TOO_LARGE)
@@ -252,12 +252,11 @@ class Sender:
             error,
         )
 
-    def _halt(self, lane: Lane, batch: LaneBatch, error: BaseException, remedy: str) -> None:
+    def _halt(self, lane: Lane, error: BaseException, remedy: str) -> None:
         lane.halt(f"{type(error).__name__}: {error}", remedy)
         tell_halted(lane)
-        for held in (batch, *lane.ready, lane.open):
-            if held is not None:
-                self._reports.refuse(frames_of(held), lane_halted(lane, held))
+        for held in lane.batches:
+            self._reports.refuse(frames_of(held), lane_halted(lane, held))
         self._on_halted(lane)
 
     async def _settle(self, lane: Lane, batch: LaneBatch, metadata: RecordMetadata) -> None:

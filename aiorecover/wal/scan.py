@@ -9,13 +9,7 @@ HALF = fmt.WORD // 2  # bytes of a word
 
 
 def holds(
-    data: bytes | bytearray | memoryview,
-    at: int,
-    length: int,
-    check: int,
-    sequence: int,
-    salt: int,
-    stop: int,
+    data: bytes | bytearray | memoryview, at: int, length: int, check: int, sequence: int, salt: int, stop: int
 ) -> bool:
     """Whether the frame at ``at`` is whole before ``stop`` and its checksum holds for this life of the slot."""
     if length & fmt.SKIP_BIT:

@@ -55,6 +55,14 @@ def is_freed(opened: Opened, slot: Slot) -> bool:
     return slot not in opened.ring.live
 
 
+def ends_well(opened: Opened, slot: Slot, there: Iterable[Entry]) -> None:
+    """All that is there is settled: nothing is left in the slot, and it is freed."""
+    opened.settle(there)
+    assert opened.ring.pending() == 0
+    assert is_freed(opened, slot)
+    assert opened.ring.failure is None
+
+
 @pytest.mark.parametrize("sealed", [False, True])
 def test_what_is_damaged_before_it_was_ever_read_does_not_keep_its_slot(*, sealed: bool) -> None:
     opened = Opened()
@@ -68,10 +76,7 @@ def test_what_is_damaged_before_it_was_ever_read_does_not_keep_its_slot(*, seale
     assert opened.ring.pending() == 3
     assert all_counted_anew(opened) == 1
     assert (opened.ring.pending(), opened.ring.lost, missing(opened.ring)) == (2, 1, [(1, 2)])
-    opened.settle(entries)
-    assert opened.ring.pending() == 0
-    assert is_freed(opened, slot)
-    assert opened.ring.failure is None
+    ends_well(opened, slot, entries)
 
 
 def test_a_slot_is_not_freed_before_its_damaged_bytes_are_kept() -> None:
@@ -113,10 +118,7 @@ def test_what_only_a_second_reader_misses_does_not_keep_its_slot(*, earlier_epoc
     assert len(again) == 27
     assert opened.ring.pending() == 30
     assert all_counted_anew(opened) == 3
-    opened.settle(again)
-    assert opened.ring.pending() == 0
-    assert is_freed(opened, slot)
-    assert opened.ring.failure is None
+    ends_well(opened, slot, again)
 
 
 def test_frames_without_a_record_were_never_counted() -> None:
