@@ -13,6 +13,7 @@ records are tried on. Nor does anything expire without room for a letter, and no
 """
 
 import asyncio
+import logging
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
@@ -27,12 +28,14 @@ from aiorecover.delivery.refusal import EXPIRED, Persistence, Refusal, letter_of
 from aiorecover.delivery.reports import Reports
 from aiorecover.delivery.tally import Tally
 from aiorecover.delivery.telling import Taken, Telling, Where
-from aiorecover.errors import WalError, WalFullError
-from aiorecover.record import PARTITION, TOPIC
+from aiorecover.errors import WalCorruptError, WalError, WalFullError
+from aiorecover.record import PARTITION, TOPIC, encode
 from aiorecover.supervised import Supervised
 from aiorecover.wal import format as fmt
 from aiorecover.wal.run import Placed, Run
 from aiorecover.wal.slot import Slot
+
+log = logging.getLogger("aiorecover.delivery")
 
 STEP = 64  # records between two turns of the loop: about 2 ms of work
 
@@ -68,6 +71,7 @@ class Expiry:
         self._doubtful_up_to = doubtful_up_to
         self._on_change = on_change
         self._letters: set[int] = set()  # positions of records whose letter we have stored, and that are not settled
+        self._rotten: set[int] = set()  # of records in a lane whose frames do not hold any more
         self._fresh: set[int] = set()  # those of them, in no lane, whose letter waits for a flush
         self._flushing: set[int] = set()  # for the one that is under way
         self._burying = Supervised("expiry", self._make_durable)
@@ -125,7 +129,9 @@ class Expiry:
 
     def is_due(self, position: int, topic: str) -> bool:
         """Whether one record has expired; 0 for its position: it is settled."""
-        return topic != self._topic and (0 < position <= self.up_to or position in self._letters)
+        if topic == self._topic or position in self._rotten:
+            return False
+        return 0 < position <= self.up_to or position in self._letters
 
     def has_due(self, lane: Lane, batch: LaneBatch) -> bool:
         """Whether the first record of a batch has expired, or is settled: a task of ours was cancelled half-way."""
@@ -142,7 +148,8 @@ class Expiry:
         slot, place, position, record = entry
         if position in self._letters or not waits_at(slot, place):
             return True
-        if not self._put(slot, place, record[TOPIC], record[PARTITION], self._refusal(self._persisted(position))):
+        refusal = self._refusal(self._persisted(position))
+        if not self._put(position, encode(record), record[TOPIC], record[PARTITION], refusal):
             return False
         self._fresh.add(position)
         self.begin()
@@ -241,7 +248,7 @@ class Expiry:
                 position = position_at(slot, place)
                 if not self.is_due(position, lane.topic):
                     break
-                if not self._put(slot, place, lane.topic, lane.partition, refusal):
+                if not self._put_frame(slot, place, position, lane, refusal):
                     break
             count += 1
         return count
@@ -256,11 +263,17 @@ class Expiry:
 
     # -- one record --------------------------------------------------------------------------------------------------
 
-    def _put(self, slot: Slot, place: int, topic: str, partition: int | None, refusal: Refusal) -> bool:
-        position, payload = position_at(slot, place), payload_at(slot, place)
-        if (
-            payload is None or position in self._letters
-        ):  # settled meanwhile, or put before a task of ours was cancelled
+    def _put_frame(self, slot: Slot, place: int, position: int, lane: Lane, refusal: Refusal) -> bool:
+        try:
+            payload = payload_at(slot, place)
+        except WalCorruptError as error:
+            self._rotten.add(position)
+            log.error("a record is tried on: its dead letter would be another one error=%s", error)  # noqa: TRY400 - the disk's fault
+            return False
+        return payload is None or self._put(position, payload, lane.topic, lane.partition, refusal)  # None: settled
+
+    def _put(self, position: int, payload: bytes, topic: str, partition: int | None, refusal: Refusal) -> bool:
+        if position in self._letters:  # before a task of ours was cancelled
             return True
         letter = letter_of(payload, refusal, owed=self._topic not in (None, topic))
         try:

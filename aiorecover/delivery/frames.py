@@ -9,6 +9,7 @@ from typing import Any
 
 from aiorecover import record as rec
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.moved import MOVED_BYTES, unpack_moved
 from aiorecover.wal.slot import Slot
@@ -53,10 +54,23 @@ def waits_at(slot: Slot, place: int) -> bool:
 
 
 def payload_at(slot: Slot, place: int) -> bytes | None:
-    """The payload of the frame's record; None when the slot is not mapped any more."""
+    """The payload of the frame's record; None when the slot is not mapped any more.
+
+    Raises:
+        WalCorruptError: the frame does not hold any more (I2): its page has left memory since the record was read, and
+            the disk gave something else back.
+
+    """
     slot, place = _home(slot, place)
     payload = bytes_at(slot, place)
-    return payload[MOVED_BYTES:] if payload is not None and _is_copy(slot) else payload
+    if payload is None or slot.words is None:
+        return None
+    sequence = fmt.parts(place_in_ring(slot, place))[1]
+    if fmt.frame_crc(payload, slot.salt, sequence) != slot.words[place - fmt.SETTLE_WORD + fmt.CHECK_WORD]:
+        message = "a record that was read before does not hold any more: check the disk"
+        where = slot.file_offset + (place - fmt.SETTLE_WORD) * fmt.WORD
+        raise WalCorruptError(f"{message} slot={slot.header.ordinal} file_offset={where}")
+    return payload[MOVED_BYTES:] if _is_copy(slot) else payload
 
 
 def record_at(slot: Slot, place: int) -> Any:
@@ -64,6 +78,7 @@ def record_at(slot: Slot, place: int) -> Any:
 
     Raises:
         ValueError: the payload is no record.
+        WalCorruptError: as `payload_at`.
 
     """
     payload = payload_at(slot, place)

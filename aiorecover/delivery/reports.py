@@ -20,7 +20,7 @@ from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.frames import frames_of, id_at, position_at, record_at
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.refusal import Persistence, Refusal
-from aiorecover.errors import ClosedError, DeliveryPendingError, PermanentDeliveryError
+from aiorecover.errors import ClosedError, DeliveryPendingError, PermanentDeliveryError, WalCorruptError
 from aiorecover.receipt import DeliveryReport
 from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory
@@ -342,7 +342,11 @@ def _record_at(slot: Slot, place: int) -> Any:
     """The frame's record; None where the slot is not mapped any more, or what stands there cannot be decoded."""
     try:
         return record_at(slot, place)
-    except (ValueError, RecursionError):  # it may be in Kafka all the same, and the disk has failed since it was read
+    except (
+        ValueError,
+        RecursionError,
+        WalCorruptError,
+    ):  # it may be in Kafka all the same, and the disk has failed since it was read
         return None
 
 

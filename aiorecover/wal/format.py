@@ -41,7 +41,8 @@ CRC_BYTES = 4
 RESERVED = 128  # at each end of a slot: header copy, seal copy, room for a later version
 SEAL_OFFSET = HEADER_BYTES
 FIRST_FRAME = RESERVED
-SEQUENCE_WORD = 2  # a frame's words: 0 length, 1 CRC, 2-3 sequence, 4 settle word
+CHECK_WORD = 1  # a frame's words: 0 length, 1 CRC, 2-3 sequence, 4 settle word
+SEQUENCE_WORD = 2
 SETTLE_WORD = 4
 
 PRODUCER_ID_BITS = 64

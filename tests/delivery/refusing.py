@@ -5,12 +5,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from aiokafka.errors import OutOfOrderSequenceNumber
+from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import RecordMetadata, TopicPartition
 
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.frames import frames_of, record_at
 from aiorecover.delivery.session import Session
-from aiorecover.record import TIMESTAMP, VALUE
 from tests.delivery.stand_in import StandIn
 
 
@@ -20,6 +19,12 @@ class Sent(NamedTuple):
     topic: str
     value: bytes
     timestamp_ms: int
+
+
+def sent_in(batch: LaneBatch, topic: str) -> list[Sent]:
+    """What stands in its bytes, whatever has become of its frames."""
+    found = MemoryRecords(bytes(batch._build())).next_batch() or ()
+    return [Sent(topic, record.value or b"", record.timestamp or 0) for record in found]
 
 
 Verdict = Callable[[list[Sent]], BaseException | None]
@@ -47,13 +52,13 @@ class Broker:
         expected = 0 if known is None or known[:2] != (producer, epoch) else known[2]
         if base != expected:
             raise OutOfOrderSequenceNumber
-        records = [record_at(slot, at) for slot, at in frames_of(batch)]
-        refusal = self.refuses([Sent(topic, record[VALUE], record[TIMESTAMP]) for record in records])
+        records = sent_in(batch, topic)
+        refusal = self.refuses(records)
         if refusal is not None:
             raise refusal
         self._next[place] = (producer, epoch, base + batch.count)
         log = self.log.setdefault(place, [])
-        log += [record[VALUE] for record in records]
+        log += [record.value for record in records]
         return RecordMetadata(topic, partition, TopicPartition(topic, partition), len(log) - batch.count, 0, 0, 0)
 
     def values(self, topic: str, partition: int = 0) -> list[bytes]:

@@ -395,6 +395,27 @@ async def test_tasks_cancelled_half_way_leave_one_letter_of_each(broker: Distant
     assert [letter.value for letter in letters if letter.topic == "nowhere"] == values
 
 
+async def test_what_rots_in_a_lane_is_tried_on_instead_of_becoming_another_letter(
+    broker: Distant, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I2: its batch is whole, in memory; its frame is not."""
+    broker.refuses = failing("t", NotEnoughReplicasError)
+    disk, old = MemoryDisk(), numbered("old" * 20, 10)
+    async with producer_on(disk) as producer:
+        receipts = [await producer.publish("t", value, key=b"k") for value in old]
+        await until(lambda: len(broker.sends) > 1)
+        slot = stored(producer).ring.slot_of(receipts[0].sequence)
+        disk.file("0/ring").damage(slot.file_offset + 4 * receipts[0]._place + 40, b"rot")
+        await clock.age(producer)
+        await until(lambda: "its dead letter would be another one" in caplog.text)
+        sends = len(broker.sends)
+        await until(lambda: len(broker.sends) > sends + 2)
+        broker.refuses = lambda _: None
+        await producer.flush(timeout_ms=20_000)
+        assert broker.values("t") == old
+        assert await letters_of(producer) == []
+
+
 async def test_a_batch_that_expires_whole_gives_the_loop_turns(
     broker: Distant, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

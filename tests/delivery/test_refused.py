@@ -506,6 +506,29 @@ async def test_no_letter_is_left_of_a_record_that_kafka_takes_from_the_next_proc
         adds_up(producer)
 
 
+async def test_what_rots_in_flight_is_never_sent_as_another_record(broker: Broker) -> None:
+    """I2: the parts of a refused batch are built from frames, which may have left memory since they were read."""
+    broker.refuses = refusing_poison
+    broker.answers.clear()
+    disk = MemoryDisk()
+    async with producer_on(disk, stop_timeout_ms=500) as producer:
+        assert producer._opened is not None
+        first, *_ = await publish_batch(producer, "t", [b"whole" * 20, b"too", POISON])
+        await until(lambda: producer.statistics().in_flight == 3)
+        slot = producer._opened.directory.ring.slot_of(first.sequence)
+        disk.file("0/ring").damage(slot.file_offset + 4 * first._place + 60, b"rot")
+        broker.answers.set()
+        with pytest.raises(PermanentDeliveryError, match="does not hold any more: check the disk"):
+            await producer.flush(timeout_ms=20_000)
+        assert broker.values("t") == []
+        image = disk.after_process_death()
+    async with producer_on(image) as producer:
+        await producer.flush(timeout_ms=20_000)
+        assert broker.values("t") == [b"too"]
+        assert [letter.value for letter in await letters_of(producer)] == [POISON]
+        assert producer.statistics().missing == 1
+
+
 async def test_a_letter_survives_a_power_cut_before_its_record_is_settled(broker: Broker) -> None:
     """I3: whatever of the settle word reaches the disk, the letter has."""
     broker.refuses = refusing_poison
