@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from mmap import PROT_READ, mmap
 from pathlib import Path
 
-from aiorecover.wal.storage import AFTER_FLUSH, StorageFile, os_errors
+from aiorecover.wal.storage import AFTER_FLUSH, READ_REMEDY, StorageFile, os_errors
 
 SECTOR = 512  # written whole or not at all: the one thing that the package docstring of wal assumes of a disk
 PAGE = 4096  # what the kernel calls dirty or clean
@@ -97,7 +97,8 @@ class StoredFile:
     def fail_reads(self, offset: int, length: int) -> None:
         """Let reads that touch this part fail with EIO, in crash images too; what is mapped is not affected.
 
-        The pages that it lies in, as the kernel reads no less than that.
+        The pages that it lies in, as the kernel reads no less than that. A page that is written whole, by a write and
+        not through a mapping, can be read again, as on a disk that puts another sector in the place of a bad one.
         """
         self._unreadable.append((offset - offset % PAGE, offset + length + -(offset + length) % PAGE))
 
@@ -150,6 +151,16 @@ class StoredFile:
         """Raise OSError when a part of this cannot be read."""
         if any(offset < end and start < offset + length for start, end in self._unreadable):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def written(self, offset: int, length: int) -> None:
+        """A part was written: the pages that lie in it as a whole can be read."""
+        self.dirty(offset, length)
+        first, last = offset + -offset % PAGE, (offset + length) // PAGE * PAGE
+        if first < last:
+            parts = [
+                part for start, end in self._unreadable for part in ((start, min(end, first)), (max(start, last), end))
+            ]
+            self._unreadable = [(start, end) for start, end in parts if start < end]
 
     def dirty(self, offset: int, length: int) -> None:
         """The pages of a part were written, whatever they hold."""
@@ -260,7 +271,7 @@ class MemoryFile(StorageFile):
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Read, unless that part was made to fail."""
-        with os_errors("read the file", self.path):
+        with os_errors("read the file", self.path, remedy=READ_REMEDY):
             self.stored.check_readable(offset, len(buffer))
         return super().read_into(buffer, offset)
 
@@ -270,7 +281,7 @@ class MemoryFile(StorageFile):
             with os_errors("write the file", self.path):
                 self.stored.claim(offset, len(data))
             super().write(data, offset)
-            self.stored.dirty(offset, len(data))
+            self.stored.written(offset, len(data))
 
     def truncate(self, size: int) -> None:
         """Shorten the file; a power cut before the next sync may leave its old length."""

@@ -295,15 +295,24 @@ System assumptions
     through mappings, survive a power cut, or fails. 512-byte sectors are written whole; nothing is assumed of larger
     pieces or of their order: the kernel may write any page at any time. The file system is not copy-on-write (there,
     full disks can still hit mapped stores), and nobody else truncates or writes the files. What is settled, and what
-    reports tell of a record, goes through the mapping of its slot: a page that has left memory and cannot be read any
-    more ends the process there (SIGBUS), and the next one passes it over. The boot id tells whether
-    the machine was down (Linux; elsewhere every opening is taken for one after a power cut).
+    reports tell of a record, goes through the mapping of its slot: a page that has left memory since it was read or
+    stored into, and cannot be read any more, ends the process there (SIGBUS), and the next one passes it over. So does
+    a store into a page that was lost between the mending of its slot and the store, unless it was fetched ahead of the
+    tail. The slot is mended before its next life, so no page does so twice. A page that was written whole can be read
+    again. The boot id tells whether the machine was down (Linux; elsewhere every opening is taken for one after a power
+    cut).
 
 Refused, and why
     Files of two producers in one directory, slots of two sizes, one ordinal twice, files with something in them of
     which nothing can be read, a newer format version, another program's files, a symbolic link, another user's
     ``wal_dir``: each would mean guessing about records that people cannot get back. Hidden files and directories, and
     ``lost+found``, are left alone.
+
+    A page with a slot's header or a copy of the checkpoint that cannot be read: it may be the disk's bad moment, and
+    what it says may be all that is known. Nothing was written, so the opening can be repeated. Where it lasts, copy the
+    files to another disk with a tool that puts zeros where nothing can be read (``ddrescue``, or ``dd bs=4096
+    conv=noerror,sync``) and open the copy, or put it in the place of the directory. Zeros are damage like any other:
+    the header at the slot's other end, and the other copy, count, and what stood in the page is named as missing.
 
 Limitations of this version
     A checkpoint knows of one epoch how far it was flushed: of the newest one with a frame. The slots at the end of an

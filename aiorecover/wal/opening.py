@@ -118,6 +118,7 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
         file_system=options.file_system,
         ages=ages,
     )
+    quota.poison = directory.poison
     directory.ring.moved_up_to = found.moved_up_to
     void_copies(directory.retry, found.copies_up_to, surviving(found.main.lives))
     _reserve(directory)

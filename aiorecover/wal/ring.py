@@ -5,6 +5,7 @@ keeper's thread.
 """
 
 import errno
+import logging
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
@@ -19,6 +20,8 @@ from aiorecover.wal.resident import Resident
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.spares import RingFile, Spares
 from aiorecover.wal.suffix import Suspicion
+
+log = logging.getLogger("aiorecover.wal")
 
 RECENT = 4096  # newest records handed to the reader in memory: 8 turns of a busy loop; at most 8 MiB with the next line
 RECENT_BYTES = 2048  # larger records are read back from the ring: their cost is in the bytes anyway
@@ -118,7 +121,11 @@ class Ring:
 
     def prefault(self) -> None:
         """Have the next pages of the slot at hand; between two turns of publishing."""
-        self._slot.prefault()
+        slot = self._slot
+        if not slot.prefault():
+            message = "a page of the ring cannot be read any more, going on in another slot: check the disk"
+            log.warning("%s path=%s offset=%d", message, self._file.path, slot.file_offset + slot.limit)
+            self._heed_failure()
 
     def give_back_memory(self) -> int:
         """Have what is mapped, and not at hand for anybody, count as memory no longer; some slots at a time."""

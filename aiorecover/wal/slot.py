@@ -4,6 +4,7 @@ A `Slot` is made for a life and thrown away with it: a handle of an earlier life
 settle anything in the next one (I3).
 """
 
+import errno
 import mmap
 import sys
 from contextlib import suppress
@@ -132,17 +133,32 @@ class Slot:
             self.words = None
         return mapping
 
-    def prefault(self) -> None:
-        """Have the pages behind the tail at hand, where the system can; elsewhere each costs a fault when used."""
+    def prefault(self) -> bool:
+        """Have the pages behind the tail at hand, where the system can; elsewhere each costs a fault when used.
+
+        False: one of them was lost since the slot was prepared, and a store there would be a signal (SIGBUS). No frame
+        comes to them any more: the next one goes to another slot. Nothing is written over them meanwhile, where frames
+        of this life stand beside them.
+        """
         mapping, tail = self.map, self.tail
         if mapping is None or POPULATE_WRITE is None or self.faulted - tail >= PREFAULT // 2:
-            return
+            return True
         page = tail & -mmap.PAGESIZE
         start, stop = max(self.faulted, page), min(page + PREFAULT, self.header.slot_bytes)
         self.faulted = stop
-        if start < stop:
-            with suppress(OSError, ValueError):  # an older kernel, or a page that cannot be had: storing will tell
-                mapping.madvise(POPULATE_WRITE, start, stop - start)
+        if start >= stop:
+            return True
+        try:
+            mapping.madvise(POPULATE_WRITE, start, stop - start)
+        except OSError as error:  # EINVAL: an older kernel
+            if error.errno != errno.EFAULT:
+                return True
+            if start < self.limit:  # noqa: PLR1730 - in a call a signal handler may seal the slot: none up to the store
+                self.limit = start
+            return False
+        except ValueError:  # a signal handler closed the mapping
+            return True
+        return True
 
     def drop_pages(self) -> None:
         """Have the pages behind the tail count as memory no longer; in the page cache they stay, dirty or not."""

@@ -3,16 +3,23 @@
 The loop's thread takes from here when it goes on to the next slot; the keeper's thread prepares the next one and cuts
 off what is superfluous. One lock is between them, for all rings of a directory, which share one limit (`Quota`). It is
 re-entrant because a signal handler may publish while its own thread holds it.
+
+Who takes a slot stores into it through its mapping, so every page of it can be read when it is given out (`mending`).
 """
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
-from aiorecover.errors import WalFullError
+from aiorecover.errors import WalError, WalFullError, WalIOError
+from aiorecover.wal.mending import mend
 from aiorecover.wal.room import CUT_MOST, KEEP_FREE, Holding, Room, Shares, Way
+
+log = logging.getLogger("aiorecover.wal")
 
 NAMES = ("ring", "retry ring", "dead ring")
 DELIVERY = "wait for delivery to free space"
@@ -25,6 +32,8 @@ Spare = tuple[int, int, Any]
 class RingFile(Protocol):
     """What a ring needs of storage."""
 
+    path: Path
+
     def size(self) -> int: ...  # noqa: D102
     def allocate(self, offset: int, length: int) -> None: ...  # noqa: D102
     def truncate(self, size: int) -> None: ...  # noqa: D102
@@ -32,6 +41,7 @@ class RingFile(Protocol):
     def disk_bytes(self) -> int: ...  # noqa: D102
     def map(self, offset: int, length: int) -> Any: ...  # noqa: D102 - an mmap, or memory in tests
     def read_into(self, buffer: memoryview, offset: int) -> int: ...  # noqa: D102
+    def write(self, data: bytes, offset: int) -> None: ...  # noqa: D102
     def read_ahead(self, offset: int, length: int) -> None: ...  # noqa: D102
     def sync(self) -> None: ...  # noqa: D102
     def close(self) -> None: ...  # noqa: D102
@@ -57,6 +67,7 @@ class Quota:
         self.lock = threading.RLock()
         self.exchange = True  # the file system can take slots back from the middle of a file
         self.members: list[Spares] = []
+        self.poison: Callable[[WalError], None] | None = None  # nothing is accepted any more, by none of the rings
 
     def holdings(self) -> Sequence[Holding]:
         """Of main, retry and dead ring."""
@@ -97,6 +108,7 @@ class Spares:
         self._unallocated = [slot for slot in free if holes and not slot[1]]  # not on the disk, or not any more
         self._free = [slot for slot in free if slot not in self._unallocated]
         self._found = {index for index, _ in self._free}  # perhaps with holes: a copied file may be sparse
+        self._appended: set[int] = set()  # new at the end of the file: nothing of them is on the disk to be read
         self._ready: list[Spare] = []
         self._slots = file.size() // self.slot_bytes
         self._taking = 0  # how many are looking for a slot: a signal handler may come in between
@@ -146,6 +158,8 @@ class Spares:
 
         Raises:
             WalFullError: the ring or the disk is full.
+            WalIOError: the slot cannot be had; where a page can be neither read nor written, nothing is accepted any
+                more, by none of the rings.
 
         """
         with self._lock:
@@ -157,6 +171,7 @@ class Spares:
 
         Raises:
             WalFullError: the ring or the disk is full.
+            WalIOError: as in `prepare`.
 
         """
         with suppress(IndexError):  # first without the lock: the keeper may be growing another ring
@@ -289,7 +304,25 @@ class Spares:
         if index in self._found:
             self._file.allocate(index * size, size)
             self._found.discard(index)
+        if index in self._appended:
+            self._appended.discard(index)
+        else:
+            self._mend(index)
         return self._file.map(index * size, size)
+
+    def _mend(self, index: int) -> None:
+        """Have every page of a slot that no life stands in at hand for stores, whatever the disk has lost of it."""
+        try:
+            mended = mend(self._file, index * self.slot_bytes, self.slot_bytes)
+        except WalIOError as error:
+            if self.quota.poison is not None:
+                self.quota.poison(error)
+            raise
+        if mended:
+            message = "pages of the ring could not be read and were written anew, nothing in them was needed"
+            log.warning(
+                "%s: check the disk path=%s pages=%d offset=%d", message, self._file.path, len(mended), mended[0]
+            )
 
     def _grow(self) -> tuple[int, int]:
         size = self.slot_bytes
@@ -310,6 +343,7 @@ class Spares:
             return self._unallocated.pop()
         index = self._slots
         self._slots = index + 1  # no call in between: a signal handler claims the next one
+        self._appended.add(index)
         return index, 0
 
     def _no_room(self, free_bytes: int | None) -> WalFullError:

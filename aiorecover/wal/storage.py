@@ -22,12 +22,14 @@ FILE_MODE = 0o600  # records may hold anything: nobody else's business
 DIRECTORY_MODE = 0o700
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # random, of this boot: Linux
 MADV_POPULATE_WRITE = 23  # Linux 5.14; Python has no name for it
+PAGE = mmap.PAGESIZE  # what the kernel reads and writes as a whole
 PUNCH_BYTES = 1 << 20  # at a time: 0.7 ms
 REWRITE_BYTES = 1 << 20  # at a time, where pages are read and written back: memory stays flat
 
 _OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _CANNOT = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})  # no holes in files here
 _CHECK = "check the disk and the permissions"
+READ_REMEDY = "check the disk, or open a copy with zeros where nothing can be read (ddrescue)"
 AFTER_FLUSH = "check the disk, then stop and start again"
 
 
@@ -128,7 +130,7 @@ class StorageFile:
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fill ``buffer`` from ``offset``; the number of bytes that were there."""
         done = 0
-        with os_errors("read the file", self.path):
+        with os_errors("read the file", self.path, remedy=READ_REMEDY):
             while done < len(buffer):
                 count = os.preadv(self._fd, [buffer[done:]], offset + done)
                 if count == 0:

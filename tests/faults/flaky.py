@@ -4,6 +4,8 @@
         disk.fail("read", errno.EIO, name="ring", start=65536, end=131072)
         disk.fail("fsync", errno.EIO, times=1)       # and what was written since the last good one is lost, as
         disk.heal()                                  # after a failed write-back of the kernel
+    disk.fail("read", errno.EIO, name="ring", start=8192, end=12288, until_written=True)
+                                                 # a bad sector: a write over the whole range has it replaced
 
 Pages go through the kernel's cache, so that shared mappings work. Opening a file anew forgets its cached pages.
 """
@@ -32,7 +34,10 @@ class Disk:
     _process: "subprocess.Popen[str]"
 
     def fail(self, call: str, number: int, **where: Any) -> None:
-        """Let ``call`` (read, write, fsync) fail with the errno; ``name``, ``start``, ``end``, ``times`` narrow it."""
+        """Let ``call`` (read, write, fsync) fail with the errno.
+
+        ``name``, ``start``, ``end``, ``times`` narrow it; ``until_written`` ends it with a write over all of its range.
+        """
         self._tell({"call": call, "number": number, **where})
 
     def heal(self) -> None:
@@ -97,6 +102,19 @@ class _Faults:
             elif not command:
                 self._rules.clear()
             print(self.hits, flush=True)
+
+    def written(self, path: str, start: int, end: int) -> None:
+        """Bad sectors that were written as a whole have others in their place."""
+        self._rules = [
+            rule
+            for rule in self._rules
+            if not (
+                rule.get("until_written")
+                and path.endswith(rule.get("name", ""))
+                and start <= rule["start"]
+                and rule["end"] <= end
+            )
+        ]
 
     def meets(self, call: str, path: str, start: int = 0, end: int = 1) -> int:
         """The errno with which this call fails; 0: it does not."""
@@ -198,6 +216,7 @@ def _serve(mount: str, backing: str) -> None:  # noqa: C901 - one small method f
             before = self._undo.setdefault(inode, {})
             if offset not in before:
                 before[offset] = os.pread(fh, len(data), offset)
+            faults.written(path, offset, offset + len(data))
             return os.pwrite(fh, data, offset)
 
         def flush(self, path: str, fh: int) -> int:

@@ -388,6 +388,25 @@ def test_reads_of_a_damaged_part_fail_also_after_every_crash(disk: MemoryDisk) -
             file.rewrite(PAGE, PAGE)
 
 
+def test_a_page_that_is_written_whole_can_be_read_again_and_a_part_of_it_is_not_enough(disk: MemoryDisk) -> None:
+    file = file_on(disk)
+    stored = disk.file("file")
+    stored.fail_reads(0, 3 * PAGE)
+    file.write(b"x" * (2 * PAGE - 1), PAGE - 1)
+    assert file.read(PAGE, PAGE - 1) == b"x" * (PAGE - 1)
+    for image in (disk, disk.after_process_death(), disk.after_power_cut(1)):
+        opened = image.file_system.open(disk.path / "file")
+        assert opened.read(PAGE, 1) in {b"x", OLD[:1]}
+        for page in (0, 2):
+            with pytest.raises(WalIOError):
+                opened.read(page * PAGE, 1)
+    file.write(b"x" * PAGE, 0)
+    file.write(b"x" * (PAGE - 1), 2 * PAGE)
+    assert file.read(0, 2 * PAGE) == b"x" * 2 * PAGE
+    with pytest.raises(WalIOError):
+        file.read(2 * PAGE, 1)
+
+
 def test_damage_is_seen_at_once_and_durable(disk: MemoryDisk) -> None:
     file = file_on(disk)
     stored = disk.file("file")

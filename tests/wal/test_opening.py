@@ -1,4 +1,7 @@
-"""What an opening does for the disk: pages that no flush is known to cover are written again (step 7 of recovery)."""
+"""What an opening does for the disk: pages that no flush is known to cover are written again (step 7 of recovery).
+
+And what it makes of zeros in the place of pages that nobody could read, as tools leave them that copy such files.
+"""
 
 import logging
 from collections.abc import Callable
@@ -6,9 +9,10 @@ from collections.abc import Callable
 import pytest
 
 from aiorecover.errors import WalIOError
+from aiorecover.wal.checkpoint import COPY_BYTES
 from aiorecover.wal.ring import Ring
-from tests.wal.memory import FaultyFile
-from tests.wal.rig import SLOT, Disk, Opened, found
+from tests.wal.memory import PAGE, FaultyFile
+from tests.wal.rig import SLOT, Disk, Opened, found, missing
 
 LARGE = 9000  # a slot holds one of them, and pages without a header or a settle word, which nobody stores into again
 NAMES = ("ring", "retry", "dead")
@@ -109,3 +113,52 @@ def test_a_part_that_cannot_be_read_keeps_no_directory_closed_and_the_others_are
     following.ring.sync()
     live, durable = disk.ring.live(), disk.ring.durable
     assert [live[at : at + SLOT] == durable[at : at + SLOT] for at in range(0, 3 * SLOT, SLOT)] == [True, False, True]
+
+
+# -- zeros where nothing could be read -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", [SLOT, 2 * SLOT - PAGE])
+def test_a_header_s_page_of_zeros_costs_what_stood_in_it_and_is_named(start: int) -> None:
+    opened = Opened()
+    for _ in range(3):
+        opened.fill_slot()
+    in_page = [
+        (slot.header.epoch, sequence)
+        for slot, place, sequence, record in opened.read()
+        if slot.file_offset + 4 * place + 4 + len(record) > start  # its settle word, and the payload behind it
+        and slot.file_offset + 4 * place - 16 < start + PAGE
+    ]
+    assert in_page
+    disk = opened.disk.after_death()
+    disk.ring.stored.fail_reads(start, 1)
+    with pytest.raises(WalIOError, match=r"cannot read the file: check the disk, or open a copy .*ddrescue"):
+        disk.open()
+    disk = opened.disk.after_death()
+    disk.ring.damage(start, bytes(PAGE))
+    with Opened(disk) as following:
+        assert following.ring.damaged_slots == []
+        delivered = dict(found(following.read()))
+        assert missing(following.ring) == in_page
+        assert delivered == {place: held for place, held in opened.accepted.items() if place not in in_page}
+
+
+@pytest.mark.parametrize("copy", [0, 1])
+def test_a_checkpoint_s_page_of_zeros_leaves_the_other_copy_to_count(copy: int) -> None:
+    opened = Opened()
+    for _ in range(3):
+        opened.fill_slot()
+    entries = opened.read()
+    opened.settle(entries[:-5])
+    opened.checkpoint()
+    opened.checkpoint()
+    disk = opened.disk.after_death()
+    disk.checkpoint.stored.fail_reads(copy * COPY_BYTES, 1)
+    with pytest.raises(WalIOError, match=r"cannot read the file: check the disk, or open a copy .*ddrescue"):
+        disk.open()
+    disk = opened.disk.after_death()
+    disk.checkpoint.damage(copy * COPY_BYTES, bytes(PAGE))
+    with Opened(disk) as following:
+        assert following.ring.epoch == opened.ring.epoch + 1
+        assert found(following.read()) == found(entries[-5:])
+        assert missing(following.ring) == []

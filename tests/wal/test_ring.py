@@ -18,7 +18,7 @@ from aiorecover.wal.recovery import classify
 from aiorecover.wal.ring import LAST_SEQUENCE, MARGIN, RECENT, RECENT_BYTES
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.storage import StorageFile
-from tests.wal.memory import FaultyFile, broken, no_room
+from tests.wal.memory import PAGE, FaultyFile, broken, no_room
 from tests.wal.rig import SLOT, Disk, Opened, found, missing, read, storing_fails, take
 
 LARGEST = SLOT - 2 * fmt.RESERVED - fmt.FRAME_BYTES - MARGIN
@@ -179,6 +179,55 @@ def test_pages_are_asked_for_ahead_of_the_tail_once_each_whether_the_system_can_
         assert asked[-1][1] == size
     slot.detach()
     slot.prefault()
+
+
+class LosingMap(mmap.mmap):
+    """A page of it was lost since the slot was prepared: a store there would be a signal."""
+
+    lost = 2 * slot_module.PREFAULT + 3 * PAGE
+
+    def madvise(self, option: int, start: int = 0, length: int | None = None) -> None:
+        assert length is not None
+        if start <= self.lost < start + length:
+            raise OSError(errno.EFAULT, os.strerror(errno.EFAULT))
+        super().madvise(option, start, length)
+
+
+class LosingFile(FaultyFile):
+    def map(self, offset: int, length: int) -> mmap.mmap:
+        return LosingMap(self.fileno(), length, offset=offset)
+
+
+def test_no_frame_comes_to_a_page_that_was_lost_ahead_of_the_tail_and_the_next_slot_has_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = Disk(LosingFile("ring"), slot_bytes=1 << 18)
+    opened = Opened(disk)
+    for _ in range(300):
+        opened.append(b"x" * 2000)
+        opened.ring.prefault()
+    told = f"going on in another slot: check the disk path={disk.ring.path} offset="
+    assert caplog.text.count(told) == len(opened.ring.live) - 1 == 4
+    assert all(slot.tail <= LosingMap.lost for slot in opened.ring.live)
+    assert found(opened.read()) == list(opened.accepted.items())
+    assert found(opened.dies().read()) == list(opened.accepted.items())
+
+
+def test_a_ring_that_failed_while_a_page_was_lost_stays_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keeper's thread comes in between: what it says counts."""
+    opened = Opened(Disk(slot_bytes=1 << 18))
+    opened.append(b"accepted")
+    slot = opened.ring.live[-1]
+
+    def lost(*_: object) -> bool:
+        opened.ring.poison(WalIOError(errno.EIO, "the disk failed"))
+        slot.limit = 4096
+        return False
+
+    monkeypatch.setattr(Slot, "prefault", lost)
+    opened.ring.prefault()
+    with pytest.raises(WalIOError, match="the disk failed"):
+        opened.append(b"refused")
 
 
 # -- settle ----------------------------------------------------------------------------------------------------------

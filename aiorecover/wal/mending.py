@@ -1,0 +1,56 @@
+"""Pages of a slot that the disk cannot read any more, written anew before a life of the slot begins.
+
+A store through a mapping has the page read first; where that fails the process ends by a signal (SIGBUS), and it would
+on every lap of the ring. Writing a whole page needs no reading, and a disk that cannot read a sector any more puts
+another one in its place when it is written.
+
+Nothing in such a page is needed: it is written to in slots only that no life stands in. A durable checkpoint covers
+what an earlier life left there (I1), and what of it was damaged was copied to ``damaged/`` before (`kept`). What an
+opening finds in a life that counts is never written to here, readable or not.
+
+Every page is read, whichever life stored it: the disk may have lost it since. Reading needs no lock of the interpreter,
+so that the loop goes on meanwhile; a store into the slot would have had to read the same pages.
+"""
+
+import errno
+from typing import Protocol
+
+from aiorecover.errors import WalIOError
+from aiorecover.wal.storage import PAGE
+
+STEP = 1 << 20  # bytes read at a time: 0.3 ms; with each one less the loop's thread is asked for its turn once more
+
+
+class Pages(Protocol):
+    """What mending needs of a file."""
+
+    def read_into(self, buffer: memoryview, offset: int) -> int: ...  # noqa: D102
+    def write(self, data: bytes, offset: int) -> None: ...  # noqa: D102
+
+
+def mend(file: Pages, offset: int, length: int) -> list[int]:
+    """Write zeros over each whole page that cannot be read, in a part of ``file`` that nobody needs; their offsets.
+
+    Raises:
+        WalIOError: one of them cannot be written either.
+        WalFullError: a page needs room that the disk does not have.
+
+    """
+    buffer = memoryview(bytearray(min(STEP, length)))
+    end = offset + length
+    mended: list[int] = []
+    for start in range(offset, end, STEP):
+        stop = min(start + STEP, end)
+        if not _can_be_read(file, buffer[: stop - start], start):
+            mended += [page for page in range(start, stop, PAGE) if not _can_be_read(file, buffer[:PAGE], page)]
+    for page in mended:
+        file.write(bytes(PAGE), page)
+    return mended
+
+
+def _can_be_read(file: Pages, buffer: memoryview, offset: int) -> bool:
+    try:
+        file.read_into(buffer, offset)
+    except WalIOError as error:
+        return error.errno == errno.EBADF  # closed: that says nothing of the disk, and whoever maps it will be told
+    return True

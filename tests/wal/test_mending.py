@@ -1,0 +1,153 @@
+"""Pages that cannot be read any more: written anew where no life stands, and nowhere else."""
+
+from functools import partial
+
+import pytest
+
+from aiorecover.errors import WalFullError, WalIOError
+from aiorecover.wal import mending
+from aiorecover.wal.ring import Ring
+from aiorecover.wal.storage import PAGE
+from tests.wal.memory import FaultyFile, broken, no_room
+from tests.wal.rig import SLOT, Opened
+
+BIG = b"f" * 3000  # five in a slot
+MENDED = "pages of the ring could not be read and were written anew, nothing in them was needed: check the disk"
+
+
+@pytest.fixture
+def file() -> FaultyFile:
+    made = FaultyFile("ring")
+    made.write(b"\x11" * 12 * PAGE, 0)
+    return made
+
+
+@pytest.mark.parametrize("step", [PAGE, 4 * PAGE, 1 << 20])
+def test_pages_that_cannot_be_read_are_zeros_then_and_the_others_stay_as_they_are(
+    file: FaultyFile, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    monkeypatch.setattr(mending, "STEP", step)
+    for page in (0, 1, 3, 5, 8, 11):
+        file.stored.fail_reads(page * PAGE, 1)
+    assert mending.mend(file, PAGE, 8 * PAGE) == [page * PAGE for page in (1, 3, 5, 8)]
+    zeros = [page for page in range(1, 9) if file.read(page * PAGE, PAGE) == bytes(PAGE)]
+    assert zeros == [1, 3, 5, 8]
+    assert all(file.read(page * PAGE, PAGE) == b"\x11" * PAGE for page in (2, 4, 6, 7))
+    for outside in (0, 11):
+        with pytest.raises(WalIOError):
+            file.read(outside * PAGE, PAGE)
+
+
+def test_where_all_can_be_read_nothing_is_written(file: FaultyFile) -> None:
+    file.before["write"] = broken
+    assert mending.mend(file, 0, 12 * PAGE) == []
+
+
+def test_a_page_that_cannot_be_written_either_is_an_error_of_the_disk(file: FaultyFile) -> None:
+    file.stored.fail_reads(PAGE, 1)
+    file.before["write"] = broken
+    with pytest.raises(WalIOError):
+        mending.mend(file, 0, 12 * PAGE)
+    file.before["write"] = no_room
+    with pytest.raises(WalFullError):
+        mending.mend(file, 0, 12 * PAGE)
+
+
+def test_a_closed_file_is_not_taken_for_a_bad_disk(file: FaultyFile) -> None:
+    file.close()
+    assert mending.mend(file, 0, 12 * PAGE) == []
+
+
+# -- the slots of a ring ---------------------------------------------------------------------------------------------
+
+
+def ring_named(opened: Opened, name: str) -> tuple[Ring, FaultyFile]:
+    ring: Ring = getattr(opened.directory, name)
+    file: FaultyFile = getattr(opened.disk, name)
+    return ring, file
+
+
+def fill(ring: Ring, number: int, slots: int) -> None:
+    first = ring.next_ordinal
+    while ring.next_ordinal < first + slots or ring.rest > 4000:
+        ring.append(b"%d" % number * 3000, None)
+
+
+@pytest.mark.parametrize("page", [0, 2, 3])
+@pytest.mark.parametrize("name", ["ring", "retry", "dead"])
+def test_a_bad_page_of_a_slot_can_be_read_in_its_next_life_and_a_line_tells_it(
+    caplog: pytest.LogCaptureFixture, name: str, page: int
+) -> None:
+    opened = Opened()
+    ring, file = ring_named(opened, name)
+    fill(ring, 1, 3)
+    ring.recycle(ring.live[-2].last_position, moved=ring.live[-2].last_position)
+    free = [index for index, _ in ring.spares._free]
+    assert len(free) == 2
+    for index in free:
+        file.stored.fail_reads(index * SLOT + page * PAGE, 1)
+    fill(ring, 2, 4)
+    lines = [record.getMessage() for record in caplog.records if MENDED in record.getMessage()]
+    told = [f"{MENDED} path={file.path} pages=1 offset={index * SLOT + page * PAGE}" for index in free]
+    assert sorted(lines) == sorted(told)
+    for index in free:
+        assert file.read(index * SLOT, SLOT).count(b"2" * 3000) >= 4
+
+
+def test_what_an_opening_finds_damaged_is_written_over_only_when_its_slot_is_free(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    opened = Opened()
+    for _ in range(3):
+        opened.fill_slot(BIG)
+    disk = opened.disk.after_death()
+    disk.ring.stored.fail_reads(SLOT + 2 * PAGE, 1)
+    before = disk.ring.live()
+    with Opened(disk) as following:
+        following.fill_slot(b"n" * 3000)
+        following.directory.prepare_spares()
+        following.fill_slot(b"n" * 3000)
+        assert MENDED not in caplog.text
+        assert disk.ring.live()[: 3 * SLOT] == before[: 3 * SLOT]
+
+
+def test_slots_that_the_file_grows_by_are_not_read() -> None:
+    opened = Opened()
+    read: list[None] = []
+    opened.disk.ring.before["read"] = lambda: read.append(None)
+    for _ in range(3):
+        opened.fill_slot(BIG)
+    assert not read
+    opened.settle(opened.read())
+    opened.checkpoint()
+    read.clear()
+    for _ in range(3):
+        opened.fill_slot(BIG)
+    assert read
+
+
+@pytest.mark.parametrize("where", ["keeper", "loop"])
+@pytest.mark.parametrize("name", ["ring", "retry", "dead"])
+def test_where_a_page_cannot_be_mended_nothing_more_is_accepted_and_the_next_opening_is_careful(
+    name: str, where: str
+) -> None:
+    opened = Opened()
+    opened.append(b"waits")
+    ring, file = ring_named(opened, name)
+    fill(ring, 1, 3)
+    ring.recycle(ring.live[-2].last_position, moved=ring.live[-2].last_position)
+    while not ring.spares.wanted:
+        ring.spares.take()
+    for index, _ in ring.spares._free:
+        file.stored.fail_reads(index * SLOT + 2 * PAGE, 1)
+    file.before["write"] = broken
+    act = opened.directory.prepare_spares if where == "keeper" else partial(fill, ring, 2, 4)
+    with pytest.raises(WalIOError):
+        act()
+    assert all(isinstance(one.failure, WalIOError) for one in opened.directory.rings)
+    with pytest.raises(WalIOError):
+        opened.append(b"refused")
+    following = opened.dies()
+    assert following.ring.suspect.up_to > 0
+    following.append(b"accepted again")
+    fill(ring_named(following, name)[0], 3, 4)
