@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from mmap import PROT_READ, mmap
 from pathlib import Path
 
-from aiorecover.wal.storage import AFTER_FLUSH, READ_REMEDY, StorageFile, os_errors
+from aiorecover.wal.storage import AFTER_FLUSH, StorageFile, os_errors
 
 SECTOR = 512  # written whole or not at all: the one thing that the package docstring of wal assumes of a disk
 PAGE = 4096  # what the kernel calls dirty or clean
@@ -269,11 +269,13 @@ class MemoryFile(StorageFile):
                 self.stored.claim(offset, length)
             super().allocate(offset, length)
 
-    def read_into(self, buffer: memoryview, offset: int) -> int:
-        """Read, unless that part was made to fail."""
-        with os_errors("read the file", self.path, remedy=READ_REMEDY):
+    def _read_once(self, buffer: memoryview, offset: int) -> int:
+        try:
             self.stored.check_readable(offset, len(buffer))
-        return super().read_into(buffer, offset)
+        except OSError:
+            self.failed_reads += 1
+            raise
+        return super()._read_once(buffer, offset)
 
     def write(self, data: bytes, offset: int) -> None:
         """Write, as long as the disk has room."""

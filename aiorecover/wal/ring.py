@@ -125,6 +125,7 @@ class Ring:
         if not slot.prefault():
             message = "a page of the ring cannot be read any more, going on in another slot: check the disk"
             log.warning("%s path=%s offset=%d", message, self._file.path, slot.file_offset + slot.limit)
+            self.spares.distrust()
             self._heed_failure()
 
     def give_back_memory(self) -> int:

@@ -4,7 +4,8 @@ The loop's thread takes from here when it goes on to the next slot; the keeper's
 off what is superfluous. One lock is between them, for all rings of a directory, which share one limit (`Quota`). It is
 re-entrant because a signal handler may publish while its own thread holds it.
 
-Who takes a slot stores into it through its mapping, so every page of it can be read when it is given out (`mending`).
+Who takes a slot stores into it through its mapping, so each page of it was read once by this process before the slot is
+first given out, and is again after any read of the file has failed (`mending`).
 """
 
 import logging
@@ -33,6 +34,7 @@ class RingFile(Protocol):
     """What a ring needs of storage."""
 
     path: Path
+    failed_reads: int
 
     def size(self) -> int: ...  # noqa: D102
     def allocate(self, offset: int, length: int) -> None: ...  # noqa: D102
@@ -108,7 +110,8 @@ class Spares:
         self._unallocated = [slot for slot in free if holes and not slot[1]]  # not on the disk, or not any more
         self._free = [slot for slot in free if slot not in self._unallocated]
         self._found = {index for index, _ in self._free}  # perhaps with holes: a copied file may be sparse
-        self._appended: set[int] = set()  # new at the end of the file: nothing of them is on the disk to be read
+        self._sound: set[int] = set()  # every page of them was read, or nothing of them is on the disk to be read
+        self._failed_reads = 0  # of the file, when that was true
         self._ready: list[Spare] = []
         self._slots = file.size() // self.slot_bytes
         self._taking = 0  # how many are looking for a slot: a signal handler may come in between
@@ -188,6 +191,10 @@ class Spares:
     def release(self, index: int, salt: int) -> None:
         """A slot was recycled."""
         self._free.append((index, salt))
+
+    def distrust(self) -> None:
+        """A page that was sound is none any more: all are read again, each slot's before its next life."""
+        self._sound.clear()
 
     def shrink(self) -> int:
         """Give superfluous slots back to the disk (the keeper's thread); how many.
@@ -304,10 +311,12 @@ class Spares:
         if index in self._found:
             self._file.allocate(index * size, size)
             self._found.discard(index)
-        if index in self._appended:
-            self._appended.discard(index)
-        else:
+        if self._failed_reads != self._file.failed_reads:
+            self._failed_reads = self._file.failed_reads
+            self.distrust()
+        if index not in self._sound:
             self._mend(index)
+            self._sound.add(index)
         return self._file.map(index * size, size)
 
     def _mend(self, index: int) -> None:
@@ -343,7 +352,7 @@ class Spares:
             return self._unallocated.pop()
         index = self._slots
         self._slots = index + 1  # no call in between: a signal handler claims the next one
-        self._appended.add(index)
+        self._sound.add(index)
         return index, 0
 
     def _no_room(self, free_bytes: int | None) -> WalFullError:

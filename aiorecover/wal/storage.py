@@ -29,7 +29,7 @@ REWRITE_BYTES = 1 << 20  # at a time, where pages are read and written back: mem
 _OUT_OF_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _CANNOT = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})  # no holes in files here
 _CHECK = "check the disk and the permissions"
-READ_REMEDY = "check the disk, or open a copy with zeros where nothing can be read (ddrescue)"
+_READ = "check the disk, or open a copy with zeros where nothing can be read (ddrescue)"
 AFTER_FLUSH = "check the disk, then stop and start again"
 
 
@@ -62,7 +62,12 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 class StorageFile:
-    """One open file of a directory."""
+    """One open file of a directory.
+
+    ``failed_reads``: so many reads failed since it was opened.
+    """
+
+    failed_reads = 0
 
     def __init__(self, path: Path, *, descriptor: int | None = None) -> None:
         """Open ``path``, made when it is not there; or take over ``descriptor``, which is open already.
@@ -130,13 +135,20 @@ class StorageFile:
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fill ``buffer`` from ``offset``; the number of bytes that were there."""
         done = 0
-        with os_errors("read the file", self.path, remedy=READ_REMEDY):
+        with os_errors("read the file", self.path, remedy=_READ):
             while done < len(buffer):
-                count = os.preadv(self._fd, [buffer[done:]], offset + done)
+                count = self._read_once(buffer[done:], offset + done)
                 if count == 0:
                     break
                 done += count
         return done
+
+    def _read_once(self, buffer: memoryview, offset: int) -> int:
+        try:
+            return os.preadv(self._fd, [buffer], offset)
+        except OSError:
+            self.failed_reads += 1
+            raise
 
     def read(self, offset: int, length: int) -> bytes:
         """Up to ``length`` bytes from ``offset``."""

@@ -7,6 +7,8 @@ import pytest
 from aiorecover.errors import WalFullError, WalIOError
 from aiorecover.wal import mending
 from aiorecover.wal.ring import Ring
+from aiorecover.wal.room import DEAD, MAIN, RETRY
+from aiorecover.wal.spares import Limits, Quota, Spares
 from aiorecover.wal.storage import PAGE
 from tests.wal.memory import FaultyFile, broken, no_room
 from tests.wal.rig import SLOT, Opened
@@ -67,6 +69,13 @@ def ring_named(opened: Opened, name: str) -> tuple[Ring, FaultyFile]:
     return ring, file
 
 
+def lose(file: FaultyFile, offset: int) -> None:
+    """A page that cannot be read any more, and somebody who has met it."""
+    file.stored.fail_reads(offset, 1)
+    with pytest.raises(WalIOError):
+        file.read(offset, 1)
+
+
 def fill(ring: Ring, number: int, slots: int) -> None:
     first = ring.next_ordinal
     while ring.next_ordinal < first + slots or ring.rest > 4000:
@@ -85,7 +94,7 @@ def test_a_bad_page_of_a_slot_can_be_read_in_its_next_life_and_a_line_tells_it(
     free = [index for index, _ in ring.spares._free]
     assert len(free) == 2
     for index in free:
-        file.stored.fail_reads(index * SLOT + page * PAGE, 1)
+        lose(file, index * SLOT + page * PAGE)
     fill(ring, 2, 4)
     lines = [record.getMessage() for record in caplog.records if MENDED in record.getMessage()]
     told = [f"{MENDED} path={file.path} pages=1 offset={index * SLOT + page * PAGE}" for index in free]
@@ -111,19 +120,47 @@ def test_what_an_opening_finds_damaged_is_written_over_only_when_its_slot_is_fre
         assert disk.ring.live()[: 3 * SLOT] == before[: 3 * SLOT]
 
 
+def slots_read(file: FaultyFile, spares: Spares) -> list[int]:
+    """Which of two slots are read when they are taken, one after the other, and released again."""
+    read: list[int] = []
+    for _ in range(2):
+        seen: list[None] = []
+        file.before["read"] = partial(seen.append, None)
+        index, salt, mapping = spares.take()
+        mapping.close()
+        read += [index] * bool(seen)
+        spares._free.insert(0, (index, salt))
+    del file.before["read"]
+    return sorted(read)
+
+
+@pytest.mark.parametrize("lost", ["a read that failed", "a prefault that failed"])
+def test_a_slot_is_read_before_its_first_life_in_a_process_and_again_once_a_page_was_lost(lost: str) -> None:
+    file = FaultyFile("ring")
+    file.allocate(0, 2 * SLOT)
+    quota = Quota(Limits(SLOT, 20 * SLOT))
+    spares = Spares(quota, MAIN, file, [(0, 5), (1, 6)])
+    for ring in (RETRY, DEAD):
+        Spares(quota, ring, FaultyFile("other"), [])
+    assert slots_read(file, spares) == [0, 1]
+    assert slots_read(file, spares) == []
+    if lost == "a read that failed":
+        lose(file, SLOT)
+    else:
+        spares.distrust()
+    assert slots_read(file, spares) == [0, 1]
+    if lost == "a read that failed":
+        assert slots_read(file, spares) == [1]  # the read that failed while it was mended counts, too
+    assert slots_read(file, spares) == []
+
+
 def test_slots_that_the_file_grows_by_are_not_read() -> None:
     opened = Opened()
     read: list[None] = []
-    opened.disk.ring.before["read"] = lambda: read.append(None)
+    opened.disk.ring.before["read"] = partial(read.append, None)
     for _ in range(3):
         opened.fill_slot(BIG)
     assert not read
-    opened.settle(opened.read())
-    opened.checkpoint()
-    read.clear()
-    for _ in range(3):
-        opened.fill_slot(BIG)
-    assert read
 
 
 @pytest.mark.parametrize("where", ["keeper", "loop"])
@@ -139,7 +176,7 @@ def test_where_a_page_cannot_be_mended_nothing_more_is_accepted_and_the_next_ope
     while not ring.spares.wanted:
         ring.spares.take()
     for index, _ in ring.spares._free:
-        file.stored.fail_reads(index * SLOT + 2 * PAGE, 1)
+        lose(file, index * SLOT + 2 * PAGE)
     file.before["write"] = broken
     act = opened.directory.prepare_spares if where == "keeper" else partial(fill, ring, 2, 4)
     with pytest.raises(WalIOError):
