@@ -4,7 +4,8 @@ In this order: the cluster that AIORECOVER_TEST_BOOTSTRAP_SERVERS names, brokers
 is Java, containers where a Docker engine answers. Where there is none of them tests fail, they are never
 skipped.
 
-`python -m tests.support.broker` fetches what will be needed and says what the choice is.
+`python -m tests.support.broker` fetches what will be needed, makes what lets brokers start quickly, and says what the
+choice is.
 """
 
 import os
@@ -19,6 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.support import jars
+from tests.support.classes import archive_of, sharing
 from tests.support.cluster import BrokerUnavailableError, Cluster, ExternalKafka, TopicFactory
 from tests.support.docker_kafka import DockerKafka, docker_answers
 from tests.support.node import Node
@@ -43,6 +45,7 @@ __all__ = [
     "ExternalKafka",
     "KafkaCluster",
     "TopicFactory",
+    "archive_classes",
     "choose_cluster",
 ]
 
@@ -89,6 +92,17 @@ def choose_cluster(nodes: int = 1, settings: Mapping[str, str] | None = None) ->
     return KafkaCluster(nodes, settings, jars_directory=jars.broker_jars())
 
 
+def archive_classes() -> None:
+    """Have a broker leave its classes for those that follow, if none has yet; it takes some ten seconds."""
+    archive = archive_of(jars.find_java(), jars.broker_jars())
+    if archive.exists():
+        return
+    unfinished = archive.with_suffix(f".{os.getpid()}")
+    with KafkaCluster(1, java_options=[f"-XX:ArchiveClassesAtExit={unfinished}"]) as cluster:
+        cluster.nodes[0].end()
+    unfinished.replace(archive)
+
+
 class KafkaCluster(Cluster):
     """Combined KRaft nodes as child processes on free ports of 127.0.0.1, their data in a temporary place.
 
@@ -107,13 +121,16 @@ class KafkaCluster(Cluster):
         jars_directory: Path | None = None,
         heap_mb: int = 384,
         detour_host: str | None = None,
+        java_options: Sequence[str] | None = None,
     ) -> None:
+        """``java_options``: None for the brokers' classes from their archive."""
         super().__init__(size)
         self._detour_host = detour_host
         self.detour_routes: list[tuple[str, str]] = []
         self._settings = dict(settings or {})
         self._jars = jars_directory or jars.broker_jars()
         self._heap_mb = heap_mb
+        self._java_options = sharing(jars.find_java(), self._jars) if java_options is None else java_options
         self._nodes: list[Node] = []
         self._undo = ExitStack()
 
@@ -242,6 +259,7 @@ class KafkaCluster(Cluster):
         return [
             str(jars.find_java()),
             *_JVM,
+            *self._java_options,
             f"-Xmx{self._heap_mb}m",
             f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}",
             "-cp",
@@ -283,6 +301,9 @@ def _start_janitor(directory: Path) -> subprocess.Popen[bytes]:
 
 if __name__ == "__main__":
     try:
-        print(f"broker: {choose_cluster().description}")
+        chosen = choose_cluster()
+        if chosen.can_kill:
+            archive_classes()
+        print(f"broker: {chosen.description}")
     except (BrokerUnavailableError, jars.JarsError) as error:
         sys.exit(f"broker: {error}")

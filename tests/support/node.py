@@ -12,6 +12,8 @@ __all__ = ["Node"]
 
 _GONE_WITHIN_S = 30  # a killed process is gone at once, unless the kernel is busy writing its memory out
 
+_ENDS_WITHIN_S = 120  # a broker takes leave of its controller, which may be itself
+
 
 class Node:
     """A process that is started again and again with the same command, on the same ports and data."""
@@ -63,6 +65,13 @@ class Node:
         self._process.wait(_GONE_WITHIN_S)
         self._pid_path.unlink(missing_ok=True)
         self.paused = False
+
+    def end(self) -> None:
+        """`SIGTERM`; returns when the process has ended by itself."""
+        assert self._process is not None, f"not started yet: {self!r}"
+        self._process.terminate()
+        self._process.wait(_ENDS_WITHIN_S)
+        self._pid_path.unlink(missing_ok=True)
 
     def pause(self) -> None:
         """`SIGSTOP`: connections stay open and nothing answers. Returns when the process stands still."""
