@@ -7,10 +7,11 @@ reads everything and says what broke: a wrong record, a loss that is not named, 
 
 import mmap
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from unittest import mock
 
@@ -26,6 +27,7 @@ from tests.wal.rig import MAX_SLOTS, SLOT, Machine, Opened, Position, found, mis
 
 SAMPLE = 61  # of bytes that stand for nothing alone, how many are passed: a prime, so that every bit has its turn
 BITS = 8
+LARGE = 4000  # bytes of a record that takes a quarter of a slot
 
 
 @dataclass(frozen=True)
@@ -249,15 +251,18 @@ def case(number: int) -> tuple[Target, int]:
 
 
 def sample(target: Target) -> Iterator[int]:
-    """Every bit of every header, seal and frame header, each cut there; of the rest each 61st byte, a bit in turn.
+    """Every bit of every header, seal and telling frame's header, each cut there; of the rest each 61st byte, one bit.
 
-    Of the checkpoint a bit of every byte of what its copies hold, and each cut there.
+    Of the headers of the other frames a bit of every byte, in turn, so that every bit of a header has its turn in some
+    frame of each slot; of the checkpoint a bit of every byte of what its copies hold, and each cut there.
     """
     meant = _meant(target)
-    for place in sorted(meant | set(range(0, target.size, SAMPLE))):
-        yield place
+    others = _others(target)
+    for place in sorted(meant | others.keys() | set(range(0, target.size, SAMPLE))):
+        if place not in others:
+            yield place
         every = place in meant and target.file != "checkpoint"
-        for bit in range(BITS) if every else [place % BITS]:
+        for bit in range(BITS) if every else [others.get(place, place) % BITS]:
             yield target.size + place * BITS + bit
 
 
@@ -270,9 +275,34 @@ def _meant(target: Target) -> set[int]:
     for start in range(0, target.size, SLOT):
         for end in (start, start + SLOT - fmt.RESERVED):
             meant |= set(range(end, end + fmt.SEAL_OFFSET + fmt.SEAL_BYTES))
-    for frame in specimen.frames[target.file].values():
-        meant |= set(range(frame.start, frame.start + fmt.FRAME_BYTES))
-    return meant
+    telling = _telling(list(specimen.frames[target.file].values()))
+    return meant.union(*(_header(frame) for frame in telling))
+
+
+def _header(frame: Frame) -> range:
+    return range(frame.start, frame.start + fmt.FRAME_BYTES)
+
+
+def _telling(frames: Sequence[Frame]) -> list[Frame]:
+    """Of each slot the first frame and the last two, the first settled one, and large records with their successors."""
+    chosen: list[Frame] = []
+    for _, group in groupby(frames, key=lambda frame: frame.start // SLOT):
+        slot = list(group)
+        near = {0, len(slot) - 2, len(slot) - 1}
+        near |= {at + by for at, frame in enumerate(slot) if len(frame.payload) >= LARGE for by in (0, 1)}
+        near.add(next(at for at, frame in enumerate(slot) if frame.settled))
+        chosen += [frame for at, frame in enumerate(slot) if at in near]
+    return chosen
+
+
+def _others(target: Target) -> dict[int, int]:
+    """The places in the headers of all other frames, and which bit has its turn there."""
+    if target.file == "checkpoint":
+        return {}
+    frames = list(target.make().frames[target.file].values())
+    telling = _telling(frames)
+    rest = [frame for frame in frames if frame not in telling]
+    return {place: place + number for number, frame in enumerate(rest) for place in _header(frame)}
 
 
 # -- what comes of it ----------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """A small ring cut at every byte, with every bit flipped: a sample here, all of it in ``tests.prove enumeration``."""
 
+import logging
 from unittest import mock
 
 import pytest
@@ -10,6 +11,12 @@ from tests.wal.rig import SLOT
 from tests.wal.specimen import TARGETS, Target, case, cases, main_specimen, retry_specimen, sample, why_wrong
 
 SHARES = 4  # of the sample: several short tests instead of a long one
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Each loss is logged, some ten thousand times."""
+    caplog.set_level(logging.CRITICAL, logger="aiorecover")
 
 
 @pytest.mark.parametrize("share", range(SHARES))
