@@ -25,6 +25,7 @@ from aiorecover.delivery.lane import START_ANEW, Lane, lane_halted
 from aiorecover.delivery.moves import Moves
 from aiorecover.delivery.recovery_check import RecoveryCheck
 from aiorecover.delivery.refused import Refused
+from aiorecover.delivery.rehoming import Rehoming
 from aiorecover.delivery.reports import Reports, tell_halted
 from aiorecover.delivery.resume import Resumed, Taken, rebuild
 from aiorecover.delivery.router import Router
@@ -89,6 +90,15 @@ class Delivery:
         clock_ms = directory.file_system.since_boot_ms
         journal = Journal(directory.lanes, grow, clock_ms, lambda: self.cluster.destination.cluster_number)
         self.sender = self._sender_of(config, journal)
+        self.rehoming = Rehoming(
+            self.router,
+            journal,
+            self.dispatcher.batches,
+            codec=self._codec,
+            deliver=self._deliver,
+            on_left=self._on_left,
+            on_open=self._on_open,
+        )
         self._closed = False
         self._wrong: DeliveryPendingError | None = None  # why nothing is delivered
         self._progress: set[asyncio.Future[None]] = set()
@@ -217,7 +227,8 @@ class Delivery:
         self._closed = True
         self._notify()
         try:  # at the same time: a lane that waits for the user's `on_delivery` must not keep the connections open
-            await asyncio.gather(*self._resuming.end(), *self._checking.end(), return_exceptions=True)
+            ended = self._resuming.end() | self._checking.end() | self.rehoming.end()
+            await asyncio.gather(*ended, return_exceptions=True)
             await asyncio.gather(self.sender.close(), self.sessions.close())
         finally:
             try:
@@ -243,11 +254,11 @@ class Delivery:
         await self.dispatcher.run()
 
     async def run_discovery(self) -> None:
-        """Look for topics that are not known, and for partitions that did not exist."""
+        """Look for topics that are not known, and for partitions that did not exist, or do not any more."""
         while True:
             await self.dispatcher.fell_behind.wait()
             pause = DISCOVER_INTERVAL
-            while self.dispatcher.has_gaps:
+            while self.dispatcher.has_gaps or self.router.undecided:
                 if self.dispatcher.fell_behind.is_set():
                     self.dispatcher.fell_behind.clear()
                     pause = DISCOVER_INTERVAL
@@ -368,7 +379,7 @@ class Delivery:
     @property
     def interrupted(self) -> bool:
         """Somebody has cancelled a task of ours: it is begun again after a pause."""
-        tasks = self.sessions, self._resuming, self._checking, self.refused, self.expiry
+        tasks = self.sessions, self._resuming, self._checking, self.rehoming, self.refused, self.expiry
         return self.sender.interrupted > 0 or any(task.interrupted for task in tasks)
 
     @property
@@ -440,8 +451,24 @@ class Delivery:
         self.router.forget(lane)
         self.dispatcher.wake()
 
+    def _on_left(self, lane: Lane) -> None:
+        self.identities_renewed += 1
+        if lane.holds_nothing:
+            self.sessions.forget(lane)
+        self.dispatcher.left(lane)
+
+    def _on_open(self) -> None:
+        self.dispatcher.start_catching_up()
+        self.dispatcher.wake()
+        self._notify()
+
     def _on_metadata(self) -> None:
-        if self.router.refresh() or self.dispatcher.has_gaps:
+        undecided = self.router.undecided
+        known = self.router.refresh()
+        if self.router.undecided and not undecided:
+            self.dispatcher.fell_behind.set()  # more answers are needed
+        self.rehoming.begin()
+        if known or self.dispatcher.has_gaps:
             self.dispatcher.start_catching_up()
         self.dispatcher.wake()  # in any case: it may hold records until the first answer, whatever that says
         self._notify()

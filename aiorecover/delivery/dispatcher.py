@@ -441,6 +441,12 @@ class Dispatcher:
         """They no longer do."""
         self._flushes.remove(flush)
 
+    def left(self, lane: Lane) -> None:
+        """Its partition is gone: what it held is in other lanes, but for records that name the partition."""
+        self.stalled.parted(lane)
+        for flush in self._flushes:
+            flush.look_again(self.router.lanes())
+
     def _look_at_flushes(self) -> None:
         """While nothing that is dispatched later is in a lane yet."""
         waiting_from = self.waiting_from

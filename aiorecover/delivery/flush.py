@@ -48,6 +48,11 @@ class Flush:
             self._marks = [(lane, lane.added) for lane in lanes]
             self._letters = [(queue, queue.added) for queue in self._burying()]
 
+    def look_again(self, lanes: Iterable[Lane]) -> None:
+        """Records have gone from one lane to another: what all hold by now is waited for."""
+        if self._marks is not None:
+            self._marks = [(lane, lane.added) for lane in lanes]
+
     @property
     def dispatched(self) -> bool:
         """Everything that is waited for was handed to its lane."""

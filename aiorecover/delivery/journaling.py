@@ -70,6 +70,16 @@ class Journal:
             lane.entered = batch
         return True
 
+    def forget(self, lane: Lane) -> None:
+        """What stands in the lane's block never counts again, whatever becomes of its records.
+
+        Raises:
+            WalIOError: the disk failed.
+
+        """
+        if lane.block is not None:
+            self._lanes.clear(lane.block)
+
     def repoint(self, lane: Lane) -> None:
         """Copies of some of the frames that are in flight were stored in the retry ring.
 

@@ -1,7 +1,7 @@
 """The ordered stream of one (topic, partition): what is open, what is ready, and its Kafka identity. Pure."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from aiorecover.delivery.batch import LaneBatch
@@ -47,6 +47,7 @@ class Lane:
         "held",
         "identity",
         "in_flight",
+        "leaves",
         "limit",
         "offset",
         "open",
@@ -74,6 +75,7 @@ class Lane:
         self.offset = -1  # Kafka's, of the newest record that was acknowledged; -1: unknown
         self.block: int | None = None  # where its entry stands in the file `lanes`
         self.held = False  # what the last process had in flight comes first, and is not built again yet
+        self.leaves = False  # its partition is gone: it sends nothing until its records have found another lane
         self.entered: LaneBatch | None = None  # what stands in its entry, and may be in Kafka without our knowing
         self.unwritten = False  # its batches are sent though the disk takes no entry
         self.due = False  # the open batch has lingered enough
@@ -157,7 +159,7 @@ class Lane:
 
     def next(self) -> LaneBatch | None:
         """Take the next batch to send, under the lane's identity."""
-        if self.in_flight is not None or not self.ready or self.held:
+        if self.in_flight is not None or not self.ready or self.held or self.leaves:
             return None
         self.in_flight = self.ready.popleft()
         return self.in_flight
@@ -181,6 +183,19 @@ class Lane:
         self.held = False
         self.entered = batch
         self.ready.appendleft(batch)
+
+    def give_away(self, left: Iterable[LaneBatch | None]) -> None:
+        """What is ready has found other lanes, but for what is ``left``; nothing of it stands in the journal."""
+        kept = [batch for batch in left if batch is not None]
+        self.settled += sum(batch.count for batch in self.ready) - sum(batch.count for batch in kept)
+        self.ready = deque(kept)
+        self.entered = None
+        self.begin_anew()
+
+    def take_over(self, batch: LaneBatch) -> None:
+        """``batch`` has come from the lane of a partition that is gone."""
+        self.closed += batch.count
+        self.ready.append(batch)
 
     def put_back(self) -> None:
         """The batch in flight is to be sent again, as it is, before all others."""

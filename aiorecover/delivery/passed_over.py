@@ -89,7 +89,7 @@ class PassedOver:
     def _gap(self, topic: Topic, lane: Lane | None, entry: Placed) -> Behind:
         key, partition = entry[3][KEY], entry[3][PARTITION]
         if lane is None:
-            return Behind(topic.name, partition if topic.count else None, entry)
+            return Behind(topic.name, partition if topic.is_open else None, entry)
         if not self._router.spreads_by_key:  # a partitioner of the user's may choose another lane the next time
             return Behind(topic.name, partition, entry)
         if key is None and partition is None:
@@ -97,11 +97,12 @@ class PassedOver:
         return Behind.of_lane(lane, topic.spread, entry)
 
     def _tell_of_no_lane(self, topic: Topic, partition: int | None) -> None:
-        if topic.count and partition is None:
+        if topic.is_open and partition is None:
             return  # the partitioner failed: the router has said so
-        if topic.count:
+        if topic.is_open:
             log.error(
-                "partition does not exist: its records wait in the ring topic=%s partition=%s partitions=%d",
+                "partition does not exist: its records wait in the ring. add partitions to the topic, "
+                "or set delivery_timeout_ms to have them as dead letters topic=%s partition=%s partitions=%d",
                 topic.name,
                 partition,
                 topic.count,
@@ -132,7 +133,7 @@ class PassedOver:
         lane = gap.found_in or self._router.lane(topic, gap.key, gap.named)
         if lane is not None:
             return _answers(lane) or (gap.whole and self._router.spreads_by_key)  # then all but that lane's can go on
-        return topic.count > 0 and gap.named is not None  # it waits for that partition alone from now on
+        return topic.is_open and gap.named is not None  # it waits for that partition alone from now on
 
 
 def _answers(lane: Lane) -> bool:

@@ -15,22 +15,20 @@ from itertools import islice
 from aiorecover.delivery import halving
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.dead_letters import DeadLetters
-from aiorecover.delivery.frames import frames_of, id_at, payload_at, position_at, record_at
+from aiorecover.delivery.frames import frames_of, payload_at, position_at
 from aiorecover.delivery.lane import MAKE_ROOM, Lane
 from aiorecover.delivery.lines import Lines
 from aiorecover.delivery.outcomes import outcome_of
+from aiorecover.delivery.parts import part_of, unmapped
 from aiorecover.delivery.refusal import UNDECODABLE, Refusal, letter_of
 from aiorecover.delivery.reports import Reports, tell_halted
 from aiorecover.errors import WalError, WalFullError
-from aiorecover.record import RECORD_ID_HEADER
 from aiorecover.supervised import Supervised
 from aiorecover.wal.run import Placed
 from aiorecover.wal.slot import Slot
 
 log = logging.getLogger("aiorecover.delivery")
 
-STEP = 512  # records built into a part between two turns of the loop: under 2 ms of work
-PART_BYTES = 1 << 30  # no limit: all of a part's records stood in one batch before
 UNDECODABLE_MOST = 1024  # that wait for the dead ring; those above it stay in the ring until the next start
 
 
@@ -184,7 +182,7 @@ class Refused:
     async def _put(self, slot: Slot, place: int, partition: int | None, refusal: Refusal, *, owed: bool) -> None:
         payload = payload_at(slot, place)
         if payload is None:
-            raise _unmapped(slot)
+            raise unmapped(slot)
         await self._dead.put(position_at(slot, place), partition, letter_of(payload, refusal, owed=owed))
 
     async def _settle(self, slot: Slot, place: int, topic: str, partition: int | None, refusal: Refusal) -> None:
@@ -219,43 +217,14 @@ class Refused:
     async def _parts(self, batch: LaneBatch, lengths: Sequence[int], *, skip: int = 0) -> list[LaneBatch]:
         """The records of ``batch`` behind ``skip`` in new batches of so many each, built from their frames."""
         frames = islice(frames_of(batch), skip, None)
-        parts = []
-        for length in lengths:
-            part = LaneBatch(PART_BYTES, self._codec)
-            part.earlier = batch.earlier + batch.attempts
-            part.first_ms = batch.first_ms
-            part.doubtful = batch.maybe_there
-            for number in range(length):
-                _add(part, *next(frames))
-                if number % STEP == STEP - 1:
-                    await asyncio.sleep(0)
-            part.finish()
-            parts.append(part)
-        return parts
-
-
-def _add(part: LaneBatch, slot: Slot, place: int) -> None:
-    record = record_at(slot, place)
-    if record is None:
-        raise _unmapped(slot)
-    _, key, value, _, timestamp_ms, headers, _, _ = record
-    identity = id_at(slot, place).encode()
-    part.add(part.count, timestamp_ms, key, value, [*(headers or ()), (RECORD_ID_HEADER, identity)])
-    part.count += 1
-    if slot is not part.slot:
-        part.start_group(slot)
-    part.places.append(place)
+        return [await part_of(batch, islice(frames, length), self._codec) for length in lengths]
 
 
 def _bytes_of(slot: Slot, place: int) -> int:
     payload = payload_at(slot, place)
     if payload is None:
-        raise _unmapped(slot)
+        raise unmapped(slot)
     return len(payload)
-
-
-def _unmapped(slot: Slot) -> ValueError:
-    return ValueError(f"a refused batch stands in an earlier life of a slot ordinal={slot.header.ordinal}")
 
 
 def _now_ms() -> int:

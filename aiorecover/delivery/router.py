@@ -1,8 +1,10 @@
 """Which lane a record belongs to: explicit partition, the key's partition, or the sticky one.
 
-A topic is open once its partitions are known. While it is not, where a record names a partition that does not exist,
-and where the user's partitioner fails, its records are passed over: the dispatcher remembers where the topic fell
-behind and reads it again later. A guess in the partitioner's place could put a key into two partitions.
+A topic is open once its partitions are known, and among them those for which the last process has left something in
+flight; or once these count as gone (`gone`), and what was in flight there has found another lane (`rehoming`). While it
+is not, where a record names a partition that does not exist, and where the user's partitioner fails, its records are
+passed over: the dispatcher remembers where the topic fell behind and reads it again later. A guess in the partitioner's
+place could put a key into two partitions.
 
 The user's partitioner is asked once for a record: its answer stays the key's, or that of the run of records without a
 key, also while that lane takes nothing. Only where the topic has grown meanwhile is it asked anew: then the record is
@@ -11,11 +13,13 @@ in no batch, and goes to one lane all the same. Where it fails it is asked again
 
 import logging
 import operator
+import time
 from collections.abc import Callable
 
 from aiokafka.errors import KafkaError
 
 from aiorecover.delivery.behind import KEY_CACHE, Behind
+from aiorecover.delivery.gone import GONE_AFTER, Gone, numbers
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.partitioner import partition_for
 
@@ -27,12 +31,26 @@ Partitioner = Callable[[bytes | None, list[int], list[int]], int]
 class Topic:
     """What the dispatcher knows of a topic. ``count`` is 0 while its partitions are unknown."""
 
-    __slots__ = ("by_key", "chosen", "count", "lanes", "name", "partitions", "spread", "sticky", "unplaced")
+    __slots__ = (
+        "by_key",
+        "chosen",
+        "closed",
+        "count",
+        "gone",
+        "lanes",
+        "name",
+        "partitions",
+        "spread",
+        "sticky",
+        "unplaced",
+    )
 
     def __init__(self, name: str) -> None:
         """Start unknown."""
         self.name = name
         self.count = 0
+        self.closed = False  # what was in flight to partitions that are gone goes first
+        self.gone: frozenset[int] = frozenset()  # partitions with lanes that wait, and that count as gone
         self.partitions: list[int] = []
         self.spread: tuple[int, ...] = ()  # the same; one object for a thousand gaps, so that they are told apart fast
         self.lanes: dict[int, Lane] = {}
@@ -40,6 +58,11 @@ class Topic:
         self.chosen: dict[bytes, Lane] = {}  # what was answered for a key, whether that lane takes anything or not
         self.sticky: Lane | None = None
         self.unplaced = False  # the user's partitioner failed, and nothing has been placed since
+
+    @property
+    def is_open(self) -> bool:
+        """Records may go to its lanes."""
+        return self.count > 0 and not self.closed
 
 
 class Router:
@@ -51,12 +74,15 @@ class Router:
         available: Callable[[str], frozenset[int]],
         want: Callable[[str], None],
         partitioner: Partitioner | None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """The first three ask the session; ``partitioner`` has aiokafka's signature."""
+        """The first three ask the session; ``partitioner`` has aiokafka's signature; ``clock``: in seconds."""
         self._partitions = partitions
         self._available = available
         self._want = want
         self._partitioner = partitioner
+        self._clock = clock
+        self._gone = Gone()
         self.topics: dict[str, Topic] = {}
 
     @property
@@ -66,17 +92,27 @@ class Router:
 
     def topic(self, name: str) -> Topic:
         """The topic, with its partitions if they are known by now."""
-        topic = self.topics.get(name)
-        if topic is None:
-            topic = self.topics[name] = Topic(name)
-            self._want(name)
+        topic = self._named(name)
         if topic.count == 0:
             self._learn(topic)
         return topic
 
+    def _named(self, name: str) -> Topic:
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = self.topics[name] = Topic(name)
+            self._want(name)
+        return topic
+
     def refresh(self) -> bool:
-        """Look at the metadata again; True when a topic became known or larger."""
-        return sum(self._learn(topic) for topic in self.topics.values()) > 0  # every topic is looked at
+        """Look at the metadata again, as an answer came; True when a topic became known or larger."""
+        now = self._clock()
+        return sum(self._learn(topic, now) for topic in self.topics.values()) > 0  # every topic is looked at
+
+    @property
+    def undecided(self) -> bool:
+        """Partitions are lacking, and whether they are gone takes more answers."""
+        return bool(self._gone)
 
     def lanes(self) -> list[Lane]:
         """Every lane there is."""
@@ -84,12 +120,14 @@ class Router:
 
     def resumed(self, name: str, partition: int) -> Lane:
         """The lane that the last process had, whatever is known of the topic today."""
-        return self._lane_of(self.topic(name), partition)
+        return self._lane_of(self._named(name), partition)
 
     def lane(self, topic: Topic, key: bytes | None, partition: int | None) -> Lane | None:
-        """The record's lane; None while it has none: unknown topic, missing partition, failing partitioner."""
-        if topic.count == 0:
-            return None
+        """The record's lane; None while it has none: topic not open, missing partition, failing partitioner."""
+        return self.place(topic, key, partition) if topic.is_open else None
+
+    def place(self, topic: Topic, key: bytes | None, partition: int | None) -> Lane | None:
+        """As `lane`, once the partitions are known: also while the topic is closed for all others."""
         if partition is not None:
             lane = topic.lanes.get(partition)  # first: with 1,000 partitions the list below takes 10 us to search
             if lane is not None and partition < topic.count:
@@ -191,10 +229,14 @@ class Router:
             lane = topic.lanes[partition] = Lane(topic.name, partition)
         return lane
 
-    def _learn(self, topic: Topic) -> bool:
+    def _learn(self, topic: Topic, now: float | None = None) -> bool:
+        """Take what the metadata says; ``now``: when the answer came, None: it may be an old one."""
         try:
             known = self._partitions(topic.name)
         except KafkaError:
+            return False
+        lacking = self._lacking(topic, known)
+        if lacking and not self._are_gone(topic, known, lacking, now) and topic.count == 0:
             return False
         if len(known) <= topic.count:
             return False
@@ -203,6 +245,46 @@ class Router:
         topic.count = len(known)
         topic.by_key.clear()  # keys are spread over more partitions from now on
         topic.chosen.clear()
+        return True
+
+    def _lacking(self, topic: Topic, known: frozenset[int]) -> frozenset[int]:
+        """Partitions that Kafka does not name, while something waits in their lanes."""
+        topic.gone -= known
+        lacking = frozenset(
+            number
+            for number, lane in topic.lanes.items()
+            if number not in known and number not in topic.gone and not lane.holds_nothing and lane.halted is None
+        )
+        if not known or not lacking:
+            self._gone.is_back(topic.name)
+            return frozenset()
+        return lacking
+
+    def _are_gone(self, topic: Topic, known: frozenset[int], lacking: frozenset[int], now: float | None) -> bool:
+        """Whether they count as gone, as far as that is decided; what was in flight there leaves its lanes then.
+
+        Once the topic is open that is left to the next start: records behind a lane would have to leave with it.
+        """
+        if now is None:
+            return False
+        if topic.name not in self._gone:
+            message = "kafka names fewer partitions than were sent to: asking for %.0f s whether that lasts"
+            log.warning(f"{message} topic=%s lacking=%s", GONE_AFTER, topic.name, numbers(lacking))  # noqa: G004
+        if not self._gone.lasts(topic.name, known, now):
+            return False
+        topic.gone |= lacking
+        topic.closed = topic.count == 0
+        if topic.closed:
+            for number in lacking:
+                topic.lanes[number].leaves = True
+            what = "what was in flight to them is routed anew, but for records that name their partition"
+        else:
+            what = (
+                "their records wait in the ring. stop and start anew, and they are routed anew, but for those that "
+                "name their partition; or add partitions; or set delivery_timeout_ms to have them as dead letters"
+            )
+        message = "the topic was made anew with fewer partitions: %s topic=%s gone=%s partitions=%d"
+        log.error(message, what, topic.name, numbers(lacking), len(known))
         return True
 
 

@@ -31,7 +31,7 @@ from aiorecover.supervised import RESTART_PAUSE
 
 log = logging.getLogger("aiorecover.delivery")
 
-Over = Callable[[], bool] | None
+Over = Callable[[], bool]
 """Whether a batch shall not be sent any more; asked while something is waited for."""
 
 
@@ -153,9 +153,12 @@ class Sender:
             await self._refused.cut(lane, batch, too_large=not batch.at_fault)
             return None
         pauses = Backoff(*self._backoff, random.uniform)
-        over = partial(self._expiry.has_due, lane, batch) if self._expiry.limit_ms is not None else None
+        over = partial(self._is_over, lane, batch)
         while True:
-            if over is not None and over() and await self._part_with_expired(lane, batch):
+            if lane.leaves:
+                lane.put_back()
+                return None
+            if over() and await self._part_with_expired(lane, batch):
                 return None
             try:
                 return await self._attempt(lane, batch, over)
@@ -169,6 +172,10 @@ class Sender:
                     if not await self._after(lane, batch, error, over):
                         return None
             await asyncio.sleep(pauses.next())
+
+    def _is_over(self, lane: Lane, batch: LaneBatch) -> bool:
+        """Whether a batch is not to be sent any more as it is."""
+        return lane.leaves or (self._expiry.limit_ms is not None and self._expiry.has_due(lane, batch))
 
     async def _attempt(self, lane: Lane, batch: LaneBatch, over: Over) -> RecordMetadata:
         """Give the batch its identity, write it down and send it; ``over``: as in `Sessions.send`."""

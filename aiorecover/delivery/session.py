@@ -197,7 +197,8 @@ class Session:
             if not self._silence.moves(time.monotonic()):
                 self.give_up(f"no metadata within {METADATA_LIMIT:.0f} s")
             raise SessionLostError
-        self._on_metadata()
+        if updating.result():  # else nobody answered, and what is known is old
+            self._on_metadata()
 
     def connected_brokers(self) -> list[str]:
         """Where it has connections: a broker that is frozen loses them."""

@@ -150,6 +150,14 @@ class Sessions:
             pauses = pauses or self._pauses()
             await asyncio.sleep(max(pauses.next(), len(self._moved) / ATTEMPTS_PER_SECOND))
 
+    def forget(self, lane: Lane) -> None:
+        """Nothing is sent to it any more."""
+        self._suspicions.pop(lane, None)
+        if lane in self._moved:
+            del self._moved[lane]
+            if not self._moved:
+                self._wait_idle()
+
     def _pauses(self) -> Backoff:
         longest = min(REPEAT_MAX, self._config.retry_backoff_max_ms / 1000)
         return Backoff(self._config.retry_backoff_ms / 1000, longest, random.uniform)

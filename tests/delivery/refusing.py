@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
-from aiokafka.errors import OutOfOrderSequenceNumber
+from aiokafka.errors import LeaderNotAvailableError, OutOfOrderSequenceNumber
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import RecordMetadata, TopicPartition
 
@@ -39,6 +39,7 @@ class Broker:
         self.answers = asyncio.Event()  # cleared: takes nothing and answers nothing
         self.answers.set()
         self.sends: list[tuple[str, int, tuple[int, int, int], int]] = []  # topic, partition, identity, records
+        self.held = 0  # batches that wait for an answer
         self.log: dict[tuple[str, int], list[bytes]] = {}
         self._next: dict[tuple[str, int], tuple[int, int, int]] = {}
 
@@ -65,6 +66,12 @@ class Broker:
         """What stands in a partition's log."""
         return self.log.get((topic, partition), [])
 
+    def make_anew(self, topic: str, partitions: int) -> None:
+        """The topic is deleted, and made anew: all that it held is gone, and what was known of its producers."""
+        self.topics[topic] = partitions
+        self.log = {place: log for place, log in self.log.items() if place[0] != topic}
+        self._next = {place: known for place, known in self._next.items() if place[0] != topic}
+
     def forget(self) -> None:
         """What it knows of every identity."""
         self._next.clear()
@@ -76,7 +83,12 @@ class Broker:
         class Refusing(StandIn):
             async def send(self, batch: LaneBatch, topic: str, partition: int) -> RecordMetadata:
                 await asyncio.sleep(0)
+                broker.held += 1
                 await broker.answers.wait()
+                broker.held -= 1
+                if partition not in self.partitions(topic):  # as `requests`: who meets that asks for metadata
+                    asyncio.get_running_loop().call_soon(self._on_metadata)
+                    raise LeaderNotAvailableError
                 return broker.take(batch, topic, partition)
 
             def partitions(self, topic: str) -> frozenset[int]:

@@ -16,6 +16,7 @@ class StandIn(Session):
 
     def connect(self) -> None:
         self.state = "connected"
+        self._connected.set()
         self.rebuilds += 1
         asyncio.get_running_loop().call_soon(self._on_metadata)
 

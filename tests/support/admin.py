@@ -20,7 +20,16 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.metadata import MetadataRequest
 
-__all__ = ["View", "ask_every_node", "configure_topic", "create_placed_topic", "create_topic", "run", "until"]
+__all__ = [
+    "View",
+    "ask_every_node",
+    "configure_topic",
+    "create_placed_topic",
+    "create_topic",
+    "delete_topic",
+    "run",
+    "until",
+]
 
 T = TypeVar("T")
 
@@ -135,6 +144,19 @@ async def _create(bootstrap_servers: str, topic: NewTopic) -> None:
     for refusal in answer.to_object()["topic_errors"]:
         if refusal["error_code"]:
             raise for_code(refusal["error_code"])(f"topic not created, {refusal['error_message']}: {vars(topic)}")
+
+
+async def delete_topic(bootstrap_servers: str, name: str) -> None:
+    """Ask the controller to delete the topic; gone from each node's metadata a moment later."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    try:
+        await admin.start()
+        answer = await admin.delete_topics([name])
+    finally:
+        await admin.close()
+    for _, code in answer.topic_error_codes:
+        if code:
+            raise for_code(code)(f"topic not deleted: {name=}")
 
 
 async def configure_topic(bootstrap_servers: str, name: str, config: Mapping[str, str]) -> None:

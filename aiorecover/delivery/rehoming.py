@@ -1,0 +1,133 @@
+"""What was in flight to a partition that is gone finds another lane, before all else of its topic.
+
+A batch that the last process had in flight is sent again as it was. Where its partition is gone (`gone`) there is
+nobody to take it for a repeat, and nothing to repeat: what it may have brought to Kafka is gone with the topic. So its
+entry in the journal is cleared first, and then its records go to the lanes that they have today, in new batches, in
+their order. Nothing else of the topic was dispatched before. A process that dies before the entry is cleared leaves it
+to the next one to decide anew; one that dies behind it leaves records that are delivered as any others.
+
+Records that name the partition have no other: they stay in its lane, as a batch without an identity.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from itertools import chain
+
+from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.batches import Batches
+from aiorecover.delivery.frames import frames_of, record_at
+from aiorecover.delivery.journaling import Journal
+from aiorecover.delivery.lane import Lane
+from aiorecover.delivery.parts import STEP, part_of, unmapped
+from aiorecover.delivery.router import Router, Topic
+from aiorecover.errors import WalError
+from aiorecover.record import KEY, PARTITION
+from aiorecover.supervised import Supervised
+from aiorecover.wal.slot import Slot
+
+log = logging.getLogger("aiorecover.delivery")
+
+LOOK = 0.05  # seconds between two looks whether a lane's attempt has ended: without a leader it fails at once
+RETRY = 0.5  # seconds, where the disk or the user's partitioner fails
+
+Shares = dict[Lane, list[tuple[Slot, int]]]
+
+
+class Rehoming:
+    """Empties the lanes of partitions that are gone, and opens their topics."""
+
+    def __init__(
+        self,
+        router: Router,
+        journal: Journal,
+        batches: Batches,
+        *,
+        codec: int,
+        deliver: Callable[[Lane], None],
+        on_left: Callable[[Lane], None],
+        on_open: Callable[[], None],
+    ) -> None:
+        """``on_left``: a lane has given away what can go elsewhere; ``on_open``: a topic takes records now."""
+        self._router = router
+        self._journal = journal
+        self._batches = batches
+        self._codec = codec
+        self._deliver = deliver
+        self._on_left = on_left
+        self._on_open = on_open
+        self._task = Supervised("rehoming", self._run)
+
+    @property
+    def interrupted(self) -> bool:
+        """Somebody has cancelled our task: it is begun again after a pause."""
+        return self._task.interrupted
+
+    def begin(self) -> None:
+        """Topics may be closed for it."""
+        if not self._task.running and any(topic.closed for topic in self._router.topics.values()):
+            self._task.start()
+
+    def end(self) -> set[asyncio.Task[None]]:
+        """For good; the task to wait for."""
+        return self._task.end()
+
+    async def _run(self) -> None:
+        while closed := [topic for topic in self._router.topics.values() if topic.closed]:
+            for topic in closed:
+                for lane in [lane for lane in topic.lanes.values() if lane.leaves]:
+                    await self._empty(topic, lane)
+                topic.closed = False
+                self._on_open()
+
+    async def _empty(self, topic: Topic, lane: Lane) -> None:
+        while lane.delivering or (lane.held and lane.halted is None):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(LOOK)
+        await self._forget_entry(lane)
+        given = [(batch, await self._parts(topic, lane, batch)) for batch in lane.ready]
+        lane.leaves = False
+        lane.give_away(parts.get(lane) for _, parts in given)
+        for target, part in chain.from_iterable(parts.items() for _, parts in given):
+            if target is not lane:
+                target.take_over(part)
+        added = sum(part.bytes for _, parts in given for part in parts.values())
+        self._batches.closed_bytes += added - sum(batch.bytes for batch, _ in given)
+        self._on_left(lane)
+        for target in {lane, *chain.from_iterable(parts for _, parts in given)}:
+            self._deliver(target)
+
+    async def _forget_entry(self, lane: Lane) -> None:
+        """Before anything else becomes of its records: else the next process would send them as they were, too."""
+        while True:
+            try:
+                self._journal.forget(lane)
+            except WalError as error:
+                log.warning("an entry cannot be cleared: check the disk topic=%s error=%s", lane.topic, error)
+                await asyncio.sleep(RETRY)
+            else:
+                return
+
+    async def _parts(self, topic: Topic, lane: Lane, batch: LaneBatch) -> dict[Lane, LaneBatch]:
+        """A batch for each lane that the records go to, the present one for those that name its partition."""
+        shares = None
+        while shares is None:
+            shares = await self._shares(topic, lane, frames_of(batch))
+            if shares is None:
+                await asyncio.sleep(RETRY)
+        return {target: await part_of(batch, frames, self._codec) for target, frames in shares.items()}
+
+    async def _shares(self, topic: Topic, lane: Lane, frames: Iterable[tuple[Slot, int]]) -> Shares | None:
+        """None while the user's partitioner fails."""
+        shares: Shares = {}
+        for number, (slot, place) in enumerate(frames, start=1):
+            record = record_at(slot, place)
+            if record is None:
+                raise unmapped(slot)
+            named = record[PARTITION] is not None
+            target = lane if named else self._router.place(topic, record[KEY], None)
+            if target is None:
+                return None
+            shares.setdefault(target, []).append((slot, place))
+            if number % STEP == 0:
+                await asyncio.sleep(0)
+        return shares

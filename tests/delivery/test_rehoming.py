@@ -1,0 +1,306 @@
+"""A topic is made anew with fewer partitions between two processes, or while one lives; a stand-in plays Kafka."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aiorecover import RecoverableProducer
+from aiorecover.delivery import gone as gone_module
+from aiorecover.delivery import sessions as sessions_module
+from aiorecover.delivery.journaling import Journal
+from aiorecover.delivery.partitioner import partition_for
+from aiorecover.errors import WalIOError
+from aiorecover.testing import MemoryDisk
+from tests.delivery.refusing import Broker
+from tests.support import admin
+from tests.support.broker import Cluster, KafkaCluster, TopicFactory
+from tests.support.eventually import until
+from tests.support.oracle import read_topic
+
+pytestmark = pytest.mark.asyncio
+
+BEFORE = 4  # partitions
+KEYS = [b"k%d" % number for number in range(20)]  # some to each partition
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    made = Broker(t=BEFORE, other=1)
+    monkeypatch.setattr(sessions_module, "Session", made.session())
+    monkeypatch.setattr(gone_module, "GONE_AFTER", 0.05)
+    return made
+
+
+def producer_on(disk: MemoryDisk, **options: Any) -> RecoverableProducer:
+    given = {"linger_ms": 1, "slot_bytes": 1 << 16, "retry_backoff_ms": 1, "checkpoint_interval_ms": 100, **options}
+    return RecoverableProducer(disk, bootstrap_servers="nowhere:1", **given)
+
+
+@asynccontextmanager
+async def running(disk: MemoryDisk, **options: Any) -> AsyncIterator[RecoverableProducer]:
+    """A producer that may end with records left."""
+    producer = producer_on(disk, **options)
+    await producer.start()
+    try:
+        yield producer
+    finally:
+        await producer.stop(timeout_ms=0)
+
+
+async def publish(producer: RecoverableProducer, name: bytes, keys: Sequence[bytes | None] = KEYS) -> None:
+    for key in keys:
+        await producer.publish("t", b"%b %b" % (name, key or b"-"), key=key)
+
+
+async def dying(broker: Broker, disk: MemoryDisk, *, named: int | None = None) -> MemoryDisk:
+    """What a process leaves that has a batch in flight to each partition, and records behind it."""
+    broker.answers.clear()
+    async with running(disk) as producer:
+        await publish(producer, b"a")
+        await producer.publish("t", b"a -")
+        if named is not None:
+            await producer.publish("t", b"a named", partition=named)
+        await until(lambda: broker.held == BEFORE)
+        await publish(producer, b"b")
+        left = disk.after_process_death()
+    broker.held = 0
+    broker.answers.set()
+    return left
+
+
+def in_kafka(broker: Broker) -> list[bytes]:
+    return [value for (topic, _), log in broker.log.items() if topic == "t" for value in log]
+
+
+def holds_in_order(broker: Broker, partitions: int, *names: bytes) -> bool:
+    """Each key's records are in its partition of today, once, in the order of ``names``."""
+    for key in KEYS:
+        log = broker.values("t", partition_for(key, partitions))
+        found = [value for value in in_kafka(broker) if value.split()[1] == key]
+        expected = [b"%b %b" % (name, key) for name in names]
+        if found != expected or [value for value in log if value.split()[1] == key] != expected:
+            return False
+    return True
+
+
+# -- between two processes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partitions", [1, 2])  # of both a key that keeps its partition is in flight to it
+async def test_what_was_in_flight_to_partitions_that_are_gone_is_routed_anew_before_all_else(
+    broker: Broker, partitions: int
+) -> None:
+    left = await dying(broker, MemoryDisk())
+    broker.make_anew("t", partitions)
+    async with producer_on(left) as producer:
+        await publish(producer, b"c")
+        await producer.flush(timeout_ms=4_000)
+        now = producer.statistics()
+    assert holds_in_order(broker, partitions, b"a", b"b", b"c")
+    assert in_kafka(broker).count(b"a -") == 1
+    assert (now.pending, now.delivered) == (0, 3 * len(KEYS) + 1)
+    assert now.identities_renewed >= BEFORE - partitions
+    assert now.lanes_suspect == now.lanes_stalled == 0
+
+
+async def test_where_nothing_else_waits_it_is_routed_anew_all_the_same_and_a_flush_waits_for_it(broker: Broker) -> None:
+    disk = MemoryDisk()
+    broker.answers.clear()
+    async with running(disk) as producer:
+        await publish(producer, b"a")
+        await until(lambda: producer.statistics().in_flight == len(KEYS))
+        left = disk.after_process_death()
+    broker.answers.set()
+    broker.make_anew("t", 1)
+    async with producer_on(left) as producer:
+        await producer.flush(timeout_ms=4_000)
+        assert holds_in_order(broker, 1, b"a")
+
+
+async def test_one_answer_with_fewer_partitions_decides_nothing(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(gone_module, "GONE_AFTER", 3600.0)
+    left = await dying(broker, MemoryDisk())
+    broker.make_anew("t", 1)
+    async with producer_on(left) as producer:
+        await until(lambda: "asking for" in caplog.text)
+        await asyncio.sleep(0.2)
+        assert all(value.startswith(b"a") for value in in_kafka(broker)), "nothing overtakes what was in flight"
+        broker.topics["t"] = BEFORE
+        await producer.flush(timeout_ms=4_000)
+    assert holds_in_order(broker, BEFORE, b"a", b"b")
+    assert "made anew" not in caplog.text
+
+
+async def test_a_record_that_names_its_partition_waits_for_it_and_one_line_says_what_to_do(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    left = await dying(broker, MemoryDisk(), named=3)
+    broker.make_anew("t", 2)
+    with caplog.at_level(logging.ERROR, "aiorecover.delivery"):
+        async with running(left) as producer:
+            await until(lambda: holds_in_order(broker, 2, b"a", b"b"))
+            await producer.publish("t", b"b named", partition=3)
+            await until(lambda: producer.statistics().pending == 2)
+            assert b"a named" not in in_kafka(broker)
+            broker.topics["t"] = 4
+            await producer.flush(timeout_ms=4_000)
+    assert broker.values("t", 3) == [b"a named", b"b named"]
+    (line,) = [line.getMessage() for line in caplog.records if "made anew" in line.getMessage()]
+    assert "gone=2,3 partitions=2" in line
+
+
+async def test_a_record_that_names_a_partition_that_is_gone_becomes_a_dead_letter_at_its_age(broker: Broker) -> None:
+    left = await dying(broker, MemoryDisk(), named=3)
+    broker.make_anew("t", 2)
+    async with producer_on(left, delivery_timeout_ms=2000, request_timeout_ms=1000) as producer:
+        await producer.flush(timeout_ms=4_000)
+        letters = [letter async for letter in producer.dead_letters.list()]
+    assert (b"a named", "DeliveryTimeout", 3) in [(one.value, one.error, one.partition) for one in letters]
+
+
+async def test_a_process_that_dies_at_any_step_of_it_leaves_everything_once_and_in_order(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = await dying(broker, MemoryDisk())
+    broker.make_anew("t", 2)
+    images: list[tuple[str, MemoryDisk, list[bytes]]] = []
+    forget, enter = Journal.forget, Journal.enter
+    disk = left
+
+    def watched_forget(journal: Journal, lane: Any) -> None:
+        images.append(("before", disk.after_process_death(), in_kafka(broker)))
+        forget(journal, lane)
+        images.append(("cleared", disk.after_process_death(), in_kafka(broker)))
+
+    async def watched_enter(journal: Journal, *batch: Any) -> bool:
+        entered = await enter(journal, *batch)
+        images.append(("entered", disk.after_process_death(), in_kafka(broker)))
+        return entered
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "forget", watched_forget)
+        patch.setattr(Journal, "enter", watched_enter)
+        async with producer_on(left) as producer:
+            await producer.flush(timeout_ms=4_000)
+    assert {name for name, _, _ in images} == {"before", "cleared", "entered"}
+    for name, image, there in images:
+        broker.log.clear()
+        broker.forget()
+        async with producer_on(image) as producer:
+            await producer.flush(timeout_ms=4_000)
+        found = there + in_kafka(broker)
+        for key in KEYS:
+            mine = list(dict.fromkeys(value for value in found if value.split()[1] == key))
+            assert mine == [b"a " + key, b"b " + key], name
+
+
+async def test_while_the_entry_cannot_be_cleared_nothing_is_routed_anew(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = await dying(broker, MemoryDisk())
+    broker.make_anew("t", 1)
+    forget, tries = Journal.forget, []
+
+    def failing(journal: Journal, lane: Any) -> None:
+        tries.append(in_kafka(broker))
+        if len(tries) < 3:
+            message = "cannot use the file"
+            raise WalIOError(5, message)
+        forget(journal, lane)
+
+    monkeypatch.setattr(Journal, "forget", failing)
+    async with producer_on(left) as producer:
+        await producer.flush(timeout_ms=4_000)
+    moved = [b"a " + key for key in KEYS if partition_for(key, BEFORE) == 1]
+    assert all(value not in tries[2] for value in moved)
+    assert holds_in_order(broker, 1, b"a", b"b")
+
+
+# -- while the process lives -----------------------------------------------------------------------------------------
+
+
+async def test_while_a_process_lives_they_wait_a_line_says_what_to_do_and_the_next_start_routes_them(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = MemoryDisk()
+    with caplog.at_level(logging.ERROR, "aiorecover.delivery"):
+        async with running(disk) as producer:
+            await publish(producer, b"a")
+            await producer.flush(timeout_ms=4_000)
+            broker.make_anew("t", 1)
+            await publish(producer, b"b")
+            await until(lambda: any("made anew" in line.getMessage() for line in caplog.records))
+            await publish(producer, b"c")
+            waiting = [key for key in KEYS if partition_for(key, BEFORE) != 0]
+            await until(lambda: producer.statistics().pending == 2 * len(waiting))
+            assert producer.statistics().lanes_suspect + producer.statistics().in_flight > 0
+    lines = [line.getMessage() for line in caplog.records if "made anew" in line.getMessage()]
+    assert all(
+        "stop and start anew, and they are routed anew" in line and "delivery_timeout_ms" in line for line in lines
+    )
+    assert "topic=t gone=" in lines[0]
+    async with producer_on(disk.after_process_death()) as producer:
+        await producer.flush(timeout_ms=4_000)
+    assert holds_in_order(broker, 1, b"b", b"c")
+
+
+# -- a real broker ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def only_made() -> Iterator[Cluster]:
+    """Asking for a topic makes none: it would have the partitions of before."""
+    with KafkaCluster(1, {"auto.create.topics.enable": "false"}) as cluster:
+        yield cluster
+
+
+@pytest.mark.timeout(120)
+async def test_a_topic_that_is_deleted_and_made_anew_with_one_partition_gets_everything_once_and_each_key_in_order(
+    only_made: Cluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(gone_module, "GONE_AFTER", 1.0)
+    name, servers = topic(only_made, partitions=BEFORE), only_made.bootstrap_servers
+
+    async def publish_to(producer: RecoverableProducer, word: bytes) -> None:
+        for key in KEYS:
+            await producer.publish(name, word + b" " + key, key=key)
+
+    producer = RecoverableProducer(tmp_path, bootstrap_servers=servers)
+    await producer.start()
+    try:
+        await publish_to(producer, b"a")
+        await producer.flush(timeout_ms=30_000)
+        await admin.delete_topic(servers, name)
+        await publish_to(producer, b"b")
+        await until(lambda: "trying on" in caplog.text, 30)
+        await publish_to(producer, b"c")
+        await admin.until(lambda: made_anew(servers, name), timeout_s=30, what="the topic is deleted")
+        await until(lambda: "made anew with fewer partitions: their records wait" in caplog.text, 40)
+    finally:
+        assert await producer.stop(timeout_ms=0) > 0
+    caplog.clear()
+    async with RecoverableProducer(tmp_path, bootstrap_servers=servers) as following:
+        await publish_to(following, b"d")
+        await following.flush(timeout_ms=40_000)
+        assert following.statistics().pending == 0
+    assert "what was in flight to them is routed anew" in caplog.text
+    found = [record.value or b"" for record in await read_topic(servers, name)]
+    for key in KEYS:
+        mine = [value.split()[0] for value in found if value.split()[1] == key]
+        assert mine == [b"b", b"c", b"d"]
+
+
+async def made_anew(servers: str, name: str) -> bool:
+    await admin.create_topic(servers, name, 1, 1, {})
+    return True
