@@ -134,8 +134,8 @@ class Opened:
 
     @property
     def checking(self) -> bool:
-        """The recovery check reads; it ends within a bounded time."""
-        return self.delivery.check.reading
+        """The recovery check reads, or partitions are lacking: within a bounded time more is known."""
+        return self.delivery.check.reading or self.delivery.router.undecided
 
     async def _remember(self) -> None:
         """What delivery knows of the destination is durable when this returns.

@@ -48,7 +48,7 @@ Journal
 Partitions that are gone
     Kafka takes no partition from a topic: one that is gone was deleted with its topic, with all that it held, and the
     topic was made anew with fewer. Metadata may be stale as well, so a partition with something in its lane counts as
-    gone only once Kafka has named the same others in every answer for 30 s (`gone`); until then the lane tries on, and
+    gone only once Kafka has named the same others in every answer for 20 s (`gone`); until then the lane tries on, and
     a topic for which the last process has left something in flight there is not opened. Then what was in flight there
     is routed anew, as a topic's records are at each start, before all else of the topic: the entry of the journal is
     cleared first, the records go in new batches under other identities, each key in its order (`rehoming`). Should the

@@ -7,9 +7,10 @@ So nothing is decided on one answer, nor on a topic of which Kafka tells nothing
 
 from collections.abc import Collection
 
-GONE_AFTER = 30.0
-"""Seconds for which every answer has to name the same partitions: answers come from any broker, and one that is cut off
-is fenced by its controller after 9 s (18 s with ZooKeeper), so another one is asked by then."""
+GONE_AFTER = 20.0
+"""Seconds for which every answer has to name the same partitions. Answers come from any broker, and one that is cut off
+is fenced by its controller after 9 s (18 s with ZooKeeper): by then others were asked, too. Seen at the first look
+behind it, some 26 s after the first answer: who adopts a directory keeps it for that, and its owner waits for 30 s."""
 
 
 class Gone:

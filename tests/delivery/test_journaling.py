@@ -87,6 +87,18 @@ async def test_under_another_identity_a_batch_is_written_down_anew(scene: Scene)
     assert [entry.identity for entry in scene.entries()] == [Identity(7, 2)]
 
 
+async def test_what_is_forgotten_is_not_found_again_and_the_block_stays_the_lane_s(scene: Scene) -> None:
+    lane = Lane("t", 3)
+    await scene.journal.enter(lane, batch_of(lane, 36))
+    block = lane.block
+    scene.journal.forget(lane)
+    assert scene.entries() == []
+    following = batch_of(lane, 50)
+    await scene.journal.enter(lane, following)
+    assert lane.block == block
+    assert [entry.base_sequence for entry in scene.entries()] == [1]
+
+
 @pytest.mark.parametrize("change", ["taken back", "renewed", "put back", "cut"])
 async def test_a_batch_is_pointed_to_its_copies_under_the_identity_that_stands_there(scene: Scene, change: str) -> None:
     """A refused batch waits without one until it is cut or buried: for ever, where the dead ring is full."""

@@ -296,3 +296,19 @@ def test_a_lane_that_begins_anew_takes_the_next_epoch_for_its_next_batch() -> No
     lane.begin_anew()
     assert bases(lane, [2, 2]) == [0, 2]
     assert lane.identity == Identity(9, 4)
+
+
+def test_a_lane_whose_partition_is_gone_sends_nothing_and_gives_its_records_to_others_which_send_them_in_turn() -> None:
+    gone, other = lane_with(2, 3), lane_with(1)
+    gone.identity, gone.sequence, gone.leaves = Identity(9, 3), 50, True
+    assert gone.next() is None
+    first, second, rest = batch_of(2), batch_of(2), batch_of(1)
+    gone.leaves = False
+    gone.give_away([None, rest])
+    other.take_over(first)
+    other.take_over(second)
+    assert list(other.ready)[1:] == [first, second]
+    assert (other.added - other.settled, gone.added - gone.settled) == (5, 1)
+    assert gone.next() is rest
+    gone.identify(rest, FRESH)
+    assert rest.identity == (9, 4, 0)
