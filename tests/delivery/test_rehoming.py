@@ -134,6 +134,7 @@ async def test_one_answer_with_fewer_partitions_decides_nothing(
     async with producer_on(left) as producer:
         await until(lambda: "asking for" in caplog.text)
         await asyncio.sleep(0.2)
+        assert producer._get_opened().checking, "who adopts a directory waits until it is decided"
         assert all(value.startswith(b"a") for value in in_kafka(broker)), "nothing overtakes what was in flight"
         broker.topics["t"] = BEFORE
         await producer.flush(timeout_ms=20_000)

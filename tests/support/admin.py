@@ -151,7 +151,7 @@ async def delete_topic(bootstrap_servers: str, name: str) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
     try:
         await admin.start()
-        answer = await admin.delete_topics([name])
+        answer: Any = await admin.delete_topics([name])
     finally:
         await admin.close()
     for _, code in answer.topic_error_codes:
