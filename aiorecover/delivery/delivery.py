@@ -97,6 +97,7 @@ class Delivery:
             codec=self._codec,
             deliver=self._deliver,
             on_left=self._on_left,
+            on_unreadable=self._on_unreadable,
             on_open=self._on_open,
         )
         self._closed = False
@@ -210,17 +211,21 @@ class Delivery:
     async def _resume_lane(self, lane: Lane, resumed: Resumed) -> None:
         try:
             batch = await rebuild(resumed, self._codec)
-        except Exception as error:  # it could be read when the directory was opened: the next opening decides anew
-            log.exception("what was in flight cannot be read again topic=%s partition=%d", lane.topic, lane.partition)
-            lane.halt(f"{type(error).__name__}: {error}", START_ANEW)
-            tell_halted(lane)
-            self._on_halted(lane)
+        except Exception as error:  # noqa: BLE001 - it could be read when the directory was opened: the next opening decides anew
+            self._on_unreadable(lane, error)
             return
         self.batches_resumed += 1
         self.dispatcher.batches.closed_bytes += batch.bytes
         self._in_no_lane.remove(resumed)
         lane.release(batch)
         self.sender.deliver(lane)
+
+    def _on_unreadable(self, lane: Lane, error: Exception) -> None:
+        where = lane.topic, lane.partition
+        log.error("what was in flight cannot be read again topic=%s partition=%d", *where, exc_info=error)
+        lane.halt(f"{type(error).__name__}: {error}", START_ANEW)
+        tell_halted(lane)
+        self._on_halted(lane)
 
     async def close(self) -> None:
         """Stop sending; whatever is not acknowledged stays in the ring."""

@@ -79,6 +79,7 @@ class Journal:
         """
         if lane.block is not None:
             self._lanes.clear(lane.block)
+        lane.entered = None  # at once: a move would point it to the copies, and so write it down again
 
     def repoint(self, lane: Lane) -> None:
         """Copies of some of the frames that are in flight were stored in the retry ring.

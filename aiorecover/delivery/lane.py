@@ -185,11 +185,10 @@ class Lane:
         self.ready.appendleft(batch)
 
     def give_away(self, left: Iterable[LaneBatch | None]) -> None:
-        """What is ready has found other lanes, but for what is ``left``; nothing of it stands in the journal."""
+        """What is ready has found other lanes, but for what is ``left``; nothing of it stands in the journal by now."""
         kept = [batch for batch in left if batch is not None]
         self.settled += sum(batch.count for batch in self.ready) - sum(batch.count for batch in kept)
         self.ready = deque(kept)
-        self.entered = None
         self.begin_anew()
 
     def take_over(self, batch: LaneBatch) -> None:

@@ -46,15 +46,21 @@ class Rehoming:
         codec: int,
         deliver: Callable[[Lane], None],
         on_left: Callable[[Lane], None],
+        on_unreadable: Callable[[Lane, Exception], None],
         on_open: Callable[[], None],
     ) -> None:
-        """``on_left``: a lane has given away what can go elsewhere; ``on_open``: a topic takes records now."""
+        """Know whom to tell.
+
+        ``on_left``: a lane has given away what can go elsewhere; ``on_unreadable``: it cannot be read; ``on_open``: a
+        topic takes records now.
+        """
         self._router = router
         self._journal = journal
         self._batches = batches
         self._codec = codec
         self._deliver = deliver
         self._on_left = on_left
+        self._on_unreadable = on_unreadable
         self._on_open = on_open
         self._task = Supervised("rehoming", self._run)
 
@@ -84,7 +90,12 @@ class Rehoming:
         while lane.delivering or (lane.held and lane.halted is None):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(LOOK)
         await self._forget_entry(lane)
-        given = [(batch, await self._parts(topic, lane, batch)) for batch in lane.ready]
+        try:
+            given = [(batch, await self._parts(topic, lane, batch)) for batch in lane.ready]
+        except (WalError, ValueError) as error:  # the others must not wait: the next opening finds what is missing
+            lane.leaves = False
+            self._on_unreadable(lane, error)
+            return
         lane.leaves = False
         lane.give_away(parts.get(lane) for _, parts in given)
         for target, part in chain.from_iterable(parts.items() for _, parts in given):

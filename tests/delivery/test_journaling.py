@@ -93,6 +93,8 @@ async def test_what_is_forgotten_is_not_found_again_and_the_block_stays_the_lane
     block = lane.block
     scene.journal.forget(lane)
     assert scene.entries() == []
+    scene.journal.repoint(lane)
+    assert scene.entries() == []
     following = batch_of(lane, 50)
     await scene.journal.enter(lane, following)
     assert lane.block == block

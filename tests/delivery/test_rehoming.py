@@ -11,11 +11,15 @@ import pytest
 
 from aiorecover import RecoverableProducer
 from aiorecover.delivery import gone as gone_module
+from aiorecover.delivery import rehoming as rehoming_module
 from aiorecover.delivery import sessions as sessions_module
+from aiorecover.delivery.frames import record_at
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.partitioner import partition_for
-from aiorecover.errors import WalIOError
+from aiorecover.errors import PermanentDeliveryError, WalCorruptError, WalIOError
+from aiorecover.record import VALUE
 from aiorecover.testing import MemoryDisk
+from aiorecover.wal.slot import Slot
 from tests.delivery.refusing import Broker
 from tests.support import admin
 from tests.support.broker import Cluster, KafkaCluster, TopicFactory
@@ -243,6 +247,33 @@ async def test_while_the_entry_cannot_be_cleared_nothing_is_routed_anew(
     moved = [b"a " + key for key in KEYS if partition_for(key, BEFORE) == 1]
     assert all(value not in tries[2] for value in moved)
     assert holds_in_order(broker, 1, b"a", b"b")
+
+
+async def test_what_cannot_be_read_again_halts_its_lane_alone(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = await dying(broker, MemoryDisk(), behind=[])
+    broker.make_anew("t", 1)
+    rotten = next(b"a " + key for key in KEYS if partition_for(key, BEFORE) == 3)
+
+    def reading(slot: Slot, place: int) -> Any:
+        record = record_at(slot, place)
+        if record[VALUE] == rotten:
+            message = "a record that was read before does not hold any more"
+            raise WalCorruptError(message)
+        return record
+
+    monkeypatch.setattr(rehoming_module, "record_at", reading)
+    async with running(left) as producer:
+        await producer.publish("t", b"b -", key=b"another")
+        await until(lambda: b"b -" in in_kafka(broker))
+        with pytest.raises(PermanentDeliveryError, match="stop and start anew"):
+            await producer.flush(timeout_ms=20_000)
+        gone = [key for key in KEYS if partition_for(key, BEFORE) == 3]
+        assert producer.statistics().pending == len(gone)
+        again = left.after_process_death()
+    monkeypatch.setattr(rehoming_module, "record_at", record_at)
+    async with producer_on(again) as producer:
+        await producer.flush(timeout_ms=20_000)
+    assert holds_in_order(broker, 1, b"a")
 
 
 # -- while the process lives -----------------------------------------------------------------------------------------
