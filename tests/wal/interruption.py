@@ -50,11 +50,10 @@ class Interruption:
     ) -> None:
         self._leave()
 
-    def _at(self, code: CodeType, offset: int) -> None:
-        if offset in places(code):
-            self.count += 1
-            if self.count == self.at:
-                self.handler()
+    def _reached(self) -> None:
+        self.count += 1
+        if self.count == self.at:
+            self.handler()
 
     if sys.version_info >= (3, 12):
 
@@ -64,6 +63,10 @@ class Interruption:
             monitoring.register_callback(monitoring.PROFILER_ID, monitoring.events.INSTRUCTION, self._at)
             for code in _codes():
                 monitoring.set_local_events(monitoring.PROFILER_ID, code, monitoring.events.INSTRUCTION)
+
+        def _at(self, code: CodeType, offset: int) -> None:
+            if offset in places(code):
+                self._reached()
 
         def _leave(self) -> None:
             monitoring = sys.monitoring
@@ -82,13 +85,21 @@ class Interruption:
             sys.settrace(self._before)
 
         def _trace(self, frame: FrameType, event: str, _: object) -> Any:
-            if not frame.f_code.co_filename.startswith(PACKAGE):
+            code = frame.f_code
+            if event != "call" or not code.co_filename.startswith(PACKAGE):
                 return None
             frame.f_trace_opcodes = True
             frame.f_trace_lines = False
-            if event == "opcode":
-                self._at(frame.f_code, frame.f_lasti)
-            return self._trace
+            here = places(code)  # once a call: to look a code up, all of it is hashed
+
+            def step(frame: FrameType, event: str, _: object) -> Any:
+                if event == "opcode" and frame.f_lasti in here:
+                    self._reached()
+                    if self.count == self.at:
+                        self._leave()  # what follows is nobody's business, and slow to watch
+                return step
+
+            return step
 
 
 @cache

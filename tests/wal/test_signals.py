@@ -9,6 +9,7 @@ import random
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import pytest
@@ -119,21 +120,27 @@ class ReadsMemory(Scenario):
 class ReadsBacklog(Scenario):
     """What the process before left, in a slot that it sealed and in one that it did not."""
 
-    nearly_full = False
-
     def __init__(self) -> None:
-        super().__init__()
-        self.opened.append(b"second", b"third", b"n" * 9000)
-        settled = self.opened.read()[::2]
-        self.opened.settle(settled)
-        for position, _ in found(settled):
-            del self.opened.accepted[position]
-        self.opened.append(b"n" * 9000)
-        self.opened = self.opened.dies()
+        self.opened = _left_behind().dies()
+        self.handed = []
+        self.settled = set()
 
     def act(self) -> None:
         while taken := take(self.opened.reader, 100):
             self.handed += taken
+
+
+@cache
+def _left_behind() -> Opened:
+    """By a process that dies as often as one is needed."""
+    opened = Fits().opened
+    opened.append(b"second", b"third", b"n" * 9000)
+    settled = opened.read()[::2]
+    opened.settle(settled)
+    for position, _ in found(settled):
+        del opened.accepted[position]
+    opened.append(b"n" * 9000)
+    return opened
 
 
 SCENARIOS = [Fits, RollsAllocated, RollsPrepared, RollsRecycled, Settles, Checkpoints, Reads, ReadsBacklog]
