@@ -5,11 +5,15 @@ aiokafka 0.14 (pinned; ``tests/delivery/test_aiokafka_private.py`` fails when th
 """
 
 import struct
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from aiokafka.producer.message_accumulator import BatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.record.util import calc_crc32c
 
+from aiorecover.record import Header
+from aiorecover.wal import format as fmt
 from aiorecover.wal.slot import Slot
 
 CODECS = {None: 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}  # Kafka's numbers of the compression types
@@ -22,6 +26,22 @@ _CRC_AT = 17
 _ATTRIBUTES_AT = 21
 _IDENTITY_AT = 43
 _IDENTITY = struct.Struct(">qhi")
+
+
+class Held(NamedTuple):
+    """A record as it stands in a batch; ``position``: that it was accepted with. The last header is its id."""
+
+    position: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[Header]
+
+    @property
+    def bytes(self) -> int:
+        """About so many of the batch's are its own."""
+        headers = sum(len(name) + len(content or b"") for name, content in self.headers)
+        return len(self.key or b"") + len(self.value or b"") + headers
 
 
 class LaneBatch(BatchBuilder):
@@ -91,6 +111,19 @@ class LaneBatch(BatchBuilder):
         self.bytes = self.size()  # type: ignore[no-untyped-call]
         self.close()  # type: ignore[no-untyped-call]
         del self.add
+
+    def records(self) -> Iterator[Held]:
+        """What it was filled with, in order, from its own bytes: whole, whatever has become of the frames since.
+
+        Nothing is added any more. A batch that was found in Kafka holds none.
+        """
+        if self.found_at is not None:
+            return
+        record: Any
+        for record in MemoryRecords(bytes(super()._build())).next_batch() or ():  # type: ignore[no-untyped-call]
+            _, epoch, sequence = record.headers[-1][1].rsplit(b"/", 2)
+            position = fmt.position(int(epoch), int(sequence))
+            yield Held(position, record.timestamp, record.key, record.value, record.headers)
 
     def begin_attempt(self, now_ms: int) -> None:
         """It is handed to a session, once more; ``now_ms``: milliseconds since 1970."""

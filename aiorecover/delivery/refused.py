@@ -3,6 +3,9 @@
 That record becomes a dead letter: copied to the dead ring with its error, durable there, announced, and only then
 settled (I3). Its lane goes on only after that, so order is kept. A full dead ring halts the lane until there is room;
 under ``on_permanent_error="halt"`` the lane is halted until the next start.
+
+Parts are built from the batch's own bytes, which are whole in memory, and letters from frames, which know more of a
+record than Kafka is sent (`frames` says what becomes of those that rot).
 """
 
 import asyncio
@@ -19,7 +22,7 @@ from aiorecover.delivery.frames import frames_of, payload_at, position_at
 from aiorecover.delivery.lane import MAKE_ROOM, Lane
 from aiorecover.delivery.lines import Lines
 from aiorecover.delivery.outcomes import outcome_of
-from aiorecover.delivery.parts import part_of, unmapped
+from aiorecover.delivery.parts import STEP, part_of, pieces_of, sizes_of, unmapped
 from aiorecover.delivery.refusal import UNDECODABLE, Refusal, letter_of
 from aiorecover.delivery.reports import Reports, tell_halted
 from aiorecover.errors import WalError, WalFullError
@@ -68,8 +71,7 @@ class Refused:
 
     async def cut(self, lane: Lane, batch: LaneBatch, *, too_large: bool) -> int:
         """Put the parts of a batch of several records in its place; bytes of the largest one."""
-        sizes = [_bytes_of(slot, place) for slot, place in frames_of(batch)]
-        lengths = halving.cut(sizes, too_large=too_large)
+        lengths = halving.cut(await sizes_of(batch), too_large=too_large)
         parts = await self._parts(batch, lengths)
         if not too_large:
             parts[0].rest = parts[1]
@@ -215,16 +217,12 @@ class Refused:
     # -- parts -------------------------------------------------------------------------------------------------------
 
     async def _parts(self, batch: LaneBatch, lengths: Sequence[int], *, skip: int = 0) -> list[LaneBatch]:
-        """The records of ``batch`` behind ``skip`` in new batches of so many each, built from their frames."""
-        frames = islice(frames_of(batch), skip, None)
-        return [await part_of(batch, islice(frames, length), self._codec) for length in lengths]
-
-
-def _bytes_of(slot: Slot, place: int) -> int:
-    payload = payload_at(slot, place)
-    if payload is None:
-        raise unmapped(slot)
-    return len(payload)
+        """The records of ``batch`` behind ``skip`` in new batches of so many each."""
+        pieces = pieces_of(batch)
+        for number, _ in enumerate(islice(pieces, skip), start=1):
+            if number % STEP == 0:
+                await asyncio.sleep(0)
+        return [await part_of(batch, islice(pieces, length), self._codec) for length in lengths]
 
 
 def _now_ms() -> int:

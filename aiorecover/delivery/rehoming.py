@@ -16,22 +16,21 @@ from itertools import chain
 
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.batches import Batches
-from aiorecover.delivery.frames import frames_of, record_at
+from aiorecover.delivery.frames import record_at
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import Lane
-from aiorecover.delivery.parts import STEP, part_of, unmapped
+from aiorecover.delivery.parts import STEP, Piece, part_of, pieces_of, unmapped
 from aiorecover.delivery.router import Router, Topic
 from aiorecover.errors import WalError
 from aiorecover.record import KEY, PARTITION
 from aiorecover.supervised import Supervised
-from aiorecover.wal.slot import Slot
 
 log = logging.getLogger("aiorecover.delivery")
 
 LOOK = 0.05  # seconds between two looks whether a lane's attempt has ended: without a leader it fails at once
 RETRY = 0.5  # seconds, where the disk or the user's partitioner fails
 
-Shares = dict[Lane, list[tuple[Slot, int]]]
+Shares = dict[Lane, list[Piece]]
 
 
 class Rehoming:
@@ -122,15 +121,16 @@ class Rehoming:
         """A batch for each lane that the records go to, the present one for those that name its partition."""
         shares = None
         while shares is None:
-            shares = await self._shares(topic, lane, frames_of(batch))
+            shares = await self._shares(topic, lane, pieces_of(batch))
             if shares is None:
                 await asyncio.sleep(RETRY)
-        return {target: await part_of(batch, frames, self._codec) for target, frames in shares.items()}
+        return {target: await part_of(batch, pieces, self._codec) for target, pieces in shares.items()}
 
-    async def _shares(self, topic: Topic, lane: Lane, frames: Iterable[tuple[Slot, int]]) -> Shares | None:
-        """None while the user's partitioner fails."""
+    async def _shares(self, topic: Topic, lane: Lane, pieces: Iterable[Piece]) -> Shares | None:
+        """None while the user's partitioner fails. Only a record's frame knows whether it names its partition."""
         shares: Shares = {}
-        for number, (slot, place) in enumerate(frames, start=1):
+        for number, piece in enumerate(pieces, start=1):
+            slot, place, _ = piece
             record = record_at(slot, place)
             if record is None:
                 raise unmapped(slot)
@@ -138,7 +138,7 @@ class Rehoming:
             target = lane if named else self._router.place(topic, record[KEY], None)
             if target is None:
                 return None
-            shares.setdefault(target, []).append((slot, place))
+            shares.setdefault(target, []).append(piece)
             if number % STEP == 0:
                 await asyncio.sleep(0)
         return shares

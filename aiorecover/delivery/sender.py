@@ -26,7 +26,7 @@ from aiorecover.delivery.refused import Refused
 from aiorecover.delivery.reports import Reports, tell_halted
 from aiorecover.delivery.session import SessionLostError
 from aiorecover.delivery.sessions import GivenUpError, Sessions, tell_stuck
-from aiorecover.errors import ClosedError
+from aiorecover.errors import ClosedError, WalCorruptError
 from aiorecover.supervised import RESTART_PAUSE
 
 log = logging.getLogger("aiorecover.delivery")
@@ -141,7 +141,8 @@ class Sender:
         except Exception as error:
             if self._closing:  # an `on_delivery` that outlived the stop: the ring is closed, the record stays in it
                 return
-            log.exception("delivering a lane failed topic=%s partition=%d", lane.topic, lane.partition)
+            if not isinstance(error, WalCorruptError):  # of which the lane's line tells all
+                log.exception("delivering a lane failed topic=%s partition=%d", lane.topic, lane.partition)
             if lane.in_flight is not None:
                 self._halt(lane, error, START_ANEW)
 

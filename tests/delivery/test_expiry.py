@@ -416,6 +416,31 @@ async def test_what_rots_in_a_lane_is_tried_on_instead_of_becoming_another_lette
         assert await letters_of(producer) == []
 
 
+async def test_what_rots_behind_expired_records_is_tried_on_with_what_follows_it(
+    broker: Distant, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What comes before it has expired; the rest is as whole as the batch was, in memory."""
+    broker.refuses = failing("t", NotEnoughReplicasError)
+    disk, old = MemoryDisk(), numbered("old" * 20, 10)
+    async with producer_on(disk) as producer:
+        receipts = [await producer.publish("t", value, key=b"k") for value in old]
+        await until(lambda: len(broker.sends) > 1)
+        slot = stored(producer).ring.slot_of(receipts[0].sequence)
+        disk.file("0/ring").damage(slot.file_offset + 4 * receipts[3]._place + 40, b"rot")
+        await clock.age(producer)
+        await until(lambda: producer.statistics().expired == 3)
+        sends = len(broker.sends)
+        await until(lambda: len(broker.sends) > sends + 2)
+        assert caplog.text.count("its dead letter would be another one") == 1
+        assert producer.statistics().lanes_halted == 0
+        adds_up(producer)
+        broker.refuses = lambda _: None
+        await producer.flush(timeout_ms=20_000)
+        assert broker.values("t") == old[3:]
+        assert [letter.value for letter in await letters_of(producer)] == old[:3]
+        adds_up(producer)
+
+
 async def test_a_batch_that_expires_whole_gives_the_loop_turns(
     broker: Distant, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,9 +14,17 @@ from aiokafka.errors import (
     PolicyViolationError,
 )
 
-from aiorecover import DeadLetter, DeliveryPendingError, DeliveryReport, PermanentDeliveryError, RecoverableProducer
+from aiorecover import (
+    DeadLetter,
+    DeliveryPendingError,
+    DeliveryReport,
+    PermanentDeliveryError,
+    Receipt,
+    RecoverableProducer,
+)
 from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery import size_limit as size_limit_module
+from aiorecover.delivery.batch import CODECS
 from aiorecover.delivery.flush import Flush
 from aiorecover.delivery.lane import MAKE_ROOM, MEND_TOPIC
 from aiorecover.delivery.session import SessionLostError
@@ -506,26 +514,76 @@ async def test_no_letter_is_left_of_a_record_that_kafka_takes_from_the_next_proc
         adds_up(producer)
 
 
-async def test_what_rots_in_flight_is_never_sent_as_another_record(broker: Broker) -> None:
-    """I2: the parts of a refused batch are built from frames, which may have left memory since they were read."""
+def rot(disk: MemoryDisk, producer: RecoverableProducer, receipt: Receipt) -> None:
+    """In its payload."""
+    assert producer._opened is not None
+    slot = producer._opened.directory.ring.slot_of(receipt.sequence)
+    disk.file("0/ring").damage(slot.file_offset + 4 * receipt._place + 60, b"rot")
+
+
+@pytest.mark.parametrize("codec", CODECS)
+async def test_a_refused_batch_of_which_a_frame_rots_is_cut_all_the_same_and_what_is_sent_is_as_it_was(
+    broker: Broker, codec: str | None
+) -> None:
+    """I2: its bytes are whole, in memory; a frame may have left memory since it was read."""
     broker.refuses = refusing_poison
     broker.answers.clear()
-    disk = MemoryDisk()
-    async with producer_on(disk, stop_timeout_ms=500) as producer:
-        assert producer._opened is not None
-        first, *_ = await publish_batch(producer, "t", [b"whole" * 20, b"too", POISON])
-        await until(lambda: producer.statistics().in_flight == 3)
-        slot = producer._opened.directory.ring.slot_of(first.sequence)
-        disk.file("0/ring").damage(slot.file_offset + 4 * first._place + 60, b"rot")
+    disk, whole = MemoryDisk(), [b"whole" * 20, b"", b"too"]
+    async with producer_on(disk, compression_type=codec) as producer:
+        first, *_ = await publish_batch(producer, "t", [*whole, POISON])
+        await until(lambda: producer.statistics().in_flight == 4)
+        rot(disk, producer, first)
         broker.answers.set()
-        with pytest.raises(PermanentDeliveryError, match="does not hold any more: check the disk"):
+        await producer.flush(timeout_ms=20_000)
+        assert broker.values("t") == whole
+        assert [letter.value for letter in await letters_of(producer)] == [POISON]
+        adds_up(producer)
+        assert producer.statistics().pending == 0
+
+
+async def test_a_batch_that_has_outgrown_its_lane_is_cut_though_a_frame_of_it_rots(broker: Broker) -> None:
+    broker.refuses = refusing_above(5_000)
+    broker.answers.clear()
+    disk, values = MemoryDisk(), [b"%02d" % number * 500 for number in range(20)]
+    async with producer_on(disk, max_batch_size=10_000, linger_ms=1) as producer:
+        receipts = await publish_batch(producer, "t", values)
+        await until(lambda: producer.statistics().in_flight > 0)
+        rot(disk, producer, receipts[12])
+        broker.answers.set()
+        await producer.flush(timeout_ms=20_000)
+        assert broker.values("t") == values
+        assert [records for *_, records in broker.sends if records > 5] == [9], "the second one was not cut unsent"
+        adds_up(producer)
+
+
+async def test_a_refused_record_that_rots_halts_its_lane_alone_and_is_never_buried_as_another(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I2: its letter would hold what stands in its frame. The next start tells of it as missing."""
+    broker.refuses = refusing_poison
+    broker.answers.clear()
+    disk, poison = MemoryDisk(), POISON * 20
+    async with producer_on(disk, stop_timeout_ms=500) as producer:
+        *_, last = await publish_batch(producer, "t", [b"1", b"2", poison])
+        await until(lambda: producer.statistics().in_flight == 3)
+        rot(disk, producer, last)
+        broker.answers.set()
+        with pytest.raises(
+            PermanentDeliveryError, match=r"stop and start anew .*does not hold any more: check the disk"
+        ):
             await producer.flush(timeout_ms=20_000)
-        assert broker.values("t") == []
+        await (await producer.publish("other", b"past it")).delivered(20_000)
+        assert broker.values("t") == [b"1", b"2"]
+        assert await letters_of(producer) == []
+        assert [line.getMessage()[:18] for line in caplog.records if line.levelname == "ERROR"] == [
+            "the lane is halted"
+        ]
         image = disk.after_process_death()
     async with producer_on(image) as producer:
+        await producer.publish("t", b"3", key=b"k")
         await producer.flush(timeout_ms=20_000)
-        assert broker.values("t") == [b"too"]
-        assert [letter.value for letter in await letters_of(producer)] == [POISON]
+        assert broker.values("t") == [b"1", b"2", b"3"]
+        assert await letters_of(producer) == []
         assert producer.statistics().missing == 1
 
 
