@@ -26,7 +26,7 @@ from aiorecover.delivery.refused import Refused
 from aiorecover.delivery.reports import Reports, tell_halted
 from aiorecover.delivery.session import SessionLostError
 from aiorecover.delivery.sessions import GivenUpError, Sessions, tell_stuck
-from aiorecover.errors import ClosedError, WalCorruptError
+from aiorecover.errors import ClosedError, WalCorruptError, WalError
 from aiorecover.supervised import RESTART_PAUSE
 
 log = logging.getLogger("aiorecover.delivery")
@@ -166,7 +166,8 @@ class Sender:
             except GivenUpError:
                 continue
             except (Exception, asyncio.CancelledError) as error:
-                if isinstance(error, ClosedError) or _being_cancelled(error) or self._closing:
+                # Of an error of the ring no session is at fault: with it all lanes would begin anew.
+                if isinstance(error, ClosedError | WalError) or _being_cancelled(error) or self._closing:
                     batch.possibly |= batch.attempts > 0  # it stays with aiokafka, which may send it yet
                     raise
                 with suppress(GivenUpError):  # raised where the lane waits for an identity first

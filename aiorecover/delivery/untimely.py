@@ -14,12 +14,10 @@ from collections.abc import Callable
 from aiokafka.errors import InvalidTimestampError, KafkaError
 
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.frames import frames_of, position_at, record_at
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.lines import LaneLines
 from aiorecover.delivery.outcomes import UntimelyError
 from aiorecover.delivery.timestamps import was_right
-from aiorecover.record import TIMESTAMP
 from aiorecover.wal.ages import Acceptance
 
 log = logging.getLogger("aiorecover.delivery")
@@ -47,9 +45,8 @@ class Untimely:
         return UntimelyError()
 
     async def _is_sound(self, batch: LaneBatch) -> bool:
-        for number, (slot, place) in enumerate(frames_of(batch), start=1):
-            record = record_at(slot, place)
-            if record is None or not was_right(record[TIMESTAMP], self._accepted(position_at(slot, place))):
+        for number, record in enumerate(batch.records(), start=1):
+            if not was_right(record.timestamp_ms, self._accepted(record.position)):
                 return False
             if number % STEP == 0:
                 await asyncio.sleep(0)
@@ -59,7 +56,7 @@ class Untimely:
         if lane in self._told or not self._lines.may_tell(lane, time.monotonic()):
             return
         self._told.add(lane)
-        first = next(frames_of(batch))
+        first = next(batch.records())
         log.error(
             "kafka refuses timestamps that were right when the records were accepted: they wait in the ring, in order, "
             "and are tried on. raise message.timestamp.before.max.ms of the topic, or set delivery_timeout_ms to have "
@@ -67,8 +64,8 @@ class Untimely:
             "topic=%s partition=%d timestamp_ms=%d waited_ms=%d",
             lane.topic,
             lane.partition,
-            record_at(*first)[TIMESTAMP],
-            self._accepted(position_at(*first)).waited_ms,
+            first.timestamp_ms,
+            self._accepted(first.position).waited_ms,
         )
 
     def through(self, lane: Lane) -> None:

@@ -11,9 +11,12 @@ from aiokafka.errors import InvalidTimestampError
 
 from aiorecover import PermanentDeliveryError, RecoverableProducer
 from aiorecover.delivery.refusal import EXPIRED
+from aiorecover.delivery.session import Session
+from aiorecover.delivery.untimely import Untimely
+from aiorecover.errors import WalCorruptError
 from aiorecover.testing import MemoryDisk
 from aiorecover.testing.memory_file_system import MemoryFileSystem
-from tests.delivery.expiring import LIMIT, Clock, Distant, adds_up, distant, letters_of
+from tests.delivery.expiring import LIMIT, Clock, Distant, adds_up, distant, letters_of, stored
 from tests.delivery.expiring import producer_on as producer_of
 from tests.delivery.refusing import Sent
 from tests.support.eventually import until
@@ -48,6 +51,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clocks:
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Distant:
     return distant(monkeypatch, t=1, other=1)
+
+
+@pytest.fixture
+def given_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Why sessions were."""
+    reasons: list[str] = []
+    monkeypatch.setattr(Session, "give_up", lambda _, reason: reasons.append(reason))
+    return reasons
 
 
 def taking(
@@ -105,6 +116,51 @@ async def test_after_a_long_outage_old_timestamps_wait_for_the_topic_to_take_the
     assert broker.values("t") == old + young
     assert told(caplog, TAKEN) == 1
     assert "looking for the record at fault" not in caplog.text
+
+
+@pytest.mark.parametrize("rotten", [0, 1])
+async def test_a_batch_of_which_a_frame_rots_is_judged_by_what_was_sent_and_no_session_is_lost_for_it(
+    broker: Distant, clock: Clocks, given_up: list[str], caplog: pytest.LogCaptureFixture, rotten: int
+) -> None:
+    """I2: what it was filled with tells, in memory; with the session all other lanes would begin anew."""
+    broker.answers.clear()
+    broker.refuses = taking(clock, before_ms=HOUR)
+    disk, values = MemoryDisk(), [b"%d" % number * 60 for number in range(3)]
+    async with producer_on(disk) as producer:
+        receipts = [await producer.publish("t", value, key=b"k") for value in values]
+        await producer.publish("t", b"poison", key=b"k", timestamp_ms=clock.now - YEAR)
+        await until(lambda: producer.statistics().in_flight == 4)
+        slot = stored(producer).ring.slot_of(1)
+        disk.file("0/ring").damage(slot.file_offset + 4 * receipts[rotten]._place + 40, b"rot")
+        await clock.age(producer, 2 * HOUR)
+        broker.answers.set()
+        await until(lambda: len(broker.sends) > 20)
+        assert given_up == []
+        assert told(caplog, REFUSED) == 1
+        broker.refuses = taking(clock, before_ms=24 * HOUR)
+        await producer.flush(timeout_ms=20_000)
+        (letter,) = await letters_of(producer)
+        adds_up(producer)
+    assert letter.value == b"poison"
+    assert broker.values("t") == values
+
+
+async def test_an_error_of_the_ring_while_a_batch_is_sent_halts_its_lane_and_costs_no_session(
+    broker: Distant, given_up: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def judged(*_: Any) -> Any:
+        raise WalCorruptError("something does not hold any more")
+
+    monkeypatch.setattr(Untimely, "judged", judged)
+    broker.refuses = lambda records: InvalidTimestampError() if records[0].topic == "t" else None
+    async with producer_on(MemoryDisk()) as producer:
+        await producer.publish("t", b"1", key=b"k")
+        with pytest.raises(PermanentDeliveryError, match=r"stop and start anew .* does not hold any more") as caught:
+            await producer.flush(timeout_ms=20_000)
+        assert caught.value.persisted == "possibly"
+        await (await producer.publish("other", b"past it")).delivered(20_000)
+        assert producer.statistics().lanes_halted == 1
+        assert (len(broker.sends), given_up) == (2, [])
 
 
 async def test_the_others_go_on_while_a_whole_ring_waits_for_its_timestamps(
