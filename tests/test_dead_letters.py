@@ -27,6 +27,7 @@ from aiorecover.dead_letters import REQUEUED_HEADER
 from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.frames import frames_of, record_at
+from aiorecover.opened import Opened
 from aiorecover.testing import MemoryDisk
 from tests.delivery.refusing import Broker, Sent
 from tests.support.eventually import until
@@ -407,6 +408,34 @@ async def test_a_dead_letter_goes_to_its_topic_with_what_it_was(broker: Recordin
     assert told["aiorecover-dlq-timestamp"] == b"7"
     assert told["aiorecover-dlq-attempts"] == b"1"
     assert abs(int(told["aiorecover-dlq-time"] or b"0") - timestamp_ms) < 60_000
+
+
+async def test_a_letter_that_rots_before_its_copy_is_made_is_told_of_and_never_published_as_another(
+    broker: Recording, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I2. Nor is another one put in its place, with a checksum of its own."""
+    gate, store = asyncio.Event(), Opened.store
+
+    async def gated(self: Opened, record: rec.Record) -> None:
+        await gate.wait()
+        await store(self, record)
+
+    monkeypatch.setattr(Opened, "store", gated)
+    disk = MemoryDisk()
+    async with producer_on(disk, dead_letter_topic="dead") as producer:
+        assert producer._opened is not None
+        dead = producer._opened.dead
+        await bury(producer, b"poison1", b"poison2" * 10, b"poison3")
+        (slot, place), _ = dead._owed
+        disk.file("0/dead").damage(slot.file_offset + 4 * place + 60, b"rot")
+        gate.set()
+        await until(lambda: broker.values("dead") == [b"poison1", b"poison3"])
+        await until(lambda: not dead.owes and producer.statistics().pending == 0)
+        assert [letter.value for letter in await letters_of(producer)] == [b"poison1", b"poison3"]
+        assert caplog.text.count("a dead letter is lost") == 1
+    async with producer_on(disk.after_process_death(), dead_letter_topic="dead") as producer:
+        assert [letter.value for letter in await letters_of(producer)] == [b"poison1", b"poison3"]
+        assert producer.statistics().missing == 1
 
 
 async def test_a_flush_waits_for_the_letter_and_not_for_its_copy(

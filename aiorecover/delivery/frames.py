@@ -57,20 +57,12 @@ def payload_at(slot: Slot, place: int) -> bytes | None:
     """The payload of the frame's record; None when the slot is not mapped any more.
 
     Raises:
-        WalCorruptError: the frame does not hold any more (I2): its page has left memory since the record was read, and
-            the disk gave something else back.
+        WalCorruptError: the frame does not hold any more (I2).
 
     """
     slot, place = _home(slot, place)
     payload = bytes_at(slot, place)
-    if payload is None or slot.words is None:
-        return None
-    sequence = fmt.parts(place_in_ring(slot, place))[1]
-    if fmt.frame_crc(payload, slot.salt, sequence) != slot.words[place - fmt.SETTLE_WORD + fmt.CHECK_WORD]:
-        message = "a record that was read before does not hold any more: check the disk"
-        where = slot.file_offset + (place - fmt.SETTLE_WORD) * fmt.WORD
-        raise WalCorruptError(f"{message} slot={slot.header.ordinal} file_offset={where}")
-    return payload[MOVED_BYTES:] if _is_copy(slot) else payload
+    return payload[MOVED_BYTES:] if payload is not None and _is_copy(slot) else payload
 
 
 def record_at(slot: Slot, place: int) -> Any:
@@ -86,12 +78,22 @@ def record_at(slot: Slot, place: int) -> Any:
 
 
 def bytes_at(slot: Slot, place: int) -> bytes | None:
-    """The frame's bytes as they stand in its ring, with the place of origin; None when the slot is not mapped."""
+    """The frame's bytes as they stand in its ring, with the place of origin; None when the slot is not mapped.
+
+    Raises:
+        WalCorruptError: as `payload_at`.
+
+    """
     if slot.map is None or slot.words is None:  # both or neither
         return None
-    start = (place - fmt.SETTLE_WORD) * fmt.WORD
-    length = slot.words[place - fmt.SETTLE_WORD]
-    return slot.map[start + fmt.FRAME_BYTES : start + fmt.FRAME_BYTES + length]
+    first = place - fmt.SETTLE_WORD
+    start = first * fmt.WORD
+    payload = slot.map[start + fmt.FRAME_BYTES : start + fmt.FRAME_BYTES + slot.words[first]]
+    sequence = fmt.parts(place_in_ring(slot, place))[1]
+    if fmt.frame_crc(payload, slot.salt, sequence) != slot.words[first + fmt.CHECK_WORD]:
+        message = "a record that was read before does not hold any more: check the disk"
+        raise WalCorruptError(f"{message} slot={slot.header.ordinal} file_offset={slot.file_offset + start}")
+    return payload
 
 
 def _home(slot: Slot, place: int) -> tuple[Slot, int]:
