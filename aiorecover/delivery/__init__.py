@@ -263,7 +263,8 @@ Reports
     one that damage took from the ring, once its slot is counted anew (`wal.recount`); `on_delivery` is not called for
     it, and it is in no lane. Who asks later about one that had been moved, where damage took some, and it is not among
     the last 65,536 delivered, gets that error, too: nobody knows any more. What is in a batch when its frame rots is
-    delivered and settled as any other (`holders`). ``statistics().lost`` counts.
+    delivered and settled as any other (`holders`): a batch is sent, cut and told of by its own bytes, and only a letter
+    needs the frame (`frames` says what comes of it). ``statistics().lost`` counts.
 
 Backlogs
     Each second it is noted how many records are left (`backlog`). ``statistics().seconds_left`` is what these take at

@@ -412,7 +412,7 @@ class Delivery:
         self.sender.deliver(lane)
 
     def _refuse(self, lane: Lane, entry: Placed) -> None:
-        self.reports.refuse([entry[:2]], lane_halted(lane))
+        self.reports.refuse([entry[2]], lane_halted(lane))
 
     def _on_acknowledged(self, lane: Lane, batch: LaneBatch) -> None:
         self.dispatcher.acknowledged(lane, batch)

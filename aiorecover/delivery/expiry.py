@@ -22,7 +22,7 @@ from itertools import islice
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.flush import Queue
-from aiorecover.delivery.frames import frames_of, payload_at, position_at, waits_at
+from aiorecover.delivery.frames import frames_of, payload_at, positions_of, waits_at
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.refusal import EXPIRED, Persistence, Refusal, letter_of
 from aiorecover.delivery.reports import Reports
@@ -136,7 +136,7 @@ class Expiry:
     def has_due(self, lane: Lane, batch: LaneBatch) -> bool:
         """Whether the first record of a batch has expired, or is settled: a task of ours was cancelled half-way."""
         first = next(frames_of(batch))
-        return not waits_at(*first) or self.is_due(position_at(*first), lane.topic)
+        return not waits_at(*first) or self.is_due(next(positions_of(batch)), lane.topic)
 
     def _may_expire(self, record: object) -> bool:
         return type(record) is tuple and record[TOPIC] != self._topic
@@ -169,7 +169,7 @@ class Expiry:
         if not waits_at(slot, place):
             return True
         refusal = self._refusal(self._persisted(position))
-        return self._telling.add(where, Taken(slot, place, record[TOPIC], record[PARTITION], refusal))
+        return self._telling.add(where, Taken(slot, place, position, record[TOPIC], record[PARTITION], refusal))
 
     def keeps_waiting(self, where: Where) -> bool:
         """Whoever is told of the records of that partition is slow: do not wait for it."""
@@ -234,18 +234,18 @@ class Expiry:
     async def settle(self, lane: Lane, batch: LaneBatch, count: int) -> None:
         """The first ``count`` records of a batch are dead letters when this returns: their letters are durable."""
         refusal = self._refusal_of(batch)
-        for number, (slot, place) in zip(range(count), frames_of(batch), strict=False):
-            await self._settle(Taken(slot, place, lane.topic, lane.partition, refusal))
+        placed = islice(zip(frames_of(batch), positions_of(batch), strict=True), count)
+        for number, ((slot, place), position) in enumerate(placed):
+            await self._settle(Taken(slot, place, position, lane.topic, lane.partition, refusal))
             if number % STEP == STEP - 1:
                 await asyncio.sleep(0)
 
     async def _put_of(self, lane: Lane, batch: LaneBatch) -> int:
         refusal, count = self._refusal_of(batch), 0
-        for slot, place in frames_of(batch):
+        for (slot, place), position in zip(frames_of(batch), positions_of(batch), strict=True):
             if count % STEP == STEP - 1:
                 await asyncio.sleep(0)
             if waits_at(slot, place):  # else it is a dead letter already, as in `has_due`
-                position = position_at(slot, place)
                 if not self.is_due(position, lane.topic):
                     break
                 if not self._put_frame(slot, place, position, lane, refusal):
@@ -255,10 +255,10 @@ class Expiry:
 
     def _take_back(self, batch: LaneBatch, count: int) -> int:
         """What was put of the first ``count``; how many of them are settled, and so no part of the batch any more."""
-        frames = list(islice(frames_of(batch), count))
-        waiting = [frame for frame in frames if waits_at(*frame)]
-        for frame in waiting:
-            self._forget(position_at(*frame))
+        placed = islice(zip(frames_of(batch), positions_of(batch), strict=True), count)
+        waiting = [position for frame, position in placed if waits_at(*frame)]
+        for position in waiting:
+            self._forget(position)
         return count - len(waiting)
 
     # -- one record --------------------------------------------------------------------------------------------------
@@ -291,11 +291,10 @@ class Expiry:
 
     async def _settle(self, taken: Taken) -> None:
         """I3: the letter is durable; after everybody who wants to know first was told."""
-        slot, place, topic, partition, refusal = taken
+        slot, place, position, topic, partition, refusal = taken
         if not waits_at(slot, place):
             return
-        position = position_at(slot, place)
-        report = self._reports.dead_report(slot, place, topic, partition, refusal)
+        report = self._reports.dead_report(slot, place, position, topic, partition, refusal)
         await self._reports.announce_dead(report)
         slot.ring.settle(slot, [place])
         self._letters.discard(position)

@@ -2,6 +2,19 @@
 
 A batch may hold copies in the retry ring, whose payload begins with the place of origin; and while it is in flight the
 slot of its originals may be moved and recycled: then the copies tell.
+
+What rots
+    The page of a frame may leave memory after its record was read, and the disk give something else back. That is never
+    taken for another record (I2): `payload_at` and `record_at` raise, `position_at` does not know. One rule for all who
+    use frames: what a batch was filled with is whole, in its own bytes (`LaneBatch.records`), and tells what it can;
+    what only the frame knows (context and source of the record) is left out of a report, and never out of a letter.
+
+    sent, cut       From the batch's bytes. So are its records' timestamps judged, and its positions found
+                    (`positions_of`): who waits is told, what was delivered is settled and counted as any other.
+    expired         There is no letter: it is tried on, and what comes behind it with it (`expiry`).
+    refused         There is no letter, and trying on is no use: the lane halts, alone, until the next start, which
+                    names the record as missing (`refused`).
+    a dead letter   Of which a copy is owed to the topic: none is made; the next start names it as missing.
 """
 
 from collections.abc import Iterator
@@ -14,6 +27,8 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal.moved import MOVED_BYTES, unpack_moved
 from aiorecover.wal.slot import Slot
 
+SEQUENCE_BEFORE = fmt.SETTLE_WORD - fmt.SEQUENCE_WORD  # words from a frame's sequence to its place
+
 
 def frames_of(batch: LaneBatch) -> Iterator[tuple[Slot, int]]:
     """The batch's frames in order: their slot and place."""
@@ -22,21 +37,43 @@ def frames_of(batch: LaneBatch) -> Iterator[tuple[Slot, int]]:
             yield slot, place
 
 
+def positions_of(batch: LaneBatch) -> Iterator[int]:
+    """The positions that the batch's records were accepted with, in order; 0: it is settled.
+
+    As the frames tell, or where one does not any more, the batch itself: nothing is added to it then.
+    """
+    held, number = enumerate(batch.records()), 0
+    for slot, places in batch.frames:
+        for place in places:
+            position = position_at(slot, place)
+            if not position and waits_at(slot, place):
+                position = next((record.position for at, record in held if at == number), 0)
+            yield position
+            number += 1
+
+
 def position_at(slot: Slot, place: int) -> int:
-    """The position that the frame's record was accepted with; 0 when the slot is not mapped any more."""
+    """The position that the frame's record was accepted with; 0: it is settled, or the frame does not hold any more."""
     slot, place = _home(slot, place)
-    if slot.words is None:
+    words = slot.words
+    if words is None:
         return 0
-    if _is_copy(slot):
+    if not _is_copy(slot):
+        at, header = place - SEQUENCE_BEFORE, slot.header
+        sequence = words[at] | words[at + 1] << 32
+        within = 0 <= sequence - header.first_sequence < header.slot_bytes // fmt.FRAME_BYTES  # else it has rotted
+        return fmt.position(header.epoch, sequence) if within else 0
+    try:
         return unpack_moved(memoryview(bytes_at(slot, place) or b"")).position
-    return place_in_ring(slot, place)
+    except (ValueError, WalCorruptError):  # what stands there is another one
+        return 0
 
 
 def place_in_ring(slot: Slot, place: int) -> int:
     """The position of the frame itself, in whichever ring it stands; 0 when the slot is not mapped any more."""
     if slot.words is None:
         return 0
-    at = place - fmt.SETTLE_WORD + fmt.SEQUENCE_WORD
+    at = place - SEQUENCE_BEFORE
     return fmt.position(slot.header.epoch, slot.words[at] | slot.words[at + 1] << 32)
 
 
@@ -48,9 +85,9 @@ def id_at(slot: Slot, place: int) -> str:
 
 
 def waits_at(slot: Slot, place: int) -> bool:
-    """Whether the frame's record is not settled yet."""
+    """Whether the frame's record is not settled yet, whatever else its settle word may say."""
     slot, place = _home(slot, place)
-    return slot.waits(place)
+    return slot.words is not None and fmt.mark_of(slot.words[place], slot.salt) is None
 
 
 def payload_at(slot: Slot, place: int) -> bytes | None:

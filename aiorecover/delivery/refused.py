@@ -18,7 +18,7 @@ from itertools import islice
 from aiorecover.delivery import halving
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.dead_letters import DeadLetters
-from aiorecover.delivery.frames import frames_of, payload_at, position_at
+from aiorecover.delivery.frames import frames_of, payload_at, positions_of
 from aiorecover.delivery.lane import MAKE_ROOM, Lane
 from aiorecover.delivery.lines import Lines
 from aiorecover.delivery.outcomes import outcome_of
@@ -62,7 +62,7 @@ class Refused:
         self._on_buried = on_buried
         self._on_full = on_full
         self._on_room = on_room
-        self._undecodable: deque[tuple[Slot, int, Refusal]] = deque()
+        self._undecodable: deque[tuple[Slot, int, int, Refusal]] = deque()
         self.settled = 0  # undecodable records that became dead letters
         self._failure: WalError | None = None  # why those that were taken stay in the ring
         self._burying = Supervised("undecodable", self._bury_undecodable)
@@ -82,6 +82,7 @@ class Refused:
     async def bury(self, lane: Lane, batch: LaneBatch, error: BaseException) -> None:
         """The one record of ``batch`` is a dead letter when this returns; the lane may go on."""
         slot, place = next(frames_of(batch))
+        position = next(positions_of(batch))
         refusal = Refusal(
             error=type(error).__name__,
             message=f"{outcome_of(error).reason}: {error}",
@@ -92,30 +93,30 @@ class Refused:
         )
         owed = self._topic not in (None, lane.topic)
         try:
-            while not await self._is_put(slot, place, lane, refusal, owed=owed):
+            while not await self._is_put(slot, place, position, lane, refusal, owed=owed):
                 await self._dead.room()
         finally:  # also when the lane's task is cancelled: whoever begins it again finds it as any other
             if lane.resumes:
                 self._go_on(lane)
         await self._dead.durable()
-        await self._settle(slot, place, lane.topic, lane.partition, refusal)
+        await self._settle(slot, place, position, lane.topic, lane.partition, refusal)
         lane.acknowledged()
         self._on_buried(lane, batch)
 
     async def withdraw(self, batch: LaneBatch) -> None:
         """Kafka has taken it: what was a dead letter before is none any more."""
-        first = next(frames_of(batch), None)
-        if first is not None and self._dead.may_tell_of(position_at(*first)):
-            await self._dead.withdraw([position_at(*frame) for frame in frames_of(batch)])
+        first = next(positions_of(batch), None)
+        if first is not None and self._dead.may_tell_of(first):
+            await self._dead.withdraw(list(positions_of(batch)))
 
     def take_undecodable(self, entry: Placed, reason: str) -> bool:
         """A frame that holds and is no record: a dead letter, in its turn; False when too many wait already."""
         if len(self._undecodable) >= UNDECODABLE_MOST:
             return False
-        slot, place, _, _ = entry
+        slot, place, position, _ = entry
         now = _now_ms()
         refusal = Refusal(error=UNDECODABLE, message=reason, first_ms=now, last_ms=now)
-        self._undecodable.append((slot, place, refusal))
+        self._undecodable.append((slot, place, position, refusal))
         if not self._burying.running:
             self._burying.start()
         return True
@@ -128,7 +129,7 @@ class Refused:
     @property
     def taken(self) -> Iterator[tuple[Slot, int]]:
         """Slot and place of those that are not settled yet."""
-        return ((slot, place) for slot, place, _ in self._undecodable)
+        return ((slot, place) for slot, place, *_ in self._undecodable)
 
     def check(self) -> None:
         """Raise why those that were taken stay in the ring, if they do.
@@ -153,9 +154,12 @@ class Refused:
 
     async def _bury_undecodable(self) -> None:
         while self._undecodable:
-            slot, place, refusal = self._undecodable[0]
+            slot, place, position, refusal = self._undecodable[0]
             try:
-                await self._put(slot, place, None, refusal, owed=False)
+                payload = payload_at(slot, place)
+                if payload is None:
+                    raise unmapped(slot)
+                await self._dead.put(position, None, letter_of(payload, refusal, owed=False))
                 await self._dead.durable()
             except WalFullError:
                 await self._dead.room()
@@ -165,14 +169,17 @@ class Refused:
                 log.error("undecodable records stay in the ring records=%d error=%s", left, error)  # noqa: TRY400 - one line
                 self._failure = error
                 return
-            await self._settle(slot, place, "", None, refusal)
+            await self._settle(slot, place, position, "", None, refusal)
             self._undecodable.popleft()
             self.settled += 1
 
-    async def _is_put(self, slot: Slot, place: int, lane: Lane, refusal: Refusal, *, owed: bool) -> bool:
+    async def _is_put(self, slot: Slot, place: int, position: int, lane: Lane, refusal: Refusal, *, owed: bool) -> bool:
         """Whether there was room for the letter; where there is none the lane is halted."""
+        payload = payload_at(slot, place)
+        if payload is None:
+            raise unmapped(slot)
         try:
-            await self._put(slot, place, lane.partition, refusal, owed=owed)
+            await self._dead.put(position, lane.partition, letter_of(payload, refusal, owed=owed))
         except WalFullError as full:
             if not lane.resumes:
                 self._halt(lane, full)
@@ -181,16 +188,11 @@ class Refused:
 
     # -- one record --------------------------------------------------------------------------------------------------
 
-    async def _put(self, slot: Slot, place: int, partition: int | None, refusal: Refusal, *, owed: bool) -> None:
-        payload = payload_at(slot, place)
-        if payload is None:
-            raise unmapped(slot)
-        await self._dead.put(position_at(slot, place), partition, letter_of(payload, refusal, owed=owed))
-
-    async def _settle(self, slot: Slot, place: int, topic: str, partition: int | None, refusal: Refusal) -> None:
+    async def _settle(
+        self, slot: Slot, place: int, position: int, topic: str, partition: int | None, refusal: Refusal
+    ) -> None:
         """I3: the copy is durable; after everybody who wants to know first was told."""
-        position = position_at(slot, place)
-        report = self._reports.dead_report(slot, place, topic, partition, refusal)
+        report = self._reports.dead_report(slot, place, position, topic, partition, refusal)
         await self._reports.announce_dead(report)
         slot.ring.settle(slot, [place])
         self._dead.settled(position)

@@ -17,7 +17,7 @@ from aiokafka.structs import RecordMetadata
 
 from aiorecover import record as rec
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.frames import frames_of, id_at, position_at, record_at
+from aiorecover.delivery.frames import frames_of, positions_of, record_at
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.refusal import Persistence, Refusal
 from aiorecover.errors import ClosedError, DeliveryPendingError, PermanentDeliveryError, WalCorruptError
@@ -116,8 +116,8 @@ class Reports:
         """Call `on_delivery` for each record of an acknowledged batch, before it is settled."""
         if self._on_delivery is None:
             return
-        for number, (slot, place) in enumerate(frames_of(batch)):
-            await self._call(self._report(slot, place, topic, metadata.partition, _offset(metadata, number)))
+        for number, ((slot, place), position) in enumerate(zip(frames_of(batch), positions_of(batch), strict=True)):
+            await self._call(self._report(slot, place, position, topic, metadata.partition, _offset(metadata, number)))
             if number % CALLBACKS_A_TURN == CALLBACKS_A_TURN - 1:
                 await asyncio.sleep(0)
 
@@ -127,10 +127,11 @@ class Reports:
         if not self._waiters:
             return []
         wanted = []
-        for number, (slot, place) in enumerate(frames_of(batch)):
-            sequence = self._own_sequence(slot, place)
+        for number, ((slot, place), position) in enumerate(zip(frames_of(batch), positions_of(batch), strict=True)):
+            sequence = self._own_sequence(position)
             if sequence in self._waiters:
-                report = self._report(slot, place, topic, metadata.partition, _offset(metadata, number))
+                offset = _offset(metadata, number)
+                report = self._report(slot, place, position, topic, metadata.partition, offset)
                 wanted.append((sequence, report))
         return wanted
 
@@ -141,10 +142,10 @@ class Reports:
                 if not future.done():
                     future.set_result(report)
 
-    def refuse(self, frames: Iterable[tuple[Slot, int]], error: PermanentDeliveryError) -> None:
+    def refuse(self, positions: Iterable[int], error: PermanentDeliveryError) -> None:
         """Kafka took none of these and their lane is halted: they stay in the ring, and whoever asks is told why."""
-        for slot, place in frames:
-            sequence = self._own_sequence(slot, place)
+        for position in positions:
+            sequence = self._own_sequence(position)
             if sequence is not None:
                 self._tell_refused(sequence, error)
 
@@ -179,10 +180,10 @@ class Reports:
     # -- for dead letters --------------------------------------------------------------------------------------------
 
     def dead_report(
-        self, slot: Slot, place: int, topic: str, partition: int | None, refusal: Refusal
+        self, slot: Slot, place: int, position: int, topic: str, partition: int | None, refusal: Refusal
     ) -> DeliveryReport:
         """The report of a dead letter; an undecodable one has no topic, no time and no context."""
-        report = self._report(slot, place, topic, partition, None)
+        report = self._report(slot, place, position, topic, partition, None)
         return msgspec.structs.replace(report, status="dead_lettered", error=str(refusal))
 
     async def announce_dead(self, report: DeliveryReport) -> None:
@@ -205,9 +206,8 @@ class Reports:
         where = f"record_id={record_id} topic={topic} partition={partition} error={refusal}"
         return PermanentDeliveryError(f"{message} {where}", persisted=refusal.persisted)
 
-    def _own_sequence(self, slot: Slot, place: int) -> int | None:
+    def _own_sequence(self, position: int) -> int | None:
         """Of a record of this epoch; nobody waits for those of earlier ones."""
-        position = position_at(slot, place)
         return position & fmt.SEQUENCE_MASK if position >> fmt.SEQUENCE_BITS == self._ring.epoch else None
 
     def _tell_refused(self, sequence: int, told: PermanentDeliveryError | _Buried) -> None:
@@ -232,14 +232,16 @@ class Reports:
 
     # -- the report --------------------------------------------------------------------------------------------------
 
-    def _report(self, slot: Slot, place: int, topic: str, partition: int | None, offset: int | None) -> DeliveryReport:
+    def _report(
+        self, slot: Slot, place: int, position: int, topic: str, partition: int | None, offset: int | None
+    ) -> DeliveryReport:
         found = _record_at(slot, place)
         return DeliveryReport(
             topic=topic,
             partition=partition,
             offset=offset,
             timestamp_ms=found[rec.TIMESTAMP] if found is not None else None,
-            record_id=id_at(slot, place),
+            record_id=rec.record_id(self._producer_id, *fmt.parts(position)),
             context=found[rec.CONTEXT] if found is not None else None,
         )
 

@@ -17,7 +17,7 @@ from aiokafka.structs import RecordMetadata, TopicPartition
 from aiorecover.delivery.backoff import Backoff
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.expiry import Expiry
-from aiorecover.delivery.frames import frames_of
+from aiorecover.delivery.frames import positions_of
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import MEND_TOPIC, START_ANEW, Lane, lane_halted
 from aiorecover.delivery.lines import LaneLines
@@ -262,11 +262,12 @@ class Sender:
         )
 
     def _halt(self, lane: Lane, error: BaseException, remedy: str) -> None:
+        batches = list(lane.batches)
         lane.halt(f"{type(error).__name__}: {error}", remedy)
         tell_halted(lane)
-        for held in lane.batches:
-            self._reports.refuse(frames_of(held), lane_halted(lane, held))
-        self._on_halted(lane)
+        self._on_halted(lane)  # first: the others go on, whatever is met below
+        for held in batches:
+            self._reports.refuse(positions_of(held), lane_halted(lane, held))
 
     async def _settle(self, lane: Lane, batch: LaneBatch, metadata: RecordMetadata) -> None:
         """I3: only after the acknowledgement, and after everybody who wants to know first was told."""

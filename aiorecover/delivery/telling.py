@@ -31,6 +31,7 @@ class Taken(NamedTuple):
 
     slot: Slot
     place: int
+    position: int
     topic: str
     partition: int | None
     refusal: Refusal

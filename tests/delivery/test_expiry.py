@@ -16,6 +16,7 @@ from aiorecover.delivery import expiry as expiry_module
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.refusal import EXPIRED
 from aiorecover.testing import MemoryDisk
+from aiorecover.wal.format import SETTLE_WORD
 from aiorecover.wal.moved import pack_moved
 from tests.delivery.expiring import (
     LIMIT,
@@ -438,6 +439,31 @@ async def test_what_rots_behind_expired_records_is_tried_on_with_what_follows_it
         await producer.flush(timeout_ms=20_000)
         assert broker.values("t") == old[3:]
         assert [letter.value for letter in await letters_of(producer)] == old[:3]
+        adds_up(producer)
+
+
+@pytest.mark.parametrize("rotten", [bytes(40), b"\xff" * 40], ids=["zeros", "ones"])
+async def test_what_rots_with_its_settle_word_counts_as_waiting_and_who_waits_for_it_is_told(
+    broker: Distant, clock: Clock, rotten: bytes
+) -> None:
+    """One that is not settled for certain is not parted with; nor does its sequence say any more who it was."""
+    broker.refuses = failing("t", NotEnoughReplicasError)
+    disk, old, heard = MemoryDisk(), numbered("old" * 20, 5), list[DeliveryReport]()
+    async with producer_on(disk, on_delivery=heard.append) as producer:
+        receipts = [await producer.publish("t", value, key=b"k") for value in old]
+        waiter = asyncio.create_task(receipts[0].delivered(timeout_ms=20_000))
+        await until(lambda: len(broker.sends) > 1)
+        slot = stored(producer).ring.slot_of(receipts[0].sequence)
+        disk.file("0/ring").damage(slot.file_offset + 4 * (receipts[0]._place - SETTLE_WORD), rotten)
+        await clock.age(producer)
+        sends = len(broker.sends)
+        await until(lambda: len(broker.sends) > sends + 2)
+        broker.refuses = lambda _: None
+        assert (await waiter).record_id == receipts[0].record_id
+        await producer.flush(timeout_ms=20_000)
+        assert broker.values("t") == old
+        assert [report.record_id for report in heard] == [receipt.record_id for receipt in receipts]
+        assert producer.statistics().pending == 0
         adds_up(producer)
 
 

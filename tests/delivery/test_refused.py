@@ -27,6 +27,7 @@ from aiorecover.delivery import size_limit as size_limit_module
 from aiorecover.delivery.batch import CODECS
 from aiorecover.delivery.flush import Flush
 from aiorecover.delivery.lane import MAKE_ROOM, MEND_TOPIC
+from aiorecover.delivery.reports import Reports
 from aiorecover.delivery.session import SessionLostError
 from aiorecover.errors import WalIOError
 from aiorecover.testing import MemoryDisk
@@ -731,6 +732,27 @@ async def test_a_frame_that_holds_and_is_no_record_is_a_dead_letter(broker: Brok
     assert [letter.payload for letter in letters] == [b"\xc1no record", b"\xc1nor this"]
     assert {(letter.topic, letter.error) for letter in letters} == {(None, "Undecodable")}
     assert broker.values("t") == [b"1", b"2"]
+
+
+async def test_the_others_go_on_whatever_is_met_as_the_end_of_a_lane_is_told(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise ValueError("as nobody expected")
+
+    broker.refuses = refusing_poison
+    async with producer_on(
+        MemoryDisk(), on_permanent_error="halt", linger_ms=1, max_batch_size=2000, stop_timeout_ms=0
+    ) as producer:
+        await producer.publish("other", b"0", key=b"k")
+        with monkeypatch.context() as patch:
+            patch.setattr(Reports, "refuse", refuse)
+            await producer.publish("t", POISON, key=b"k")
+            await until(lambda: producer.statistics().lanes_halted == 1)
+        for number in range(1, 30):
+            await producer.publish("t", b"-" * 300, key=b"k")
+            await (await producer.publish("other", b"%d" % number, key=b"k")).delivered(20_000)
+        assert broker.values("other") == [b"%d" % number for number in range(30)]
 
 
 async def test_what_cannot_be_decoded_stays_in_the_ring_under_halt(broker: Broker) -> None:

@@ -15,7 +15,7 @@ from aiorecover import record as rec
 from aiorecover.delivery import reports as module
 from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.frames import frames_of, position_at
+from aiorecover.delivery.frames import position_at, positions_of
 from aiorecover.delivery.reports import Reports
 from aiorecover.errors import ClosedError, PermanentDeliveryError
 from aiorecover.receipt import DeliveryReport
@@ -242,7 +242,7 @@ async def test_whoever_waits_for_a_refused_record_is_told_why_now_or_later(
     stored = store(directory, "a", "b", "c")
     early = reports.waiter("t", stored[0].sequence, stored[0].place)
     other = reports.waiter("t", stored[2].sequence, stored[2].place)
-    reports.refuse(frames_of(batch_of(*stored[:2])), PermanentDeliveryError("too large"))
+    reports.refuse(positions_of(batch_of(*stored[:2])), PermanentDeliveryError("too large"))
     for waiter in (early, reports.waiter("t", stored[1].sequence, stored[1].place)):
         with pytest.raises(PermanentDeliveryError, match="too large"):
             waiter.result()

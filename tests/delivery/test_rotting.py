@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
-from aiorecover import PermanentDeliveryError, Receipt, RecoverableProducer
+from aiorecover import DeliveryReport, PermanentDeliveryError, Receipt, RecoverableProducer
 from aiorecover import background as background_module
 from aiorecover import recounting as recounting_module
+from aiorecover.delivery.frames import frames_of, position_at, positions_of
+from aiorecover.delivery.lane import Lane
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal import format as fmt
 from aiorecover.wal import window as window_module
@@ -174,6 +176,46 @@ async def test_what_rots_beside_a_stalled_lane_keeps_neither_moves_nor_rewriting
         assert figures.delivered == figures.accepted - 1
         assert producer.state == "connected"
         await until(lambda: slot not in ring.live)
+
+
+async def test_copies_of_what_is_in_flight_that_rot_are_delivered_and_told_of_by_what_was_sent(
+    partitions_stall: Stalling,
+) -> None:
+    """A copy's length and its place of origin are as rotten as the rest of it: the batch, in memory, knows better."""
+    kafka, disk = partitions_stall, MemoryDisk()
+    heard: list[DeliveryReport] = []
+    async with compacting_producer(disk, on_delivery=heard.append) as producer:
+        await publish(producer, 100)
+        await producer.flush(timeout_ms=30_000)
+        kafka.stalled = {STUCK}
+        stuck = [producer.publish_nowait("t", b"v" * 400, partition=STUCK) for _ in range(8)]
+        waiters = [asyncio.create_task(receipt.delivered(timeout_ms=30_000)) for receipt in stuck]
+        retry = producer._opened.directory.retry  # type: ignore[union-attr]
+        lane = await _in_flight(producer)
+        while lane.in_flight is None or lane.in_flight.frames[0][0].ring is not retry:
+            await publish(producer, 500, every=100)
+        (length, origin, *_), first = list(frames_of(lane.in_flight)), next(positions_of(lane.in_flight))
+        assert first == fmt.position(stuck[0].epoch, stuck[0].sequence)
+        for (slot, place), word, rotten in ((length, -fmt.SETTLE_WORD, b"\3\0\0\0"), (origin, 1, bytes(16))):
+            disk.file("0/retry").damage(slot.file_offset + 4 * (place + word), rotten)
+        assert position_at(*length) == position_at(*origin) == 0
+        kafka.stalled = set()
+        reports = await asyncio.gather(*waiters)
+        assert [report.record_id for report in reports] == [receipt.record_id for receipt in stuck]
+        assert [report.partition for report in reports] == [STUCK] * 8
+        await nothing_is_left(producer)
+        figures = producer.statistics()
+        assert (figures.lost, figures.delivered) == (0, figures.accepted)
+        assert len({report.record_id for report in heard}) == figures.accepted
+        assert producer.state == "connected"
+
+
+async def _in_flight(producer: RecoverableProducer) -> Lane:
+    """The lane that is stuck, once it is."""
+    router = producer._opened.delivery.router  # type: ignore[union-attr]
+    lane = next(lane for lane in router.lanes() if lane.partition == STUCK)
+    await until(lambda: lane.in_flight is not None)
+    return lane
 
 
 def _behind(producer: RecoverableProducer, ring: Ring) -> tuple[Slot, int] | None:
