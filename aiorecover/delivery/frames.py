@@ -12,8 +12,10 @@ What rots
     sent, cut       From the batch's bytes. So are its records' timestamps judged, and its positions found
                     (`positions_of`): who waits is told, what was delivered is settled and counted as any other.
     expired         There is no letter: it is tried on, and what comes behind it with it (`expiry`).
+    rehomed         Only the frame knows whether a record names its partition: the lane halts, as below (`rehoming`).
     refused         There is no letter, and trying on is no use: the lane halts, alone, until the next start, which
                     names the record as missing (`refused`).
+    undecodable     In no batch: it is let go, and lost once its slot is counted anew (`let_go`).
     a dead letter   Of which a copy is owed to the topic: none is made; the next start names it as missing.
 """
 
@@ -131,6 +133,12 @@ def bytes_at(slot: Slot, place: int) -> bytes | None:
         message = "a record that was read before does not hold any more: check the disk"
         raise WalCorruptError(f"{message} slot={slot.header.ordinal} file_offset={slot.file_offset + start}")
     return payload
+
+
+def let_go(slot: Slot, place: int) -> None:
+    """Nobody has the record in hand any more, and its frame does not hold: its slot is counted anew (`wal.recount`)."""
+    slot, _ = _home(slot, place)
+    slot.ring.losses.miscounts(slot)
 
 
 def _home(slot: Slot, place: int) -> tuple[Slot, int]:

@@ -18,14 +18,14 @@ from itertools import islice
 from aiorecover.delivery import halving
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.dead_letters import DeadLetters
-from aiorecover.delivery.frames import frames_of, payload_at, positions_of
+from aiorecover.delivery.frames import frames_of, let_go, payload_at, positions_of
 from aiorecover.delivery.lane import MAKE_ROOM, Lane
 from aiorecover.delivery.lines import Lines
 from aiorecover.delivery.outcomes import outcome_of
 from aiorecover.delivery.parts import STEP, part_of, pieces_of, sizes_of, unmapped
 from aiorecover.delivery.refusal import UNDECODABLE, Refusal, letter_of
 from aiorecover.delivery.reports import Reports, tell_halted
-from aiorecover.errors import WalError, WalFullError
+from aiorecover.errors import WalCorruptError, WalError, WalFullError
 from aiorecover.supervised import Supervised
 from aiorecover.wal.run import Placed
 from aiorecover.wal.slot import Slot
@@ -63,7 +63,7 @@ class Refused:
         self._on_full = on_full
         self._on_room = on_room
         self._undecodable: deque[tuple[Slot, int, int, Refusal]] = deque()
-        self.settled = 0  # undecodable records that became dead letters
+        self.settled = 0  # undecodable records that became dead letters, or were lost
         self._failure: WalError | None = None  # why those that were taken stay in the ring
         self._burying = Supervised("undecodable", self._bury_undecodable)
         self._lines = Lines()
@@ -118,6 +118,7 @@ class Refused:
         refusal = Refusal(error=UNDECODABLE, message=reason, first_ms=now, last_ms=now)
         self._undecodable.append((slot, place, position, refusal))
         if not self._burying.running:
+            self._failure = None
             self._burying.start()
         return True
 
@@ -155,21 +156,20 @@ class Refused:
     async def _bury_undecodable(self) -> None:
         while self._undecodable:
             slot, place, position, refusal = self._undecodable[0]
-            try:
-                payload = payload_at(slot, place)
-                if payload is None:
-                    raise unmapped(slot)
-                await self._dead.put(position, None, letter_of(payload, refusal, owed=False))
-                await self._dead.durable()
-            except WalFullError:
-                await self._dead.room()
-                continue
-            except WalError as error:
-                left = len(self._undecodable)
-                log.error("undecodable records stay in the ring records=%d error=%s", left, error)  # noqa: TRY400 - one line
-                self._failure = error
-                return
-            await self._settle(slot, place, position, "", None, refusal)
+            payload = _payload_of(slot, place)
+            if payload is not None:
+                try:
+                    await self._dead.put(position, None, letter_of(payload, refusal, owed=False))
+                    await self._dead.durable()
+                except WalFullError:
+                    await self._dead.room()
+                    continue
+                except WalError as error:
+                    left = len(self._undecodable)
+                    log.error("undecodable records stay in the ring records=%d error=%s", left, error)  # noqa: TRY400 - one line
+                    self._failure = error
+                    return
+                await self._settle(slot, place, position, "", None, refusal)
             self._undecodable.popleft()
             self.settled += 1
 
@@ -225,6 +225,16 @@ class Refused:
             if number % STEP == 0:
                 await asyncio.sleep(0)
         return [await part_of(batch, islice(pieces, length), self._codec) for length in lengths]
+
+
+def _payload_of(slot: Slot, place: int) -> bytes | None:
+    """Of an undecodable record; None: it is settled, or lost."""
+    try:
+        return payload_at(slot, place)
+    except WalCorruptError as error:
+        log.error("an undecodable record is lost: its dead letter would be another one error=%s", error)  # noqa: TRY400 - the disk's fault
+        let_go(slot, place)
+        return None
 
 
 def _now_ms() -> int:

@@ -22,9 +22,11 @@ from aiorecover import (
     Receipt,
     RecoverableProducer,
 )
+from aiorecover import recounting as recounting_module
 from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery import size_limit as size_limit_module
 from aiorecover.delivery.batch import CODECS
+from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.flush import Flush
 from aiorecover.delivery.lane import MAKE_ROOM, MEND_TOPIC
 from aiorecover.delivery.reports import Reports
@@ -753,6 +755,64 @@ async def test_the_others_go_on_whatever_is_met_as_the_end_of_a_lane_is_told(
             await producer.publish("t", b"-" * 300, key=b"k")
             await (await producer.publish("other", b"%d" % number, key=b"k")).delivered(20_000)
         assert broker.values("other") == [b"%d" % number for number in range(30)]
+
+
+async def test_what_cannot_be_decoded_and_rots_is_lost_and_keeps_no_letter_behind_it_waiting(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I2, and I9: nothing tells any more what it was, and nobody has it in hand."""
+    monkeypatch.setattr(recounting_module, "PAUSE", 0.01)
+    gate, durable = asyncio.Event(), DeadLetters.durable
+
+    async def gated(self: DeadLetters) -> None:
+        await gate.wait()
+        await durable(self)
+
+    monkeypatch.setattr(DeadLetters, "durable", gated)
+    disk = MemoryDisk()
+    async with producer_on(disk, checkpoint_interval_ms=20) as producer:
+        assert producer._opened is not None
+        ring = producer._opened.directory.ring
+        ring.append(b"\xc1first" * 20, None)  # its letter waits for a flush, and the others for it
+        place, sequence = ring.append(b"\xc1rotten" * 20, None)
+        ring.append(b"\xc1last" * 20, None)
+        await (await producer.publish("t", b"1")).delivered(20_000)
+        disk.file("0/ring").damage(ring.slot_of(sequence).file_offset + 4 * place + 60, b"rot")
+        gate.set()
+        await producer.flush(timeout_ms=20_000)
+        await until(lambda: producer.statistics().pending == 0)
+        statistics = producer.statistics()
+        assert (statistics.delivered, statistics.dead_lettered, statistics.lost) == (1, 2, 1)
+        assert statistics.accepted == statistics.delivered + statistics.dead_lettered + statistics.lost
+        assert [letter.payload for letter in await letters_of(producer)] == [b"\xc1first" * 20, b"\xc1last" * 20]
+        assert caplog.text.count("an undecodable record is lost") == 1
+        assert await producer.stop() == 0
+
+
+async def test_a_failure_that_is_over_is_told_no_more_of_what_cannot_be_decoded(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures, durable = [WalIOError(5, "once")], DeadLetters.durable
+
+    async def failing(self: DeadLetters) -> None:
+        await asyncio.sleep(0.05)  # a flush meanwhile asks why the letters are not there
+        if failures:
+            raise failures.pop()
+        await durable(self)
+
+    monkeypatch.setattr(DeadLetters, "durable", failing)
+    async with producer_on(MemoryDisk()) as producer:
+        assert producer._opened is not None
+        ring = producer._opened.directory.ring
+        ring.append(b"\xc1first", None)
+        await (await producer.publish("t", b"1")).delivered(20_000)
+        with pytest.raises(WalIOError):
+            await producer.flush(timeout_ms=20_000)
+        ring.append(b"\xc1second", None)
+        await producer.publish("t", b"2")
+        await producer.flush(timeout_ms=20_000)
+        assert producer.statistics().dead_lettered == 2
+        adds_up(producer)
 
 
 async def test_what_cannot_be_decoded_stays_in_the_ring_under_halt(broker: Broker) -> None:
