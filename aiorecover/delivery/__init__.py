@@ -31,7 +31,10 @@ Journal
     had come through, and no late batch of the dead process can be appended behind it: exactly once across the death of
     the process, without transactions. What follows goes under the new session's identity: a directory that was restored
     from a copy, inodes and all, would else use sequences again under which the broker knows other batches, and lose
-    its records to that.
+    its records to that. Only where such a batch is parted with before it is acknowledged, as its age is up or it is
+    refused for good, does its lane go on under its producer id: under a later epoch, drawn at random, of which a copy
+    would hardly take the same (`Identity.fence`). What is left of the batch in the dead process's kernel, or in a
+    session's socket, is refused then once anything has followed (I6).
 
     A batch in flight whose slot is moved to the retry ring is written down once more with its copies, before the
     checkpoint that makes the move (`Journal.repoint`): the next process takes those frames of the two that count. So is
@@ -234,10 +237,15 @@ Age
 
     A batch is cut in front of the first record that is young enough. What an attempt may have brought to Kafka says
     ``persisted="possibly"``, and its lane takes a fresh identity, as after a refusal; so do records of earlier epochs
-    where the journal was in doubt. What is too old stands in a durable checkpoint before the first letter is stored,
-    and nothing is sent before the letters of earlier processes are known: a crash in between leaves one letter, and no
-    delivery. (But not if the option is another one at the next start.) After a power cut records are judged first, and
-    what the recovery check reads back is waited for.
+    where the journal was in doubt. What the last process had in flight is no exception, whether Kafka was reached since
+    or not: its letter comes when its age is up, and what follows fences it (Journal), so it may still appear where it
+    belongs, but never behind what is newer. Only if this process dies, too, with the whole batch settled and before
+    anything that follows it was written down, does nobody know any more that there is something to fence.
+
+    What is too old stands in a durable checkpoint before the first letter is stored, and nothing is sent before the
+    letters of earlier processes are known: a crash in between leaves one letter, and no delivery. (But not if the
+    option is another one at the next start.) After a power cut records are judged first, and what the recovery check
+    reads back is waited for.
 
     Nobody parts with a record before its letter is durable: the reader waits with it, the lane keeps its batch. So
     where the dead ring cannot be flushed nothing expires any more, and neither does it without room: records are tried

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
@@ -217,7 +218,7 @@ class Delivery:
         self.batches_resumed += 1
         self.dispatcher.batches.closed_bytes += batch.bytes
         self._in_no_lane.remove(resumed)
-        lane.release(batch)
+        lane.release(batch, resumed.entry.identity.fence(random.uniform))
         self.sender.deliver(lane)
 
     def _on_unreadable(self, lane: Lane, error: Exception) -> None:

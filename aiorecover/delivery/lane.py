@@ -32,6 +32,17 @@ class Identity:
             return None
         return Identity(self.producer_id, self.epoch + 1)
 
+    def fence(self, spread: Callable[[float, float], float]) -> "Identity | None":
+        """The identity with which a later process has the broker refuse this one; None when the epochs are used up.
+
+        ``spread``: a number between two, at random: two copies of a directory would else take the same epoch, and the
+        broker the batch of the one for a repeat of the other's. Half of the epochs are left for those that come after.
+        """
+        left = EPOCH_LIMIT - 1 - self.epoch
+        if left <= 0:
+            return None
+        return Identity(self.producer_id, self.epoch + 1 + int(spread(0, left // 2)))
+
 
 class Lane:
     """One partition's state. Strict order: one batch in flight, the next only after its acknowledgement."""
@@ -43,10 +54,12 @@ class Lane:
         "due",
         "entered",
         "failing",
+        "fence",
         "halted",
         "held",
         "identity",
         "in_flight",
+        "inherited",
         "leaves",
         "limit",
         "offset",
@@ -71,6 +84,10 @@ class Lane:
         self.in_flight: LaneBatch | None = None
         self.identity: Identity | None = None
         self.sequence = 0
+        self.fence: Identity | None = (
+            None  # has what the last process had in flight refused, once that is not sent again
+        )
+        self.inherited = False  # its identity is such a fence, or a later epoch of one
         self.spent: int | None = None  # the producer id of which it has used up the epochs, last
         self.offset = -1  # Kafka's, of the newest record that was acknowledged; -1: unknown
         self.block: int | None = None  # where its entry stands in the file `lanes`
@@ -178,9 +195,14 @@ class Lane:
         self.held = True
         self.closed += count
 
-    def release(self, batch: LaneBatch) -> None:
-        """``batch`` is what was in flight, as it was: it goes first."""
+    def release(self, batch: LaneBatch, fence: Identity | None) -> None:
+        """``batch`` is what was in flight, as it was: it goes first.
+
+        ``fence``: what the lane goes on under, should it part with it before Kafka has acknowledged it. No epoch of the
+        session that we have now says anything of it to the broker.
+        """
         self.held = False
+        self.fence = fence
         self.entered = batch
         self.ready.appendleft(batch)
 
@@ -229,7 +251,8 @@ class Lane:
         its place in the sequence anew: two batches never go under one number.
         """
         if batch.possibly or batch.identity is None:
-            self._take_fresh(fresh)
+            self._fence_off()
+            self.identity = self.identity or fresh
         else:
             self.sequence = batch.identity[2]
         batch.identity = None
@@ -237,7 +260,7 @@ class Lane:
     def part_with(self, batch: LaneBatch) -> None:
         """``batch`` is not sent any more as it is, whatever Kafka has of it: as `take_back`, but without a session."""
         if batch.possibly:
-            self.begin_anew()
+            self._fence_off()
         elif batch.identity is not None:
             self.sequence = batch.identity[2]
         batch.identity = None
@@ -284,6 +307,7 @@ class Lane:
     def acknowledged(self, offset: int = -1) -> LaneBatch | None:
         """The batch in flight is in Kafka, from ``offset`` on; -1: the broker does not tell."""
         batch, self.in_flight = self.in_flight, None
+        self.fence = None  # it was the first one, if there was any
         if batch is not None:
             self._forget_entered(batch)
             self.settled += batch.count
@@ -300,7 +324,25 @@ class Lane:
         """Take a fresh identity for the next batch: the partition is not the one that it was."""
         self.spent = self.used_up
         self.identity = self.identity.next_epoch() if self.identity is not None else None
+        self.inherited = self.inherited and self.identity is not None
         self.sequence = 0
+        self.fence = None
+
+    def overtaken(self) -> None:
+        """The broker does not follow the lane's identity; where it is a fence, a copy of the directory uses it, too.
+
+        Then no epoch of it is any good: the next identity is another producer id.
+        """
+        if self.inherited:
+            self.identity = None
+            self.inherited = False
+
+    def _fence_off(self) -> None:
+        """A batch may be on its way to Kafka, and is not sent again: what follows must have it refused there (I6)."""
+        fence = self.fence
+        self.begin_anew()
+        if fence is not None:
+            self.identity, self.inherited = fence, True
 
 
 def lane_halted(lane: Lane, batch: LaneBatch | None = None) -> PermanentDeliveryError:

@@ -219,6 +219,7 @@ class Sender:
                 lane.partition,
                 type(error).__name__,
             )
+            lane.overtaken()
             lane.renew(batch, await self._sessions.identity(lane, over))
             self.renewed += 1
         elif outcome.verdict is Verdict.SESSION_FATAL:

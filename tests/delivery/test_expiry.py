@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from aiokafka.errors import NotEnoughReplicasAfterAppendError, NotEnoughReplicasError
+from aiokafka.errors import NotEnoughReplicasAfterAppendError, NotEnoughReplicasError, RequestTimedOutError
 
 from aiorecover import DeliveryReport, PermanentDeliveryError, WalFullError
 from aiorecover.delivery import expiry as expiry_module
@@ -340,6 +340,36 @@ async def test_what_was_in_flight_when_the_process_died_expires_as_possibly_ther
         letters = await letters_of(producer)
     assert {letter.value: letter.persisted for letter in letters} == {b"in flight": "possibly", b"behind": "not"}
     assert broker.values("t") == [b"young"]
+
+
+@pytest.mark.parametrize("attempted", [False, True])
+async def test_what_was_in_flight_when_the_process_died_cannot_come_behind_what_follows_it(
+    broker: Distant, clock: Clock, *, attempted: bool
+) -> None:
+    """I6: the dead process's kernel may deliver it at any time; its age is up, so it is not sent again."""
+    disk = MemoryDisk()
+    broker.refuses = failing("t", RequestTimedOutError)  # it has no answer; in its place nothing is appended so far
+    async with producer_on(disk) as producer:
+        await producer.publish("t", b"old", key=b"k")
+        await until(lambda: len(broker.sends) > 0)
+        await clock.known(producer)
+        left = disk.after_process_death()
+    late = broker.sends[-1][2]
+    clock.ms += 0 if attempted else 2 * LIMIT
+    async with producer_on(left) as producer:
+        if attempted:
+            sent = len(broker.sends)
+            await until(lambda: len(broker.sends) > sent)
+            await clock.age(producer)
+        await until(lambda: producer.statistics().expired == 1)
+        broker.refuses = lambda _: None
+        await producer.publish("t", b"young", key=b"k")
+        await producer.flush(timeout_ms=20_000)
+        assert [letter.persisted for letter in await letters_of(producer)] == ["possibly"]
+    assert broker.values("t") == [b"young"]
+    producer_id, epoch, base = broker.sends[-1][2]
+    assert producer_id == late[0], "another producer id refuses nothing of it"
+    assert (epoch > late[1], base) == (True, 0)
 
 
 async def test_after_a_power_cut_what_was_settled_is_no_dead_letter(broker: Distant, clock: Clock) -> None:

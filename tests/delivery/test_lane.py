@@ -1,5 +1,6 @@
 """A lane by itself: order, one batch in flight, and the identity under which the broker knows its batches."""
 
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -269,7 +270,7 @@ def test_a_lane_sends_nothing_before_what_was_in_flight_is_built_again() -> None
     assert lane.added == 5
     resumed = batch_of(3)
     resumed.identify(9, 3, 47)
-    lane.release(resumed)
+    lane.release(resumed, Identity(9, 8))
     assert lane.next() is resumed
     lane.identify(resumed, FRESH)
     assert resumed.identity == (9, 3, 47)
@@ -279,6 +280,74 @@ def test_a_lane_sends_nothing_before_what_was_in_flight_is_built_again() -> None
     assert following is not None
     lane.identify(following, FRESH)
     assert following.identity == (FRESH.producer_id, FRESH.epoch, 0)
+
+
+def with_resumed(fence: Identity | None) -> tuple[Lane, LaneBatch]:
+    lane, resumed = Lane("t", 0), batch_of(3)
+    lane.hold(3)
+    resumed.identify(9, 3, 47)
+    resumed.possibly = True
+    lane.release(resumed, fence)
+    assert lane.next() is resumed
+    return lane, resumed
+
+
+@pytest.mark.parametrize("attempted", [False, True])
+def test_what_was_in_flight_and_is_not_sent_again_is_fenced_by_what_follows(*, attempted: bool) -> None:
+    lane, resumed = with_resumed(Identity(9, 8))
+    if attempted:
+        lane.identify(resumed, FRESH)
+    lane.part_with(resumed)
+    lane.parted(3, None)
+    assert bases(lane, [2, 2]) == [0, 2]
+    assert lane.identity == Identity(9, 8)
+    lane.part_with(unanswered(lane))
+    assert lane.identity == Identity(9, 9), "and so is that in its turn"
+
+
+def unanswered(lane: Lane) -> LaneBatch:
+    batch = batch_of(1)
+    lane.identify(batch, FRESH)
+    batch.possibly = True
+    return batch
+
+
+@pytest.mark.parametrize("attempted", [False, True])
+def test_what_was_in_flight_and_is_refused_for_good_is_fenced_too(*, attempted: bool) -> None:
+    lane, resumed = with_resumed(Identity(9, 8))
+    if attempted:
+        lane.identify(resumed, FRESH)
+    lane.take_back(resumed, FRESH)
+    assert (bases(lane, [2]), lane.identity) == ([0], Identity(9, 8))
+
+
+def test_without_an_epoch_for_a_fence_what_follows_has_the_fresh_identity() -> None:
+    lane, resumed = with_resumed(Identity(9, EPOCH_LIMIT - 1).fence(random.uniform))
+    lane.part_with(resumed)
+    assert (bases(lane, [2]), lane.identity) == ([0], FRESH)
+
+
+def test_where_the_broker_follows_no_epoch_of_the_last_process_none_is_tried_twice() -> None:
+    """A copy of the directory has used it, too."""
+    lane, resumed = with_resumed(Identity(9, 8))
+    lane.part_with(resumed)
+    following = batch_of(2)
+    lane.identify(following, FRESH)
+    lane.overtaken()
+    lane.renew(following, FRESH)
+    assert following.identity == (FRESH.producer_id, FRESH.epoch, 0)
+    lane.overtaken()
+    lane.renew(following, FRESH)
+    assert following.identity == (FRESH.producer_id, FRESH.epoch + 1, 0), "but of its own, as always"
+
+
+@given(epoch=st.integers(0, EPOCH_LIMIT - 2), share=st.floats(0, 1))
+def test_a_fence_is_a_later_epoch_and_leaves_some(epoch: int, share: float) -> None:
+    fence = Identity(9, epoch).fence(lambda least, most: least + share * (most - least))
+    assert fence is not None
+    assert fence.producer_id == 9
+    assert epoch < fence.epoch < EPOCH_LIMIT
+    assert EPOCH_LIMIT - 1 - fence.epoch >= (EPOCH_LIMIT - 1 - epoch) // 2 - 1
 
 
 def test_the_offset_of_an_acknowledgement_that_does_not_tell_is_not_taken_over() -> None:
