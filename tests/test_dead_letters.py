@@ -16,6 +16,7 @@ from aiorecover import (
     ConfigError,
     DeadLetter,
     DeliveryPendingError,
+    DeliveryReport,
     RecoverableProducer,
     RecoverError,
     WalFullError,
@@ -532,6 +533,31 @@ async def test_a_letter_is_there_once_when_the_loop_is_cancelled_that_publishes_
         await held.begun.wait()
     async with producer_on(disk, dead_letter_topic="dead") as producer:
         assert len(await letters_of(producer)) == 1
+
+
+async def test_no_letter_is_left_of_a_record_that_kafka_takes_after_its_letter_was_replaced(broker: Recording) -> None:
+    """Its lane's task is cancelled while it is told of; the copy was stored meanwhile, and the topic is mended."""
+    told = asyncio.Event()
+
+    async def hangs(report: DeliveryReport) -> None:
+        if report.status == "dead_lettered":
+            told.set()
+            await asyncio.Event().wait()
+
+    async with producer_on(MemoryDisk(), dead_letter_topic="dead", on_delivery=hangs) as producer:
+        await producer.publish("t", b"poison", key=b"k")
+        await told.wait()
+        await until(lambda: len(broker.values("dead")) == 1)
+        assert producer._opened is not None
+        dead = producer._opened.dead
+        await until(lambda: not dead.owes and not dead.changing.locked())
+        assert len(await letters_of(producer)) == 1
+        broker.refuses = lambda _: None
+        (lane,) = [task for task in asyncio.all_tasks() if task.get_name() == "aiorecover-lane-t-0"]
+        lane.cancel()
+        await producer.flush(timeout_ms=20_000)
+        assert broker.values("t") == [b"poison"]
+        assert await letters_of(producer) == []
 
 
 async def died_while_a_letter_was_replaced(broker: Recording, monkeypatch: pytest.MonkeyPatch) -> MemoryDisk:

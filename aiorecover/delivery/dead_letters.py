@@ -184,6 +184,8 @@ class DeadLetters:
 
     def _tell_replaced(self, found: Found, old: int, slot: Slot, place: int, letter: Letter) -> None:
         before = found.slot, found.place
+        if self._unsettled.get(found.position) == before:  # its record may go on yet
+            self._unsettled[found.position] = slot, place
         for one in self._given:
             if (one.slot, one.place) == before:
                 one.slot, one.place, one.letter = slot, place, letter
