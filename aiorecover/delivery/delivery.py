@@ -320,7 +320,7 @@ class Delivery:
     async def _next_look(self, flush: Flush) -> None:
         """Wait for the next change, unless there is no use in it."""
         if self._wrong is not None:
-            raise self._wrong
+            raise self._wrong.with_traceback(None)  # else it would grow with each call, and keep whoever was told
         await self._changed()
         if not flush.leaves_halted:
             self._check_room()

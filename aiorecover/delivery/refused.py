@@ -140,7 +140,7 @@ class Refused:
 
         """
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(None)  # else it would grow with each call, and keep whoever was told
 
     @property
     def interrupted(self) -> bool:

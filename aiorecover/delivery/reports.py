@@ -86,7 +86,7 @@ class Reports:
         elif self._closed:
             future.set_exception(_stopped())
         elif self._pending is not None:
-            future.set_exception(self._pending)
+            future.set_exception(self._pending.with_traceback(None))  # else it would grow, and keep whoever was told
         else:
             self._waiters.setdefault(sequence, []).append(future)
         return future
@@ -199,7 +199,7 @@ class Reports:
 
     def _error(self, sequence: int, told: PermanentDeliveryError | _Buried) -> PermanentDeliveryError:
         if isinstance(told, PermanentDeliveryError):
-            return told
+            return told.with_traceback(None)  # else it would grow with each who asks
         topic, partition, refusal = told
         message = f"{refusal.event} and it is a dead letter: look at producer.dead_letters"
         record_id = rec.record_id(self._producer_id, self._ring.epoch, sequence)

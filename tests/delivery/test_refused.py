@@ -655,8 +655,12 @@ async def test_a_dead_ring_that_cannot_be_flushed_settles_nothing(
         statistics = producer.statistics()
         assert (statistics.dead_lettered, statistics.pending) == (0, 1)
         if undecodable:
-            with pytest.raises(WalIOError):
+            with pytest.raises(WalIOError) as caught:
                 await producer.flush(timeout_ms=20_000)
+            kept = len(caught.traceback)
+            with pytest.raises(WalIOError) as caught:
+                await producer.flush(timeout_ms=20_000)
+            assert len(caught.traceback) == kept, "it keeps whoever was told"
         adds_up(producer)
     assert "dead" in caplog.text
 

@@ -249,6 +249,49 @@ async def test_whoever_waits_for_a_refused_record_is_told_why_now_or_later(
     assert not other.done()
 
 
+def frames_kept(error: BaseException) -> int:
+    count, kept = 0, error.__traceback__
+    while kept is not None:
+        count, kept = count + 1, kept.tb_next
+    return count
+
+
+async def test_an_error_that_is_told_again_and_again_keeps_nothing_of_those_who_were_told(
+    directory: Directory, reports: Reports
+) -> None:
+    """Its traceback would grow with each of them, and keep their locals (I8)."""
+    halted, waiting = store(directory, None, None)
+    error = PermanentDeliveryError("halted", persisted="not")
+    reports.refuse([position_at(halted.slot, halted.place)], error)
+    pending = DeliveryPendingError("another cluster")
+    reports.hold_off(pending)
+    for stored, expected in ((halted, error), (waiting, pending)):
+        kept = []
+        for _ in range(3):
+            with pytest.raises(type(expected)) as caught:
+                await reports.waiter("t", stored.sequence, stored.place)
+            assert caught.value is expected
+            kept.append(frames_kept(expected))
+        assert kept == kept[:1] * 3
+
+
+async def test_a_flush_that_is_refused_again_and_again_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker(t=1)
+    broker.answers.clear()
+    monkeypatch.setattr(sessions_module, "Session", broker.session())
+    given: dict[str, Any] = {"wal_min_free_bytes": 0, "stop_timeout_ms": 0, "cluster_id": "ours"}
+    async with RecoverableProducer(MemoryDisk(), bootstrap_servers="nowhere:1", **given) as producer:
+        await producer.publish("t", b"1", key=b"k")
+        assert producer._opened is not None
+        producer._opened.delivery.cluster.is_wrong("theirs")
+        kept = []
+        for _ in range(3):
+            with pytest.raises(DeliveryPendingError) as caught:
+                await producer.flush()
+            kept.append(frames_kept(caught.value))
+        assert kept == kept[:1] * 3
+
+
 async def test_closing_tells_whoever_waits_and_whoever_asks_afterwards(directory: Directory, reports: Reports) -> None:
     delivered, waiting = store(directory, "a", "b")
     await acknowledge(directory, reports, batch_of(delivered), 3)
