@@ -88,6 +88,11 @@ class DeadLetters:
         meanwhile. Its letter goes only after it is durable in the ring, so a crash in between publishes it twice;
         cancelled, it finishes the one that it is at. What cannot be decoded is left.
 
+        Left is also a letter whose own record may still be sent, or both would arrive: its process died, or is about to
+        (`on_delivery` is told of a dead letter first), between the letter and the settling of the record. That ends
+        with the call of `on_delivery`, and after a start when delivery has come to that record; then it is settled, or
+        Kafka takes it, and its letter goes.
+
         Args:
             record_id: as in the letter; None: all.
 
@@ -265,6 +270,8 @@ async def _published_again(opened: Opened, found: Found) -> bool:
     if record is None:
         return False
     topic, key, value, partition, timestamp_ms, headers, context, source = record
+    if opened.may_go_on(found.position, topic):
+        return False
     record_id = found.record_id(opened.directory.producer_id)
     told = [*(headers or ()), (REQUEUED_HEADER, record_id.encode())]
     try:

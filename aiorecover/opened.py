@@ -196,6 +196,12 @@ class Opened:
         self.delivery.wake()
         await self.commit.durable()
 
+    def may_go_on(self, position: int, topic: str) -> bool:
+        """Whether the record of a dead letter may not be settled yet: if Kafka takes it, its letter is withdrawn."""
+        if self.dead.is_of_earlier(position):
+            return self.delivery.holders.may_have(topic, position)
+        return self.dead.awaits(position)
+
     async def make_room_for_dead_letters(self) -> None:
         """Free what was purged, and tell the lanes that wait for room."""
         self.dead.leave()

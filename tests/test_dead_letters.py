@@ -138,6 +138,63 @@ async def test_what_is_under_way_when_the_producer_stops_ends(broker: Recording,
     assert {path.name for path in tmp_path.iterdir()} <= {"letters"}
 
 
+async def died_before_settling() -> MemoryDisk:
+    """As a process leaves it that dies when a letter is durable, and its record not settled."""
+    disk = MemoryDisk()
+    told = asyncio.Event()
+
+    async def hangs(_: DeliveryReport) -> None:
+        told.set()
+        await asyncio.Event().wait()
+
+    async with producer_on(disk, on_delivery=hangs, stop_timeout_ms=0) as producer:
+        await producer.publish("t", b"poison", key=b"k")
+        await told.wait()
+        assert await producer.dead_letters.requeue() == 0
+        assert len(await letters_of(producer)) == 1
+        return disk.after_process_death()
+
+
+@pytest.mark.parametrize("mended", [False, True])
+async def test_what_may_still_be_sent_itself_is_not_requeued_beside_it(broker: Recording, *, mended: bool) -> None:
+    disk = await died_before_settling()
+    broker.forget()
+    broker.refuses = (lambda _: None) if mended else refusing
+    async with producer_on(disk) as producer:
+        assert await producer.dead_letters.requeue() == 0
+        await producer.flush(timeout_ms=20_000)
+        broker.refuses = lambda _: None
+        assert await producer.dead_letters.requeue() == (0 if mended else 1)
+        await producer.flush(timeout_ms=20_000)
+        assert await letters_of(producer) == []
+    assert broker.values("t") == [b"poison"]
+
+
+async def test_letters_of_an_earlier_process_are_requeued_though_another_topic_waits_since_then(
+    broker: Recording,
+) -> None:
+    disk = MemoryDisk()
+    async with producer_on(disk, stop_timeout_ms=0) as producer:
+        await producer.publish("unknown", b"waits", key=b"k")
+        await producer.publish("t", b"poison", key=b"k")
+        await until(lambda: producer.statistics().dead_lettered == 1)
+    broker.forget()
+    broker.refuses = lambda _: None
+    async with producer_on(disk, stop_timeout_ms=0) as producer:
+        await (await producer.publish("t", b"young", key=b"k")).delivered(20_000)
+        assert await producer.dead_letters.requeue() == 1
+        assert await letters_of(producer) == []
+
+
+async def test_letters_of_an_earlier_process_are_requeued_at_once_where_nothing_waits(broker: Recording) -> None:
+    disk = MemoryDisk()
+    async with producer_on(disk) as producer:
+        await bury(producer, b"poison")
+    broker.answers.clear()
+    async with producer_on(disk, stop_timeout_ms=0) as producer:
+        assert await producer.dead_letters.requeue() == 1
+
+
 async def test_one_is_requeued_by_its_id_and_the_others_stay(broker: Recording) -> None:
     async with producer_on(MemoryDisk()) as producer:
         await bury(producer, b"poison1", b"poison2", b"poison3")

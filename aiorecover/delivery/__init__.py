@@ -207,8 +207,9 @@ Poison
     The record at fault is copied to the dead ring with its original position, its partition, the error, the attempts
     and their times (`refusal`); the dead ring is flushed; `on_delivery` is called; then the record is settled (I3), and
     the lane goes on. After a crash in between it is refused once more, found in the dead ring by its position, and
-    settled: there is one letter. If Kafka takes it then, as the topic was mended, none is left (`withdraw`). A frame
-    whose checksum holds and which cannot be decoded becomes a letter, too, without a topic.
+    settled: there is one letter. If Kafka takes it then, as the topic was mended, none is left (`withdraw`); so until
+    it is settled, `requeue` leaves the letter. A frame whose checksum holds and which cannot be decoded becomes a
+    letter, too, without a topic.
     ``on_permanent_error="halt"``: cut in the same way, and then the lane stands until the next start; what cannot be
     decoded stays in the ring.
 

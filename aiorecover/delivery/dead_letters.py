@@ -89,7 +89,7 @@ class DeadLetters:
             WalFullError: the dead ring has no room: wait for `room`.
 
         """
-        if position >> fmt.SEQUENCE_BITS < self._ring.epoch:
+        if self.is_of_earlier(position):
             await self.take_stock()
         self.put_now(position, partition, letter)
 
@@ -115,6 +115,14 @@ class DeadLetters:
         if where is not None:
             self._settle(*where)
 
+    def is_of_earlier(self, position: int) -> bool:
+        """Whether an earlier process accepted the record of a letter."""
+        return position >> fmt.SEQUENCE_BITS < self._ring.epoch
+
+    def awaits(self, position: int) -> bool:
+        """Whether the letter of a record was stored by this process, and the record is not settled yet."""
+        return position in self._unsettled
+
     def may_tell_of(self, position: int) -> bool:
         """Whether there may be a letter of a record that is not settled yet, or of those behind it."""
         return bool(self._unsettled) or self._may_be_left(position)
@@ -122,7 +130,7 @@ class DeadLetters:
     def _may_be_left(self, position: int) -> bool:
         """Whether an earlier process may have left a letter of a record of its own."""
         left = self._left if self._stock is None else bool(self._stock)
-        return left and position >> fmt.SEQUENCE_BITS < self._ring.epoch
+        return left and self.is_of_earlier(position)
 
     async def withdraw(self, positions: Sequence[int]) -> None:
         """These records are in Kafka after all: no letter is left of them.

@@ -474,6 +474,10 @@ class Dispatcher:
             if gap.start is not None and gap.start[0].moved:
                 gap.start = None
 
+    def may_be_behind(self, topic: str, position: int) -> bool:
+        """A record of the topic may be one of those that were passed over, and are still behind."""
+        return any(gap.topic == topic and gap.at <= position for gap in self._gaps)
+
     def is_behind(self, lane: Lane) -> bool:
         """Records of the lane were passed over, and are still behind."""
         return bool(self._gaps.of(lane))

@@ -1,6 +1,7 @@
 """Who has records in hand: they were read, and are not settled, refused or passed over yet.
 
-Asked where the frames of some are damaged: those are not lost, for they were read before.
+Asked where the frames of some are damaged: those are not lost, for they were read before. And of a record with a dead
+letter that an earlier process has left: it may go on, as the process died before it was settled.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -45,6 +46,22 @@ class Holders:
                 found.update(there for home, there in counted if home is slot)
         return found
 
+    def may_have(self, topic: str, position: int) -> bool:
+        """Whether a record of an earlier epoch may wait; said also where that cannot be told without reading it."""
+        dispatcher = self._dispatcher
+        if not dispatcher.reader.has_passed(position) or dispatcher.may_be_behind(topic, position):
+            return True
+        return self._expiry.has_letter(position) or any(_may_hold(slot, position) for slot in self._slots_of(topic))
+
+    def _slots_of(self, topic: str) -> Iterator[Slot]:
+        """Where those stand that somebody has of a topic, or of any."""
+        for lane in self._router.lanes():
+            if lane.topic == topic:
+                for batch in lane.batches:
+                    yield from (slot for slot, _ in batch.frames)
+        yield from (run.slot for run in self._dispatcher.held)
+        yield from (slot for resumed in self._in_no_lane for _, slot, _ in resumed.frames)
+
     def _frames(self) -> Iterator[Frames]:
         for lane in self._router.lanes():
             for batch in lane.batches:
@@ -56,3 +73,10 @@ class Holders:
                 yield slot, places
         for slot, place in chain(self._refused.taken, self._expiry.taken):
             yield slot, (place,)
+
+
+def _may_hold(slot: Slot, position: int) -> bool:
+    """Of a slot with copies only reading tells."""
+    if slot.ring is not None and slot.ring.holds_copies:
+        return True
+    return slot.first_position <= position and (not slot.sealed or position <= slot.last_position)

@@ -54,6 +54,13 @@ class Stream:
             return self._position
         return max(self._position, self._main.position)
 
+    def has_passed(self, position: int) -> bool:
+        """It will not give that record of an earlier epoch any more, or it was settled before."""
+        if self.at > position:
+            return True
+        ring = self._directory.ring
+        return self._copies is None if position <= ring.moved_up_to else position <= ring.watermark()
+
     @property
     def past_copies(self) -> bool:
         """It has read the retry ring to its end, and is in the main ring."""
