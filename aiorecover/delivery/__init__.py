@@ -20,10 +20,10 @@ Lane
 
 Journal
     Before a batch is sent it is written down in the file `lanes`: its identity and its frames (`journal`, I6b). A batch
-    holds at most 4,096 words of these. An entry is overwritten only when its batch is settled, was refused with nothing
-    possibly persisted, or its lane took a fresh identity; a lane that finds no room for one
-    waits. While the disk fails delivery goes on (I7), under the next producer epoch: whoever finds what stands there
-    instead, and uses its identity, is fenced.
+    holds at most 4,096 words of these, with room for what a move adds to them. An entry is overwritten only when its
+    batch is settled, was refused with nothing possibly persisted, or its lane took a fresh identity; a lane that finds
+    no room for one waits. While the disk fails delivery goes on (I7), under the next producer epoch: whoever finds what
+    stands there instead, and uses its identity, is fenced.
 
     The next process goes through the entries before anything is read (`resume`). If all records of one are settled it
     is spent. If not, and it can be trusted, its frames are claimed and sent again as the very same batch, before all

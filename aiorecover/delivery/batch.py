@@ -19,7 +19,9 @@ from aiorecover.wal.slot import Slot
 CODECS = {None: 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}  # Kafka's numbers of the compression types
 
 ENTRY_WORDS = 4096  # of a batch's entry in the journal: one for each record, and
-GROUP_WORDS = 4  # for each slot that records come from
+GROUP_WORDS = 4  # for each slot that records come from. Room is kept for
+GROUPS_MOST = 3  # of them, as a move may spread the records of a slot over so many: copies are half as large again
+RESERVED_WORDS = GROUPS_MOST * GROUP_WORDS
 
 # Record batch, magic 2: crc at 17, then attributes; producer id, epoch and base sequence at 43.
 _CRC_AT = 17
@@ -62,7 +64,7 @@ class LaneBatch(BatchBuilder):
         self.slot: Slot | None = None
         self.places: list[int] = []
         self.frames: list[tuple[Slot, list[int]]] = []
-        self.most = ENTRY_WORDS - GROUP_WORDS
+        self.most = ENTRY_WORDS - RESERVED_WORDS
         self.identity: tuple[int, int, int] | None = None
         self.entered: tuple[int, int, int] | None = None
         self.found_at: int | None = None
@@ -84,7 +86,7 @@ class LaneBatch(BatchBuilder):
         self.slot = slot
         self.places = []
         self.frames.append((slot, self.places))
-        self.most -= GROUP_WORDS
+        self.most -= RESERVED_WORDS
         return self.places
 
     def go_along(self) -> bool:
@@ -101,7 +103,7 @@ class LaneBatch(BatchBuilder):
                 if not frames or frames[-1][0] is not home:
                     frames.append((home, []))
                 frames[-1][1].append(there)
-        self.most -= GROUP_WORDS * max(0, len(frames) - len(self.frames))  # it may be full, and then stays so
+        self.most -= RESERVED_WORDS * max(0, len(frames) - len(self.frames))  # it may be full, and then stays so
         self.frames = frames  # who goes through the old ones goes on with those
         self.slot, self.places = frames[-1]
         return True

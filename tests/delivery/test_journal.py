@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiorecover.delivery.batch import ENTRY_WORDS, GROUP_WORDS, LaneBatch
+from aiorecover.delivery.batch import ENTRY_WORDS, GROUPS_MOST, RESERVED_WORDS, LaneBatch
 from aiorecover.delivery.journal import (
     IDENTITY_LIFE_MS,
     MAIN,
@@ -23,6 +23,7 @@ from aiorecover.delivery.journal import (
 from aiorecover.delivery.lane import SEQUENCE_MODULUS, Identity
 from aiorecover.wal import format as fmt
 from aiorecover.wal.lanes import BODY_MOST
+from aiorecover.wal.moved import MOVED_BYTES
 from aiorecover.wal.slot import Slot
 
 GOLDEN = bytes.fromhex(
@@ -109,9 +110,56 @@ def test_the_largest_batch_fits_its_place(per_slot: int) -> None:
         places.append(36)
         counts[-1] += 1
         batch.count += 1
-    words = batch.count + GROUP_WORDS * len(counts)
-    assert ENTRY_WORDS - 2 * GROUP_WORDS <= words <= ENTRY_WORDS
+    words = batch.count + RESERVED_WORDS * len(counts)
+    assert ENTRY_WORDS - 2 * RESERVED_WORDS <= words <= ENTRY_WORDS
+    spread = [[(count + more) // GROUPS_MOST for more in range(GROUPS_MOST)] for count in counts]
+    moved = [count for parts in spread for count in parts if count]
+    assert sum(moved) == batch.count
+    for groups in (counts, moved):
+        assert len(encode(entry_of(*groups, topic="t" * 249))) <= BODY_MOST
+
+
+@pytest.mark.parametrize(
+    ("slot_bytes", "payload", "share"), [(64 << 10, 16, 20), (64 << 10, 40, 50), (1 << 20, 100, 200)]
+)
+def test_the_largest_batch_fits_its_place_when_all_its_slots_are_moved(
+    slot_bytes: int, payload: int, share: int
+) -> None:
+    """Every ``share``-th record is of its lane, and all of them wait; each copy says where it comes from."""
+    main, retry = Packed(slot_bytes, 0), Packed(slot_bytes, MOVED_BYTES)
+    batch, homes = LaneBatch(1 << 20, 0), [0]
+    while batch.count < batch.most:
+        for _ in range(share):
+            main.add(payload)
+            retry.add(payload)
+        if len(batch.frames) == 0 or batch.slot is not main.slot:
+            batch.start_group(main.slot)
+        if homes[-1] != retry.slots:
+            homes.append(retry.slots)
+        batch.places.append(36)
+        batch.count += 1
+    before, after = len(batch.frames), len(homes) - 1
+    assert before < after <= GROUPS_MOST * before
+    counts = [1] * (after - 1) + [batch.count - after + 1]
     assert len(encode(entry_of(*counts, topic="t" * 249))) <= BODY_MOST
+
+
+class Packed:
+    """Slots of a ring that frames of one size fill one after the other."""
+
+    def __init__(self, slot_bytes: int, more: int) -> None:
+        self._room = slot_bytes - 2 * fmt.RESERVED
+        self._more = more
+        self._used = self._room
+        self.slots = 0
+
+    def add(self, payload: int) -> None:
+        size = fmt.aligned(fmt.FRAME_BYTES + self._more + payload)
+        if self._used + size > self._room:
+            self.slots += 1
+            self._used = 0
+            self.slot = Slot(self.slots, fmt.SlotHeader(1 << 14, 0, self.slots, 1, 1 << 16, 1, 0), b"")
+        self._used += size
 
 
 # -- trusted or not --------------------------------------------------------------------------------------------------
