@@ -240,8 +240,8 @@ Age
     ``persisted="possibly"``, and its lane takes a fresh identity, as after a refusal; so do records of earlier epochs
     where the journal was in doubt. What the last process had in flight is no exception, whether Kafka was reached since
     or not: its letter comes when its age is up, and what follows fences it (Journal), so it may still appear where it
-    belongs, but never behind what is newer. Only if this process dies, too, with the whole batch settled and before
-    anything that follows it was written down, does nobody know any more that there is something to fence.
+    belongs, but never behind what is newer. That it was parted with is written down before
+    anything of it is settled: so does the next process, if this one dies before anything followed.
 
     What is too old stands in a durable checkpoint before the first letter is stored, and nothing is sent before the
     letters of earlier processes are known: a crash in between leaves one letter, and no delivery. (But not if the

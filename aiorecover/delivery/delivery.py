@@ -181,6 +181,8 @@ class Delivery:
             entry = resumed.entry
             lane = self.router.resumed(*entry.lane)
             lane.resume(entry.offset, resumed.block)
+            if entry.parted:
+                lane.inherit(entry.identity.fence(random.uniform))
             if resumed.frames:
                 lane.hold(entry.count)
                 self._held.append((lane, resumed))

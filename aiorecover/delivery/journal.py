@@ -10,8 +10,8 @@ that frame of that life. (The design had the first position and deltas: to find 
 has to be read.)
 
     entry   kafka's producer id i64 · epoch i16 · bytes of the topic u16 · partition i32 · base sequence i32 · count i32
-            · last acknowledged offset i64 (-1: unknown) · stored at i64 (ms since the machine's boot) · groups u16
-            · cluster number u16 (`Destination`) · topic · groups
+            · last acknowledged offset i64 (-1: unknown) · stored at i64 (ms since the machine's boot) · groups u16,
+            its highest bit: parted with · cluster number u16 (`Destination`) · topic · groups
     group   ordinal u64 · ring u16 (0 main, 1 retry) · zero u16 · frames u32 · a place u32 for each
 
 Where a slot is moved to the retry ring, its frames are in two places until the move is made. A batch in flight is then
@@ -19,8 +19,12 @@ written down once more, with its copies, before the checkpoint that makes the mo
 where the frames are if it was made, and where if it was not. Which of them count, the next opening knows: copies of a
 move that was not made are void, originals of one that was are recycled.
 
-An opening asks two things of each entry. Whether it is to be trusted (`doubt_of`): only then its identity may be used
-again. And whether it is spent: all its records are settled, and there is nothing to send again. The lane of an
+A batch that is parted with, while it may be on its way to Kafka, is written down as that before its records are
+settled: then it is never sent again, whatever becomes of them, and the next process's batches fence it too. Of its
+frames one is left there.
+
+An opening asks two things of each other entry. Whether it is to be trusted (`doubt_of`): only then its identity may be
+used again. And whether it is spent: all its records are settled, and there is nothing to send again. The lane of an
 entry in doubt begins with a fresh identity, and its records are delivered as any others: those that were in flight may
 appear twice.
 """
@@ -41,6 +45,7 @@ IDENTITY_LIFE_MS = 12 * 3600 * 1000
 
 _HEAD = struct.Struct("<qhHiiiqqHH")
 _GROUP = struct.Struct("<QHHI")
+_PARTED = 1 << 15  # in the number of groups: an entry has room for a thousand
 
 
 class Doubt(StrEnum):
@@ -68,7 +73,8 @@ class Group:
 class Entry:
     """One batch as it was about to be sent; ``offset``: the last one of its lane that was acknowledged, or -1.
 
-    ``cluster_number``: of the cluster that gave the identity and the offset, as in `Destination`.
+    ``cluster_number``: of the cluster that gave the identity and the offset, as in `Destination`. ``parted``: it may be
+    on its way to Kafka, and is not sent again.
     """
 
     topic: str
@@ -80,6 +86,7 @@ class Entry:
     at_ms: int
     groups: tuple[Group, ...]
     cluster_number: int = 0
+    parted: bool = False
 
     @property
     def lane(self) -> tuple[str, int]:
@@ -105,7 +112,7 @@ def encode(entry: Entry) -> bytes:
             entry.count,
             entry.offset,
             entry.at_ms,
-            len(entry.groups),
+            len(entry.groups) | _PARTED * entry.parted,
             entry.cluster_number,
         ),
         topic,
@@ -128,7 +135,7 @@ def decode(body: bytes) -> Entry:
         at = _HEAD.size + length
         topic = body[_HEAD.size : at].decode()
         found = []
-        for _ in range(groups):
+        for _ in range(groups & ~_PARTED):
             ordinal, ring, _, frames = _GROUP.unpack_from(body, at)
             at += _GROUP.size
             places = array("I", body[at : at + 4 * frames])
@@ -140,7 +147,8 @@ def decode(body: bytes) -> Entry:
     if at != len(body) or count != sum(len(group.places) for group in found) or count == 0:
         message = f"an entry of the lanes does not add up bytes={len(body)} count={count}"
         raise ValueError(message)
-    return Entry(topic, partition, Identity(producer_id, epoch), base, count, offset, at_ms, tuple(found), number)
+    identity, parted = Identity(producer_id, epoch), bool(groups & _PARTED)
+    return Entry(topic, partition, identity, base, count, offset, at_ms, tuple(found), number, parted)
 
 
 def lanes_twice(entries: Iterable[Entry]) -> set[tuple[str, int]]:

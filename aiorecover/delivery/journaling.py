@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from aiorecover.delivery.batch import LaneBatch
@@ -80,6 +81,23 @@ class Journal:
         if lane.block is not None:
             self._lanes.clear(lane.block)
         lane.entered = None  # at once: a move would point it to the copies, and so write it down again
+
+    def part_with(self, lane: Lane, batch: LaneBatch) -> None:
+        """``batch`` may be on its way to Kafka, and is not sent again: the next process must know it to fence it (I6).
+
+        Whatever is settled of it by then, and wherever the rest is moved. Where the disk fails, its entry stays as it
+        is: who finds a record of it unsettled sends or parts with all of it once more.
+        """
+        if batch.entered is None or lane.block is None:
+            return
+        slot, places = batch.frames[0]
+        entry = self._entry(lane, batch.entered, batch, (_group(slot, places[:1]),))
+        try:
+            self._lanes.store(lane.block, encode(replace(entry, count=1, parted=True)))
+        except WalError as error:
+            self._tell_once(lane, error)
+            return
+        lane.entered = None
 
     def repoint(self, lane: Lane) -> None:
         """Copies of some of the frames that are in flight were stored in the retry ring.

@@ -190,6 +190,11 @@ class Lane:
         self.offset = offset
         self.block = block
 
+    def inherit(self, fence: Identity | None) -> None:
+        """What the last process had in flight is not sent again, and may still come: what is sent is its ``fence``."""
+        self.identity = fence
+        self.inherited = fence is not None
+
     def hold(self, count: int) -> None:
         """Send nothing before the ``count`` records that the last process had in flight."""
         self.held = True

@@ -209,7 +209,7 @@ def _decoded(block: BlockFound) -> list[Entry]:
 def _in_flight(directory: Directory, entries: Sequence[Entry]) -> Frames | Doubt:
     """The claimed frames of a trusted entry; none when it is spent."""
     places = [_standing(directory, entry) for entry in entries]
-    if not any(places):  # recycled, so all is settled
+    if entries[0].parted or not any(places):  # recycled, so all is settled
         return []
     for entry, frames in zip(entries, places, strict=True):
         outcome = _claimed(entry, frames) if frames else None

@@ -194,6 +194,8 @@ class Sender:
         count = await self._expiry.bury(lane, batch)
         if not count:
             return False
+        if batch.possibly:
+            self._journal.part_with(lane, batch)
         lane.part_with(batch)
         rest = await self._refused.rest_of(batch, count) if count < batch.count else None
         await self._expiry.settle(lane, batch, count)

@@ -342,9 +342,10 @@ async def test_what_was_in_flight_when_the_process_died_expires_as_possibly_ther
     assert broker.values("t") == [b"young"]
 
 
+@pytest.mark.parametrize("dies_again", [False, True])
 @pytest.mark.parametrize("attempted", [False, True])
 async def test_what_was_in_flight_when_the_process_died_cannot_come_behind_what_follows_it(
-    broker: Distant, clock: Clock, *, attempted: bool
+    broker: Distant, clock: Clock, *, attempted: bool, dies_again: bool
 ) -> None:
     """I6: the dead process's kernel may deliver it at any time; its age is up, so it is not sent again."""
     disk = MemoryDisk()
@@ -362,10 +363,16 @@ async def test_what_was_in_flight_when_the_process_died_cannot_come_behind_what_
             await until(lambda: len(broker.sends) > sent)
             await clock.age(producer)
         await until(lambda: producer.statistics().expired == 1)
-        broker.refuses = lambda _: None
-        await producer.publish("t", b"young", key=b"k")
-        await producer.flush(timeout_ms=20_000)
         assert [letter.persisted for letter in await letters_of(producer)] == ["possibly"]
+        broker.refuses = lambda _: None
+        if not dies_again:
+            await producer.publish("t", b"young", key=b"k")
+            await producer.flush(timeout_ms=20_000)
+        left = left.after_process_death()
+    if dies_again:
+        async with producer_on(left) as producer:
+            await producer.publish("t", b"young", key=b"k")
+            await producer.flush(timeout_ms=20_000)
     assert broker.values("t") == [b"young"]
     producer_id, epoch, base = broker.sends[-1][2]
     assert producer_id == late[0], "another producer id refuses nothing of it"

@@ -2,6 +2,7 @@
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -94,6 +95,12 @@ def test_an_entry_that_is_cut_off_or_has_something_behind_it_is_none() -> None:
 def test_an_entry_without_records_is_none() -> None:
     with pytest.raises(ValueError, match="does not add up"):
         decode(encode(entry_of()))
+
+
+def test_an_entry_says_that_its_batch_was_parted_with() -> None:
+    parted = replace(ENTRY, parted=True)
+    assert decode(encode(parted)) == parted
+    assert not parted.moved_from(ENTRY)
 
 
 @pytest.mark.parametrize("per_slot", [1, 7, 5000])

@@ -123,6 +123,34 @@ async def test_a_batch_is_pointed_to_its_copies_under_the_identity_that_stands_t
     assert scene.entries() == [replace(before, at_ms=124)]
 
 
+async def test_a_batch_that_is_parted_with_stays_written_down_as_that_until_another_one_is(scene: Scene) -> None:
+    lane = Lane("t", 3)
+    batch = batch_of(lane, 36, 50)
+    await scene.journal.enter(lane, batch)
+    batch.possibly = True
+    scene.journal.part_with(lane, batch)
+    lane.part_with(batch)
+    (entry,) = scene.entries()
+    assert (entry.parted, entry.identity) == (True, Identity(7, 1))
+    scene.journal.repoint(lane)
+    assert scene.entries() == [entry], "it is nowhere any more"
+    following = batch_of(lane, 64)
+    await scene.journal.enter(lane, following)
+    assert [(entry.parted, entry.identity) for entry in scene.entries()] == [(False, Identity(7, 2))]
+
+
+async def test_where_the_disk_fails_a_batch_that_is_parted_with_stays_as_it_was_written_down(scene: Scene) -> None:
+    lane = Lane("t", 3)
+    batch = batch_of(lane, 36, 50)
+    await scene.journal.enter(lane, batch)
+    before = scene.entries()
+    scene.file.before["write"] = broken
+    scene.journal.part_with(lane, batch)
+    scene.file.before.clear()
+    assert scene.entries() == before
+    assert lane.entered is batch
+
+
 async def test_what_comes_together_in_one_slot_is_written_down_as_one_group(scene: Scene) -> None:
     """Else an entry outgrows its place, once the records of a sparse lane are moved out of many slots."""
     lane, batch = Lane("t", 3), LaneBatch(1000, 0)

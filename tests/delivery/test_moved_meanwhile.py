@@ -202,6 +202,26 @@ def test_a_batch_that_is_moved_and_settled_is_spent(steps: str) -> None:
     assert spent.frames == []
 
 
+@pytest.mark.parametrize("parts", [True, False])
+def test_a_batch_that_is_parted_with_while_it_is_moved_is_known_to_the_next_process(*, parts: bool) -> None:
+    """Its first records have expired and are settled, the rest is not sent yet; else it would seem to be spent."""
+    moving = Moving()
+    moving.enter()
+    assert moving.batch is not None
+    moving.batch.possibly = True
+    if parts:
+        moving.journal.part_with(moving.lane, moving.batch)
+    for entry in moving.entries[:4]:
+        moving.opened.settle([entry])
+    for step in ("copy", "repoint", "make"):
+        getattr(moving, step)()
+    following = moving.opened.dies()
+    (resumed,) = taken(following).lanes
+    assert (resumed.entry.parted, resumed.frames) == (parts, [])
+    waiting = read(Reader(following.directory.retry, bytes)) + following.read()
+    assert len(waiting) == len(moving.opened.accepted) - 9
+
+
 def test_a_move_that_does_not_point_to_its_copies_would_repeat_the_batch() -> None:
     """Why `Journal.repoint` is called: without it the originals are gone, and the copies seem to be others' records."""
     moving = Moving()

@@ -119,6 +119,16 @@ def test_a_batch_that_is_settled_is_spent() -> None:
     assert waiting(following) == list(range(16, 21))
 
 
+def test_a_batch_that_was_parted_with_is_not_sent_again_and_what_waits_of_it_is_read_as_any_other() -> None:
+    before = scene()
+    before.opened.directory.lanes.store(0, encode(replace(before.entry, parted=True)))
+    before.opened.settle(before.entries[:4])
+    following = before.dies()
+    (resumed,) = taken(following).lanes
+    assert (resumed.entry.parted, resumed.frames, resumed.entry.identity) == (True, [], IDENTITY)
+    assert waiting(following) == list(range(10, 21))
+
+
 def test_a_batch_whose_slots_were_recycled_is_spent() -> None:
     before = scene(behind=False)
     before.opened.settle(before.entries)
