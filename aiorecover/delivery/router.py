@@ -273,8 +273,8 @@ class Router:
         if not self._gone.lasts(topic.name, known, now):
             return False
         topic.gone |= lacking
-        topic.closed = topic.count == 0
-        if topic.closed:
+        if topic.count == 0:
+            topic.closed = True
             for number in lacking:
                 topic.lanes[number].leaves = True
             what = "what was in flight to them is routed anew, but for records that name their partition"

@@ -122,3 +122,17 @@ def test_of_an_open_topic_no_lane_leaves_and_none_is_told_of_twice() -> None:
     assert not scene.router.undecided
     scene.answers(THREE)
     assert topic.gone == frozenset()
+
+
+def test_what_goes_while_a_topic_is_closed_for_others_does_not_open_it() -> None:
+    scene = Scene()
+    other = scene.router.resumed("t", 1)
+    other.ready.append(LaneBatch(100, 0))
+    scene.answers(TWO)
+    scene.answers(TWO, GONE_AFTER)
+    topic = scene.router.topic("t")
+    assert topic.closed
+    scene.answers(frozenset({0}))
+    scene.answers(frozenset({0}), GONE_AFTER)
+    assert (topic.gone, other.leaves) == (frozenset({1, 2}), False)
+    assert topic.closed, "what is in the lane of the first has found no other yet"
