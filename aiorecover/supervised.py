@@ -32,7 +32,9 @@ class Supervised:
         self._ended = False
 
     def start(self, context: Context | None = None) -> None:
-        """Begin; ``context`` is the task's, None takes a copy of the caller's."""
+        """Begin, unless it was ended; ``context`` is the task's, None takes a copy of the caller's."""
+        if self._ended:
+            return
         self._context = context
         self._begin()
 

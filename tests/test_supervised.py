@@ -112,3 +112,14 @@ async def test_ended_by_us_it_stays_so(interrupted: bool, caplog: pytest.LogCapt
 
 async def test_it_may_end_before_it_begins() -> None:
     assert Supervised("each", Loop().run).end() == set()
+
+
+async def test_what_was_ended_is_not_begun_again_by_who_does_not_know() -> None:
+    loop = Loop()
+    each = Supervised("each", loop.run)
+    each.start()
+    await until_begun(loop, 1)
+    await asyncio.wait(each.end())
+    each.start()
+    await asyncio.sleep(0)
+    assert (loop.begun, each.running) == (1, False)

@@ -1,7 +1,7 @@
 """When a partition counts as gone, and what a router makes of that; times and metadata are handed in."""
 
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.gone import GONE_AFTER, Gone, numbers
+from aiorecover.delivery.gone import GONE_AFTER, SOON, UNANSWERED, Gone, numbers
 from aiorecover.delivery.lane import START_ANEW, Lane
 from aiorecover.delivery.router import Router
 
@@ -136,3 +136,33 @@ def test_what_goes_while_a_topic_is_closed_for_others_does_not_open_it() -> None
     scene.answers(frozenset({0}), GONE_AFTER)
     assert (topic.gone, other.leaves) == (frozenset({1, 2}), False)
     assert topic.closed, "what is in the lane of the first has found no other yet"
+
+
+def test_two_answers_with_an_outage_between_decide_nothing() -> None:
+    gone = Gone()
+    assert not gone.lasts("t", TWO, 0.0)
+    assert not gone.lasts("t", TWO, UNANSWERED)
+    assert not gone.lasts("t", TWO, UNANSWERED + 10)
+    assert gone.lasts("t", TWO, UNANSWERED + GONE_AFTER)
+
+
+def test_who_adopts_a_directory_waits_for_it_within_a_bound_whoever_answers() -> None:
+    silent, changing = Scene(), Scene()
+    for scene in (silent, changing):
+        assert not scene.router.deciding
+        scene.answers(TWO)
+        assert scene.router.deciding
+    silent.now += SOON
+    for known in (frozenset({0}), TWO, frozenset({0})):
+        changing.answers(known, SOON / 3)
+    for scene in (silent, changing):
+        assert (scene.router.undecided, scene.router.deciding) == (True, False)
+
+
+def test_while_it_is_not_decided_no_record_has_the_metadata_looked_at() -> None:
+    scene = Scene()
+    scene.answers(TWO)
+    scene.known = THREE
+    assert scene.routed() is None, "an answer opens it"
+    assert scene.answers(THREE)
+    assert scene.routed() is not None
