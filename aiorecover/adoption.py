@@ -19,7 +19,8 @@ A turn is short. A process that restarts with ``instance="name"`` waits for its 
 that somebody waits; so it lets go after a third of that wait (10 s of 30 s), and takes up again half a second later if
 nobody came: opening, and connecting, costs some 50 ms each time. A lane that is stalled, or halted, so keeps nobody
 from his directory. A recovery check is not cut off, because the next turn could not begin it again: after a power cut a
-first turn may take 10 s more. Directories with names are adopted like those with numbers: a home that was scaled away
+first turn may take 10 s more. Nor is what tells whether a partition is gone (`delivery.gone`), for 30 s at most,
+whoever answers. Directories with names are adopted like those with numbers: a home that was scaled away
 has nobody else who would deliver it.
 
 Letters that are owed to ``dead_letter_topic`` are published by whoever has that option, and a directory in which

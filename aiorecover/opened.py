@@ -135,7 +135,7 @@ class Opened:
     @property
     def checking(self) -> bool:
         """The recovery check reads, or partitions are lacking: within a bounded time more is known."""
-        return self.delivery.check.reading or self.delivery.router.undecided
+        return self.delivery.check.reading or self.delivery.router.deciding
 
     async def _remember(self) -> None:
         """What delivery knows of the destination is durable when this returns.

@@ -51,12 +51,13 @@ Journal
 Partitions that are gone
     Kafka takes no partition from a topic: one that is gone was deleted with its topic, with all that it held, and the
     topic was made anew with fewer. Metadata may be stale as well, so a partition with something in its lane counts as
-    gone only once Kafka has named the same others in every answer for 20 s (`gone`); until then the lane tries on, and
-    a topic for which the last process has left something in flight there is not opened. Then what was in flight there
-    is routed anew, as a topic's records are at each start, before all else of the topic: the entry of the journal is
-    cleared first, the records go in new batches under other identities, each key in its order (`rehoming`). Should the
-    partition be there after all, what it has of that batch is in Kafka twice: ``statistics().identities_renewed``
-    counts the lane. What was in flight to a partition that is still there goes there, as it was.
+    gone only once Kafka has named the same others in every answer for 20 s (`gone`; an outage begins them anew); until
+    then the lane tries on, and a topic for which the last process has left something in flight there is not opened.
+    Then what was in flight there is routed anew, as a topic's records are at each start, before all else of the topic:
+    the entry of the journal is cleared first, the records go in new batches under other identities, each key in its
+    order (`rehoming`). Should the partition be there after all, what it has of that batch is in Kafka twice:
+    ``statistics().identities_renewed`` counts the lane. What was in flight to a partition that is still there goes
+    there, as it was.
 
     While a process lives, what is in the lane, and behind it, waits: one ERROR line says so, and what to do. The next
     start routes it anew, all but the records that name their partition. For those there is no other: they wait until it

@@ -11,6 +11,11 @@ GONE_AFTER = 20.0
 """Seconds for which every answer has to name the same partitions. Answers come from any broker, and one that is cut off
 is fenced by its controller after 9 s (18 s with ZooKeeper): by then others were asked, too. Seen at the first look
 behind it, some 26 s after the first answer: who adopts a directory keeps it for that, and its owner waits for 30 s."""
+UNANSWERED = 30.0
+"""Seconds without an answer behind which it is asked anew: it is asked every 10 s, each time for 10 s at most. Else the
+last answer before an outage and the first one behind it would decide, both of the same broker perhaps."""
+SOON = 30.0
+"""Seconds from the first answer within which it is decided, if Kafka answers, and always the same."""
 
 
 class Gone:
@@ -19,6 +24,8 @@ class Gone:
     def __init__(self) -> None:
         """Nothing is lacking."""
         self._since: dict[str, tuple[frozenset[int], float]] = {}  # the partitions that were told of, and since when
+        self._answered: dict[str, float] = {}  # when they were told of last
+        self._began: dict[str, float] = {}  # when any was lacking first
 
     def __bool__(self) -> bool:
         """Whether of some topic it is not decided yet."""
@@ -31,16 +38,24 @@ class Gone:
     def lasts(self, topic: str, known: frozenset[int], now: float) -> bool:
         """An answer came that names only ``known``: whether all of them have for long enough. Then it is decided."""
         before, since = self._since.setdefault(topic, (known, now))
-        if before != known:
+        self._began.setdefault(topic, now)
+        unanswered = now - self._answered.get(topic, now)
+        self._answered[topic] = now
+        if before != known or unanswered >= UNANSWERED:
             self._since[topic] = known, now
         elif now - since >= GONE_AFTER:
-            del self._since[topic]
+            self.is_back(topic)
             return True
         return False
 
+    def ends_soon(self, now: float) -> bool:
+        """Whether of some topic it is not decided, and should be within `SOON`: not where nobody answers any more."""
+        return any(now - began < SOON for began in self._began.values())
+
     def is_back(self, topic: str) -> None:
         """Nothing is lacking any more, or Kafka tells nothing of the topic."""
-        self._since.pop(topic, None)
+        for known in (self._since, self._answered, self._began):
+            known.pop(topic, None)
 
 
 def numbers(partitions: Collection[int]) -> str:

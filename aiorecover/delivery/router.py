@@ -93,7 +93,7 @@ class Router:
     def topic(self, name: str) -> Topic:
         """The topic, with its partitions if they are known by now."""
         topic = self._named(name)
-        if topic.count == 0:
+        if topic.count == 0 and name not in self._gone:  # there only answers decide, and this is asked for each record
             self._learn(topic)
         return topic
 
@@ -113,6 +113,11 @@ class Router:
     def undecided(self) -> bool:
         """Partitions are lacking, and whether they are gone takes more answers."""
         return bool(self._gone)
+
+    @property
+    def deciding(self) -> bool:
+        """And that should be over within a bounded time: not in an outage, nor where each answer is another one."""
+        return self._gone.ends_soon(self._clock())
 
     def lanes(self) -> list[Lane]:
         """Every lane there is."""
