@@ -5,7 +5,7 @@ import contextlib
 import logging
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 
 from aiokafka.errors import KafkaConnectionError, KafkaError
@@ -459,11 +459,11 @@ class Delivery:
         self.router.forget(lane)
         self.dispatcher.wake()
 
-    def _on_left(self, lane: Lane) -> None:
+    def _on_left(self, lane: Lane, to: Iterable[Lane]) -> None:
         self.identities_renewed += 1
         if lane.holds_nothing:
             self.sessions.forget(lane)
-        self.dispatcher.left(lane)
+        self.dispatcher.left(lane, to)
 
     def _on_open(self) -> None:
         self.dispatcher.start_catching_up()

@@ -7,7 +7,7 @@ second readers come back for them (`drain`).
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from math import inf
 from typing import Any
@@ -441,9 +441,10 @@ class Dispatcher:
         """They no longer do."""
         self._flushes.remove(flush)
 
-    def left(self, lane: Lane) -> None:
+    def left(self, lane: Lane, to: Iterable[Lane]) -> None:
         """Its partition is gone: what it held is in other lanes, but for records that name the partition."""
-        self.stalled.parted(lane)
+        for each in {lane, *to}:
+            self.stalled.parted(each)
         for flush in self._flushes:
             flush.look_again(self.router.lanes())
 

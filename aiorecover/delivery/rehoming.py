@@ -11,7 +11,7 @@ Records that name the partition have no other: they stay in its lane, as a batch
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 from aiorecover.delivery.batch import LaneBatch
@@ -31,6 +31,7 @@ LOOK = 0.05  # seconds between two looks whether a lane's attempt has ended: wit
 RETRY = 0.5  # seconds, where the disk or the user's partitioner fails
 
 Shares = dict[Lane, list[Piece]]
+Parts = dict[Lane, LaneBatch]
 
 
 class Rehoming:
@@ -44,14 +45,14 @@ class Rehoming:
         *,
         codec: int,
         deliver: Callable[[Lane], None],
-        on_left: Callable[[Lane], None],
+        on_left: Callable[[Lane, Iterable[Lane]], None],
         on_unreadable: Callable[[Lane, Exception], None],
         on_open: Callable[[], None],
     ) -> None:
         """Know whom to tell.
 
-        ``on_left``: a lane has given away what can go elsewhere; ``on_unreadable``: it cannot be read; ``on_open``: a
-        topic takes records now.
+        ``on_left``: a lane has given away what can go elsewhere, to these lanes; ``on_unreadable``: it cannot be read;
+        ``on_open``: a topic takes records now.
         """
         self._router = router
         self._journal = journal
@@ -61,6 +62,7 @@ class Rehoming:
         self._on_left = on_left
         self._on_unreadable = on_unreadable
         self._on_open = on_open
+        self._troubled = False  # the disk does not clear an entry
         self._task = Supervised("rehoming", self._run)
 
     @property
@@ -79,51 +81,74 @@ class Rehoming:
 
     async def _run(self) -> None:
         while closed := [topic for topic in self._router.topics.values() if topic.closed]:
-            for topic in closed:
-                for lane in [lane for lane in topic.lanes.values() if lane.leaves]:
-                    await self._empty(topic, lane)
-                topic.closed = False
-                self._on_open()
+            pauses = [await self._look_at(topic) for topic in closed]
+            if any(pauses):
+                await asyncio.sleep(max(pauses))
 
-    async def _empty(self, topic: Topic, lane: Lane) -> None:
-        while lane.delivering or (lane.held and lane.halted is None):  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(LOOK)
-        await self._forget_entry(lane)
-        try:
-            given = [(batch, await self._parts(topic, lane, batch)) for batch in lane.ready]
-        except (WalError, ValueError) as error:  # the others must not wait: the next opening finds what is missing
-            lane.leaves = False
-            self._on_unreadable(lane, error)
-            return
+    async def _look_at(self, topic: Topic) -> float:
+        """Empty the lanes for which that can be done now; seconds until the next look, 0: the topic is open.
+
+        Nobody waits for a lane in here: what it waits for may be the room that others take.
+        """
+        for lane in [lane for lane in topic.lanes.values() if lane.leaves]:
+            there = not lane.delivering and (not lane.held or lane.halted is not None)
+            if there and not await self._empty(topic, lane):
+                return RETRY
+        if any(lane.leaves for lane in topic.lanes.values()):
+            return LOOK
+        topic.closed = False
+        self._on_open()
+        return 0
+
+    async def _empty(self, topic: Topic, lane: Lane) -> bool:
+        """False where the disk or the user's partitioner fails: all is as it was."""
+        given: list[tuple[LaneBatch, Parts]] = []
+        for batch in list(lane.ready):
+            try:
+                parts = await self._parts(topic, lane, batch)
+            except (WalError, ValueError) as error:  # the others must not wait: the next opening finds what is missing
+                lane.leaves = False
+                self._on_unreadable(lane, error)
+                return True
+            if parts is None:
+                return False
+            given.append((batch, parts))
+        if not self._forget_entry(lane):
+            return False
+        self._give_away(lane, given)
+        return True
+
+    def _give_away(self, lane: Lane, given: Sequence[tuple[LaneBatch, Parts]]) -> None:
         lane.leaves = False
         lane.give_away(parts.get(lane) for _, parts in given)
         for target, part in chain.from_iterable(parts.items() for _, parts in given):
             if target is not lane:
                 target.take_over(part)
-        added = sum(part.bytes for _, parts in given for part in parts.values())
+        # What a halted lane holds does not count, until it goes on: then all of it does.
+        added = sum(part.bytes for _, parts in given for target, part in parts.items() if target.halted is None)
         self._batches.closed_bytes += added - sum(batch.bytes for batch, _ in given)
-        self._on_left(lane)
-        for target in {lane, *chain.from_iterable(parts for _, parts in given)}:
+        targets = {lane, *chain.from_iterable(parts for _, parts in given)}
+        self._on_left(lane, targets)
+        for target in targets:
             self._deliver(target)
 
-    async def _forget_entry(self, lane: Lane) -> None:
+    def _forget_entry(self, lane: Lane) -> bool:
         """Before anything else becomes of its records: else the next process would send them as they were, too."""
-        while True:
-            try:
-                self._journal.forget(lane)
-            except WalError as error:
+        try:
+            self._journal.forget(lane)
+        except WalError as error:
+            if not self._troubled:  # one line until it is over, not two a second
                 log.warning("an entry cannot be cleared: check the disk topic=%s error=%s", lane.topic, error)
-                await asyncio.sleep(RETRY)
-            else:
-                return
+            self._troubled = True
+            return False
+        self._troubled = False
+        return True
 
-    async def _parts(self, topic: Topic, lane: Lane, batch: LaneBatch) -> dict[Lane, LaneBatch]:
+    async def _parts(self, topic: Topic, lane: Lane, batch: LaneBatch) -> Parts | None:
         """A batch for each lane that the records go to, the present one for those that name its partition."""
-        shares = None
-        while shares is None:
-            shares = await self._shares(topic, lane, pieces_of(batch))
-            if shares is None:
-                await asyncio.sleep(RETRY)
+        shares = await self._shares(topic, lane, pieces_of(batch))
+        if shares is None:
+            return None
         return {target: await part_of(batch, pieces, self._codec) for target, pieces in shares.items()}
 
     async def _shares(self, topic: Topic, lane: Lane, pieces: Iterable[Piece]) -> Shares | None:

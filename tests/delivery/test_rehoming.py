@@ -4,12 +4,15 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka.errors import PolicyViolationError
 
 from aiorecover import RecoverableProducer
+from aiorecover.delivery import batches as batches_module
 from aiorecover.delivery import gone as gone_module
 from aiorecover.delivery import rehoming as rehoming_module
 from aiorecover.delivery import sessions as sessions_module
@@ -274,6 +277,81 @@ async def test_what_cannot_be_read_again_halts_its_lane_alone(broker: Broker, mo
     async with producer_on(again) as producer:
         await producer.flush(timeout_ms=20_000)
     assert holds_in_order(broker, 1, b"a")
+
+
+def key_of(topic: str, partition: int, partitions: int) -> bytes:
+    keys = (b"%b%d" % (topic.encode(), number) for number in range(100))
+    return next(key for key in keys if partition_for(key, partitions) == partition)
+
+
+async def two_topics(broker: Broker, disk: MemoryDisk) -> MemoryDisk:
+    """What a process leaves that has a record in flight to t/0, to u/1 and u/2, and to t/1, in this order."""
+    broker.topics.update(t=2, u=3)
+    broker.answers.clear()
+
+    def holds(number: int) -> bool:
+        return broker.held == number
+
+    async with running(disk) as producer:
+        for number, (topic, partition) in enumerate([("t", 0), ("u", 1), ("u", 2), ("t", 1)], start=1):
+            key = key_of(topic, partition, broker.topics[topic])
+            await producer.publish(topic, b"%b %d" % (topic.encode(), partition), key=key)
+            await until(partial(holds, number))
+        left = disk.after_process_death()
+    broker.held = 0
+    broker.answers.set()
+    for topic in ("t", "u"):
+        broker.make_anew(topic, 1)
+    return left
+
+
+async def test_where_there_is_room_for_one_of_them_at_a_time_none_waits_for_the_others(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = await two_topics(broker, MemoryDisk())
+    monkeypatch.setattr(batches_module, "BATCH_BYTES", 1)
+    async with producer_on(left) as producer:
+        await producer.flush(timeout_ms=8000)
+    assert broker.values("t") == [b"t 0", b"t 1"]
+    assert sorted(broker.values("u")) == [b"u 1", b"u 2"]
+
+
+async def test_a_partitioner_that_fails_for_one_topic_keeps_no_other_closed(broker: Broker) -> None:
+    left = await two_topics(broker, MemoryDisk())
+    failing = True
+
+    def partitioner(key: bytes | None, every: list[int], available: list[int]) -> int:
+        if failing and key == key_of("t", 1, 2):
+            raise RuntimeError
+        return 0
+
+    async with producer_on(left, partitioner=partitioner) as producer:
+        await until(lambda: b"u 2" in broker.values("u"))
+        assert broker.values("t") == [b"t 0"]
+        failing = False
+        await producer.flush(timeout_ms=8000)
+    assert broker.values("t") == [b"t 0", b"t 1"]
+
+
+async def test_what_goes_to_a_halted_lane_stays_in_the_ring_and_takes_no_room(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gone_module, "GONE_AFTER", 1.0)
+    left = await dying(broker, MemoryDisk(), behind=[])
+    broker.make_anew("t", 1)
+    refused = next(b"a " + key for key in KEYS if partition_for(key, BEFORE) == 0)
+    broker.refuses = lambda records: PolicyViolationError() if refused in [one.value for one in records] else None
+    async with running(left, on_permanent_error="halt") as producer:
+        delivery = producer._get_opened().delivery
+        await until(lambda: producer.statistics().lanes_halted == 1)
+        assert delivery.router.undecided
+        await until(lambda: all(lane.halted is not None or lane.holds_nothing for lane in delivery.router.lanes()))
+        assert delivery.dispatcher.batches.closed_bytes == 0
+        again = left.after_process_death()
+    broker.refuses = lambda _: None
+    async with producer_on(again) as producer:
+        await producer.flush(timeout_ms=20_000)
+    assert set(in_kafka(broker)) == {b"a " + key for key in KEYS} | {b"a -"}
 
 
 # -- while the process lives -----------------------------------------------------------------------------------------
