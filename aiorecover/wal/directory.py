@@ -263,12 +263,19 @@ class Directory:
                 self.checkpoint_file.allocate()
         with suppress(WalFullError):  # whoever needs a block asks again
             self.lanes.grow()
-        for ring in (self.retry, self.dead):
-            if ring.wants_spare:
+        reserved = self.retry, self.dead
+        for ring in reserved:
+            if ring.wants_spare and ring.spares.empty:
                 with suppress(WalFullError):
                     ring.prepare_spare()
-        if self.ring.wants_spare:
-            self.ring.prepare_spare()
+        try:
+            if self.ring.wants_spare:
+                self.ring.prepare_spare()
+        finally:
+            for ring in reserved:  # what an opening has reserved is read behind it: publishing waits for the main ring
+                if ring.wants_spare and not ring.spares.empty:
+                    with suppress(WalFullError):
+                        ring.prepare_spare()
 
     def shrink(self) -> int:
         """Give back to the disk what was not needed for long; bytes (the keeper's thread)."""

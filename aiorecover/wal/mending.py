@@ -9,9 +9,10 @@ what an earlier life left there (I1), and what of it was damaged was copied to `
 opening finds in a life that counts is never written to here, readable or not.
 
 All of a slot that an earlier process left is read before it is used, as the stores into it would have read it anyway;
-and all of each slot again once a read of its file has failed (`spares`). Reading every slot on every lap would cost
-5 ms for 16 MiB: a page that is lost and that nobody has read since is met by the prefault, which goes on in another
-slot. Reading needs no lock of the interpreter, so that the loop goes on meanwhile.
+and all of each slot again once a read of its file has failed (`spares`). Reading every slot on every lap would cost 5
+ms for 16 MiB: a page that is lost and that nobody has read since is met by the prefault, which goes on in another slot.
+An opening has no time for it, either: what it reserves is read by the keeper's thread within a second. Reading needs no
+lock of the interpreter, so that the loop goes on meanwhile.
 """
 
 import errno

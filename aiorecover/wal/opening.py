@@ -203,7 +203,7 @@ def _reserve(directory: Directory) -> None:
     """
     for ring in (directory.retry, directory.dead):
         try:
-            ring.prepare_spare()
+            ring.spares.reserve()
         except WalFullError as error:
             log.warning("no room for a reserved slot yet path=%s error=%s", directory.path, error)
     try:

@@ -120,7 +120,12 @@ class Spares:
 
     @property
     def wanted(self) -> bool:
-        """The next slot is not ready yet."""
+        """The next slot is not ready yet, or not every page of it was read."""
+        return all(index not in self._sound for index, _, _ in self._ready[-1:])
+
+    @property
+    def empty(self) -> bool:
+        """No slot is ready."""
         return not self._ready
 
     @property
@@ -168,6 +173,19 @@ class Spares:
         with self._lock:
             if not self._ready:
                 self._ready.append(self._acquire())
+            elif self.wanted:
+                self._mend_ready()
+
+    def reserve(self) -> None:
+        """As `prepare`, at an opening, which has no time to read a slot (1 GiB perhaps): the keeper's thread will.
+
+        Raises:
+            WalFullError: as in `prepare`.
+            WalIOError: the slot cannot be had.
+
+        """
+        with self._lock:
+            self._ready.append(self._acquire(mended=False))
 
     def take(self) -> Spare:
         """The next slot.
@@ -265,14 +283,14 @@ class Spares:
         self._slots = slots
         self._file.truncate(slots * self.slot_bytes)
 
-    def _acquire(self) -> Spare:
+    def _acquire(self, *, mended: bool = True) -> Spare:
         self._taking += 1
         try:
             index, salt = self._claim()
         finally:
             self._taking -= 1
         try:
-            return index, salt, self._map(index)
+            return index, salt, self._map(index, mended=mended)
         except BaseException:
             self._free.append((index, salt))
             raise
@@ -306,18 +324,38 @@ class Spares:
         self._free.remove(first)
         return first
 
-    def _map(self, index: int) -> Any:
+    def _mend_ready(self) -> None:
+        """It was reserved, or a page was lost since. Nobody can take it, and store into it, meanwhile."""
+        try:
+            spare = self._ready.pop()
+        except IndexError:  # it was taken right now
+            return
+        try:
+            self._make_sound(spare[0])
+        finally:
+            self._ready.append(spare)
+
+    def _map(self, index: int, *, mended: bool) -> Any:
         size = self.slot_bytes
         if index in self._found:
             self._file.allocate(index * size, size)
             self._found.discard(index)
+        if mended:
+            self._make_sound(index)
+        return self._file.map(index * size, size)
+
+    def _make_sound(self, index: int) -> None:
         if self._failed_reads != self._file.failed_reads:
             self._failed_reads = self._file.failed_reads
             self.distrust()
-        if index not in self._sound:
+        if index in self._sound:
+            return
+        self._sound.add(index)  # first: who distrusts it meanwhile takes it out, and it is read once more
+        try:
             self._mend(index)
-            self._sound.add(index)
-        return self._file.map(index * size, size)
+        except BaseException:
+            self._sound.discard(index)
+            raise
 
     def _mend(self, index: int) -> None:
         """Have every page of a slot that no life stands in at hand for stores, whatever the disk has lost of it."""

@@ -188,3 +188,35 @@ def test_where_a_page_cannot_be_mended_nothing_more_is_accepted_and_the_next_ope
     assert following.ring.suspect.up_to > 0
     following.append(b"accepted again")
     fill(ring_named(following, name)[0], 3, 4)
+
+
+def test_an_opening_reads_no_slot_and_what_it_has_reserved_is_read_behind_it(caplog: pytest.LogCaptureFixture) -> None:
+    disk = Opened().disk.after_death()
+    for file in (disk.retry, disk.dead):
+        file.stored.fail_reads(2 * PAGE, 1)
+    with Opened(disk) as following:
+        directory = following.directory
+        assert MENDED not in caplog.text
+        assert directory.retry.wants_spare
+        assert directory.dead.wants_spare
+        directory.prepare_spares()
+        assert caplog.text.count(MENDED) == 2
+        directory.prepare_spares()  # the reads that failed while it was mended count, too
+        assert not any(ring.wants_spare for ring in (directory.retry, directory.dead))
+
+
+def test_a_page_that_is_lost_while_a_slot_is_read_has_it_read_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = Opened().directory.ring
+    ring.spares._sound.clear()
+    mended: list[int] = []
+
+    def reading(index: int) -> None:
+        mended.append(index)
+        if len(mended) == 1:
+            ring.spares.distrust()
+
+    monkeypatch.setattr(ring.spares, "_mend", reading)
+    ring.spares._make_sound(0)
+    ring.spares._make_sound(0)
+    ring.spares._make_sound(0)
+    assert mended == [0, 0]
