@@ -8,7 +8,6 @@ import asyncio
 import inspect
 import logging
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.frames import frames_of, positions_of, record_at
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.refusal import Persistence, Refusal
+from aiorecover.delivery.remembered import REMEMBERED_RECORDS, Remembered
 from aiorecover.errors import ClosedError, DeliveryPendingError, PermanentDeliveryError, WalCorruptError
 from aiorecover.receipt import DeliveryReport
 from aiorecover.wal import format as fmt
@@ -29,7 +29,6 @@ from aiorecover.wal.slot import Slot
 
 log = logging.getLogger("aiorecover.delivery")
 
-REMEMBERED_RECORDS = 65_536  # records whose offset can be told afterwards; about 3 MB
 CALLBACKS_A_TURN = 256  # plain on_delivery calls between two turns of the loop
 TELL_INTERVAL = 60.0  # seconds between two lines about callbacks that fail: it may be that each one does
 CALLBACK_LIMIT = 30.0  # seconds for one awaited on_delivery: a callback that hangs must not stop delivery for ever
@@ -56,8 +55,7 @@ class Reports:
         self._producer_id = directory.producer_id
         self._on_delivery = on_delivery
         self._waiters: dict[int, list[asyncio.Future[DeliveryReport]]] = {}
-        self._remembered: deque[tuple[list[tuple[Slot, list[int]]], int, str, int, int]] = deque()
-        self._remembered_count = 0
+        self._remembered = Remembered(directory.ring)
         self._refused: dict[int, PermanentDeliveryError | _Buried] = {}
         self._doubtful: list[tuple[int, int]] = []  # positions of moved records of which damage took some
         self._closed = False
@@ -123,7 +121,7 @@ class Reports:
 
     def collect(self, batch: LaneBatch, topic: str, metadata: RecordMetadata) -> list[tuple[int, DeliveryReport]]:
         """The reports that somebody waits for; to be handed to `tell` once the batch is settled."""
-        self._keep(batch, topic, metadata)
+        self._remembered.keep(batch.frames, batch.count, metadata.partition, metadata.offset)
         if not self._waiters:
             return []
         wanted = []
@@ -287,12 +285,6 @@ class Reports:
 
     # -- reports asked for afterwards --------------------------------------------------------------------------------
 
-    def _keep(self, batch: LaneBatch, topic: str, metadata: RecordMetadata) -> None:
-        self._remembered.append((batch.frames, batch.count, topic, metadata.partition, metadata.offset))
-        self._remembered_count += batch.count
-        while self._remembered_count > REMEMBERED_RECORDS and len(self._remembered) > 1:
-            self._remembered_count -= self._remembered.popleft()[1]
-
     def _remember(self, topic: str, sequence: int, place: int) -> DeliveryReport:
         """The report of a record that is settled already."""
         report = self._recall(topic, sequence, place)
@@ -300,25 +292,10 @@ class Reports:
 
     def _recall(self, topic: str, sequence: int, place: int) -> DeliveryReport | None:
         """The report of one of the records settled last; None for all others."""
-        for frames, _, name, partition, base in reversed(self._remembered):
-            if name != topic:
-                continue
-            number = 0
-            for slot, places in frames:
-                if self._holds(slot, sequence) and place in places:
-                    offset = base + number + places.index(place) if base >= 0 else None
-                    return self._settled_report(topic, sequence, partition, offset, slot, place)
-                number += len(places)
-        return None
-
-    def _holds(self, slot: Slot, sequence: int) -> bool:
-        if (
-            slot.ring is not self._ring
-            or slot.header.epoch != self._ring.epoch
-            or sequence < slot.header.first_sequence
-        ):
-            return False
-        return sequence <= slot.last_sequence if slot.sealed else sequence <= self._ring.sequence
+        found = self._remembered.find(sequence, place)
+        if found is None:
+            return None
+        return self._settled_report(topic, sequence, found.partition, found.offset_of(place), found.slot, place)
 
     def _settled_report(
         self,

@@ -1,6 +1,7 @@
 """Delivery reports over a real ring: who is told, when, and what; read back from the frames, nothing is kept."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from aiokafka.structs import RecordMetadata, TopicPartition
 
 from aiorecover import DeliveryPendingError, RecoverableProducer
 from aiorecover import record as rec
+from aiorecover.delivery import remembered
 from aiorecover.delivery import reports as module
 from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.batch import LaneBatch
@@ -185,7 +187,7 @@ async def test_a_batch_across_slots_reports_each_record_by_its_own_offset(
 async def test_beyond_what_is_remembered_a_record_is_still_known_to_be_delivered(
     directory: Directory, reports: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "REMEMBERED_RECORDS", 10)
+    monkeypatch.setattr(remembered, "REMEMBERED_RECORDS", 10)
     batches = [store(directory, *range(4)) for _ in range(10)]
     for number, stored in enumerate(batches):
         await acknowledge(directory, reports, batch_of(*stored), 4 * number)
@@ -200,11 +202,86 @@ async def test_beyond_what_is_remembered_a_record_is_still_known_to_be_delivered
 async def test_one_batch_larger_than_the_memory_is_remembered_alone(
     directory: Directory, reports: Reports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "REMEMBERED_RECORDS", 10)
+    monkeypatch.setattr(remembered, "REMEMBERED_RECORDS", 10)
     for offset in (0, 50):
         stored = store(directory, *range(50))
         await acknowledge(directory, reports, batch_of(*stored), offset)
     assert reports.waiter("t", stored[49].sequence, stored[49].place).result().offset == 99
+
+
+class Counted(int):
+    """A place that counts what it is compared with."""
+
+    looks = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.looks += 1
+        return int(self) == other
+
+    def __lt__(self, other: int) -> bool:
+        Counted.looks += 1
+        return int(self) < other
+
+    def __gt__(self, other: int) -> bool:
+        Counted.looks += 1
+        return int(self) > other
+
+    __hash__ = int.__hash__
+
+
+def steps_of(reports: Reports, one: Stored, offset: int) -> int:
+    """Lines that run, and comparisons, until the report of a delivered record is there."""
+    lines = 0
+
+    def trace(_frame: Any, event: str, _arg: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    Counted.looks = 0
+    tracing = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        found = reports.waiter("t", one.sequence, Counted(one.place))
+    finally:
+        sys.settrace(tracing)
+    assert found.result().offset == offset
+    return lines + Counted.looks
+
+
+@pytest.mark.parametrize("lanes", [1, 10, 1000])
+async def test_a_delivered_record_is_found_in_a_few_steps_however_many_are_remembered(
+    directory: Directory, reports: Reports, lanes: int
+) -> None:
+    stored = store(directory, *[None] * 3000)
+    for lane in range(lanes):
+        await acknowledge(directory, reports, batch_of(*stored[lane::lanes]), 10_000 * lane)
+    assert len({id(one.slot) for one in stored}) > 5
+    steps_of(reports, stored[0], 0)  # what was kept since somebody asked last is put in order then, once
+    steps = [steps_of(reports, one, 10_000 * (at % lanes) + at // lanes) for at, one in enumerate(stored)]
+    assert max(steps) < 200
+
+
+async def test_records_of_a_batch_that_stand_in_no_order_are_found_too(directory: Directory, reports: Reports) -> None:
+    """Those without a key have none."""
+    stored = store(directory, *range(10))
+    mixed = [stored[at] for at in (7, 2, 9, 0, 4, 1, 8, 3, 6, 5)]
+    await acknowledge(directory, reports, batch_of(*mixed), 0)
+    found = [reports.waiter("t", one.sequence, one.place).result() for one in mixed]
+    assert [(report.offset, report.context) for report in found] == list(enumerate([7, 2, 9, 0, 4, 1, 8, 3, 6, 5]))
+
+
+async def test_what_is_forgotten_is_not_found_again_whoever_has_asked_for_it(
+    directory: Directory, reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remembered, "REMEMBERED_RECORDS", 10)
+    first, second = store(directory, *range(10)), store(directory, *range(10))
+    await acknowledge(directory, reports, batch_of(*first), 0)
+    assert [reports.waiter("t", one.sequence, one.place).result().offset for one in first] == list(range(10))
+    await acknowledge(directory, reports, batch_of(*second), 10)
+    assert {reports.waiter("t", one.sequence, one.place).result().offset for one in first} == {None}
+    assert [reports.waiter("t", one.sequence, one.place).result().offset for one in second] == list(range(10, 20))
+    assert reports._remembered.found_at_once == 10
 
 
 async def test_a_record_of_an_earlier_epoch_is_not_taken_for_one_of_this_epoch(tmp_path: Path) -> None:
