@@ -92,7 +92,8 @@ class RecoverableProducer:
         self._append: Callable[[bytes, object], tuple[int, int]] = self._refuse  # the ring's, while it is open
         self._turn_ends = 0  # the next publish looks closer once the clock is past this
         self._turn_started = 0
-        self._turn_first = 0  # the ring's sequence when everybody else had a turn last
+        self._turn_first = 0  # calls when everybody else had a turn last
+        self._asked = 0  # calls that asked for a report: they take turns with those that publish
         self._now_ms = 0  # the time, as far as `_turn_ends` it is right
         self._in_turn = False
         self._turn_spent = False
@@ -404,6 +405,16 @@ class RecoverableProducer:
             await asyncio.sleep(0)
             self._look(time.time_ns())
 
+    async def _give_turn_to_asking(self) -> None:
+        """As `_give_turn`: a loop that only asks for what is delivered never waits."""
+        self._asked += 1
+        if not self._asked & 255:
+            self._turn_spent = True
+            self._turn_ends = 0
+        now = time.time_ns()
+        if now > self._turn_ends and self._life == "running" and self._look(now):
+            await asyncio.sleep(0)
+
     def _look(self, now: int) -> bool:
         """Once in a turn, or when something is up: is the producer open, does anybody wait; True asks for a turn."""
         opened = self._get_opened()
@@ -414,24 +425,25 @@ class RecoverableProducer:
         if self._dispatcher_idle:
             self._dispatcher_idle = False
             self._wake(opened.delivery)
+        calls = opened.directory.ring.sequence + self._asked
         if not self._in_turn:
             self._in_turn = True
             self._turn_spent = False
-            self._begin_turn(now, opened.directory.ring.sequence)
+            self._begin_turn(now, calls)
             self._loop.call_soon(self._end_turn)
             return False
-        spent = self._turn_spent and opened.directory.ring.sequence - self._turn_first >= TURN_LEAST
+        spent = self._turn_spent and calls - self._turn_first >= TURN_LEAST
         self._turn_spent = False
         if spent or not 0 <= now - self._turn_started <= TURN_NS:
-            self._begin_turn(now, opened.directory.ring.sequence)
+            self._begin_turn(now, calls)
             self._wake(opened.delivery)
             return True
         self._look_again_after(now)
         return False
 
-    def _begin_turn(self, now: int, sequence: int) -> None:
+    def _begin_turn(self, now: int, calls: int) -> None:
         self._turn_started = now
-        self._turn_first = sequence
+        self._turn_first = calls
         self._look_again_after(now)
 
     def _look_again_after(self, now: int) -> None:
@@ -519,8 +531,11 @@ class RecoverableProducer:
         limit = seconds_of(timeout_ms)
         if self._opened is None or self._life == "forked":
             raise self._closed_error()
+        await self._give_turn_to_asking()
         reports = self._opened.delivery.reports
         future = reports.waiter(receipt.topic, receipt.sequence, receipt._place)  # noqa: SLF001
+        if future.done():
+            return future.result()
         try:
             async with asyncio.timeout(limit):
                 return await future

@@ -59,7 +59,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
         return record_id(self._origin.producer_id, self._origin.epoch, self.sequence)
 
     async def delivered(self, timeout_ms: int | None = None) -> DeliveryReport:
-        """Wait until the record is in Kafka.
+        """Wait until the record is in Kafka; where it is there already, others get their turns as with `publish`.
 
         Args:
             timeout_ms: at most so long, in milliseconds; None waits until it is settled or the producer stops.
@@ -69,6 +69,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
             DeliveryPendingError: not settled within the time; it stays in the ring: do not publish it again.
             PermanentDeliveryError: it became a dead letter, its lane is halted, or damage took it from the disk.
             ClosedError: the producer was stopped first; the record is delivered after the next start.
+            RecoverError: not in the thread of the producer's loop (seen once in each turn of the loop).
 
         """
         report: DeliveryReport = await self._origin.wait_delivered(self, timeout_ms)

@@ -17,6 +17,7 @@ import pytest
 import uvloop
 
 from aiorecover import ClosedError, DeliveryReport, Receipt, RecoverableProducer, RecoverError, WalFullError
+from aiorecover.producer import TURN_NS
 from aiorecover.testing import MockCluster
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.oracle import Accepted, Verdict, judge, read_topic
@@ -506,6 +507,51 @@ def test_other_tasks_run_while_one_only_publishes(run: Run, cluster: MockCluster
             counting.cancel()
             assert turns >= 10_000 // 256 - 1
             await publishers.assert_delivered_once(cluster)
+
+    run(main())
+
+
+@pytest.mark.parametrize(("step_ns", "calls"), [(0, 256), (TURN_NS // 10, 12)])
+def test_other_tasks_run_while_one_only_asks_for_what_is_delivered(
+    run: Run, started: Started, monkeypatch: pytest.MonkeyPatch, step_ns: int, calls: int
+) -> None:
+    """After so many calls where the clock stands still, and after a millisecond where it goes on with each call."""
+    now = time.time_ns()
+
+    def time_ns() -> int:
+        nonlocal now
+        now += step_ns
+        return now
+
+    async def main() -> None:
+        async with started() as producer:
+            receipt = await producer.publish(TOPIC, b"v")
+            await producer.flush(FLUSH_MS)
+            monkeypatch.setattr(time, "time_ns", time_ns)
+            turns = 0
+
+            async def count_turns() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await asyncio.sleep(0)
+
+            counting = asyncio.create_task(count_turns())
+            for _ in range(10_000):
+                await receipt.delivered()
+            counting.cancel()
+            assert turns >= 10_000 // calls - 1
+
+    run(main())
+
+
+def test_what_is_delivered_can_be_asked_for_after_the_stop_without_a_turn(run: Run, started: Started) -> None:
+    async def main() -> None:
+        async with started() as producer:
+            receipt = await producer.publish(TOPIC, b"v")
+            await producer.flush(FLUSH_MS)
+        for _ in range(1000):
+            assert (await receipt.delivered()).offset == 0
 
     run(main())
 
