@@ -13,8 +13,8 @@
     │   ├── WalDestinationError             the directory belongs to another cluster or another name
     │   └── WalIOError(OSError)             the operating system refused: errno is kept
     └── DeliveryError(aiokafka KafkaError)  what Kafka said of a record that was accepted
-        ├── DeliveryPendingError            not settled within the time limit, or Kafka is another cluster: in the ring
-        └── PermanentDeliveryError          Kafka will never take it
+        ├── DeliveryPendingError            not settled in time, or held up until somebody mends it: in the ring
+        └── PermanentDeliveryError          Kafka will never take it, as it is
 
 A type exists only where a caller would act differently. Messages are lower case, say what to do, and end in
 ``key=value`` pairs.
@@ -115,10 +115,15 @@ class DeliveryError(RecoverError, KafkaError):
 class DeliveryPendingError(DeliveryError):
     """The time limit passed before the record was settled. It is in the ring: do not publish it again.
 
-    Where Kafka is another cluster than the one that the records belong to nobody waits for the limit; the cause is then
-    a `WalDestinationError`, and says what to do. Delivery goes on by itself once that is mended.
+    Nobody waits for the limit where somebody has to mend something first. Kafka is another cluster than the one that
+    the records belong to: the cause is then a `WalDestinationError`, and says what to do; delivery goes on by itself
+    once that is mended. Or the record's lane is halted, and not for this record: it is delivered after the next start.
     """
 
 
 class PermanentDeliveryError(DeliveryError):
-    """Kafka will never take the record: it is a dead letter, its lane is halted, or damage took it from the disk."""
+    """Kafka will never take the record: it is a dead letter, or damage took it from the disk.
+
+    Under ``on_permanent_error="halt"`` it is no dead letter: the record that Kafka refused stays in the ring, and the
+    next start tries it again. `flush` raises this of a lane that is halted.
+    """

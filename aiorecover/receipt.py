@@ -66,8 +66,10 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 
         Raises:
             ConfigError: ``timeout_ms`` is no number of milliseconds.
-            DeliveryPendingError: not settled within the time; it stays in the ring: do not publish it again.
-            PermanentDeliveryError: it became a dead letter, its lane is halted, or damage took it from the disk.
+            DeliveryPendingError: not settled within the time, or its lane is halted for another record; it stays in
+                the ring: do not publish it again.
+            PermanentDeliveryError: it became a dead letter, it was refused and its lane is halted, or damage took it
+                from the disk.
             ClosedError: the producer was stopped first; the record is delivered after the next start.
             RecoverError: not in the thread of the producer's loop (seen once in each turn of the loop).
 

@@ -211,8 +211,9 @@ Poison
     settled: there is one letter. If Kafka takes it then, as the topic was mended, none is left (`withdraw`); so until
     it is settled, `requeue` leaves the letter. A frame whose checksum holds and which cannot be decoded becomes a
     letter, too, without a topic.
-    ``on_permanent_error="halt"``: cut in the same way, and then the lane stands until the next start; what cannot be
-    decoded stays in the ring.
+    ``on_permanent_error="halt"``: cut in the same way, and then the lane stands until the next start; who waits for the
+    record at fault gets a `PermanentDeliveryError`, and for one behind it, which nobody has refused, a
+    `DeliveryPendingError`. What cannot be decoded stays in the ring.
 
     Timestamps grow old in an outage, and a topic may refuse what is older than an hour. A record is at fault only if
     its timestamp was wrong from the start: earlier than its acceptance (`wal.ages`) by more than a minute and by more

@@ -22,7 +22,7 @@ from aiorecover.delivery.frames import frames_of, position_at
 from aiorecover.delivery.holders import Holders
 from aiorecover.delivery.in_kafka import InKafka, oldest_hints
 from aiorecover.delivery.journaling import Journal
-from aiorecover.delivery.lane import START_ANEW, Lane, lane_halted
+from aiorecover.delivery.lane import START_ANEW, Lane, lane_halted, lane_waits
 from aiorecover.delivery.moves import Moves
 from aiorecover.delivery.recovery_check import RecoveryCheck
 from aiorecover.delivery.refused import Refused
@@ -415,7 +415,7 @@ class Delivery:
         self.sender.deliver(lane)
 
     def _refuse(self, lane: Lane, entry: Placed) -> None:
-        self.reports.refuse([entry[2]], lane_halted(lane))
+        self.reports.refuse([entry[2]], lane_waits(lane))
 
     def _on_acknowledged(self, lane: Lane, batch: LaneBatch) -> None:
         self.dispatcher.acknowledged(lane, batch)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.size_limit import SizeLimit
-from aiorecover.errors import PermanentDeliveryError
+from aiorecover.errors import DeliveryPendingError, PermanentDeliveryError
 
 SEQUENCE_MODULUS = 1 << 31  # Kafka's sequences are signed 32-bit integers that wrap to zero
 EPOCH_LIMIT = (1 << 15) - 1  # Kafka's producer epochs are signed 16-bit integers
@@ -351,8 +351,22 @@ class Lane:
 
 
 def lane_halted(lane: Lane, batch: LaneBatch | None = None) -> PermanentDeliveryError:
-    """What whoever waits for a record of a halted lane is told; ``batch``: the one that it stands in, if in any."""
-    persisted = "possibly" if batch is not None and batch.maybe_there else "not"
+    """Of a halted lane: for who waits for all, or for a record of ``batch``, in which the one at fault stands."""
     message = f"the lane is halted and its records stay in the ring: {lane.remedy}"
-    where = f"topic={lane.topic} partition={lane.partition} error={lane.halted}"
-    return PermanentDeliveryError(f"{message} {where}", persisted=persisted)
+    return PermanentDeliveryError(f"{message} {_where(lane)}", persisted=_persisted(batch))
+
+
+def lane_waits(lane: Lane, batch: LaneBatch | None = None) -> DeliveryPendingError:
+    """For who waits for a record of it that is not at fault; ``batch``: the one that it stands in, if in any."""
+    message = (
+        "the record waits in the ring for its lane, which is halted: do not publish it again, it is delivered after"
+    )
+    return DeliveryPendingError(f"{message} the next start: {lane.remedy} {_where(lane)}", persisted=_persisted(batch))
+
+
+def _where(lane: Lane) -> str:
+    return f"topic={lane.topic} partition={lane.partition} error={lane.halted}"
+
+
+def _persisted(batch: LaneBatch | None) -> str:
+    return "possibly" if batch is not None and batch.maybe_there else "not"

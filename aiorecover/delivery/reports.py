@@ -20,7 +20,13 @@ from aiorecover.delivery.frames import frames_of, positions_of, record_at
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.refusal import Persistence, Refusal
 from aiorecover.delivery.remembered import REMEMBERED_RECORDS, Remembered
-from aiorecover.errors import ClosedError, DeliveryPendingError, PermanentDeliveryError, WalCorruptError
+from aiorecover.errors import (
+    ClosedError,
+    DeliveryError,
+    DeliveryPendingError,
+    PermanentDeliveryError,
+    WalCorruptError,
+)
 from aiorecover.receipt import DeliveryReport
 from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory
@@ -56,7 +62,7 @@ class Reports:
         self._on_delivery = on_delivery
         self._waiters: dict[int, list[asyncio.Future[DeliveryReport]]] = {}
         self._remembered = Remembered(directory.ring)
-        self._refused: dict[int, PermanentDeliveryError | _Buried] = {}
+        self._refused: dict[int, DeliveryError | _Buried] = {}
         self._doubtful: list[tuple[int, int]] = []  # positions of moved records of which damage took some
         self._closed = False
         self._pending: DeliveryPendingError | None = None  # why nothing is delivered, until somebody mends it
@@ -140,8 +146,8 @@ class Reports:
                 if not future.done():
                     future.set_result(report)
 
-    def refuse(self, positions: Iterable[int], error: PermanentDeliveryError) -> None:
-        """Kafka took none of these and their lane is halted: they stay in the ring, and whoever asks is told why."""
+    def refuse(self, positions: Iterable[int], error: DeliveryError) -> None:
+        """These stay in the ring, as their lane is halted: whoever asks for one is told why."""
         for position in positions:
             sequence = self._own_sequence(position)
             if sequence is not None:
@@ -195,8 +201,8 @@ class Reports:
             return
         self._tell_refused(position & fmt.SEQUENCE_MASK, _Buried(report.topic, report.partition, refusal))
 
-    def _error(self, sequence: int, told: PermanentDeliveryError | _Buried) -> PermanentDeliveryError:
-        if isinstance(told, PermanentDeliveryError):
+    def _error(self, sequence: int, told: DeliveryError | _Buried) -> DeliveryError:
+        if isinstance(told, DeliveryError):
             return told.with_traceback(None)  # else it would grow with each who asks
         topic, partition, refusal = told
         message = f"{refusal.event} and it is a dead letter: look at producer.dead_letters"
@@ -208,7 +214,7 @@ class Reports:
         """Of a record of this epoch; nobody waits for those of earlier ones."""
         return position & fmt.SEQUENCE_MASK if position >> fmt.SEQUENCE_BITS == self._ring.epoch else None
 
-    def _tell_refused(self, sequence: int, told: PermanentDeliveryError | _Buried) -> None:
+    def _tell_refused(self, sequence: int, told: DeliveryError | _Buried) -> None:
         while len(self._refused) >= REMEMBERED_RECORDS:
             del self._refused[next(iter(self._refused))]
         self._refused[sequence] = told

@@ -19,7 +19,7 @@ from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.expiry import Expiry
 from aiorecover.delivery.frames import positions_of
 from aiorecover.delivery.journaling import Journal
-from aiorecover.delivery.lane import MEND_TOPIC, START_ANEW, Lane, lane_halted
+from aiorecover.delivery.lane import MEND_TOPIC, START_ANEW, Lane, lane_halted, lane_waits
 from aiorecover.delivery.lines import LaneLines
 from aiorecover.delivery.outcomes import TOO_LARGE, Persisted, Verdict, outcome_of
 from aiorecover.delivery.refused import Refused
@@ -265,12 +265,13 @@ class Sender:
         )
 
     def _halt(self, lane: Lane, error: BaseException, remedy: str) -> None:
-        batches = list(lane.batches)
+        at_fault, batches = lane.in_flight, list(lane.batches)
         lane.halt(f"{type(error).__name__}: {error}", remedy)
         tell_halted(lane)
         self._on_halted(lane)  # first: the others go on, whatever is met below
         for held in batches:
-            self._reports.refuse(positions_of(held), lane_halted(lane, held))
+            told = lane_halted(lane, held) if held is at_fault else lane_waits(lane, held)
+            self._reports.refuse(positions_of(held), told)
 
     async def _settle(self, lane: Lane, batch: LaneBatch, metadata: RecordMetadata) -> None:
         """I3: only after the acknowledgement, and after everybody who wants to know first was told."""

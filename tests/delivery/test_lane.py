@@ -19,8 +19,9 @@ from aiorecover.delivery.lane import (
     Identity,
     Lane,
     lane_halted,
+    lane_waits,
 )
-from aiorecover.errors import DeliveryError, PermanentDeliveryError
+from aiorecover.errors import DeliveryError, DeliveryPendingError, PermanentDeliveryError
 
 FRESH = Identity(7, 0)
 
@@ -241,6 +242,18 @@ def test_a_record_of_a_halted_lane_is_possibly_in_kafka_where_its_batch_is() -> 
     sent.possibly = True
     part.doubtful = True
     assert [lane_halted(lane, batch).persisted for batch in (sent, part)] == ["possibly", "possibly"]
+
+
+def test_who_waits_behind_what_halted_a_lane_is_told_that_it_is_delivered_later() -> None:
+    lane, batch = Lane("orders", 3), batch_of(1)
+    lane.halt("MessageSizeTooLargeError: 5000", MEND_TOPIC)
+    error = lane_waits(lane)
+    assert isinstance(error, DeliveryPendingError)
+    assert "do not publish it again, it is delivered after the next start" in str(error)
+    assert str(error).endswith(f"{MEND_TOPIC} topic=orders partition=3 error=MessageSizeTooLargeError: 5000")
+    assert error.persisted == "not"
+    batch.possibly = True
+    assert lane_waits(lane, batch).persisted == "possibly"
 
 
 def test_only_what_was_halted_for_want_of_room_goes_on_by_itself() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -335,7 +336,7 @@ async def test_halting_halves_too_and_stops_at_the_record_at_fault(broker: Broke
         assert (await other.delivered(20_000)).offset == 0
         assert producer.state == "halted"
         with pytest.raises(PermanentDeliveryError, match="PolicyViolation"):
-            await receipts[3].delivered(timeout_ms=1000)
+            await receipts[2].delivered(timeout_ms=1000)
         assert await letters_of(producer) == []
         assert await producer.stop() == 3
     assert broker.values("t") == [b"1", b"2"]
@@ -344,6 +345,30 @@ async def test_halting_halves_too_and_stops_at_the_record_at_fault(broker: Broke
     async with producer_on(disk) as producer:
         await producer.flush(timeout_ms=20_000)
     assert broker.values("t") == [POISON, b"3", b"4"]
+
+
+async def test_what_stands_behind_the_record_that_halts_a_lane_is_not_refused_and_not_to_be_published_again(
+    broker: Broker,
+) -> None:
+    broker.refuses = refusing_poison
+    disk = MemoryDisk()
+    async with producer_on(disk, on_permanent_error="halt") as producer:
+        receipts = await publish_batch(producer, "t", [b"1", POISON, b"2", b"3"])
+        early = asyncio.ensure_future(receipts[3].delivered(timeout_ms=20_000))
+        await until(lambda: producer.state == "halted")
+        later = await producer.publish("t", b"4")
+        remedy = f"do not publish it again, it is delivered after the next start: {MEND_TOPIC} topic=t partition=0"
+        for told in (early, receipts[2].delivered(timeout_ms=20_000), later.delivered(timeout_ms=20_000)):
+            with pytest.raises(DeliveryPendingError, match=re.escape(remedy)) as caught:
+                await told
+            assert caught.value.persisted == "not"
+        with pytest.raises(PermanentDeliveryError, match="PolicyViolation"):
+            await receipts[1].delivered(timeout_ms=20_000)
+        assert await producer.stop() == 4
+    broker.refuses = lambda _: None
+    async with producer_on(disk, on_permanent_error="halt") as producer:
+        await producer.flush(timeout_ms=20_000)
+    assert broker.values("t") == [b"1", POISON, b"2", b"3", b"4"]
 
 
 async def test_a_halted_lane_is_left_by_a_start_that_makes_dead_letters(broker: Broker) -> None:
