@@ -1,6 +1,7 @@
 """`producer.dead_letters`: what Kafka refused for good, to be looked at, published again, exported, purged."""
 
 import asyncio
+import errno
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -16,12 +17,13 @@ from aiorecover import record as rec
 from aiorecover.delivery.dead_letters import Found
 from aiorecover.delivery.moment import Moment
 from aiorecover.delivery.refusal import Refusal
-from aiorecover.errors import ConfigError, RecordTooLargeError, RecoverError
+from aiorecover.errors import ConfigError, RecordTooLargeError, RecoverError, WalError, WalIOError
 from aiorecover.opened import Opened
 from aiorecover.wal import format as fmt
 
 REQUEUED_HEADER = "aiorecover-requeued"  # the id of the record that was refused, of each of its lives one
 ALL = "all"  # no record's id: those have two slashes
+PURGED = ', or pass "all", or what export() has returned'  # what `purge` takes beside an id
 _UNREADABLE = Refusal(error="Undecodable", message="the dead letter itself cannot be read")
 
 
@@ -137,7 +139,7 @@ class DeadLetters:
                 message = "this was exported before the start, or by another producer: purge the letters by their ids"
                 raise RecoverError(f"{message} producer_id={opened.directory.producer_id} path={what.path}")
         elif what != ALL:
-            wanted = _position(str(what), opened.directory.producer_id)
+            wanted = _position(str(what), opened.directory.producer_id, or_else=PURGED)
         count = 0
         async with aclosing(opened.dead.letters(moment)) as letters:
             async for found in letters:
@@ -153,16 +155,21 @@ class DeadLetters:
 
         Raises:
             ConfigError: it would lie in ``wal_dir``, where no producer starts beside a file that is not its own.
-            OSError: the file cannot be written.
+            WalIOError: the file cannot be written, also an ``OSError``; the message says what to do.
             ClosedError: the producer is not running.
 
         """
         opened = self._opened()  # before there is a file
         target = Path(path)
         _check_outside(target, opened.directory.path.parent)
-        partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}")  # another export may be under way
         moment, given_up = opened.dead.moment(), asyncio.Event()
-        count = await _to_its_end(_written(opened, moment, partial, target, given_up), on_cancel=given_up.set)
+        try:
+            partial = _beside(target)
+            count = await _to_its_end(_written(opened, moment, partial, target, given_up), on_cancel=given_up.set)
+        except WalError:  # of the dead ring
+            raise
+        except OSError as error:
+            raise _unwritten(target, error) from error
         return Exported(path=target, letters=count, moment=moment)
 
 
@@ -182,6 +189,23 @@ def _check_outside(target: Path, wal_dir: Path) -> None:
             "the file would lie in wal_dir, and the next start refuse it as another program's: choose another path"
         )
         raise ConfigError(f"{message} path={target} wal_dir={wal_dir}")
+
+
+def _beside(target: Path) -> Path:
+    """Another export may be under way: a name of its own."""
+    if not target.name or target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    return target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+
+
+def _unwritten(target: Path, error: OSError) -> WalIOError:
+    """By the path that was given: the hidden file that becomes it is nobody's business."""
+    remedy = {
+        errno.EISDIR: "the path is a directory: name a file in it",
+        errno.ENOENT: "the file's directory is not there: make it, or choose another path",
+        errno.ENOTDIR: "what should be the file's directory is a file: choose another path",
+    }.get(error.errno or 0, "the file cannot be written: make room or give the right to, or choose another path")
+    return WalIOError(error.errno, f"{remedy} error={error.strerror} path={target}", str(target))
 
 
 async def _written(opened: Opened, moment: Moment, partial: Path, target: Path, given_up: asyncio.Event) -> int:
@@ -281,13 +305,13 @@ async def _published_again(opened: Opened, found: Found) -> bool:
     return True
 
 
-def _position(record_id: str | None, producer_id: str) -> int | None:
+def _position(record_id: str | None, producer_id: str, or_else: str = "") -> int | None:
     if record_id is None:
         return None
     owner, epoch, sequence = ([*str(record_id).split("/"), "", ""])[:3]
     numbers = epoch.isascii() and epoch.isdigit() and sequence.isascii() and sequence.isdigit()
     if owner != producer_id or not numbers or str(record_id).count("/") != 2:  # noqa: PLR2004 - producer/epoch/sequence
-        message = "this is no record of this producer: take the id from dead_letters.list()"
+        message = f"this is no record of this producer: take the id from dead_letters.list(){or_else}"
         raise RecoverError(f"{message} producer_id={producer_id} record_id={record_id!r:.100}")
     return fmt.position(int(epoch), int(sequence))
 

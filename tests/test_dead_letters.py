@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import errno
 import json
 import os
 from contextlib import aclosing, suppress
@@ -247,9 +248,39 @@ async def test_an_export_that_fails_leaves_what_was_there(broker: Recording, tmp
     target.write_text("before")
     async with producer_on(MemoryDisk()) as producer:
         await bury(producer, b"poison")
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(WalIOError):
             await producer.dead_letters.export(tmp_path / "nowhere" / "x")
     assert target.read_text() == "before"
+
+
+@pytest.mark.parametrize(
+    ("path", "told", "code"),
+    [
+        ("{here}", "the path is a directory: name a file in it", errno.EISDIR),
+        ("", "the path is a directory: name a file in it", errno.EISDIR),
+        ("{here}/no/x.jsonl", "the file's directory is not there: make it, or choose another path", errno.ENOENT),
+        ("{here}/file/x.jsonl", "what should be the file's directory is a file: choose another path", errno.ENOTDIR),
+        ("{here}/" + "x" * 300, "the file cannot be written: make room or give the right", errno.ENAMETOOLONG),
+    ],
+)
+async def test_a_path_that_cannot_be_written_is_named_as_it_was_given(
+    broker: Recording, tmp_path: Path, path: str, told: str, code: int
+) -> None:
+    (tmp_path / "file").touch()
+    given = Path(path.format(here=tmp_path))
+    async with producer_on(MemoryDisk()) as producer:
+        await bury(producer, b"poison")
+        with pytest.raises(WalIOError, match=told) as caught:
+            await producer.dead_letters.export(given)
+    assert (caught.value.errno, caught.value.filename) == (code, str(given))
+    assert f"path={given}" in str(caught.value)
+    assert [found.name for found in tmp_path.iterdir()] == ["file"]
+
+
+async def test_who_purges_what_is_no_letter_is_told_what_can_be_purged(broker: Recording) -> None:
+    async with producer_on(MemoryDisk()) as producer:
+        with pytest.raises(RecoverError, match=r'or pass "all", or what export\(\) has returned .*record_id=.al.$'):
+            await producer.dead_letters.purge("al")
 
 
 @pytest.mark.parametrize("name", ["dead.jsonl", "0/dead.jsonl", "new/dead.jsonl", "../{wal}/dead.jsonl", "", "link"])
