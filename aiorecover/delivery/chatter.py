@@ -46,8 +46,9 @@ class Chatter:
             self._shown.add(str(record.msg))
             return True
         self.held_back += 1
-        self._last = record.getMessage()
-        named = [arg for arg in record.args if isinstance(arg, BaseException)] if isinstance(record.args, tuple) else []
+        args = tuple(map(worded, record.args)) if isinstance(record.args, tuple) else ()
+        self._last = str(record.msg) % args if args else record.getMessage()
+        named = [arg for arg in args if isinstance(arg, BaseException)]
         if named:
             self._cause = type(named[-1]).__name__, repr(named[-1])
         return False
@@ -75,6 +76,11 @@ class Chatter:
             return ""
         self._told = now
         return self.take()
+
+
+def worded(said: object) -> object:
+    """An error of a time limit says nothing by itself: it gets words."""
+    return TimeoutError("no answer") if isinstance(said, TimeoutError) and not str(said) else said
 
 
 class _Filter(logging.Filter):

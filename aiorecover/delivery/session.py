@@ -290,7 +290,7 @@ class Session:
                 except WrongClusterError as error:
                     wrong = error.found
                 except Exception as error:  # noqa: BLE001 - whatever it is, records wait: try on
-                    kind, text = self._chatter.take_cause() or (type(error).__name__, repr(error))
+                    kind, text = self._chatter.take_cause() or (type(error).__name__, repr(chatter.worded(error)))
                     causes[kind] = text
                 else:
                     self._take(producer, holdings)

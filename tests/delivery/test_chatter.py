@@ -46,6 +46,18 @@ def test_warnings_and_errors_of_our_context_are_held_back_and_told_once(caplog: 
 
 
 @pytest.mark.usefixtures("filtered")
+def test_a_time_limit_that_says_nothing_is_told_as_no_answer() -> None:
+    ours = Chatter()
+
+    def talk() -> None:
+        CLIENT.error('Unable connect to "%s:%s": %s', "host", 9092, TimeoutError())
+
+    ours.context().run(talk)
+    assert ours.take() == """ held_back=1 last='Unable connect to "host:9092": no answer'"""
+    assert ours.take_cause() == ("TimeoutError", "TimeoutError('no answer')")
+
+
+@pytest.mark.usefixtures("filtered")
 def test_the_error_that_a_line_names_is_remembered_once_by_its_class_and_text() -> None:
     ours = Chatter()
 
