@@ -99,9 +99,12 @@ class Config:
         on_full: "raise" ``WalFullError`` at once, or "wait" in line for room.
         full_timeout_ms: how long ``on_full="wait"`` waits for room, and ``instance`` for its folder, which an adopter
             lets go of within a third of this (10 s at most).
-        slot_bytes: the ring is freed and grows by slots of this size, a power of two; a directory keeps its own.
-        max_batch_size: records of one partition that travel together, before compression.
-        max_request_size: the largest record, as Kafka counts it; it must fit a slot.
+        slot_bytes: the ring is freed and grows by slots of this size, a power of two from 16 KiB to 1 GiB; a directory
+            keeps its own.
+        max_batch_size: records of one partition that travel together, before compression; at most
+            ``max_request_size``, and lowered to that where it is left out.
+        max_request_size: the largest record, as Kafka counts it; it must fit a slot, and is lowered to what fits where
+            it is left out.
         linger_ms: how long a batch that is not full waits for more records.
         delivery_timeout_ms: a record that could not be delivered within this time since it was accepted becomes a dead
             letter, an eighth of it and a second later at most; what is being sent, only when that attempt has ended
