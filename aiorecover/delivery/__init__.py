@@ -78,7 +78,7 @@ Two sessions
     no lane, but silence does: in each request may be a partition that holds up the others. Where the second session
     does not connect, no lane moves. A batch is never in both: it moves between two attempts, with its lane's
     identity; what is left of it in a socket the broker answers as a repeat or refuses (`requests` says why).
-    ``statistics().lanes_suspect`` counts them, and each move is a line in the log.
+    ``statistics().lanes_suspect`` counts them; all that were moved in a minute are one line in the log.
 
 Session
     One AIOKafkaProducer at a time, idempotent, acks=all. Start needs no broker: the servers of the bootstrap list are

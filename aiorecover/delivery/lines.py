@@ -1,10 +1,11 @@
-"""The log's lines about refused records, and about lanes: some each for the first of a minute, and no more.
+"""The log's lines about refused records, and about lanes: a few in a minute, and no more.
 
 A topic that refuses whatever comes would else write thousands a second.
 """
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.refusal import Refusal
@@ -12,6 +13,7 @@ from aiorecover.delivery.refusal import Refusal
 log = logging.getLogger("aiorecover.delivery")
 
 INTERVAL = 60.0  # seconds, as between two lines about records that have expired
+GATHERED = 1.0  # seconds: a broker takes all its lanes with it, within as many attempts as there are requests
 MOST = 20  # lines in it: a few poison records are told of one by one
 
 
@@ -76,3 +78,54 @@ class LaneLines:
             return False
         self._told[lane] = now
         return True
+
+
+class SuspectLines:
+    """Lines about lanes that are sent apart: one a minute, for all that were since the last one."""
+
+    def __init__(self, suspect: Callable[[], int]) -> None:
+        """``suspect``: how many lanes are apart now."""
+        self._suspect = suspect
+        self._timer: asyncio.TimerHandle | None = None  # until the next line may be written
+        self._lanes: dict[Lane, str] = {}  # not told of yet: why
+
+    def tell(self, lane: Lane, why: str) -> None:
+        """``lane`` is sent apart, for the error ``why``."""
+        self._lanes.pop(lane, None)
+        self._lanes[lane] = why
+        if self._timer is None:
+            self._wait(GATHERED)
+
+    def _wait(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._end_interval)
+
+    def _end_interval(self) -> None:
+        self._timer = None
+        if self._lanes:
+            self._write()
+            self._wait(INTERVAL)
+
+    def _write(self) -> None:
+        """No warning if all are well again: many new partitions keep a healthy broker busy for a second, too."""
+        count, suspect = len(self._lanes), self._suspect()
+        lane, why = self._lanes.popitem()
+        self._lanes.clear()
+        log.log(
+            logging.WARNING if suspect else logging.INFO,
+            "lanes without an answer in time, or with errors while others got through, have a session apart until they "
+            "are well: nothing to do unless it goes on, then look at the brokers that lead them "
+            "lanes=%d lanes_suspect=%d topic=%s partition=%d error=%s",
+            count,
+            suspect,
+            lane.topic,
+            lane.partition,
+            why,
+        )
+
+    def close(self) -> None:
+        """Tell what was not told yet."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._lanes:
+            self._write()

@@ -245,7 +245,7 @@ class _Request(SendProduceReqHandler):
                 response = await self._client.send(self.node_id, request, group=group)
         except TimeoutError:
             self._cut()
-            self._fail(SilentError())
+            self._fail(SilentError("no answer in time"))
         except KafkaError as error:
             self._fail(error)
         else:

@@ -20,6 +20,7 @@ from aiorecover.delivery.backoff import Backoff
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.cluster import Cluster
 from aiorecover.delivery.lane import Identity, Lane
+from aiorecover.delivery.lines import SuspectLines
 from aiorecover.delivery.outcomes import Persisted, SilentError, Verdict, outcome_of
 from aiorecover.delivery.session import Session, SessionLostError
 from aiorecover.delivery.suspicion import Suspicion
@@ -31,8 +32,6 @@ REPEAT_MAX = 0.5  # seconds between two attempts: delivery must resume within 1 
 ATTEMPTS_PER_SECOND = 100  # of all suspects together: a thousand dead partitions must not cost the machine
 CONNECT_PATIENCE = 3.0  # seconds that a suspect waits for the second session, instead of stalling the others again
 IDLE_LIMIT = 60.0  # seconds without a suspect until the second session is closed: they often come again
-MOVES_TOLD = 20  # lanes whose move is told within a minute; a broker may take a thousand with it
-TELL_INTERVAL = 60.0  # seconds
 LOUD_ATTEMPTS = frozenset({10, 100, 1_000, 10_000, 100_000})  # a batch that fails so often is worth a line
 
 
@@ -72,8 +71,7 @@ class Sessions:
         self._through = 0  # batches acknowledged by the healthy session
         self._idle: asyncio.TimerHandle | None = None
         self._closers: set[asyncio.Task[None]] = set()
-        self._told: list[float] = []  # when moves were told
-        self._untold = 0
+        self._lines = SuspectLines(lambda: len(self._moved))
         self._closing = False
         self.resent = 0  # batches that were sent more than once
 
@@ -166,6 +164,7 @@ class Sessions:
         suspicion = self._suspicions.setdefault(lane, Suspicion())
         silent = isinstance(error, SilentError)
         if suspicion.failed(time.monotonic(), self._through, silent=silent):
+            suspicion.why = repr(error)
             log.debug("a lane is suspect topic=%s partition=%d error=%r", lane.topic, lane.partition, error)
 
     def _acknowledged(self, lane: Lane, session: Session, began: float) -> None:
@@ -196,7 +195,7 @@ class Sessions:
             return self.healthy
         if lane not in self._moved:
             self._moved[lane] = None
-            self._tell_move(lane)
+            self._lines.tell(lane, self._suspicions[lane].why)
         return second
 
     def _begin_second(self) -> Session:
@@ -223,24 +222,6 @@ class Sessions:
             self._closers.add(closer)
             closer.add_done_callback(self._closers.discard)
 
-    def _tell_move(self, lane: Lane) -> None:
-        """One line for each lane, within a bound."""
-        now = time.monotonic()
-        self._told = [then for then in self._told if now - then < TELL_INTERVAL]
-        if len(self._told) >= MOVES_TOLD:
-            self._untold += 1
-            return
-        self._told.append(now)
-        untold, self._untold = self._untold, 0
-        log.warning(
-            "a lane does not get through while others do: it has a session apart until it is well "
-            "topic=%s partition=%d lanes_suspect=%d%s",
-            lane.topic,
-            lane.partition,
-            len(self._moved),
-            f" not_told_before={untold}" if untold else "",
-        )
-
     # -- life --------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -250,6 +231,7 @@ class Sessions:
     async def close(self) -> None:
         """End within a few seconds, whatever the broker does; batches in flight fail with `SessionLostError`."""
         self._closing = True
+        self._lines.close()
         if self._idle is not None:
             self._idle.cancel()
         await asyncio.gather(*(session.close() for session in self._all()), *self._closers)

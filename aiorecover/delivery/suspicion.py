@@ -30,11 +30,12 @@ def patience(silences: int, *, others_answered: bool, longest: float, crowded: b
 class Suspicion:
     """What is held against one lane."""
 
-    __slots__ = ("_returned", "_since", "_stay", "_through", "_well", "suspect")
+    __slots__ = ("_returned", "_since", "_stay", "_through", "_well", "suspect", "why")
 
     def __init__(self) -> None:
         """Hold nothing against it yet."""
         self.suspect = False
+        self.why = ""  # the error that made it one, for the log
         self._since: float | None = None  # when the batch at hand failed first
         self._through = 0  # batches of others that had got through then
         self._stay = 0.0  # seconds that it has to be well before it is trusted

@@ -7,7 +7,7 @@ import pytest
 
 from aiorecover.delivery import lines as module
 from aiorecover.delivery.lane import Lane
-from aiorecover.delivery.lines import INTERVAL, MOST, LaneLines, Lines
+from aiorecover.delivery.lines import INTERVAL, MOST, LaneLines, Lines, SuspectLines
 from aiorecover.delivery.refusal import Refusal
 from tests.support.eventually import until
 
@@ -53,3 +53,41 @@ def test_of_a_lane_is_told_once_a_minute_and_of_no_more_than_a_number_of_them() 
     assert lines.may_tell(lanes[MOST], 10.0 + INTERVAL)
     assert lines.may_tell(lanes[0], 10.0 + INTERVAL)
     assert not lines.may_tell(lanes[0], 11.0 + INTERVAL)
+
+
+@pytest.mark.asyncio
+async def test_lanes_that_are_sent_apart_together_are_one_line_a_minute(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GATHERED", 0.0)
+    lines = SuspectLines(lambda: 7)
+    for number in range(300):
+        lines.tell(Lane("t", number), "SilentError()")
+    assert caplog.messages == []
+    await until(lambda: len(caplog.records) == 1)
+    told = caplog.messages[0]
+    assert "nothing to do" in told
+    assert told.endswith("lanes=300 lanes_suspect=7 topic=t partition=299 error=SilentError()")
+    lines.tell(Lane("u", 1), "NotEnoughReplicasError()")
+    await asyncio.sleep(0.05)
+    assert len(caplog.records) == 1, "the minute is not over"
+    lines.close()
+    assert caplog.messages[1].endswith("lanes=1 lanes_suspect=7 topic=u partition=1 error=NotEnoughReplicasError()")
+    lines.close()
+    assert len(caplog.records) == 2
+
+
+@pytest.mark.asyncio
+async def test_lanes_that_are_well_before_the_line_is_written_are_no_warning(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(module, "GATHERED", 0.0)
+    monkeypatch.setattr(module, "INTERVAL", 0.01)
+    counts = iter([0, 1])
+    lines = SuspectLines(lambda: next(counts))
+    for _ in range(2):
+        lines.tell(Lane("t", 0), "SilentError()")
+        await asyncio.sleep(0.05)
+    assert [record.levelno for record in caplog.records] == [logging.INFO, logging.WARNING]
+    lines.close()
