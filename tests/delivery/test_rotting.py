@@ -219,10 +219,10 @@ async def _in_flight(producer: RecoverableProducer) -> Lane:
 
 
 def _behind(producer: RecoverableProducer, ring: Ring) -> tuple[Slot, int] | None:
-    """A frame that waits, was read, and is in nobody's hands."""
+    """A frame that waits, was read, and is in nobody's hands, nor on its way to the retry ring."""
     for slot in ring.live:
-        if not producer._opened.delivery.moves.may_recount(slot):  # type: ignore[union-attr]
-            continue
+        if slot.readers or slot.copies or not producer._opened.delivery.moves.may_recount(slot):  # type: ignore[union-attr]
+            continue  # a move that has read the frame already copies it whole
         held = producer._opened.delivery.holders.places_in(slot)  # type: ignore[union-attr]
         first = fmt.FIRST_FRAME // fmt.WORD + fmt.SETTLE_WORD
         waiting = (place for place in range(first, SLOT // fmt.WORD) if slot.waits(place) and place not in held)
