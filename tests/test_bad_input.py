@@ -479,7 +479,8 @@ async def test_a_partition_that_does_not_exist_of_a_topic_not_known_yet_waits_an
             await receipt.delivered(timeout_ms=20_000)
         with pytest.raises(DeliveryPendingError):
             await waiting.delivered(timeout_ms=50)
-        assert f"partition does not exist: its records wait in the ring topic={name} partition=6" in caplog.text
+        assert "partition does not exist: its records wait in the ring. add partitions to the topic, or" in caplog.text
+        assert f"as dead letters topic={name} partition=6" in caplog.text
         assert await producer.stop() == 1
     assert len(await values_in(kafka, name)) == 20
     assert kept(tmp_path) == [b"waits"]

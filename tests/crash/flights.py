@@ -18,7 +18,7 @@ __all__ = [
 
 LANES = 6
 RECORDS = 600
-BATCHES_BYTES = 3_000  # what is in flight in six lanes is more
+BATCHES_BYTES = 700  # what is in flight in one of the six lanes is more; others may wait for an answer to theirs
 RECORD_BYTES = 100  # a record is more
 MORE_THAN_REMEMBERED: list[Step] = [("publish", {"count": 1_500, "rate": 3_000}), FLUSH]
 """What a successor publishes: more than the five batches of a lane that a broker remembers."""

@@ -26,7 +26,7 @@ from tests.support.suffixes import torn_suffixes
 pytestmark = pytest.mark.timeout(240)
 
 MORE: list[Step] = [("publish", {"count": 600, "rate": 3_000}), FLUSH]
-EXPIRES_MS = 1_500
+EXPIRES_MS = 3_000
 LANES_FILE = Path("0", "lanes")
 TOLD = {"flipped", "garbage"}  # zeros, or no file, tell of nothing that was in flight
 
