@@ -2,7 +2,7 @@
 
 Which one, and when, is decided in `orphans`; what is there is looked at in `wal.neighbours`. A directory that is due is
 opened as its own process would open it: its lock is taken, what was in flight is sent again as it was, its records go
-out in order under its own producer id, its dead letters into its own dead ring. Nothing is published into it. Then it
+out in order under its own record ids, its dead letters into its own dead ring. Nothing is published into it. Then it
 is closed cleanly, and is there for whoever comes back.
 
 One at a time, and only while our own session is connected, so to our own cluster: in an outage nothing could be
@@ -12,8 +12,8 @@ the next one.
 Only what belongs where ours goes is adopted: its name is ours, and so is the cluster that it remembers. One that never
 reached a cluster remembers none; it is adopted where its name says that it belongs to us, or if it was looking for its
 Kafka at an address that is one of ours and leads to the same Kafka from there (`orphans`), and is delivered to our
-cluster or to none. Never is a copy of a directory that
-lies beside it: its records would be sent by two, under the same ids.
+cluster or to none. Never is a copy of a directory that lies beside it: what waited when it was copied would be sent by
+two, under the same ids.
 
 A turn is short. A process that restarts with ``instance="name"`` waits for its directory, and an adopter cannot see
 that somebody waits; so it lets go after a third of that wait (10 s of 30 s), and takes up again half a second later if

@@ -19,7 +19,7 @@ from aiorecover.delivery.moment import Moment
 from aiorecover.delivery.refusal import Refusal
 from aiorecover.errors import ConfigError, RecordTooLargeError, RecoverError, WalError, WalIOError
 from aiorecover.opened import Opened
-from aiorecover.wal import format as fmt
+from aiorecover.wal.format import DIRECTORY_TEXT
 
 REQUEUED_HEADER = "aiorecover-requeued"  # the id of the record that was refused, of each of its lives one
 ALL = "all"  # no record's id: those have two slashes
@@ -81,7 +81,7 @@ class DeadLetters:
         opened = self._opened()
         async with aclosing(opened.dead.letters()) as letters:
             async for found in letters:
-                yield _shown(found, opened.directory.producer_id)
+                yield _shown(found)
 
     async def requeue(self, record_id: str | None = None) -> int:
         """Publish one again, or all; how many. For after the topic was mended: who is refused again comes back.
@@ -105,11 +105,11 @@ class DeadLetters:
 
         """
         opened = self._opened()
-        wanted = _position(record_id, opened.directory.producer_id)
+        _check_ours(record_id, opened.directory.producer_id)
         count = 0
         async with aclosing(opened.dead.letters()) as letters:
             async for found in letters:
-                if wanted not in (None, found.position):
+                if record_id not in (None, found.record_id):
                     continue
                 async with opened.dead.changing:  # nobody else publishes it, too
                     if opened.dead.waits(found):
@@ -139,11 +139,11 @@ class DeadLetters:
                 message = "this was exported before the start, or by another producer: purge the letters by their ids"
                 raise RecoverError(f"{message} producer_id={opened.directory.producer_id} path={what.path}")
         elif what != ALL:
-            wanted = _position(str(what), opened.directory.producer_id, or_else=PURGED)
+            wanted = _check_ours(str(what), opened.directory.producer_id, or_else=PURGED)
         count = 0
         async with aclosing(opened.dead.letters(moment)) as letters:
             async for found in letters:
-                if wanted in (None, found.position):
+                if wanted in (None, found.record_id):
                     count += opened.dead.remove(found)
         await opened.make_room_for_dead_letters()
         return count
@@ -154,13 +154,14 @@ class DeadLetters:
         The file is complete and on the disk, or not there.
 
         Raises:
-            ConfigError: it would lie in ``wal_dir``, where no producer starts beside a file that is not its own.
+            ConfigError: it is no path, or would lie in ``wal_dir``, where no producer starts beside a file that is not
+                its own.
             WalIOError: the file cannot be written, also an ``OSError``; the message says what to do.
             ClosedError: the producer is not running.
 
         """
         opened = self._opened()  # before there is a file
-        target = Path(path)
+        target = _path_of(path)
         _check_outside(target, opened.directory.path.parent)
         moment, given_up = opened.dead.moment(), asyncio.Event()
         try:
@@ -191,6 +192,12 @@ def _check_outside(target: Path, wal_dir: Path) -> None:
         raise ConfigError(f"{message} path={target} wal_dir={wal_dir}")
 
 
+def _path_of(path: object) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError(f"the file must be named by a str or a path path={path!r:.100}")
+    return Path(path)
+
+
 def _beside(target: Path) -> Path:
     """Another export may be under way: a name of its own."""
     if not target.name or target.is_dir():
@@ -214,7 +221,7 @@ async def _written(opened: Opened, moment: Moment, partial: Path, target: Path, 
     try:
         async with aiofiles.open(partial, "wb") as file, aclosing(opened.dead.letters(moment)) as letters:
             async for found in letters:
-                await file.write(_line(_shown(found, opened.directory.producer_id)))
+                await file.write(_line(_shown(found)))
                 count += 1
                 _check_wanted(given_up)
             await file.flush()
@@ -243,12 +250,12 @@ def _put_in_place(partial: Path, target: Path) -> None:
         os.close(directory)
 
 
-def _shown(found: Found, producer_id: str) -> DeadLetter:
+def _shown(found: Found) -> DeadLetter:
     letter, record = found.letter, _record_of(found)
     undecodable = found.payload if letter is None else letter.record
     topic, key, value, _, timestamp_ms, headers, context, source = record or [None] * 8
     return DeadLetter(
-        record_id=found.record_id(producer_id),
+        record_id=found.record_id,
         topic=topic,
         partition=found.partition,
         key=key,
@@ -296,8 +303,7 @@ async def _published_again(opened: Opened, found: Found) -> bool:
     topic, key, value, partition, timestamp_ms, headers, context, source = record
     if opened.may_go_on(found.position, topic):
         return False
-    record_id = found.record_id(opened.directory.producer_id)
-    told = [*(headers or ()), (REQUEUED_HEADER, record_id.encode())]
+    told = [*(headers or ()), (REQUEUED_HEADER, found.record_id.encode())]
     try:
         await opened.store((topic, key, value, partition, timestamp_ms, told, context, source))
     except RecordTooLargeError:  # it filled a slot to the last bytes: without the header it fits again
@@ -305,15 +311,16 @@ async def _published_again(opened: Opened, found: Found) -> bool:
     return True
 
 
-def _position(record_id: str | None, producer_id: str, or_else: str = "") -> int | None:
+def _check_ours(record_id: str | None, producer_id: str, or_else: str = "") -> str | None:
+    """Raise for what is no id of this directory's records; those of its copies look as ours do, and match no letter."""
     if record_id is None:
         return None
-    owner, epoch, sequence = ([*str(record_id).split("/"), "", ""])[:3]
-    numbers = epoch.isascii() and epoch.isdigit() and sequence.isascii() and sequence.isdigit()
-    if owner != producer_id or not numbers or str(record_id).count("/") != 2:  # noqa: PLR2004 - producer/epoch/sequence
+    owner, *numbers = str(record_id).split("/")
+    is_id = len(numbers) == 2 and all(number.isascii() and number.isdigit() for number in numbers)  # noqa: PLR2004
+    if not is_id or owner[:DIRECTORY_TEXT] != producer_id[:DIRECTORY_TEXT] or len(owner) != len(producer_id):
         message = f"this is no record of this producer: take the id from dead_letters.list(){or_else}"
         raise RecoverError(f"{message} producer_id={producer_id} record_id={record_id!r:.100}")
-    return fmt.position(int(epoch), int(sequence))
+    return record_id
 
 
 def _line(letter: DeadLetter) -> bytes:

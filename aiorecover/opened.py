@@ -20,6 +20,7 @@ from aiorecover.delivery.resume import Taken, take_up
 from aiorecover.delivery.session import REMEMBER_LIMIT
 from aiorecover.errors import DeliveryError
 from aiorecover.statistics import Statistics
+from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.keeper import Keeper
@@ -64,7 +65,7 @@ class Opened:
         self.commit = GroupCommit(self.background.sync)
         self._dead_letter_topic: DeadLetterTopic | None = None
         if config.dead_letter_topic is not None:
-            topic = DeadLetterTopic(self.dead, config.dead_letter_topic, directory.producer_id, self.store)
+            topic = DeadLetterTopic(self.dead, config.dead_letter_topic, self.store)
             self.background.add("dead letter topic", topic.run)
             self._dead_letter_topic = topic
         self._adoption: Adoption | None = None
@@ -178,7 +179,7 @@ class Opened:
             own=lambda: Neighbour(
                 directory.path.name,
                 destination=Destination(self.delivery.cluster.id, self._config.name, self._config.bootstrap_servers),
-                producer_id=directory.checkpoint.producer_id,
+                directory_id=fmt.directory_of(directory.checkpoint.producer_id),
                 boot_id=directory.checkpoint.boot_id,
             ),
         )

@@ -71,8 +71,8 @@ class Orphans:
         """
         before, self._known = self._known, {}
         looks = list(looks)
-        owners = Counter(look.producer_id for look in (*looks, own) if look.producer_id is not None)
-        copies = {producer_id for producer_id, count in owners.items() if count > 1}
+        owners = Counter(look.directory_id for look in (*looks, own) if look.directory_id is not None)
+        copies = {directory_id for directory_id, count in owners.items() if count > 1}
         for name, seen in ((look.name, look) for look in looks):
             self._known[name] = known = before.get(name) or _Known(seen)
             known.seen = seen
@@ -163,7 +163,7 @@ def _waits(seen: Neighbour) -> bool:
 
 def _refusal(seen: Neighbour, own: Neighbour, copies: set[int], *, reached: bool) -> str | None:
     """Why its records must not be delivered by us; empty: they may; None: that is not known yet."""
-    if seen.producer_id in copies:  # both would be sent, under the same ids
+    if seen.directory_id in copies:  # what waited when it was copied would be sent by both, under the same ids
         return "it is a copy of another directory, or that of it: move the copy out of wal_dir"
     its, ours = seen.destination, own.destination
     if its.name != ours.name:  # nor one without a name: an opening would give it ours

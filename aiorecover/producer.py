@@ -383,7 +383,7 @@ class RecoverableProducer:
         if number is None or known is None or not known.count or number in known.lanes:
             return number
         if number not in known.partitions:
-            message = "the partition does not exist: choose one of the topic's"
+            message = "the partition does not exist, as far as is known by now: choose one of the topic's"
             raise EncodeError(f"{message} topic={topic} partition={number} partitions={known.count}")
         return number
 

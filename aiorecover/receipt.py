@@ -55,7 +55,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def record_id(self) -> str:
-        """``producer id/epoch/sequence``, as in the Kafka header ``aiorecover-id``."""
+        """``producer id/epoch/sequence``, as in the Kafka header ``aiorecover-id``; never given twice."""
         return record_id(self._origin.producer_id, self._origin.epoch, self.sequence)
 
     async def delivered(self, timeout_ms: int | None = None) -> DeliveryReport:

@@ -44,17 +44,19 @@ def run(setting: Setting) -> Result:
     """Take turns, round after round."""
     rounds = setting.rounds or ROUNDS
     contenders: dict[str, list[dict[str, Any]]] = {"two sessions": [], "one session": []}
-    with _own_brokers() as cluster:
+    with own_brokers() as cluster:
         for number in range(rounds):
             for name, figures in contenders.items():
-                figures.append(_one(setting, cluster, alone=name == "one session"))
+                with setting.wal_dir() as wal_dir:
+                    figures.append(measure(cluster, wal_dir, alone=name == "one session"))
                 rates = " ".join(f"{phase}={figures[-1][phase]:.0f}" for phase in PHASES)
                 setting.say(f"neighbours: round {number + 1}/{rounds} {name} bursts/s {rates}")
     return Result("neighbours", [_table(contenders)], {"rounds": contenders})
 
 
 @contextmanager
-def _own_brokers() -> Iterator[Cluster]:
+def own_brokers() -> Iterator[Cluster]:
+    """Three, which take a frozen one among them for dead after `NOTICED_AFTER`."""
     settings = {
         "broker.session.timeout.ms": str(int(NOTICED_AFTER * 1000)),
         "replica.lag.time.max.ms": "30000",
@@ -67,13 +69,14 @@ def _own_brokers() -> Iterator[Cluster]:
         yield cluster
 
 
-def _one(setting: Setting, cluster: Cluster, *, alone: bool) -> dict[str, Any]:
+def measure(cluster: Cluster, wal_dir: str, *, alone: bool) -> dict[str, Any]:
+    """One round: bursts a second of the slower neighbour in each of `PHASES`; ``alone``: with one session."""
     names = {topic: f"benchmark-{uuid.uuid4().hex[:8]}" for topic in TOPICS}
     cluster.heal()
     admin.run(_create(cluster.bootstrap_servers, names))
     undo = _with_one_session() if alone else lambda: None
     try:
-        with setting.wal_dir() as wal_dir, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_measure(cluster, wal_dir, names))
     finally:
         undo()

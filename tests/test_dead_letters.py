@@ -207,6 +207,31 @@ async def test_one_is_requeued_by_its_id_and_the_others_stay(broker: Recording) 
     assert broker.values("t") == [b"poison2"]
 
 
+async def test_a_letter_keeps_the_id_of_its_receipt_over_starts_and_is_found_by_it(broker: Recording) -> None:
+    disk = MemoryDisk()
+    async with producer_on(disk) as first:
+        refused = await first.publish("t", b"poison1", key=b"k")
+        await first.flush(timeout_ms=20_000)
+        broker.topics.pop("t")  # nobody knows the topic: it waits
+        left = await first.publish("t", b"poison2", key=b"k")
+        await first.stop(timeout_ms=0)
+    broker.topics["t"] = 1
+    async with producer_on(disk) as second:
+        await second.flush(timeout_ms=20_000)
+        assert second.producer_id != refused.record_id.partition("/")[0]
+        assert [letter.record_id for letter in await letters_of(second)] == [refused.record_id, left.record_id]
+    async with producer_on(disk) as third:
+        assert [letter.record_id for letter in await letters_of(third)] == [refused.record_id, left.record_id]
+        of_a_copy = f"{third.producer_id}/1/1"  # the same epoch and sequence
+        assert await third.dead_letters.purge(of_a_copy) == await third.dead_letters.requeue(of_a_copy) == 0
+        assert await third.dead_letters.purge(refused.record_id) == 1
+        broker.refuses = lambda _: None
+        assert await third.dead_letters.requeue(left.record_id) == 1
+        await third.flush(timeout_ms=20_000)
+        assert await letters_of(third) == []
+    assert [record[rec.HEADERS] for record in broker.records["t"]] == [[(REQUEUED_HEADER, left.record_id.encode())]]
+
+
 async def test_a_full_ring_refuses_to_requeue_and_the_letters_stay(broker: Recording) -> None:
     slot = 16 * 1024
     async with producer_on(MemoryDisk(), slot_bytes=slot, wal_max_bytes=6 * slot) as producer:
@@ -220,7 +245,9 @@ async def test_a_full_ring_refuses_to_requeue_and_the_letters_stay(broker: Recor
         assert len(await letters_of(producer)) == 1
 
 
-@pytest.mark.parametrize("record_id", ["", "x", "a/b/c", "somebody/1/1", "{mine}/1", "{mine}/1/x", "{mine}/1/1/1", 7])
+@pytest.mark.parametrize(
+    "record_id", ["", "x", "a/b/c", "somebody/1/1", "{mine}/1", "{mine}/1/x", "{mine}/1/1/1", "{mine}a/1/1", 7]
+)
 async def test_what_is_no_id_of_ours_is_refused_by_name(broker: Recording, record_id: Any) -> None:
     async with producer_on(MemoryDisk()) as producer:
         given = record_id.format(mine=producer.producer_id) if isinstance(record_id, str) else record_id
@@ -241,6 +268,12 @@ async def test_exported_lines_say_everything(broker: Recording, tmp_path: Path) 
     assert (lines[0]["topic"], lines[0]["partition"], lines[0]["context"]) == ("t", 0, {"a": 1})
     assert (lines[0]["error"], lines[0]["attempts"]) == ("PolicyViolationError", 1)
     assert [path.name for path in tmp_path.iterdir()] == ["dead.jsonl"]
+
+
+async def test_what_is_no_path_is_refused_by_name(broker: Recording) -> None:
+    async with producer_on(MemoryDisk()) as producer:
+        with pytest.raises(ConfigError, match="named by a str or a path path=5"):
+            await producer.dead_letters.export(5)  # type: ignore[arg-type]
 
 
 async def test_an_export_that_fails_leaves_what_was_there(broker: Recording, tmp_path: Path) -> None:

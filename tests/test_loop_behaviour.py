@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import uvloop
@@ -489,23 +489,33 @@ def test_a_loop_that_only_publishes_starves_neither_timeouts_nor_delivery(
     run(main())
 
 
+class Turns:
+    """How often another task has had its turn."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def __aenter__(self) -> Self:
+        self._counting = asyncio.create_task(self._count())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._counting.cancel()
+
+    async def _count(self) -> None:
+        while True:
+            self.count += 1
+            await asyncio.sleep(0)
+
+
 def test_other_tasks_run_while_one_only_publishes(run: Run, cluster: MockCluster, started: Started) -> None:
     async def main() -> None:
         async with started() as producer:
             publishers = Publishers(producer)
-            turns = 0
-
-            async def count_turns() -> None:
-                nonlocal turns
-                while True:
-                    turns += 1
-                    await asyncio.sleep(0)
-
-            counting = asyncio.create_task(count_turns())
-            for _ in range(10_000):
-                await publishers.publish("only")
-            counting.cancel()
-            assert turns >= 10_000 // 256 - 1
+            async with Turns() as turns:
+                for _ in range(10_000):
+                    await publishers.publish("only")
+            assert turns.count >= 10_000 // 256 - 1
             await publishers.assert_delivered_once(cluster)
 
     run(main())
@@ -528,19 +538,10 @@ def test_other_tasks_run_while_one_only_asks_for_what_is_delivered(
             receipt = await producer.publish(TOPIC, b"v")
             await producer.flush(FLUSH_MS)
             monkeypatch.setattr(time, "time_ns", time_ns)
-            turns = 0
-
-            async def count_turns() -> None:
-                nonlocal turns
-                while True:
-                    turns += 1
-                    await asyncio.sleep(0)
-
-            counting = asyncio.create_task(count_turns())
-            for _ in range(10_000):
-                await receipt.delivered()
-            counting.cancel()
-            assert turns >= 10_000 // calls - 1
+            async with Turns() as turns:
+                for _ in range(10_000):
+                    await receipt.delivered()
+            assert turns.count >= 10_000 // calls - 1
 
     run(main())
 

@@ -11,8 +11,8 @@ from aiorecover.wal.neighbours import Neighbour
 
 GRACE = 60.0
 HERE = Destination(cluster_id="here", name="orders")
-OWN = Neighbour("0", destination=HERE, producer_id=100)
-ORPHAN = Neighbour("1", b"stamp", free=True, waiting=True, destination=HERE, producer_id=101)
+OWN = Neighbour("0", destination=HERE, directory_id=100)
+ORPHAN = Neighbour("1", b"stamp", free=True, waiting=True, destination=HERE, directory_id=101)
 LOCKED = Neighbour("1", b"stamp")
 DELIVERED = Neighbour("1", b"stamp", free=True, waiting=False)
 
@@ -69,7 +69,7 @@ def test_a_directory_that_is_gone_is_forgotten() -> None:
 
 def test_who_loses_the_lock_passes_on_to_the_next_one_and_waits_for_the_grace_anew() -> None:
     orphans = Orphans(GRACE)
-    both = [ORPHAN, replace(ORPHAN, name="2", producer_id=102)]
+    both = [ORPHAN, replace(ORPHAN, name="2", directory_id=102)]
     orphans.saw(100, both, OWN)
     assert orphans.due(160) == "1"
     orphans.lost("1")
@@ -123,7 +123,7 @@ def test_turns_without_progress_are_ever_further_apart_up_to_a_limit() -> None:
 
 def test_several_orphans_take_turns() -> None:
     orphans = Orphans(GRACE)
-    both = [ORPHAN, replace(ORPHAN, name="2", producer_id=102)]
+    both = [ORPHAN, replace(ORPHAN, name="2", directory_id=102)]
     orphans.saw(100, both, OWN)
     now, turns = 160.0, []
     for _ in range(6):
@@ -138,12 +138,12 @@ def test_several_orphans_take_turns() -> None:
 
 def test_a_failure_is_told_once_and_does_not_stop_the_others() -> None:
     orphans = Orphans(GRACE)
-    both = [ORPHAN, replace(ORPHAN, name="2", producer_id=102)]
+    both = [ORPHAN, replace(ORPHAN, name="2", directory_id=102)]
     orphans.saw(100, both, OWN)
     assert orphans.failed("1", 160, "no room")
     assert orphans.due(160) == "2"
     orphans.let_go("2", 165, settled=1, left=0)
-    orphans.saw(166, [ORPHAN, replace(DELIVERED, name="2", producer_id=102)], OWN)
+    orphans.saw(166, [ORPHAN, replace(DELIVERED, name="2", directory_id=102)], OWN)
     assert moment(orphans, 166) == 160 + PAUSE_FIRST
     assert not orphans.failed("1", 170, "no room")
     assert moment(orphans, 170) == 170 + 2 * PAUSE_FIRST
@@ -221,7 +221,7 @@ def replace_servers(destination: Destination, *servers: str) -> Destination:
 def test_before_kafka_was_reached_a_directory_of_a_cluster_is_neither_told_of_nor_adopted() -> None:
     orphans, own = Orphans(GRACE), replace(OWN, destination=Destination())
     mine = replace(ORPHAN, destination=KNOWN)
-    alien = replace(ORPHAN, name="2", producer_id=102, destination=Destination("elsewhere"))
+    alien = replace(ORPHAN, name="2", directory_id=102, destination=Destination("elsewhere"))
     assert orphans.saw(100, [mine, alien], own, reached=False) == []
     assert orphans.due(1_000) is None
     told = orphans.saw(150, [mine, alien], replace(own, destination=KNOWN))
@@ -233,7 +233,7 @@ def test_before_kafka_was_reached_a_directory_of_a_cluster_is_neither_told_of_no
 @pytest.mark.parametrize("other", [LOCKED, DELIVERED], ids=["locked", "delivered"])
 def test_a_copy_is_never_adopted_and_told_once(copied: int, other: Neighbour) -> None:
     orphans = Orphans(GRACE)
-    looks = [replace(ORPHAN, producer_id=copied), replace(other, name="2", producer_id=101)]
+    looks = [replace(ORPHAN, directory_id=copied), replace(other, name="2", directory_id=101)]
     told = [orphans.saw(now, looks, OWN) for now in (100, 105)]
     assert orphans.due(1000) is None
     assert "move the copy out of wal_dir" in told[0][0][1]

@@ -83,7 +83,7 @@ def _instance(instance: Instance, count: int) -> dict[str, Any]:
         "records": [],
     }
     errors = [] if instance.error is None else [instance.error]
-    oldest: list[tuple[int, int]] = []
+    oldest: list[FrameView] = []
     for name in RINGS:
         try:
             with open_view(instance.path, name) as view:
@@ -94,7 +94,7 @@ def _instance(instance: Instance, count: int) -> dict[str, Any]:
             errors.append(str(error))
     about["error"] = next(iter(errors), None)  # the others come of the same
     if oldest:
-        about["oldest_waiting"] = records.record_id(str(about["producer_id"]), *min(oldest))
+        about["oldest_waiting"] = _id_of(min(oldest, key=lambda frame: frame.position))
     return about
 
 
@@ -107,8 +107,8 @@ def _refusal(view: View) -> list[str]:
     return []
 
 
-def _look(view: View, about: dict[str, Any], count: int) -> list[tuple[int, int]]:
-    """Add what one ring tells; epoch and sequence of the oldest record in it that is to be delivered, if any."""
+def _look(view: View, about: dict[str, Any], count: int) -> list[FrameView]:
+    """Add what one ring tells; the oldest record in it that is to be delivered, if any."""
     about["producer_id"] = about.get("producer_id") or view.producer_id
     if view.checkpoint is not None:
         about["destination"] = msgspec.structs.asdict(view.checkpoint.destination)
@@ -116,10 +116,10 @@ def _look(view: View, about: dict[str, Any], count: int) -> list[tuple[int, int]
     about["checkpoint_lost"] |= view.checkpoint is None and any(slot.state == "live" for slot in slots)
     if view.ring == RINGS[0] or ring["missing"] or any(slot.state != "blank" for slot in slots):
         about["rings"].append(ring)
-        about["records"] += [_record(view, frame) for frame in islice(view.frames(), count)]
+        about["records"] += [_record(view.ring, frame) for frame in islice(view.frames(), count)]
     if view.ring == RINGS[2]:
         return []
-    return [(frame.epoch, frame.sequence) for frame in islice(view.frames(), 1)]
+    return list(islice(view.frames(), 1))
 
 
 def _ring(view: View) -> dict[str, Any]:
@@ -127,16 +127,20 @@ def _ring(view: View) -> dict[str, Any]:
     return {"ring": view.ring, **summary, "damage": [asdict(damage) for damage in view.missing]}
 
 
-def _record(view: View, frame: FrameView) -> dict[str, Any]:
+def _id_of(frame: FrameView) -> str:
+    return records.record_id(frame.producer_id, frame.epoch, frame.sequence)
+
+
+def _record(ring: str, frame: FrameView) -> dict[str, Any]:
     about = {
-        "ring": view.ring,
-        "id": records.record_id(str(view.producer_id), frame.epoch, frame.sequence),
+        "ring": ring,
+        "id": _id_of(frame),
         "slot": frame.slot,
         "file_offset": frame.file_offset,
     }
     try:
         payload: bytes = frame.payload
-        if view.ring == RINGS[2]:
+        if ring == RINGS[2]:
             letter = refusal.decode(payload)
             about |= {"error": str(letter.refusal), "attempts": letter.attempts, "refused_ms": letter.last_ms}
             payload = letter.record

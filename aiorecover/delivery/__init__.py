@@ -16,25 +16,26 @@ Lane
     (producer id, epoch, base sequence), and the broker answers a repeat instead of appending it. The identity belongs
     to the lane, not to aiokafka's session; sequences wrap modulo 2^31. When the broker no longer follows it, the lane
     takes producer epoch + 1 and sequence 0; once all epochs are used up, some 32,000, the producer id of a new
-    session.
+    session. Where the broker knows a later epoch somebody else uses it, and has sequence 0 of the next one perhaps: the
+    lane takes one drawn at random above that, lest its records count as repeats of theirs.
 
 Journal
     Before a batch is sent it is written down in the file `lanes`: its identity and its frames (`journal`, I6b). A batch
     holds at most 4,096 words of these, with room for what a move adds to them. An entry is overwritten only when its
-    batch is settled, was refused with nothing possibly persisted, or its lane took a fresh identity; a lane that finds
-    no room for one waits. While the disk fails delivery goes on (I7), under the next producer epoch: whoever finds what
-    stands there instead, and uses its identity, is fenced.
+    batch is settled, was refused or has expired with nothing possibly persisted, is parted with (below), or its lane
+    took a fresh identity; a lane that finds no room for one waits. While the disk fails delivery goes on (I7), under
+    the next producer epoch: whoever finds what stands there instead, and uses its identity, is fenced.
 
     The next process goes through the entries before anything is read (`resume`). If all records of one are settled it
     is spent. If not, and it can be trusted, its frames are claimed and sent again as the very same batch, before all
     else of the lane, whatever partitions, batch size or compression there are today. The broker answers a repeat if it
     had come through, and no late batch of the dead process can be appended behind it: exactly once across the death of
     the process, without transactions. What follows goes under the new session's identity: a directory that was restored
-    from a copy, inodes and all, would else use sequences again under which the broker knows other batches, and lose
-    its records to that. Only where such a batch is parted with before it is acknowledged, as its age is up or it is
-    refused for good, does its lane go on under its producer id: under a later epoch, drawn at random, of which a copy
-    would hardly take the same (`Identity.fence`). What is left of the batch in the dead process's kernel, or in a
-    session's socket, is refused then once anything has followed (I6).
+    from a copy, inodes and all, would else use sequences again under which the broker knows other batches, and lose its
+    records to that. Only where such a batch is parted with before it is acknowledged, as its age is up or it is refused
+    for good, does its lane go on under its producer id: under a later epoch, drawn at random, of which a copy would
+    hardly take the same (`Identity.fence`; once its epochs are used up there is none). What is left of the batch in the
+    dead process's kernel, or in a session's socket, is refused then once anything has followed (I6).
 
     A batch in flight whose slot is moved to the retry ring is written down once more with its copies, before the
     checkpoint that makes the move (`Journal.repoint`): the next process takes those frames of the two that count. So is
@@ -44,9 +45,10 @@ Journal
     In doubt a lane begins with a fresh identity, under a new Kafka producer id (never epoch + 1: two copies of a
     directory would swallow each other's records), and its records are delivered as any others; those that were in
     flight may appear twice (but see the recovery check). In doubt is an entry of another boot, of another file (a
-    copied directory), older than half of what Kafka keeps an identity, of which a copy is damaged, or a frame; and any,
-    while settle words are suspect. So is a lane whose partition acknowledges an offset that was given before: its topic
-    was made anew.
+    copied directory), of another cluster, from the future, or older than 12 h: half of what Kafka keeps an identity by
+    default (of brokers that are set to less nothing tells: they append what they have forgotten, as if it were new); of
+    which a copy is damaged, or a frame; each of two of one lane; and any, while settle words are suspect. So is a lane
+    whose partition acknowledges an offset that was given before: its topic was made anew.
 
 Partitions that are gone
     Kafka takes no partition from a topic: one that is gone was deleted with its topic, with all that it held, and the
@@ -177,8 +179,9 @@ After a power cut
 
 Recovery check
     Where entries of the journal are in doubt, the tails of their lanes are read back before anything of earlier epochs
-    is dispatched, from the last offset that was acknowledged when the entry was stored, up to the end
-    (`recovery_check`). A record that is found there by its exact id, and with its content, is announced and settled
+    is dispatched, from some 4,096 before the last offset that was acknowledged when the entry was stored, up to the end
+    (`recovery_check`), and 400,000 offsets of all lanes together at most: what stands before these is not looked for,
+    and may repeat. A record that is found there by its exact id, and with its content, is announced and settled
     instead of sent (`in_kafka`). Everything is held for that long, 10 s at most; `publish` goes on.
 
     What counts as found of a lane is in the order of the ring: where its tail goes back, to a suffix that was sent
@@ -203,7 +206,10 @@ Poison
     batch takes the refused one's place in the sequence, if no attempt of it was possibly persisted: no answer of that
     kind, no session lost with it, and no repeat by aiokafka itself, which builds the bytes once for each request and so
     can be counted. Otherwise the lane takes producer epoch + 1 first: the broker would answer the next batch as a
-    repeat, and not append it.
+    repeat, and not append it. And that a single record was parted with is written down right before it is settled,
+    unless the disk fails: what may be on its way of it, the next process fences (Journal), if this one dies before
+    anything followed. (Dead in between, it is sent again behind the fence, and may stand twice if the topic was
+    mended.)
 
     The record at fault is copied to the dead ring with its original position, its partition, the error, the attempts
     and their times (`refusal`); the dead ring is flushed; `on_delivery` is called; then the record is settled (I3), and
@@ -242,8 +248,8 @@ Age
     ``persisted="possibly"``, and its lane takes a fresh identity, as after a refusal; so do records of earlier epochs
     where the journal was in doubt. What the last process had in flight is no exception, whether Kafka was reached since
     or not: its letter comes when its age is up, and what follows fences it (Journal), so it may still appear where it
-    belongs, but never behind what is newer. That it was parted with is written down before
-    anything of it is settled: so does the next process, if this one dies before anything followed.
+    belongs, but never behind what is newer. That it was parted with is written down before anything of it is settled,
+    unless the disk fails: so the next process fences it, too, if this one dies before anything followed.
 
     What is too old stands in a durable checkpoint before the first letter is stored, and nothing is sent before the
     letters of earlier processes are known: a crash in between leaves one letter, and no delivery. (But not if the

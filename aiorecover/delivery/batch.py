@@ -31,9 +31,10 @@ _IDENTITY = struct.Struct(">qhi")
 
 
 class Held(NamedTuple):
-    """A record as it stands in a batch; ``position``: that it was accepted with. The last header is its id."""
+    """A record as it stands in a batch; with ``position`` and ``nonce`` it was accepted. The last header is its id."""
 
     position: int
+    nonce: int
     timestamp_ms: int
     key: bytes | None
     value: bytes | None
@@ -123,9 +124,9 @@ class LaneBatch(BatchBuilder):
             return
         record: Any
         for record in MemoryRecords(bytes(super()._build())).next_batch() or ():  # type: ignore[no-untyped-call]
-            _, epoch, sequence = record.headers[-1][1].rsplit(b"/", 2)
-            position = fmt.position(int(epoch), int(sequence))
-            yield Held(position, record.timestamp, record.key, record.value, record.headers)
+            owner, epoch, sequence = record.headers[-1][1].decode().rsplit("/", 2)
+            position, nonce = fmt.position(int(epoch), int(sequence)), fmt.nonce_of(fmt.producer_id_of(owner) or 0)
+            yield Held(position, nonce, record.timestamp, record.key, record.value, record.headers)
 
     def begin_attempt(self, now_ms: int) -> None:
         """It is handed to a session, once more; ``now_ms``: milliseconds since 1970."""

@@ -4,8 +4,9 @@ In an outage aiokafka writes about eighty warnings and errors a second. A sessio
 log: one line when its state changes, with the count of what was held back and the last of it.
 
 Whose line it is: each session runs in a context (`contextvars`) that names its `Chatter`, and every task, callback and
-timer that aiokafka starts in there inherits it. Clients that the user makes run in the user's contexts, which never
-carry it: their lines pass untouched. The filter stands on aiokafka's loggers only while a session of ours lives.
+timer that aiokafka starts in there inherits it. The recovery check beside it has one of its own, which nobody asks:
+its line says what its consumer's are about. Clients that the user makes run in the user's contexts, which never carry
+it: their lines pass untouched. The filter stands on aiokafka's loggers only while a session of ours lives.
 """
 
 import logging

@@ -41,13 +41,10 @@ OWN = "aiorecover-dlq-"
 class DeadLetterTopic:
     """The loop that publishes what is owed."""
 
-    def __init__(
-        self, dead: DeadLetters, topic: str, producer_id: str, store: Callable[[rec.Record], Awaitable[None]]
-    ) -> None:
+    def __init__(self, dead: DeadLetters, topic: str, store: Callable[[rec.Record], Awaitable[None]]) -> None:
         """``store`` accepts a record; it is durable when that returns."""
         self._dead = dead
         self._topic = topic
-        self._producer_id = producer_id
         self._store = store
         self._busy = True  # there may be letters that nobody told of
         self._stored = 0  # copies, for `paid`
@@ -81,7 +78,7 @@ class DeadLetterTopic:
     async def _publish(self, found: Found) -> None:
         if found.letter is None:
             return
-        copy = copy_of(found, self._topic, self._producer_id, time.time_ns() // 1_000_000)
+        copy = copy_of(found, self._topic, time.time_ns() // 1_000_000)
         while True:
             try:
                 await self._store(copy)
@@ -111,7 +108,7 @@ class DeadLetterTopic:
                 return
 
 
-def copy_of(found: Found, topic: str, producer_id: str, now_ms: int) -> rec.Record:
+def copy_of(found: Found, topic: str, now_ms: int) -> rec.Record:
     """The record for the dead-letter topic, without the publisher's context.
 
     Raises:
@@ -122,13 +119,12 @@ def copy_of(found: Found, topic: str, producer_id: str, now_ms: int) -> rec.Reco
     if letter is None:
         raise ValueError("a frame without a letter is owed to nobody")
     original, key, value, _, timestamp_ms, headers, _, source = rec.decode(letter.record)
-    record_id = found.record_id(producer_id)
     told: list[rec.Header] = [
         (f"{CONNECT}topic", original.encode()),
         (f"{CONNECT}partition", b"" if found.partition is None else b"%d" % found.partition),
         (f"{CONNECT}exception.class.name", letter.error.encode()),
         (f"{CONNECT}exception.message", letter.message.encode()),
-        (f"{OWN}id", record_id.encode()),
+        (f"{OWN}id", found.record_id.encode()),
         (f"{OWN}timestamp", b"%d" % timestamp_ms),
         (f"{OWN}attempts", b"%d" % letter.attempts),
         (f"{OWN}time", b"%d" % letter.last_ms),

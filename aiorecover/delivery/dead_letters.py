@@ -16,9 +16,8 @@ from itertools import pairwise
 from typing import Any
 from weakref import WeakSet
 
-from aiorecover import record as rec
 from aiorecover.delivery import refusal
-from aiorecover.delivery.frames import bytes_at, place_in_ring
+from aiorecover.delivery.frames import Named, bytes_at, place_in_ring
 from aiorecover.delivery.moment import Moment
 from aiorecover.delivery.refusal import Letter
 from aiorecover.errors import ClosedError, WalCorruptError, WalIOError
@@ -42,20 +41,22 @@ ROOM_LOOK = 1.0  # seconds between two looks for room: another process may have 
 class Found:
     """A letter and where it stands, also after it has changed its place.
 
-    ``letter`` is None for a frame that holds none: its bytes are in ``payload``. ``position`` and ``partition``: of the
-    record.
+    ``letter`` is None for a frame that holds none: its bytes are in ``payload``. ``position``, ``nonce`` and
+    ``partition``: of the record.
     """
 
     slot: Slot
     place: int
     position: int
+    nonce: int
     partition: int | None
     letter: Letter | None
     payload: bytes
 
-    def record_id(self, producer_id: str) -> str:
+    @property
+    def record_id(self) -> str:
         """The id that the record was accepted with."""
-        return rec.record_id(producer_id, *fmt.parts(self.position))
+        return Named(self.slot, self.place, self.position, self.nonce).record_id
 
 
 class DeadLetters:
@@ -80,7 +81,7 @@ class DeadLetters:
         self._owed_unknown = False  # there were more than were noted
         self._closed = False
 
-    async def put(self, position: int, partition: int | None, letter: Letter) -> None:
+    async def put(self, named: Named, partition: int | None, letter: Letter) -> None:
         """Store one, unless that was done, and cut off, before; it counts once `durable` returns.
 
         A process that died may have done so, or a task of ours that was cancelled before it came to `settled`.
@@ -89,20 +90,21 @@ class DeadLetters:
             WalFullError: the dead ring has no room: wait for `room`.
 
         """
-        if self.is_of_earlier(position):
+        if self.is_of_earlier(named.position):
             await self.take_stock()
-        self.put_now(position, partition, letter)
+        self.put_now(named, partition, letter)
 
-    def put_now(self, position: int, partition: int | None, letter: Letter) -> None:
+    def put_now(self, named: Named, partition: int | None, letter: Letter) -> None:
         """As `put`, where `take_stock` has returned before.
 
         Raises:
             WalFullError: the dead ring has no room: wait for `room`.
 
         """
-        if position in self._unsettled or self._holds(position):
+        if named.position in self._unsettled or self._holds(named.position):
             return
-        self._unsettled[position] = slot, place = self._append(position, partition, letter)
+        slot, place = self._append(named.position, named.nonce, partition, letter)
+        self._unsettled[named.position] = slot, place
         self._note_owed(slot, place, letter)
 
     def settled(self, position: int) -> None:
@@ -178,7 +180,7 @@ class DeadLetters:
 
         """
         async with self.changing:
-            self._hidden = new = self._append(found.position, found.partition, letter)
+            self._hidden = new = self._append(found.position, found.nonce, found.partition, letter)
             replaced = False
             try:  # one of the two is seen at any moment, and one is left, also when this is cancelled
                 await self.durable()
@@ -200,9 +202,9 @@ class DeadLetters:
         for moment in self._moments:
             moment.replaced(old, place_in_ring(slot, place))
 
-    def _append(self, position: int, partition: int | None, letter: Letter) -> tuple[Slot, int]:
+    def _append(self, position: int, nonce: int, partition: int | None, letter: Letter) -> tuple[Slot, int]:
         where = NO_PARTITION if partition is None else partition
-        place, sequence = self._ring.append(pack_moved(position, where, refusal.encode(letter)), None)
+        place, sequence = self._ring.append(pack_moved(position, nonce, where, refusal.encode(letter)), None)
         return self._ring.slot_of(sequence), place
 
     async def room(self) -> None:
@@ -313,7 +315,7 @@ class DeadLetters:
         finally:
             reader.close()
 
-    def _give(self, slot: Slot, place: int, found: tuple[int, int | None, Letter | None, bytes]) -> Found:
+    def _give(self, slot: Slot, place: int, found: tuple[int, int, int | None, Letter | None, bytes]) -> Found:
         given = Found(slot, place, *found)
         self._given.add(given)
         return given
@@ -384,13 +386,13 @@ def _position(payload: memoryview) -> int:
     return unpack_moved(payload).position
 
 
-def _found(payload: memoryview) -> tuple[int, int | None, Letter | None, bytes]:
+def _found(payload: memoryview) -> tuple[int, int, int | None, Letter | None, bytes]:
     """Never fails: what is no letter must be seen, and can be purged."""
     if len(payload) < MOVED_BYTES:
-        return 0, None, None, bytes(payload)
+        return 0, 0, None, None, bytes(payload)
     moved = unpack_moved(payload)
     partition = moved.partition if moved.partition >= 0 else None
     try:
-        return moved.position, partition, refusal.decode(moved.payload), b""
+        return moved.position, moved.nonce, partition, refusal.decode(moved.payload), b""
     except ValueError:
-        return moved.position, partition, None, bytes(moved.payload)
+        return moved.position, moved.nonce, partition, None, bytes(moved.payload)

@@ -13,6 +13,7 @@ from aiokafka.errors import KafkaConnectionError, KafkaError
 from aiorecover.config import Config
 from aiorecover.delivery.batch import CODECS, LaneBatch
 from aiorecover.delivery.behind import Order
+from aiorecover.delivery.chatter import Chatter
 from aiorecover.delivery.cluster import Cluster
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.dispatcher import DISCOVER_INTERVAL, DISCOVER_MAX, Dispatcher
@@ -82,14 +83,14 @@ class Delivery:
         self.session = self.sessions.healthy
         self.router = Router(self.session.partitions, self.session.available, self.session.want, config.partitioner)
         self.reports = Reports(directory, config.on_delivery)
-        in_kafka = InKafka(directory.producer_id, directory.ring.epoch)
+        in_kafka = InKafka(fmt.directory_of(directory.checkpoint.producer_id), directory.ring.epoch)
         hints = oldest_hints(taken.hints) if config.recovery_check else []
         self.check = RecoveryCheck(config, self.session, hints, in_kafka)
         self.expiry = self._expiry_of(config, dead)
         self.dispatcher = self._dispatcher_of(config, in_kafka, on_idle)
-        self.refused = self._refused_of(config, dead)
         clock_ms = directory.file_system.since_boot_ms
         journal = Journal(directory.lanes, grow, clock_ms, lambda: self.cluster.destination.cluster_number)
+        self.refused = self._refused_of(config, dead, journal)
         self.sender = self._sender_of(config, journal)
         self.rehoming = Rehoming(
             self.router,
@@ -147,13 +148,14 @@ class Delivery:
             session=lambda: self.session.number,
         )
 
-    def _refused_of(self, config: Config, dead: DeadLetters) -> Refused:
+    def _refused_of(self, config: Config, dead: DeadLetters, journal: Journal) -> Refused:
         return Refused(
             dead,
             self.reports,
             codec=self._codec,
             topic=config.dead_letter_topic,
             on_cut=self._on_cut,
+            part_with=journal.part_with,
             on_buried=self._on_acknowledged,
             on_full=self._on_dead_ring_full,
             on_room=self._on_dead_ring_room,
@@ -190,7 +192,7 @@ class Delivery:
         self.dispatcher.batches.resuming = bool(self._held)
         self._resuming.start()
         if not self.check.over:
-            self._checking.start(self.session.context)
+            self._checking.start(Chatter().context())  # it says itself what its consumer's lines are about
         self.sessions.start()
         self.expire()
 

@@ -19,7 +19,7 @@ from aiorecover.delivery.burial import Burial
 from aiorecover.delivery.drain import STEP, GoingBack
 from aiorecover.delivery.expiry import Expiry
 from aiorecover.delivery.flush import Flush
-from aiorecover.delivery.frames import id_at
+from aiorecover.delivery.frames import name_at
 from aiorecover.delivery.in_kafka import InKafka, Place
 from aiorecover.delivery.judge import Judge, Verdict, words_of
 from aiorecover.delivery.lane import Lane
@@ -76,7 +76,7 @@ class Dispatcher:
         ``in_kafka``: records of earlier epochs that are there already; None: nothing is known of any. ``session``: as
         in `StalledLanes`.
         """
-        self._judge = Judge(InKafka("", 0) if in_kafka is None else in_kafka)
+        self._judge = Judge(InKafka(0, 0) if in_kafka is None else in_kafka)
         self.reader = reader
         self.router = router
         self._answered = answered
@@ -349,9 +349,9 @@ class Dispatcher:
         """A record that cannot be decoded is a dead letter, or else stays in the ring; the others go on."""
         if self._undecodable(entry, str(reason)):
             return
-        slot, place, _, _ = entry
+        named = name_at(*entry[:3])
+        name = named.record_id if named is not None else None
         self.undeliverable += 1
-        name = id_at(slot, place)
         log.error("a record cannot be delivered and stays in the ring record_id=%s reason=%r", name, reason)
 
     # -- what has expired --------------------------------------------------------------------------------------------

@@ -21,13 +21,14 @@ from itertools import islice
 
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.dead_letters import DeadLetters
+from aiorecover.delivery.dead_record import DeadRecord
 from aiorecover.delivery.flush import Queue
-from aiorecover.delivery.frames import frames_of, payload_at, positions_of, waits_at
+from aiorecover.delivery.frames import Named, name_at, named_of, payload_at, placed_of, positions_of, waits_at
 from aiorecover.delivery.lane import Lane
-from aiorecover.delivery.refusal import EXPIRED, Persistence, Refusal, letter_of
+from aiorecover.delivery.refusal import EXPIRED, Letter, Persistence, Refusal, letter_of
 from aiorecover.delivery.reports import Reports
 from aiorecover.delivery.tally import Tally
-from aiorecover.delivery.telling import Taken, Telling, Where
+from aiorecover.delivery.telling import Telling, Where
 from aiorecover.errors import WalCorruptError, WalError, WalFullError
 from aiorecover.record import PARTITION, TOPIC, encode
 from aiorecover.supervised import Supervised
@@ -70,10 +71,10 @@ class Expiry:
         self._floor = floor
         self._doubtful_up_to = doubtful_up_to
         self._on_change = on_change
-        self._letters: set[int] = set()  # positions of records whose letter we have stored, and that are not settled
-        self._rotten: set[int] = set()  # of records in a lane whose frames do not hold any more
+        self._letters: dict[int, int] = {}  # nonces by position: of records with a letter of ours, not settled yet
         self._fresh: set[int] = set()  # those of them, in no lane, whose letter waits for a flush
         self._flushing: set[int] = set()  # for the one that is under way
+        self._rotten: set[int] = set()  # of records whose frames do not hold any more, until Kafka has them
         self._burying = Supervised("expiry", self._make_durable)
         self._telling = Telling(self._settle, on_change)
         self._known = asyncio.Event()  # which letters earlier processes have left
@@ -135,8 +136,8 @@ class Expiry:
 
     def has_due(self, lane: Lane, batch: LaneBatch) -> bool:
         """Whether the first record of a batch has expired, or is settled: a task of ours was cancelled half-way."""
-        first = next(frames_of(batch))
-        return not waits_at(*first) or self.is_due(next(positions_of(batch)), lane.topic)
+        slot, place, position = next(placed_of(batch))
+        return not waits_at(slot, place) or self.is_due(position, lane.topic)
 
     def _may_expire(self, record: object) -> bool:
         return type(record) is tuple and record[TOPIC] != self._topic
@@ -149,7 +150,11 @@ class Expiry:
         if position in self._letters or not waits_at(slot, place):
             return True
         refusal = self._refusal(self._persisted(position))
-        if not self._put(position, encode(record), record[TOPIC], record[PARTITION], refusal):
+        named = name_at(slot, place, position)
+        if named is None:
+            self._try_on(position, f"its frame does not hold any more slot={slot.header.ordinal}")
+            return False
+        if not self._put(named, record[PARTITION], self._letter(encode(record), record[TOPIC], refusal)):
             return False
         self._fresh.add(position)
         self.begin()
@@ -169,7 +174,8 @@ class Expiry:
         if not waits_at(slot, place):
             return True
         refusal = self._refusal(self._persisted(position))
-        return self._telling.add(where, Taken(slot, place, position, record[TOPIC], record[PARTITION], refusal))
+        named = Named(slot, place, position, self._letters[position])
+        return self._telling.add(where, DeadRecord(named, record[TOPIC], record[PARTITION], refusal))
 
     def keeps_waiting(self, where: Where) -> bool:
         """Whoever is told of the records of that partition is slow: do not wait for it."""
@@ -234,50 +240,61 @@ class Expiry:
     async def settle(self, lane: Lane, batch: LaneBatch, count: int) -> None:
         """The first ``count`` records of a batch are dead letters when this returns: their letters are durable."""
         refusal = self._refusal_of(batch)
-        placed = islice(zip(frames_of(batch), positions_of(batch), strict=True), count)
-        for number, ((slot, place), position) in enumerate(placed):
-            await self._settle(Taken(slot, place, position, lane.topic, lane.partition, refusal))
+        for number, named in enumerate(islice(named_of(batch), count)):
+            await self._settle(DeadRecord(named, lane.topic, lane.partition, refusal))
             if number % STEP == STEP - 1:
                 await asyncio.sleep(0)
 
     async def _put_of(self, lane: Lane, batch: LaneBatch) -> int:
         refusal, count = self._refusal_of(batch), 0
-        for (slot, place), position in zip(frames_of(batch), positions_of(batch), strict=True):
+        for named in named_of(batch):
             if count % STEP == STEP - 1:
                 await asyncio.sleep(0)
-            if waits_at(slot, place):  # else it is a dead letter already, as in `has_due`
-                if not self.is_due(position, lane.topic):
+            if waits_at(named.slot, named.place):  # else it is a dead letter already, as in `has_due`
+                if not self.is_due(named.position, lane.topic):
                     break
-                if not self._put_frame(slot, place, position, lane, refusal):
+                if not self._put_frame(named, lane, refusal):
                     break
             count += 1
         return count
 
     def _take_back(self, batch: LaneBatch, count: int) -> int:
         """What was put of the first ``count``; how many of them are settled, and so no part of the batch any more."""
-        placed = islice(zip(frames_of(batch), positions_of(batch), strict=True), count)
-        waiting = [position for frame, position in placed if waits_at(*frame)]
+        placed = islice(placed_of(batch), count)
+        waiting = [position for slot, place, position in placed if waits_at(slot, place)]
         for position in waiting:
             self._forget(position)
         return count - len(waiting)
 
+    def forget_rotten(self, batch: LaneBatch) -> None:
+        """Kafka has taken it."""
+        if self._rotten:
+            self._rotten.difference_update(positions_of(batch))
+
     # -- one record --------------------------------------------------------------------------------------------------
 
-    def _put_frame(self, slot: Slot, place: int, position: int, lane: Lane, refusal: Refusal) -> bool:
+    def _put_frame(self, named: Named, lane: Lane, refusal: Refusal) -> bool:
         try:
-            payload = payload_at(slot, place)
+            payload = payload_at(named.slot, named.place)
         except WalCorruptError as error:
-            self._rotten.add(position)
-            log.error("a record is tried on: its dead letter would be another one error=%s", error)  # noqa: TRY400 - the disk's fault
+            self._try_on(named.position, str(error))
             return False
-        return payload is None or self._put(position, payload, lane.topic, lane.partition, refusal)  # None: settled
-
-    def _put(self, position: int, payload: bytes, topic: str, partition: int | None, refusal: Refusal) -> bool:
-        if position in self._letters:  # before a task of ours was cancelled
+        if payload is None:  # settled
             return True
-        letter = letter_of(payload, refusal, owed=self._topic not in (None, topic))
+        return self._put(named, lane.partition, self._letter(payload, lane.topic, refusal))
+
+    def _try_on(self, position: int, error: str) -> None:
+        self._rotten.add(position)
+        log.error("a record is tried on: its dead letter would be another one error=%s", error)
+
+    def _letter(self, payload: bytes, topic: str, refusal: Refusal) -> Letter:
+        return letter_of(payload, refusal, owed=self._topic not in (None, topic))
+
+    def _put(self, named: Named, partition: int | None, letter: Letter) -> bool:
+        if named.position in self._letters:  # before a task of ours was cancelled
+            return True
         try:
-            self._dead.put_now(position, partition, letter)
+            self._dead.put_now(named, partition, letter)
         except WalFullError as full:
             self._full = True
             self._tally.no_room(full)
@@ -286,22 +303,21 @@ class Expiry:
         except WalError as error:
             self._fail(error)
             return False
-        self._letters.add(position)
+        self._letters[named.position] = named.nonce
         return True
 
-    async def _settle(self, taken: Taken) -> None:
+    async def _settle(self, taken: DeadRecord) -> None:
         """I3: the letter is durable; after everybody who wants to know first was told."""
-        slot, place, position, topic, partition, refusal = taken
+        slot, place, position, _ = taken.named
         if not waits_at(slot, place):
             return
-        report = self._reports.dead_report(slot, place, position, topic, partition, refusal)
-        await self._reports.announce_dead(report)
+        await self._reports.announce_dead(self._reports.dead_report(taken))
         slot.ring.settle(slot, [place])
-        self._letters.discard(position)
+        self._letters.pop(position, None)
         self._dead.settled(position)
         self.dead_lettered += 1
-        self._tally.count(report.record_id)
-        self._reports.bury(position, report, refusal)
+        self._tally.count(taken.named.record_id)
+        self._reports.bury(taken)
 
     def _persisted(self, position: int) -> Persistence:
         return "possibly" if position <= self._doubtful_up_to else "not"
@@ -332,7 +348,7 @@ class Expiry:
 
     def _forget(self, position: int) -> None:
         """No letter, after all."""
-        self._letters.discard(position)
+        self._letters.pop(position, None)
         self._dead.take_back(position)
 
     async def close(self) -> None:

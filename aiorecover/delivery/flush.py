@@ -45,13 +45,16 @@ class Flush:
         ``waiting_from``: order of the oldest record that is in no lane, and waited for.
         """
         if self._marks is None and waiting_from > self._target:
-            self._marks = [(lane, lane.added) for lane in lanes]
+            self._mark(lanes)
             self._letters = [(queue, queue.added) for queue in self._burying()]
 
     def look_again(self, lanes: Iterable[Lane]) -> None:
         """Records have gone from one lane to another: what all hold by now is waited for."""
         if self._marks is not None:
-            self._marks = [(lane, lane.added) for lane in lanes]
+            self._mark(lanes)
+
+    def _mark(self, lanes: Iterable[Lane]) -> None:
+        self._marks = [(lane, lane.added) for lane in lanes]
 
     @property
     def dispatched(self) -> bool:

@@ -20,16 +20,31 @@ What rots
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiorecover import record as rec
-from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.batch import Held, LaneBatch
 from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.moved import MOVED_BYTES, unpack_moved
 from aiorecover.wal.slot import Slot
 
 SEQUENCE_BEFORE = fmt.SETTLE_WORD - fmt.SEQUENCE_WORD  # words from a frame's sequence to its place
+
+
+class Named(NamedTuple):
+    """A frame, and what makes its record's id: the position and the nonce that it was accepted with."""
+
+    slot: Slot
+    place: int
+    position: int
+    nonce: int
+
+    @property
+    def record_id(self) -> str:
+        """The id of the record."""
+        producer_id = fmt.with_nonce(self.slot.header.producer_id, self.nonce)
+        return rec.record_id(fmt.producer_text(producer_id), *fmt.parts(self.position))
 
 
 def frames_of(batch: LaneBatch) -> Iterator[tuple[Slot, int]]:
@@ -39,19 +54,55 @@ def frames_of(batch: LaneBatch) -> Iterator[tuple[Slot, int]]:
             yield slot, place
 
 
-def positions_of(batch: LaneBatch) -> Iterator[int]:
-    """The positions that the batch's records were accepted with, in order; 0: it is settled.
+class Names:
+    """Who the records of a batch are, asked for in their order: by their frames, or where one has rotted, by the batch.
+
+    Nothing is added to the batch any more.
+    """
+
+    def __init__(self, batch: LaneBatch) -> None:
+        """Nothing is read before it must be."""
+        self._records = enumerate(batch.records())
+
+    def of(self, number: int, slot: Slot, place: int, position: int) -> Named:
+        """Of the record with a ``position``, which `placed_of` gives."""
+        nonce = nonce_at(slot, place)
+        if nonce is None:
+            record = self.held(number)
+            nonce = record.nonce if record is not None else 0
+        return Named(slot, place, position, nonce)
+
+    def held(self, number: int) -> Held | None:
+        """The batch's own record, of which the frame does not tell any more."""
+        return next((record for at, record in self._records if at == number), None)
+
+
+def placed_of(batch: LaneBatch) -> Iterator[tuple[Slot, int, int]]:
+    """The batch's frames in order: slot, place, and the position that its record was accepted with; 0: it is settled.
 
     As the frames tell, or where one does not any more, the batch itself: nothing is added to it then.
     """
-    held, number = enumerate(batch.records()), 0
-    for slot, places in batch.frames:
+    names, number = Names(batch), 0
+    for slot, places in batch.frames:  # as `frames_of`, and quicker: all come by here if anybody waits for one
         for place in places:
             position = position_at(slot, place)
             if not position and waits_at(slot, place):
-                position = next((record.position for at, record in held if at == number), 0)
-            yield position
+                record = names.held(number)
+                position = record.position if record is not None else 0
+            yield slot, place, position
             number += 1
+
+
+def named_of(batch: LaneBatch) -> Iterator[Named]:
+    """The batch's frames in order, and who their records are; position 0: it is settled."""
+    names = Names(batch)
+    for number, placed in enumerate(placed_of(batch)):
+        yield names.of(number, *placed)
+
+
+def positions_of(batch: LaneBatch) -> Iterator[int]:
+    """The positions that the batch's records were accepted with, in order; 0: it is settled."""
+    return (position for *_, position in placed_of(batch))
 
 
 def position_at(slot: Slot, place: int) -> int:
@@ -71,19 +122,29 @@ def position_at(slot: Slot, place: int) -> int:
         return 0
 
 
+def nonce_at(slot: Slot, place: int) -> int | None:
+    """The nonce that the frame's record was accepted with; None: it is a copy, and is settled or does not hold."""
+    slot, place = _home(slot, place)
+    if not _is_copy(slot):
+        return fmt.nonce_of(slot.header.producer_id)
+    try:
+        return unpack_moved(memoryview(bytes_at(slot, place) or b"")).nonce
+    except (ValueError, WalCorruptError):
+        return None
+
+
+def name_at(slot: Slot, place: int, position: int) -> Named | None:
+    """Of a frame that is in no batch, and whose ``position`` is known; None: it is a copy that does not hold."""
+    nonce = nonce_at(slot, place)
+    return None if nonce is None else Named(slot, place, position, nonce)
+
+
 def place_in_ring(slot: Slot, place: int) -> int:
     """The position of the frame itself, in whichever ring it stands; 0 when the slot is not mapped any more."""
     if slot.words is None:
         return 0
     at = place - SEQUENCE_BEFORE
     return fmt.position(slot.header.epoch, slot.words[at] | slot.words[at + 1] << 32)
-
-
-def id_at(slot: Slot, place: int) -> str:
-    """The id of the frame's record."""
-    position = position_at(slot, place)
-    owner = slot.id_prefix.decode().partition("/")[0]
-    return rec.record_id(owner, *fmt.parts(position))
 
 
 def waits_at(slot: Slot, place: int) -> bool:

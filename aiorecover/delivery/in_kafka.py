@@ -1,7 +1,8 @@
 """Which records stand in Kafka already: what the recovery check has read, and what counts of it. Pure.
 
-A record is found by its exact id and by what it holds. The id alone would not do: copies of a directory give out the
-same ids for different records. Never counts "everything up to".
+A record is found by its exact id and by what it holds: somebody may have passed the id on with other contents. Records
+of copies of the directory are told apart by their nonces; where they stand behind ours, ours count as overtaken, which
+repeats some and loses none. Never counts "everything up to".
 
 Only newest appearances tell where a record stands in its lane. When the tail goes back to an older record (a suffix was
 sent again, as after a power cut), what stood behind that one in the ring stands before it in Kafka now: it does not
@@ -16,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from aiorecover.record_id import parse_record_id
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checksum import crc32
 
@@ -23,7 +25,7 @@ MOST_IDS = 400_000  # of all lanes, 60 MB for a moment: a checkpoint interval of
 LOOK_BACK = 400_000  # offsets, shared by all lanes: aiokafka's consumer reads about 100,000 records a second
 WORDS_LOST = 4_096  # a full batch: settle words of the last one acknowledged are not always durable with its entry
 
-_OFFSET_BITS, _CONTENT_BITS = 63, 32
+_OFFSET_BITS, _NAME_BITS = 63, 32 + fmt.NONCE_BITS
 
 Lane = tuple[str, int]
 
@@ -82,16 +84,16 @@ def content_of(key: bytes | None, value: bytes | None) -> int:
 
 
 class InKafka:
-    """Records of earlier epochs of one producer that stand in Kafka."""
+    """Records of earlier epochs of one directory that stand in Kafka."""
 
-    def __init__(self, producer_id: str, epoch: int) -> None:
+    def __init__(self, directory_id: int, epoch: int) -> None:
         """``epoch``: our own; of it and of later ones nothing can have been found."""
-        self._prefix = f"{producer_id}/".encode()
+        self._begins = fmt.producer_text(directory_id)[: fmt.DIRECTORY_TEXT].encode()
         self._epoch = epoch
         self._numbers: dict[Lane, int] = {}
         self._lanes: list[Lane] = []
         self._noted: list[array[int]] = []  # of each lane, positions that count, ascending
-        self._found: dict[int, int] = {}  # position: lane, offset and content in one number
+        self._found: dict[int, int] = {}  # position: lane, offset, nonce and content in one number
         self.last = 0  # the highest position that counts; known once `read_up` was called
 
     def __len__(self) -> int:
@@ -103,17 +105,22 @@ class InKafka:
         """No more may be noted."""
         return len(self._found) >= MOST_IDS
 
+    def __contains__(self, position: int) -> bool:
+        """Whether a record with this position was found: the very one, or a copy's."""
+        return position in self._found
+
     def note(self, lane: Lane, offset: int, name: bytes | None, content: int) -> None:
         """The next record of a tail; ``name``: its id, if it has one. Records of others are passed over."""
-        position = self._position(name) if name is not None else None
-        if position is None:
+        told = self._told(name) if name is not None else None
+        if told is None:
             return
+        position, nonce = told
         number = self._number(lane)
         noted = self._noted[number]
         while noted and noted[-1] >= position:
             self._drop(number, noted.pop())
         noted.append(position)
-        self._found[position] = (number << _OFFSET_BITS | offset) << _CONTENT_BITS | content
+        self._found[position] = (number << _OFFSET_BITS | offset) << _NAME_BITS | _name(nonce, content)
 
     def forget(self, lane: Lane) -> None:
         """The lane's tail was not read to its end: what was noted of it may have been overtaken."""
@@ -127,12 +134,12 @@ class InKafka:
         self._noted.clear()
         self.last = max(self._found, default=0)
 
-    def place(self, topic: str, position: int, content: int) -> Place | None:
+    def place(self, topic: str, position: int, nonce: int, content: int) -> Place | None:
         """Where this very record stands; None when it was not found."""
         packed = self._found.get(position)
-        if packed is None or packed & ((1 << _CONTENT_BITS) - 1) != content:
+        if packed is None or packed & ((1 << _NAME_BITS) - 1) != _name(nonce, content):
             return None
-        number, offset = divmod(packed >> _CONTENT_BITS, 1 << _OFFSET_BITS)
+        number, offset = divmod(packed >> _NAME_BITS, 1 << _OFFSET_BITS)
         found_in, partition = self._lanes[number]
         return Place(partition, offset) if found_in == topic else None
 
@@ -151,16 +158,22 @@ class InKafka:
 
     def _drop(self, number: int, position: int) -> None:
         """Unless it stands in another partition as well, and was noted there since."""
-        if self._found.get(position, -1) >> (_OFFSET_BITS + _CONTENT_BITS) == number:
+        if self._found.get(position, -1) >> (_OFFSET_BITS + _NAME_BITS) == number:
             del self._found[position]
 
-    def _position(self, name: bytes) -> int | None:
-        """Of an id that we gave out before this epoch."""
-        if not name.startswith(self._prefix):
+    def _told(self, name: bytes) -> tuple[int, int] | None:
+        """Position and nonce, of an id that this directory, or a copy of it, gave out before this epoch."""
+        if not name.startswith(self._begins):  # all 35 bits; first, as most are of others where many share a topic
             return None
-        epoch, _, sequence = name[len(self._prefix) :].partition(b"/")
-        if not (epoch.isdigit() and sequence.isdigit()) or len(epoch) > 20 or len(sequence) > 20:  # noqa: PLR2004
+        parsed = parse_record_id(name.decode("ascii", "replace"))
+        if parsed is None:
             return None
-        if not 0 < int(epoch) < self._epoch or not 0 < int(sequence) <= fmt.SEQUENCE_MASK:
+        owner, epoch, sequence = parsed
+        producer_id = fmt.producer_id_of(owner)
+        if producer_id is None or epoch >= self._epoch:
             return None
-        return fmt.position(int(epoch), int(sequence))
+        return fmt.position(epoch, sequence), fmt.nonce_of(producer_id)
+
+
+def _name(nonce: int, content: int) -> int:
+    return nonce << 32 | content

@@ -7,6 +7,7 @@ without one, as the recovery check has found (`in_kafka`).
 from enum import Enum, auto
 from itertools import repeat
 
+from aiorecover.delivery.frames import nonce_at
 from aiorecover.delivery.in_kafka import InKafka, Place, content_of
 from aiorecover.delivery.lane import Lane
 from aiorecover.record import KEY, PARTITION, TOPIC, VALUE
@@ -49,11 +50,13 @@ class Judge:
 
     def place(self, entry: Placed) -> Place | None:
         """Where a record stands in Kafka, if it was found there."""
-        _, _, position, record = entry
-        if not self._in_kafka or type(record) is not tuple:
+        slot, place, position, record = entry
+        if position not in self._in_kafka or type(record) is not tuple:
             return None
-        content = content_of(record[KEY], record[VALUE])
-        return self._in_kafka.place(record[TOPIC], position, content)
+        nonce = nonce_at(slot, place)
+        if nonce is None:  # its copy has rotted since: it is sent
+            return None
+        return self._in_kafka.place(record[TOPIC], position, nonce, content_of(record[KEY], record[VALUE]))
 
     def verdict(self, entry: Placed, word: Word, lane: Lane | None, place: Place | None) -> Verdict:
         """What becomes of a record. ``lane``: where it would go today; None where it cannot be decoded."""

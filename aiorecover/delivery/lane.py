@@ -84,9 +84,7 @@ class Lane:
         self.in_flight: LaneBatch | None = None
         self.identity: Identity | None = None
         self.sequence = 0
-        self.fence: Identity | None = (
-            None  # has what the last process had in flight refused, once that is not sent again
-        )
+        self.fence: Identity | None = None  # has what the last process had in flight refused, when it is not sent again
         self.inherited = False  # its identity is such a fence, or a later epoch of one
         self.spent: int | None = None  # the producer id of which it has used up the epochs, last
         self.offset = -1  # Kafka's, of the newest record that was acknowledged; -1: unknown
@@ -244,8 +242,9 @@ class Lane:
 
         ``fresh``: used where the lane has none, or no further epoch (`used_up`).
         """
-        identity = self._take_fresh(fresh)
-        batch.identify(identity.producer_id, identity.epoch, 0)
+        self.begin_anew()
+        self.identity = self.identity or fresh
+        batch.identify(self.identity.producer_id, self.identity.epoch, 0)
         self.sequence = batch.count % SEQUENCE_MODULUS
 
     def take_back(self, batch: LaneBatch, fresh: Identity) -> None:
@@ -298,12 +297,6 @@ class Lane:
         """The producer id that must not be taken for a fresh identity: the broker has had all of its epochs."""
         return self.identity.producer_id if self.identity is not None and self.at_last_epoch else self.spent
 
-    def _take_fresh(self, fresh: Identity) -> Identity:
-        self.begin_anew()
-        if self.identity is None:
-            self.identity = fresh
-        return self.identity
-
     def replace(self, parts: Sequence[LaneBatch]) -> None:
         """``parts``, in order, go in the place of the batch in flight; they get their identities as they are sent."""
         self.in_flight = None
@@ -333,14 +326,20 @@ class Lane:
         self.sequence = 0
         self.fence = None
 
-    def overtaken(self) -> None:
-        """The broker does not follow the lane's identity; where it is a fence, a copy of the directory uses it, too.
+    def overtaken(self, spread: Callable[[float, float], float] | None = None) -> None:
+        """The broker does not follow the lane's identity: `renew` it.
 
-        Then no epoch of it is any good: the next identity is another producer id.
+        Where it is a fence, a copy of the directory uses it, too: then no epoch of it is any good, and the next
+        identity is another producer id.
+
+        ``spread``, as of `Identity.fence`: the broker knows a later epoch. Then somebody else uses it, the very next
+        one most likely, and the broker would take the lane's batches for repeats of theirs: it goes on far above.
         """
         if self.inherited:
             self.identity = None
             self.inherited = False
+        elif self.identity is not None and spread is not None:
+            self.identity = self.identity.fence(spread) or self.identity
 
     def _fence_off(self) -> None:
         """A batch may be on its way to Kafka, and is not sent again: what follows must have it refused there (I6)."""
@@ -358,10 +357,9 @@ def lane_halted(lane: Lane, batch: LaneBatch | None = None) -> PermanentDelivery
 
 def lane_waits(lane: Lane, batch: LaneBatch | None = None) -> DeliveryPendingError:
     """For who waits for a record of it that is not at fault; ``batch``: the one that it stands in, if in any."""
-    message = (
-        "the record waits in the ring for its lane, which is halted: do not publish it again, it is delivered after"
-    )
-    return DeliveryPendingError(f"{message} the next start: {lane.remedy} {_where(lane)}", persisted=_persisted(batch))
+    message = "the record waits in the ring for its lane, which is halted: do not publish it again"
+    after = f"it is delivered after the next start: {lane.remedy} {_where(lane)}"
+    return DeliveryPendingError(f"{message}, {after}", persisted=_persisted(batch))
 
 
 def _where(lane: Lane) -> str:

@@ -30,6 +30,7 @@ from types import MappingProxyType
 from aiokafka import errors as kafka
 
 __all__ = [
+    "NEWER_EPOCH",
     "OUTCOMES",
     "TOO_LARGE",
     "UNNAMED_CODES",
@@ -320,6 +321,9 @@ _PERMANENT: tuple[tuple[Persisted, str, _Errors], ...] = (
     (_NOT, "the broker refuses the topic's name, or it is an internal topic", (kafka.InvalidTopicError,)),
 )
 
+NEWER_EPOCH = (kafka.InvalidProducerEpoch, kafka.ProducerFenced, ProducerFencedCodeError)
+"""Somebody else has sent under a later epoch of the same producer id."""
+
 _FRESH_IDENTITY: tuple[tuple[Persisted, str, _Errors], ...] = (
     (_NOT, "the broker expects another sequence", (kafka.OutOfOrderSequenceNumber,)),
     (
@@ -332,7 +336,7 @@ _FRESH_IDENTITY: tuple[tuple[Persisted, str, _Errors], ...] = (
     (
         _NOT,
         "the broker knows a newer producer epoch",
-        (kafka.InvalidProducerEpoch, kafka.ProducerFenced, ProducerFencedCodeError),
+        NEWER_EPOCH,
     ),
 )
 

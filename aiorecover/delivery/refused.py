@@ -18,7 +18,8 @@ from itertools import islice
 from aiorecover.delivery import halving
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.dead_letters import DeadLetters
-from aiorecover.delivery.frames import frames_of, let_go, payload_at, positions_of
+from aiorecover.delivery.dead_record import DeadRecord
+from aiorecover.delivery.frames import Named, let_go, named_of, nonce_at, payload_at, positions_of
 from aiorecover.delivery.lane import MAKE_ROOM, Lane
 from aiorecover.delivery.lines import Lines
 from aiorecover.delivery.outcomes import outcome_of
@@ -46,12 +47,14 @@ class Refused:
         codec: int,
         topic: str | None,
         on_cut: Callable[[LaneBatch, Sequence[LaneBatch]], None],
+        part_with: Callable[[Lane], None],
         on_buried: Callable[[Lane, LaneBatch], None],
         on_full: Callable[[Lane], None],
         on_room: Callable[[Lane], None],
     ) -> None:
         """``topic``: where dead letters are published to; None: nowhere.
 
+        ``part_with``: as `Journal.part_with`, right before a record is settled that may be on its way to Kafka.
         ``on_full``: a lane is halted until there is room in the dead ring; ``on_room``: it goes on.
         """
         self._dead = dead
@@ -59,10 +62,11 @@ class Refused:
         self._codec = codec
         self._topic = topic
         self._on_cut = on_cut
+        self._part_with = part_with
         self._on_buried = on_buried
         self._on_full = on_full
         self._on_room = on_room
-        self._undecodable: deque[tuple[Slot, int, int, Refusal]] = deque()
+        self._undecodable: deque[DeadRecord] = deque()
         self.settled = 0  # undecodable records that became dead letters, or were lost
         self._failure: WalError | None = None  # why those that were taken stay in the ring
         self._burying = Supervised("undecodable", self._bury_undecodable)
@@ -81,8 +85,6 @@ class Refused:
 
     async def bury(self, lane: Lane, batch: LaneBatch, error: BaseException) -> None:
         """The one record of ``batch`` is a dead letter when this returns; the lane may go on."""
-        slot, place = next(frames_of(batch))
-        position = next(positions_of(batch))
         refusal = Refusal(
             error=type(error).__name__,
             message=f"{outcome_of(error).reason}: {error}",
@@ -91,15 +93,15 @@ class Refused:
             first_ms=batch.first_ms,
             last_ms=_now_ms(),
         )
-        owed = self._topic not in (None, lane.topic)
+        taken = DeadRecord(next(named_of(batch)), lane.topic, lane.partition, refusal)
         try:
-            while not await self._is_put(slot, place, position, lane, refusal, owed=owed):
+            while not await self._is_put(taken, lane):
                 await self._dead.room()
         finally:  # also when the lane's task is cancelled: whoever begins it again finds it as any other
             if lane.resumes:
                 self._go_on(lane)
         await self._dead.durable()
-        await self._settle(slot, place, position, lane.topic, lane.partition, refusal)
+        await self._settle(taken, lane if batch.maybe_there else None)
         lane.acknowledged()
         self._on_buried(lane, batch)
 
@@ -116,7 +118,8 @@ class Refused:
         slot, place, position, _ = entry
         now = _now_ms()
         refusal = Refusal(error=UNDECODABLE, message=reason, first_ms=now, last_ms=now)
-        self._undecodable.append((slot, place, position, refusal))
+        named = Named(slot, place, position, nonce_at(slot, place) or 0)  # 0: then there will be no letter, either
+        self._undecodable.append(DeadRecord(named, "", None, refusal))
         if not self._burying.running:
             self._failure = None
             self._burying.start()
@@ -130,7 +133,7 @@ class Refused:
     @property
     def taken(self) -> Iterator[tuple[Slot, int]]:
         """Slot and place of those that are not settled yet."""
-        return ((slot, place) for slot, place, *_ in self._undecodable)
+        return ((taken.named.slot, taken.named.place) for taken in self._undecodable)
 
     def check(self) -> None:
         """Raise why those that were taken stay in the ring, if they do.
@@ -155,11 +158,11 @@ class Refused:
 
     async def _bury_undecodable(self) -> None:
         while self._undecodable:
-            slot, place, position, refusal = self._undecodable[0]
-            payload = _payload_of(slot, place)
+            taken = self._undecodable[0]
+            payload = _payload_of(taken.named)
             if payload is not None:
                 try:
-                    await self._dead.put(position, None, letter_of(payload, refusal, owed=False))
+                    await self._dead.put(taken.named, None, letter_of(payload, taken.refusal, owed=False))
                     await self._dead.durable()
                 except WalFullError:
                     await self._dead.room()
@@ -169,17 +172,19 @@ class Refused:
                     log.error("undecodable records stay in the ring records=%d error=%s", left, error)  # noqa: TRY400 - one line
                     self._failure = error
                     return
-                await self._settle(slot, place, position, "", None, refusal)
+                await self._settle(taken)
             self._undecodable.popleft()
             self.settled += 1
 
-    async def _is_put(self, slot: Slot, place: int, position: int, lane: Lane, refusal: Refusal, *, owed: bool) -> bool:
+    async def _is_put(self, taken: DeadRecord, lane: Lane) -> bool:
         """Whether there was room for the letter; where there is none the lane is halted."""
-        payload = payload_at(slot, place)
+        named = taken.named
+        payload = payload_at(named.slot, named.place)
         if payload is None:
-            raise unmapped(slot)
+            raise unmapped(named.slot)
         try:
-            await self._dead.put(position, lane.partition, letter_of(payload, refusal, owed=owed))
+            letter = letter_of(payload, taken.refusal, owed=self._topic not in (None, lane.topic))
+            await self._dead.put(named, lane.partition, letter)
         except WalFullError as full:
             if not lane.resumes:
                 self._halt(lane, full)
@@ -188,17 +193,21 @@ class Refused:
 
     # -- one record --------------------------------------------------------------------------------------------------
 
-    async def _settle(
-        self, slot: Slot, place: int, position: int, topic: str, partition: int | None, refusal: Refusal
-    ) -> None:
-        """I3: the copy is durable; after everybody who wants to know first was told."""
-        report = self._reports.dead_report(slot, place, position, topic, partition, refusal)
-        await self._reports.announce_dead(report)
+    async def _settle(self, taken: DeadRecord, parts: Lane | None = None) -> None:
+        """I3: the copy is durable; after everybody who wants to know first was told.
+
+        ``parts``: the lane that parts with what may be on its way to Kafka. Not earlier: a process that dies before has
+        the very same batch sent again.
+        """
+        slot, place, position, _ = taken.named
+        await self._reports.announce_dead(self._reports.dead_report(taken))
+        if parts is not None:
+            self._part_with(parts)
         slot.ring.settle(slot, [place])
         self._dead.settled(position)
         self.dead_lettered += 1
-        self._lines.tell(report.record_id, topic, partition, refusal)
-        self._reports.bury(position, report, refusal)
+        self._lines.tell(taken.named.record_id, taken.topic, taken.partition, taken.refusal)
+        self._reports.bury(taken)
 
     def _halt(self, lane: Lane, error: WalFullError) -> None:
         lane.halt(f"no room for a dead letter: {error}", MAKE_ROOM)
@@ -227,13 +236,13 @@ class Refused:
         return [await part_of(batch, islice(pieces, length), self._codec) for length in lengths]
 
 
-def _payload_of(slot: Slot, place: int) -> bytes | None:
+def _payload_of(named: Named) -> bytes | None:
     """Of an undecodable record; None: it is settled, or lost."""
     try:
-        return payload_at(slot, place)
+        return payload_at(named.slot, named.place)
     except WalCorruptError as error:
         log.error("an undecodable record is lost: its dead letter would be another one error=%s", error)  # noqa: TRY400 - the disk's fault
-        let_go(slot, place)
+        let_go(named.slot, named.place)
         return None
 
 

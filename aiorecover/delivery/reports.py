@@ -16,7 +16,8 @@ from aiokafka.structs import RecordMetadata
 
 from aiorecover import record as rec
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.frames import frames_of, positions_of, record_at
+from aiorecover.delivery.dead_record import DeadRecord
+from aiorecover.delivery.frames import Named, Names, named_of, placed_of, record_at
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.refusal import Persistence, Refusal
 from aiorecover.delivery.remembered import REMEMBERED_RECORDS, Remembered
@@ -120,8 +121,8 @@ class Reports:
         """Call `on_delivery` for each record of an acknowledged batch, before it is settled."""
         if self._on_delivery is None:
             return
-        for number, ((slot, place), position) in enumerate(zip(frames_of(batch), positions_of(batch), strict=True)):
-            await self._call(self._report(slot, place, position, topic, metadata.partition, _offset(metadata, number)))
+        for number, named in enumerate(named_of(batch)):
+            await self._call(self._report(named, topic, metadata.partition, _offset(metadata, number)))
             if number % CALLBACKS_A_TURN == CALLBACKS_A_TURN - 1:
                 await asyncio.sleep(0)
 
@@ -131,11 +132,12 @@ class Reports:
         if not self._waiters:
             return []
         wanted = []
-        for number, ((slot, place), position) in enumerate(zip(frames_of(batch), positions_of(batch), strict=True)):
+        names = Names(batch)
+        for number, (slot, place, position) in enumerate(placed_of(batch)):
             sequence = self._own_sequence(position)
             if sequence in self._waiters:
-                offset = _offset(metadata, number)
-                report = self._report(slot, place, position, topic, metadata.partition, offset)
+                named = names.of(number, slot, place, position)
+                report = self._report(named, topic, metadata.partition, _offset(metadata, number))
                 wanted.append((sequence, report))
         return wanted
 
@@ -183,23 +185,21 @@ class Reports:
 
     # -- for dead letters --------------------------------------------------------------------------------------------
 
-    def dead_report(
-        self, slot: Slot, place: int, position: int, topic: str, partition: int | None, refusal: Refusal
-    ) -> DeliveryReport:
+    def dead_report(self, taken: DeadRecord) -> DeliveryReport:
         """The report of a dead letter; an undecodable one has no topic, no time and no context."""
-        report = self._report(slot, place, position, topic, partition, None)
-        return msgspec.structs.replace(report, status="dead_lettered", error=str(refusal))
+        report = self._report(taken.named, taken.topic, taken.partition, None)
+        return msgspec.structs.replace(report, status="dead_lettered", error=str(taken.refusal))
 
     async def announce_dead(self, report: DeliveryReport) -> None:
         """Call `on_delivery` for a dead letter, before its record is settled."""
         if self._on_delivery is not None:
             await self._call(report)
 
-    def bury(self, position: int, report: DeliveryReport, refusal: Refusal) -> None:
+    def bury(self, taken: DeadRecord) -> None:
         """A record is a dead letter: tell those who wait, and who asks later for one of the last ones."""
-        if position >> fmt.SEQUENCE_BITS != self._ring.epoch:
-            return
-        self._tell_refused(position & fmt.SEQUENCE_MASK, _Buried(report.topic, report.partition, refusal))
+        sequence = self._own_sequence(taken.named.position)
+        if sequence is not None:
+            self._tell_refused(sequence, _Buried(taken.topic, taken.partition, taken.refusal))
 
     def _error(self, sequence: int, told: DeliveryError | _Buried) -> DeliveryError:
         if isinstance(told, DeliveryError):
@@ -236,16 +236,14 @@ class Reports:
 
     # -- the report --------------------------------------------------------------------------------------------------
 
-    def _report(
-        self, slot: Slot, place: int, position: int, topic: str, partition: int | None, offset: int | None
-    ) -> DeliveryReport:
-        found = _record_at(slot, place)
+    def _report(self, named: Named, topic: str, partition: int | None, offset: int | None) -> DeliveryReport:
+        found = _record_at(named.slot, named.place)
         return DeliveryReport(
             topic=topic,
             partition=partition,
             offset=offset,
             timestamp_ms=found[rec.TIMESTAMP] if found is not None else None,
-            record_id=rec.record_id(self._producer_id, *fmt.parts(position)),
+            record_id=named.record_id,
             context=found[rec.CONTEXT] if found is not None else None,
         )
 

@@ -15,8 +15,9 @@ from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.in_kafka import Hint
 from aiorecover.delivery.journal import MAIN, RETRY, Doubt, Entry, decode, doubt_of, lanes_twice
 from aiorecover.errors import WalCorruptError, WalError, WalIOError
-from aiorecover.record import RECORD_ID_HEADER, record_id
+from aiorecover.record import RECORD_ID_HEADER
 from aiorecover.record import decode as decode_record
+from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.lanes import BlockFound
 from aiorecover.wal.lookup import Lookup
@@ -181,7 +182,8 @@ async def rebuild(resumed: Resumed, codec: int) -> LaneBatch:
             payload, number = frame.payload, b"%b%d" % (slot.id_prefix, frame.sequence)
             if ring.holds_copies:
                 copy = unpack_moved(payload)
-                payload, number = copy.payload, record_id(ring.id_text, copy.epoch, copy.sequence).encode()
+                prefix = fmt.id_prefix(copy.producer_id(slot.header), copy.epoch)
+                payload, number = copy.payload, b"%b%d" % (prefix, copy.sequence)
             _, key, value, _, timestamp_ms, headers, _, _ = decode_record(payload)
             batch.add(batch.count, timestamp_ms, key, value, [*(headers or ()), (RECORD_ID_HEADER, number)])
             batch.count += 1

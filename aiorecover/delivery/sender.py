@@ -21,7 +21,7 @@ from aiorecover.delivery.frames import positions_of
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import MEND_TOPIC, START_ANEW, Lane, lane_halted, lane_waits
 from aiorecover.delivery.lines import LaneLines
-from aiorecover.delivery.outcomes import TOO_LARGE, Persisted, Verdict, outcome_of
+from aiorecover.delivery.outcomes import NEWER_EPOCH, TOO_LARGE, Persisted, Verdict, outcome_of
 from aiorecover.delivery.refused import Refused
 from aiorecover.delivery.reports import Reports, tell_halted
 from aiorecover.delivery.session import SessionLostError
@@ -194,8 +194,8 @@ class Sender:
         count = await self._expiry.bury(lane, batch)
         if not count:
             return False
-        if batch.possibly:
-            self._journal.part_with(lane, batch)
+        if batch.maybe_there:
+            self._journal.part_with(lane)
         lane.part_with(batch)
         rest = await self._refused.rest_of(batch, count) if count < batch.count else None
         await self._expiry.settle(lane, batch, count)
@@ -221,7 +221,7 @@ class Sender:
                 lane.partition,
                 type(error).__name__,
             )
-            lane.overtaken()
+            lane.overtaken(random.uniform if isinstance(error, NEWER_EPOCH) else None)
             lane.renew(batch, await self._sessions.identity(lane, over))
             self.renewed += 1
         elif outcome.verdict is Verdict.SESSION_FATAL:
@@ -276,6 +276,7 @@ class Sender:
     async def _settle(self, lane: Lane, batch: LaneBatch, metadata: RecordMetadata) -> None:
         """I3: only after the acknowledgement, and after everybody who wants to know first was told."""
         batch.possibly = True  # it is there: cancelled from here on, it is sent once more
+        self._expiry.forget_rotten(batch)
         await self._refused.withdraw(batch)
         await self._reports.announce(batch, lane.topic, metadata)
         waited = self._reports.collect(batch, lane.topic, metadata)

@@ -17,7 +17,6 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping
-from contextvars import Context
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -167,11 +166,6 @@ class Session:
     def interrupted(self) -> bool:
         """Somebody has cancelled our task: it is begun again after a pause."""
         return self._supervised.interrupted
-
-    @property
-    def context(self) -> Context:
-        """For a task whose clients are this session's: aiokafka's lines in it are held back, too."""
-        return self._chatter.context()
 
     def want(self, topic: str) -> None:
         """Keep this topic's metadata from now on."""

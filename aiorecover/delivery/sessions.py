@@ -125,7 +125,7 @@ class Sessions:
         """
         pauses: Backoff | None = None
         while True:
-            session = await self._session_of(lane) if lane in self._suspicions else self.healthy
+            session = await self._session_of(lane, over) if lane in self._suspicions else self.healthy
             await self._connected(session, over)
             if over is not None and over():
                 raise GivenUpError
@@ -186,13 +186,18 @@ class Sessions:
 
     # -- the second session ------------------------------------------------------------------------------------------
 
-    async def _session_of(self, lane: Lane) -> Session:
+    async def _session_of(self, lane: Lane, over: Callable[[], bool] | None) -> Session:
         if not self._suspicions[lane].suspect or self._closing:
             return self.healthy
         second = self._second or self._begin_second()
-        if not await second.connected_within(CONNECT_PATIENCE):
-            self._moved.pop(lane, None)
-            return self.healthy
+        waited = 0.0
+        while not await second.connected_within(min(CONNECT_LOOK, CONNECT_PATIENCE)):
+            if over is not None and over():  # an age that is up does not wait for a frozen broker, too
+                raise GivenUpError
+            waited += CONNECT_LOOK
+            if waited >= CONNECT_PATIENCE:
+                self._moved.pop(lane, None)
+                return self.healthy
         if lane not in self._moved:
             self._moved[lane] = None
             self._lines.tell(lane, self._suspicions[lane].why)

@@ -9,16 +9,15 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
 
+from aiorecover.delivery.dead_record import DeadRecord
 from aiorecover.delivery.flush import Queue
-from aiorecover.delivery.refusal import Refusal
 from aiorecover.supervised import Supervised
 from aiorecover.wal.slot import Slot
 
 STEP = 64  # records between two turns of the loop: about 2 ms of work
-MOST = 1024  # records of one partition that wait, 128 KB: two runs of a reader, so that both sides have work
-ALL = 65_536  # of all partitions together, 8 MB; with more than 64 of them each has its share, and FEWEST at least
+MOST = 1024  # records of one partition that wait, 150 KB: two runs of a reader, so that both sides have work
+ALL = 65_536  # of all partitions together, 12 MB; with more than 64 of them each has its share, and FEWEST at least
 FEWEST = 64
 HOLD = 1.0  # seconds that a reader waits for a full queue: as long as a lane has to fail to be passed over
 
@@ -26,27 +25,16 @@ Where = tuple[str, int | None]
 """A topic and its partition, as far as that is known."""
 
 
-class Taken(NamedTuple):
-    """A record whose letter is durable; ``partition``: as in its letter."""
-
-    slot: Slot
-    place: int
-    position: int
-    topic: str
-    partition: int | None
-    refusal: Refusal
-
-
 class Telling:
     """The queues of those who wait to be told of."""
 
-    def __init__(self, settle: Callable[[Taken], Awaitable[None]], on_change: Callable[[], None]) -> None:
+    def __init__(self, settle: Callable[[DeadRecord], Awaitable[None]], on_change: Callable[[], None]) -> None:
         """``settle``: tell, then settle one; ``on_change``: some were, or one waits for too long."""
         self._settle = settle
         self._on_change = on_change
         self._queues: dict[Where, _Queue] = {}
 
-    def add(self, where: Where, taken: Taken) -> bool:
+    def add(self, where: Where, taken: DeadRecord) -> bool:
         """Have one told of behind those that came before it; False without room."""
         queue = self._queue(where)
         if queue is None:
@@ -77,7 +65,7 @@ class Telling:
     @property
     def taken(self) -> Iterator[tuple[Slot, int]]:
         """Slot and place of the records that are not settled yet."""
-        return ((one.slot, one.place) for queue in self._queues.values() for one in queue.taken)
+        return ((one.named.slot, one.named.place) for queue in self._queues.values() for one in queue.taken)
 
     @property
     def interrupted(self) -> bool:
@@ -122,7 +110,7 @@ class _Queue:
     __slots__ = ("full_since", "settled", "taken", "timer", "work")
 
     def __init__(self) -> None:
-        self.taken: deque[Taken] = deque()
+        self.taken: deque[DeadRecord] = deque()
         self.settled = 0
         self.full_since: float | None = None
         self.timer: asyncio.TimerHandle | None = None

@@ -3,9 +3,10 @@
 A producer numbers the records of an epoch 1, 2, 3, without gaps, over all its topics. So the ids that are there name
 those that are not. How it is found, with nothing collected that grows with the data:
 
-1. Each record says whether it is *ahead*: its epoch and sequence are above those of every record of its producer that
-   stands before it in its Kafka partition. That takes one sort by offset. (The order of rows in files proves nothing:
-   Spark reads files by their size.)
+1. Each record says whether it is *ahead*: its epoch and sequence are above those of every record of its directory that
+   stands before it in its Kafka partition, whichever start of it published that: their producer ids have the first
+   characters in common. That takes one sort by offset. (The order of rows in files proves nothing: Spark reads files by
+   their size.)
 2. The records of a producer, epoch and bucket of 32,768 sequences become one bitmap, and those that were ahead another
    one. So few bytes travel: 4 KiB for a bucket, not the records.
 3. What is not set between the first and the last bit of a bucket is missing, and so is what lies between two buckets,
@@ -29,7 +30,7 @@ from aiorecover.errors import ConfigError
 from aiorecover.spark.bitmaps import bit_of, bucket_of, clear_bits, ranges_in, runs
 from aiorecover.spark.persisted import Persisted
 from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
-from aiorecover.wal.format import SEQUENCE_BITS
+from aiorecover.wal.format import DIRECTORY_TEXT, SEQUENCE_BITS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -56,8 +57,9 @@ class Audit(Persisted):
     """One row for each ``producer_id`` and ``epoch``. ``first`` and ``last``: the lowest and the highest sequence
     found, null where there is none. ``expected``: how many there should be. ``found``: how many different ones there
     are. ``missing``: ``expected`` less ``found``. ``repeated``: appearances beyond the first. ``out_of_order``: records
-    that have, at each of their places, a later record of their producer before them in the same Kafka partition; null
-    where the places are not known."""
+    that have, at each of their places, a record of a later epoch, or of theirs and behind them, of the same directory
+    before them in the same Kafka partition; null where the places are not known. So what two copies of a directory
+    publish into one partition by turns is out of order."""
     missing: DataFrame
     """One row for each range of missing sequences, as long as it goes: ``producer_id``, ``epoch``, ``first``,
     ``last``, ``count``."""
@@ -158,9 +160,10 @@ def _buckets(records: DataFrame) -> DataFrame:
 
 
 def _ahead() -> Column:
-    """Whether a record's position is above those of all records of its producer before it in its Kafka partition."""
+    """Whether a record's position is above those of all records of its directory before it in its Kafka partition."""
     position = F.shiftleft(F.col("epoch").cast("bigint"), SEQUENCE_BITS) + F.col("sequence")
-    before = Window.partitionBy("topic", "partition", "producer_id").orderBy("offset")
+    directory = F.substring("producer_id", 1, DIRECTORY_TEXT)
+    before = Window.partitionBy("topic", "partition", directory).orderBy("offset")
     highest = F.max(position).over(before.rowsBetween(Window.unboundedPreceding, -1))
     return F.coalesce(position > highest, F.lit(True))  # noqa: FBT003 - a literal
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from aiorecover.delivery import refusal
 from aiorecover.wal.moved import DEAD, RING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from aiorecover.wal.view import Damage, FrameView
@@ -79,10 +80,9 @@ _US_PER_MS = 1000
 class Rows:
     """Rows of one ring of one instance."""
 
-    def __init__(self, path: Path, ring: str | None, producer_id: str | None) -> None:
+    def __init__(self, path: Path, ring: str | None) -> None:
         self._directory = str(path)
         self._ring = ring
-        self._producer_id = producer_id
         self._rows: list[dict[str, Any]] = []
         self._bytes = 0
 
@@ -101,9 +101,11 @@ class Rows:
             yield pa.RecordBatch.from_pylist(self._rows, ARROW_SCHEMA)
         self._rows, self._bytes = [], 0
 
-    def of_damage(self, missing: Iterable[Damage]) -> Iterator[pa.RecordBatch]:
-        """A row for each stretch that is not there."""
-        self._rows = [self._damage(one) for one in missing]
+    def of_damage(
+        self, missing: Iterable[Damage], producers: Mapping[int | None, str | None] = MappingProxyType({})
+    ) -> Iterator[pa.RecordBatch]:
+        """A row for each stretch that is not there; ``producers``: ids by epoch, as far as they are known."""
+        self._rows = [self._damage(one, producers.get(one.epoch)) for one in missing]
         return self.rest()
 
     def of_error(self, error: str) -> Iterator[pa.RecordBatch]:
@@ -112,18 +114,20 @@ class Rows:
         return self.rest()
 
     def _about(self, state: str) -> dict[str, Any]:
-        return {"directory": self._directory, "ring": self._ring, "state": state, "producer_id": self._producer_id}
+        return {"directory": self._directory, "ring": self._ring, "state": state}
 
-    def _damage(self, one: Damage) -> dict[str, Any]:
+    def _damage(self, one: Damage, producer_id: str | None) -> dict[str, Any]:
         error = f"damage took away records epoch={one.epoch} sequences={one.first}-{one.last}"
         about = self._about("missing") | {"slot": one.slot, "file_offset": one.file_offset}
         if self._ring == RING:
-            return about | {"epoch": one.epoch, "sequence": one.first, "error": error}
+            about |= {"producer_id": producer_id, "epoch": one.epoch, "sequence": one.first}
+            return about | {"error": error}
         # Numbers of this ring's own: which records stood there, nothing tells.
         return about | {"error": f"{error} (numbers of the ring {self._ring}, not of records)"}
 
     def _row(self, frame: FrameView) -> dict[str, Any]:
         row = self._about("settled" if frame.settled else "waiting") | {
+            "producer_id": frame.producer_id,
             "epoch": frame.epoch,
             "sequence": frame.sequence,
             "slot": frame.slot,
@@ -137,7 +141,7 @@ class Rows:
             topic, key, value, partition, timestamp_ms, headers, _, _ = records.decode(payload)
         except (ValueError, RecursionError) as error:
             return row | {"error": f"the record cannot be decoded: {error}"}
-        identity = records.record_id(str(self._producer_id), frame.epoch, frame.sequence)
+        identity = records.record_id(frame.producer_id, frame.epoch, frame.sequence)
         return row | {
             "topic": topic,
             "partition": partition if frame.partition is None else frame.partition,

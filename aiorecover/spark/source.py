@@ -58,7 +58,6 @@ class _Slot(InputPartition):
     """One slot of the main ring; ``begins`` and ``following`` as in `frames_of`."""
 
     path: Path
-    producer_id: str | None
     slot: SlotView
     begins: bool
     following: SlotView | None
@@ -146,7 +145,7 @@ def _slots(view: View, *, settled: bool) -> Iterator[InputPartition]:
     epoch = None
     for slot, following in pairwise([*live, None]):
         assert slot is not None  # noqa: S101 - only the last one is None, and it follows
-        yield _Slot(view.path, view.producer_id, slot, epoch != slot.epoch, following)
+        yield _Slot(view.path, slot, epoch != slot.epoch, following)
         epoch = slot.epoch
     for slot in slots:
         if slot.state == "damaged":
@@ -155,7 +154,7 @@ def _slots(view: View, *, settled: bool) -> Iterator[InputPartition]:
 
 
 def _read_slot(part: _Slot, *, settled: bool) -> Iterator[pa.RecordBatch]:
-    rows = Rows(part.path, RING, part.producer_id)
+    rows = Rows(part.path, RING)
     missing: list[Damage] = []
     frames = frames_of(part.slot, settled=settled, missing=missing, begins=part.begins, following=part.following)
     try:
@@ -166,8 +165,8 @@ def _read_slot(part: _Slot, *, settled: bool) -> Iterator[pa.RecordBatch]:
         with open_view(part.path, RETRY) as view:
             first, last = _positions(part)
             moved = (frame for frame in _frames(view, settled=False) if first <= frame.position <= last)
-            yield from Rows(part.path, RETRY, part.producer_id).of_frames(moved)
-    yield from rows.of_damage(missing)
+            yield from Rows(part.path, RETRY).of_frames(moved)
+    yield from rows.of_damage(missing, {slot.epoch: slot.producer_id for slot in (part.slot, part.following) if slot})
 
 
 def _positions(part: _Slot) -> tuple[int, int]:
@@ -181,7 +180,7 @@ def _positions(part: _Slot) -> tuple[int, int]:
 def _read_ring(part: _Ring, *, settled: bool) -> Iterator[pa.RecordBatch]:
     try:
         with open_view(part.path, part.ring) as view:
-            rows = Rows(part.path, part.ring, view.producer_id)
+            rows = Rows(part.path, part.ring)
             yield from rows.of_frames(_frames(view, settled=settled))
             yield from rows.of_damage(view.missing)
             damaged = [slot for slot in view.slots() if slot.state == "damaged"]
@@ -202,4 +201,4 @@ def _frames(view: View, *, settled: bool) -> Iterator[FrameView]:
 
 
 def _read_unreadable(part: _Unreadable) -> Iterator[pa.RecordBatch]:
-    return Rows(part.path, part.ring, None).of_error(part.error)
+    return Rows(part.path, part.ring).of_error(part.error)

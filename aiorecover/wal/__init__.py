@@ -19,7 +19,8 @@ Constraints (the invariants that all modules keep; numbers as cited in code and 
     I3  A settle word is stored only after the acknowledgement, or after the copy in the dead ring is durable; only by a
         handle of the slot's present life.
     I4  A checkpoint says only what was captured before its fdatasync began; its two copies alternate.
-    I5  An epoch is durable, in both copies, before its first frame; no position is ever used twice.
+    I5  An epoch is durable, in both copies, before its first frame; no position is ever used twice, and no record id,
+        whatever is copied or restored.
     I7  After a failed fsync nothing is accepted or recycled until the directory is reopened; delivery goes on.
     I10 Every slot is zero, valid or reported.
 
@@ -89,7 +90,7 @@ Ring file: slots of equal size, a power of two (default 16 MiB), one after the o
     ├───────────────────┼──────┼────────┤
     │ position          │ 8    │ 0      │
     │ partition         │ 4    │ 8      │
-    │ zero              │ 4    │ 12     │
+    │ nonce             │ 4    │ 12     │
     └───────────────────┴──────┴────────┘
 
     Lanes header, 92 bytes, padded to 512, at the start of the file `lanes`
@@ -100,7 +101,7 @@ Ring file: slots of equal size, a power of two (default 16 MiB), one after the o
     │ version           │ 2    │ 8      │
     │ zero              │ 2    │ 10     │
     │ entry_bytes       │ 4    │ 12     │
-    │ producer_id       │ 8    │ 16     │
+    │ directory_id      │ 8    │ 16     │
     │ since             │ 4    │ 24     │
     │ zero              │ 4    │ 28     │
     │ device            │ 8    │ 32     │
@@ -120,6 +121,17 @@ Ring file: slots of equal size, a power of two (default 16 MiB), one after the o
     │ crc               │ 4    │ 20     │
     └───────────────────┴──────┴────────┘
 
+A record's id is the producer id, the epoch and the sequence that it was accepted with. The producer id has two parts:
+35 bits that are drawn with the directory and stay, 7 of its 13 characters as text, and behind them a nonce of 29 bits
+that each opening draws. For a directory that is copied, a backup that is restored, or a snapshot of a whole machine
+comes to the same epoch and the same sequences as what it was made of, and nothing on the disk need tell that it
+happened; with the nonce the two give different ids from their first opening on, and a reader that drops repeats by id
+keeps the records of both. (They draw the same nonce once in 540 million times; a process that is cloned as it runs,
+with its machine's memory, has drawn already.) Nonce and epoch are durable together, and an epoch has one nonce: two of
+them under one epoch are files of two copies. A slot bears the producer id of the opening that wrote it, and a moved
+record the nonce of the one that accepted it: ids stay what they were, whoever reads, moves or adopts. What is of this
+directory, or of a copy of it, is told by the 35 bits; the header of the lanes has a nonce of zero.
+
 The salt is 32 random bits of the slot's present life. A frame's checksum is the CRC-32 of its payload (of a skip frame:
 of its length), begun with salt plus sequence modulo 2^32, so frames of an earlier life cannot pass.
 
@@ -131,10 +143,11 @@ waits, and the bare salt for one that is settled; the complement makes resynchro
 byte, the mark makes the suffix rule hold through a second crash). Zero is never a frame: a frame has a sequence of 1 or
 more. The last KiB of a slot of the main ring stays unused, so that every record also fits a slot of the other rings.
 
-A checkpoint says: epoch, slot size, destination (Kafka's cluster id, and before one is known where it was looked for; a
-name; how often another cluster took the place of one), the boot of the machine; of each ring the watermark, the next
-ordinal (a slot that is cut off takes its header with it) and the newest position that a flush has covered; P; which
-settle words are suspect; whether the end was clean, and whether a flush had failed; when records were accepted.
+A checkpoint says: producer id, epoch, slot size, destination (Kafka's cluster id, and before one is known where it was
+looked for; a name; how often another cluster took the place of one), the boot of the machine; of each ring the
+watermark, the next ordinal (a slot that is cut off takes its header with it) and the newest position that a flush has
+covered; P; which settle words are suspect; whether the end was clean, and whether a flush had failed; when records were
+accepted.
 
 Ages (`ages`). No frame says when it was stored: a mark, noted ten times a second, says that everything up to a position
 had been accepted by then, so a record may pass for younger than it is and never for older. Marks are a sixteenth of
@@ -212,14 +225,14 @@ Recovery, on opening
        (`recovery.plan`). Both copies lost: nothing is known to be settled or moved, and a copy in the retry ring counts
        if its original is gone; the checkpoint says so (``by_originals``) to the openings after this one, until none of
        those copies is left. What stood before the oldest slot of the main ring counts as moved there.
-    6. Epoch = 1 + the highest in both copies and all headers. Settle words are suspect after another boot or a failed
-       flush, unless the end was clean; also where a copy is damaged.
+    6. Epoch = 1 + the highest in both copies and all headers; the nonce is drawn. Settle words are suspect after
+       another boot or a failed flush, unless the end was clean; also where a copy is damaged.
     7. In the same boot, unless the end was clean: have every page written again that no flush is known to cover. After
        a failed flush the kernel calls lost pages clean, and the next flush would pass them over. So are the headers
        of the retry ring's blank slots, which step 9 may have taken away. (Where both copies are lost nobody knows the
        boot, and nothing is written again.)
     8. Have the copy that counts durable: a process may have died before its flush. Then write and flush both copies
-       with the new epoch (I5).
+       with the new epoch and its producer id (I5).
     9. Mark the copies of moves and rewritings that were never made; slots in which nothing else stands lose their
        headers, unread, and are free. What cannot be read there is passed over as damage.
        Reserve a slot each for the retry and the dead ring.
@@ -303,10 +316,10 @@ System assumptions
     cut).
 
 Refused, and why
-    Files of two producers in one directory, slots of two sizes, one ordinal twice, files with something in them of
-    which nothing can be read, a newer format version, another program's files, a symbolic link, another user's
-    ``wal_dir``: each would mean guessing about records that people cannot get back. Hidden files and directories, and
-    ``lost+found``, are left alone.
+    Files of two producers in one directory, or of two copies of it (one epoch with two nonces), slots of two sizes, one
+    ordinal twice, files with something in them of which nothing can be read, a newer format version, another program's
+    files, a symbolic link, another user's ``wal_dir``: each would mean guessing about records that people cannot get
+    back. Hidden files and directories, and ``lost+found``, are left alone.
 
     A page with a slot's header or a copy of the checkpoint that cannot be read: it may be the disk's bad moment, and
     what it says may be all that is known. Nothing was written, so the opening can be repeated. Where it lasts, copy the

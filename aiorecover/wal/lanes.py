@@ -61,9 +61,12 @@ class LanesFileLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Whose file it is: of which producer, boot and inode, and since which epoch these are the same."""
+    """Whose file it is: of which directory, boot and inode, and since which epoch these are the same.
 
-    producer_id: int
+    ``directory_id``: a producer id of it without the nonce, which each opening has of its own.
+    """
+
+    directory_id: int
     since: int
     device: int
     inode: int
@@ -104,7 +107,7 @@ def pack_header(header: Header) -> bytes:
         FORMAT_VERSION,
         0,
         ENTRY_BYTES,
-        header.producer_id,
+        header.directory_id,
         header.since,
         0,
         header.device,
@@ -124,13 +127,13 @@ def unpack_header(data: bytes) -> Header | None:
     """
     if len(data) < HEADER.size:
         return None
-    magic, version, _, entry_bytes, producer, since, _, device, inode, boot, crc = HEADER.unpack_from(data)
+    magic, version, _, entry_bytes, directory_id, since, _, device, inode, boot, crc = HEADER.unpack_from(data)
     if magic != MAGIC or crc != crc32(data[: HEADER.size - 4]):
         return None
     if version != FORMAT_VERSION or entry_bytes != ENTRY_BYTES:
         message = "the lanes were written by a newer aiorecover: upgrade to read them"
         raise WalFormatError(f"{message} version={version} supported={FORMAT_VERSION}")
-    return Header(producer, since, device, inode, boot.rstrip(b"\0").decode(errors="replace"))
+    return Header(directory_id, since, device, inode, boot.rstrip(b"\0").decode(errors="replace"))
 
 
 def pack_entry(body: bytes, epoch: int, generation: int) -> bytes:
@@ -155,7 +158,7 @@ def unpack_entry(data: bytes) -> _Copy:
 class Lanes:
     """The blocks of one directory; `grow` and `sync` are for the keeper's thread, all else for the loop's."""
 
-    def __init__(self, file: LanesFileLike, producer_id: int, epoch: int, boot_id: str) -> None:
+    def __init__(self, file: LanesFileLike, directory_id: int, epoch: int, boot_id: str) -> None:
         """Read what stands there, and make the file this boot's and this opening's own.
 
         Raises:
@@ -168,7 +171,7 @@ class Lanes:
         self._epoch = epoch
         head = self._read(0, SECTOR)
         before = unpack_header(head or b"")
-        now = Header(producer_id, epoch, *file.identity(), boot_id)
+        now = Header(directory_id, epoch, *file.identity(), boot_id)
         self._since = before.since if before is not None and before.same_place(now) else epoch
         self._blocks = max(0, file.size() - SECTOR) // BLOCK_BYTES
         self._generations = [0] * self._blocks

@@ -1,6 +1,6 @@
 """A record that was moved: what stands before its payload in the retry and dead rings, and when a copy counts. Pure.
 
-payload there   position i64 · partition i32 (-1: none yet) · zero i32 · the original payload
+payload there   position i64 · partition i32 (-1: none yet) · nonce u32 · the original payload
 """
 
 import struct
@@ -8,16 +8,21 @@ from typing import NamedTuple
 
 from aiorecover.wal import format as fmt
 
-MOVED = struct.Struct("<qii")
+MOVED = struct.Struct("<qiI")
 MOVED_BYTES = MOVED.size
 RING, RETRY, DEAD = "ring", "retry", "dead"  # the three rings, by the names of their files
 NO_PARTITION = -1
 
 
 class Moved(NamedTuple):
-    """A copy in the retry or the dead ring; ``position`` is the original one in the main ring."""
+    """A copy in the retry or the dead ring.
+
+    ``position`` and ``nonce``: of the original in the main ring. With the directory they give the record's id, which
+    does not change by moving.
+    """
 
     position: int
+    nonce: int
     partition: int
     payload: memoryview
 
@@ -28,13 +33,17 @@ class Moved(NamedTuple):
 
     @property
     def sequence(self) -> int:
-        """Of the original record: with the epoch it gives the record's id, which does not change by moving."""
+        """Of the original record."""
         return self.position & fmt.SEQUENCE_MASK
 
+    def producer_id(self, header: fmt.SlotHeader) -> int:
+        """In the id of the original record; ``header``: of the slot that the copy stands in."""
+        return fmt.with_nonce(header.producer_id, self.nonce)
 
-def pack_moved(position: int, partition: int, payload: bytes | memoryview) -> bytes:
-    """The payload of a copy."""
-    return MOVED.pack(position, partition, 0) + payload
+
+def pack_moved(position: int, nonce: int, partition: int, payload: bytes | memoryview) -> bytes:
+    """The payload of a copy; ``nonce`` is that of the opening which accepted the record."""
+    return MOVED.pack(position, partition, nonce) + payload
 
 
 def unpack_moved(payload: memoryview) -> Moved:
@@ -47,20 +56,29 @@ def unpack_moved(payload: memoryview) -> Moved:
     if len(payload) < MOVED_BYTES:
         message = f"a moved record is too short bytes={len(payload)}"
         raise ValueError(message)
-    position, partition, _ = MOVED.unpack_from(payload)
-    return Moved(position, partition, payload[MOVED_BYTES:])
+    position, partition, nonce = MOVED.unpack_from(payload)
+    return Moved(position, nonce, partition, payload[MOVED_BYTES:])
 
 
-def prefix_of(ring: str, number: int, payload: bytes) -> tuple[int | None, int | None, int]:
-    """Of a frame in ``ring``: position of its record, its partition, and how many bytes stand before the payload.
+class Origin(NamedTuple):
+    """Whose frame it is: position and producer id of its record, its partition, and bytes before the payload."""
 
-    ``number`` is the position of the frame itself. The position is None for a frame that should have a prefix and is
-    too short for one.
+    position: int
+    producer_id: int
+    partition: int | None
+    skipped: int
+
+
+def origin_of(ring: str, header: fmt.SlotHeader, number: int, payload: bytes) -> Origin | None:
+    """Of a frame in ``ring``; None for one that should have a place of origin and is too short for it.
+
+    ``number`` is the position of the frame itself, ``header`` that of its slot.
     """
     if ring == RING:
-        return number, None, 0
+        return Origin(number, header.producer_id, None, 0)
     try:
         copy = unpack_moved(memoryview(payload))
     except ValueError:
-        return None, None, 0
-    return copy.position, copy.partition if copy.partition >= 0 else None, MOVED_BYTES
+        return None
+    partition = copy.partition if copy.partition >= 0 else None
+    return Origin(copy.position, copy.producer_id(header), partition, MOVED_BYTES)

@@ -191,8 +191,9 @@ class Move(Copying):
         self._partition_of = partition_of
 
     def _packed(self, original: Found) -> tuple[int, bytes]:
-        position = fmt.position(original.slot.header.epoch, original.sequence)
-        return position, pack_moved(position, self._partition_of(original.payload), original.payload)
+        header = original.slot.header
+        position, nonce = fmt.position(header.epoch, original.sequence), fmt.nonce_of(header.producer_id)
+        return position, pack_moved(position, nonce, self._partition_of(original.payload), original.payload)
 
     def captured(self, directory: Directory) -> Checkpoint:
         """With P, the slot's last position."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aiorecover.errors import WalError, WalFormatError
+from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import COPY_BYTES, SECTOR, Destination, unpack
 from aiorecover.wal.directory import CHECKPOINT, LOCK
 from aiorecover.wal.instance import never_ours
@@ -29,9 +30,9 @@ class Neighbour:
 
     ``free``: nobody has locked it. ``waiting``: something may wait in it that is not delivered; None where that was not
     looked for (somebody has it, or ``error`` says why not). ``stamp``: another one once somebody has opened it.
-    ``progress``: another one once somebody has delivered from its front, or published. ``producer_id``: None where
-    nothing tells it. ``limit_ms``: the age at which records expire there; None: at none. ``boot_id``: the machine's,
-    when it was opened last; empty: unknown.
+    ``progress``: another one once somebody has delivered from its front, or published. ``directory_id``: its producer
+    id without the nonce, the same in copies of it; None where nothing tells it. ``limit_ms``: the age at which records
+    expire there; None: at none. ``boot_id``: the machine's, when it was opened last; empty: unknown.
     """
 
     name: str
@@ -39,7 +40,7 @@ class Neighbour:
     free: bool = False
     waiting: bool | None = None
     destination: Destination = _UNKNOWN
-    producer_id: int | None = None
+    directory_id: int | None = None
     progress: tuple[int, ...] = ()
     error: str = ""
     limit_ms: int | None = None
@@ -148,7 +149,7 @@ def _known(name: str, stamp: bytes, checkpoint: StorageFile | None) -> Neighbour
         name,
         stamp,
         destination=known.destination,
-        producer_id=known.producer_id,
+        directory_id=fmt.directory_of(known.producer_id),
         progress=progress,
         limit_ms=known.ages.limit_ms,
         boot_id=known.boot_id,

@@ -4,7 +4,6 @@ What is decided is decided in `recovery`; here it is carried out, in the order o
 """
 
 import logging
-import secrets
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -90,7 +89,6 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
     quota = Quota(
         Limits(slot_bytes, options.max_bytes, options.min_free_bytes, partial(options.file_system.free_bytes, path))
     )
-    text = fmt.producer_text(checkpoint.producer_id)
 
     def ring_of(ring: int, file: StorageFile, ring_plan: RingPlan, margin: int = 0) -> Ring:
         return Ring(
@@ -98,7 +96,6 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
             ring_plan,
             checkpoint.epoch,
             checkpoint.producer_id,
-            text,
             Spares(quota, ring, file, ring_plan.free),
             options.file_system.wall_ms,
             checkpoint.suspect,
@@ -112,8 +109,8 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
         ring=ring_of(room.MAIN, files.ring, found.main, MARGIN),
         retry=ring_of(room.RETRY, files.retry, found.retry),
         dead=ring_of(room.DEAD, files.dead, found.dead),
-        lanes=Lanes(files.lanes, checkpoint.producer_id, checkpoint.epoch, boot_id),
-        producer_id=text,
+        lanes=Lanes(files.lanes, fmt.directory_of(checkpoint.producer_id), checkpoint.epoch, boot_id),
+        producer_id=fmt.producer_text(checkpoint.producer_id),
         checkpoint=checkpoint,
         file_system=options.file_system,
         ages=ages,
@@ -133,7 +130,7 @@ def _first_checkpoint(path: Path, found: Plan, slot_bytes: int, boot_id: str, op
         raise WalCorruptError(f"{message} path={path} epoch={found.epoch}")
     stored = found.newest.destination if found.newest is not None else Destination()
     return Checkpoint(
-        producer_id=found.producer_id if found.producer_id is not None else secrets.randbits(fmt.PRODUCER_ID_BITS),
+        producer_id=fmt.new_producer_id(found.producer_id),
         epoch=found.epoch,
         slot_bytes=slot_bytes,
         main=found.main.state,

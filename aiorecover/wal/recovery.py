@@ -6,8 +6,8 @@
    epoch: one above everything that any checkpoint copy or header has seen (I5), and says up to where settle words
    are suspect.
 
-It refuses: lives of two producers in one directory, an ordinal that stands twice in a ring, and files with something in
-them of which nothing can be read. It never changes a damaged slot.
+It refuses: lives of two producers in one directory, or of two openings with one epoch; an ordinal that stands twice in
+a ring; and files with something in them of which nothing can be read. It never changes a damaged slot.
 
 What comes of a slot, by what is left of it (a blank: whatever it is)
 
@@ -133,7 +133,10 @@ class RingPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a directory starts from; ``newest`` is the checkpoint that counts, ``producer_id`` None is a new one."""
+    """What a directory starts from; ``newest`` is the checkpoint that counts.
+
+    ``producer_id``: of an opening before; None: the directory is new.
+    """
 
     newest: Checkpoint | None
     producer_id: int | None
@@ -350,13 +353,18 @@ def _unreadable(live: Sequence[bool], damaged: Sequence[bool]) -> str:
 
 
 def _producer_id(newest: Checkpoint | None, headers: Sequence[fmt.SlotHeader]) -> int | None:
-    owners = {header.producer_id for header in headers}
+    """Of any opening before. All must be of one directory, and where it was copied since, all of one copy."""
+    owners = {(header.epoch, header.producer_id) for header in headers}
     if newest is not None:
-        owners.add(newest.producer_id)
-    if len(owners) > 1:
+        owners.add((newest.epoch, newest.producer_id))
+    producers = len({fmt.directory_of(producer_id) for _, producer_id in owners})
+    if producers > 1:
         message = "the directory mixes files of several producers: restore each from its own copy"
-        raise WalCorruptError(f"{message} producers={len(owners)}")
-    return next(iter(owners), None)
+        raise WalCorruptError(f"{message} producers={producers}")
+    if len({epoch for epoch, _ in owners}) < len(owners):
+        message = "the files were copied together from several states of the directory: restore all from one copy"
+        raise WalCorruptError(message)
+    return max(owners, default=(0, None))[1]
 
 
 def _check_one_size(copies: Iterable[Copy], headers: Iterable[fmt.SlotHeader]) -> None:

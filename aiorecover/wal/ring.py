@@ -38,7 +38,6 @@ class Ring:
         plan: RingPlan,
         epoch: int,
         producer_id: int,
-        id_text: str,
         spares: Spares,
         clock_ms: Callable[[], int],
         suspect: Suspicion = Suspicion(),  # noqa: B008 - frozen
@@ -46,6 +45,7 @@ class Ring:
     ) -> None:
         """Take over what ``plan`` found; takes no slot: the first `append` does.
 
+        ``producer_id``: this opening's own, for new slots; those that were found keep theirs.
         ``margin``: bytes at the end of each slot that stay unused, so that a record which fits here also fits a slot of
         another ring, whose own margin is 0.
         """
@@ -61,7 +61,6 @@ class Ring:
         self._slot_bytes = spares.slot_bytes
         self._margin = margin
         self._clock_ms = clock_ms
-        self.id_text = id_text
         self._floor = plan.floor
         self.next_ordinal = plan.next_ordinal
         self._sequence = 0
@@ -191,7 +190,7 @@ class Ring:
             first_sequence=first_sequence,
             created_ms=created_ms,
         )
-        slot = Slot(index, header, self._prefix(self.epoch), self._mark)
+        slot = Slot(index, header, self._mark)
         slot.ring = self
         slot.complete = True
         slot.limit -= self._margin
@@ -600,7 +599,7 @@ class Ring:
         self._slot.limit = 0
 
     def _old_slot(self, life: Any) -> Slot:
-        slot = Slot(life.index, life.header, self._prefix(life.header.epoch), self._mark)
+        slot = Slot(life.index, life.header, self._mark)
         slot.ring = self
         slot.limit = 0 if life.seal is not None else slot.limit
         if life.seal is not None:
@@ -610,7 +609,7 @@ class Ring:
     def _nowhere(self) -> Slot:
         """A slot that nothing fits in: the first append takes a real one."""
         header = fmt.SlotHeader(self._slot_bytes, self.producer_id, 0, self.epoch, 0, 1, 0)
-        slot = Slot(-1, header, b"", self._mark)
+        slot = Slot(-1, header, self._mark)
         slot.limit = 0
         return slot
 
@@ -618,9 +617,6 @@ class Ring:
     def _mark(self) -> int:
         """What settle words bear in their low half from now on."""
         return self.suspect.generation % fmt.MARKS
-
-    def _prefix(self, epoch: int) -> bytes:
-        return f"{self.id_text}/{epoch}/".encode()
 
 
 def _frame(length: int) -> tuple[Callable[..., None], int]:

@@ -57,11 +57,11 @@ class Slot:
         "words",
     )
 
-    def __init__(self, index: int, header: fmt.SlotHeader, id_prefix: bytes, mark: int = 0) -> None:
+    def __init__(self, index: int, header: fmt.SlotHeader, mark: int = 0) -> None:
         """Start with no mapping and no frame; ``mark``: what settle words bear in their low half from now on."""
         self.index = index
         self.header = header
-        self.id_prefix = id_prefix
+        self.id_prefix = fmt.id_prefix(header.producer_id, header.epoch)
         self.salt = header.salt
         self.open_word = fmt.open_word(header.salt)
         self.done_word = fmt.done_word(header.salt, mark)

@@ -194,15 +194,16 @@ class Stream:
 
     # -- copies ------------------------------------------------------------------------------------------------------
 
-    def _decode_copy(self, payload: memoryview) -> tuple[int, Any]:
+    def _decode_copy(self, payload: memoryview) -> tuple[int, int, Any]:
+        """Position and nonce of the original, and the record."""
         copy = unpack_moved(payload)
         try:
-            return copy.position, self._decode(copy.payload)
+            return copy.position, copy.nonce, self._decode(copy.payload)
         except (ValueError, RecursionError) as error:
-            return copy.position, Undecodable(str(error))
+            return copy.position, copy.nonce, Undecodable(str(error))
 
     def _originals(self, run: Run) -> list[Run]:
-        """The records of copies, as they were accepted: in runs of one epoch each."""
+        """The records of copies, as they were accepted: in runs of one opening each."""
         slot, numbers = run.slot, []
         up_to = self._directory.copies_from
         for number, (sequence, record) in enumerate(zip(run.sequences, run.records, strict=True)):
@@ -217,9 +218,9 @@ class Stream:
                 numbers.append(number)
                 if self._primary:
                     copies.mark(slot, record[0], run.places[number], sequence)
-        epochs = groupby(numbers, lambda number: run.records[number][0] >> fmt.SEQUENCE_BITS)
-        picked = [(epoch, run.pick(list(group))) for epoch, group in epochs]
-        return [self._of_epoch(part, epoch) for epoch, part in picked if part is not None]
+        openings = groupby(numbers, lambda number: _opening_of(run.records[number]))
+        picked = [(opening, run.pick(list(group))) for opening, group in openings]
+        return [_accepted_by(*opening, part) for opening, part in picked if part is not None]
 
     def _is_stale(self, run: Run, number: int) -> bool:
         """It was settled, or taken back, since the window was read: not to be counted, or settled, once more."""
@@ -227,7 +228,14 @@ class Stream:
         known = not self._primary and run.words is None and slot.words is not None
         return known and not slot.waits(run.places[number])
 
-    def _of_epoch(self, run: Run, epoch: int) -> Run:
-        prefix = f"{self._directory.ring.id_text}/{epoch}/".encode()
-        sequences = [record[0] & fmt.SEQUENCE_MASK for record in run.records]
-        return Run(run.slot, sequences, run.places, [record[1] for record in run.records], run.words, (epoch, prefix))
+
+def _opening_of(record: tuple[int, int, Any]) -> tuple[int, int]:
+    """Epoch and nonce."""
+    return record[0] >> fmt.SEQUENCE_BITS, record[1]
+
+
+def _accepted_by(epoch: int, nonce: int, run: Run) -> Run:
+    """Copies as the records that one opening has accepted."""
+    prefix = fmt.id_prefix(fmt.with_nonce(run.slot.header.producer_id, nonce), epoch)
+    sequences = [record[0] & fmt.SEQUENCE_MASK for record in run.records]
+    return Run(run.slot, sequences, run.places, [record[2] for record in run.records], run.words, (epoch, prefix))

@@ -59,9 +59,9 @@ class Summary:
 class View:
     """One ring of an instance directory, as it is from moment to moment.
 
-    ``producer_id``: as it stands in record ids; None when nothing tells it. ``checkpoint``: the newest valid copy when
-    the slots were last listed; ``suspect_up_to`` is as in `Summary`, of the same moment. ``missing`` and ``recycled``:
-    what the last `frames` found.
+    ``producer_id``: that of the last opening, as it stands in the ids of its records; None when nothing tells it.
+    ``checkpoint``: the newest valid copy when the slots were last listed; ``suspect_up_to`` is as in `Summary`, of the
+    same moment. ``missing`` and ``recycled``: what the last `frames` found.
     """
 
     def __init__(
@@ -256,8 +256,9 @@ class View:
     def _find_producer(self) -> str | None:
         if self.checkpoint is not None:
             return fmt.producer_text(self.checkpoint.producer_id)
-        header = next((one.header for one in self._scan() if one.header is not None), None)
-        return fmt.producer_text(header.producer_id) if header is not None else None
+        headers = (one.header for one in self._scan() if one.header is not None)
+        newest = max(headers, key=lambda header: header.epoch, default=None)
+        return fmt.producer_text(newest.producer_id) if newest is not None else None
 
     def _views(self, found: list[SlotFound], next_opening: Plan) -> list[SlotView]:
         """The slots in the order of `slots`, with what an opening would know of their frames."""

@@ -16,7 +16,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal import scan
 from aiorecover.wal.gaps import START, Place, damage_at, start_of, unjoined
 from aiorecover.wal.losses import Damage
-from aiorecover.wal.moved import prefix_of
+from aiorecover.wal.moved import origin_of
 from aiorecover.wal.recovery import SlotFound, classify
 from aiorecover.wal.storage import StorageFile
 
@@ -70,6 +70,11 @@ class SlotView:
         return self.header.epoch if self.header is not None else None
 
     @property
+    def producer_id(self) -> str | None:
+        """Of the opening that wrote it; None for a slot that is not live."""
+        return fmt.producer_text(self.header.producer_id) if self.header is not None else None
+
+    @property
     def first_sequence(self) -> int | None:
         """The sequence of its first frame, if it has one."""
         return self.header.first_sequence if self.header is not None else None
@@ -110,11 +115,12 @@ class SlotView:
 class FrameView(msgspec.Struct, frozen=True):
     """One record as it lies in a ring.
 
-    ``position``: of the record, as in its id; in the retry and dead rings, where a frame has a number of its own
-    (``number``), the one that it was accepted with. ``slot``: ordinal. ``partition``: what the retry and dead rings
-    know beside the payload.
+    ``producer_id`` and ``position``: of the record, as in its id; in the retry and dead rings, where a frame has a
+    number of its own (``number``), those that it was accepted with. ``slot``: ordinal. ``partition``: what the retry
+    and dead rings know beside the payload.
     """
 
+    producer_id: str
     position: int
     number: int
     settled: bool
@@ -273,12 +279,13 @@ class SlotWalk:
                 yield frame
 
     def _frame(self, number: int, payload: bytes, ordinal: int, file_offset: int, *, done: bool) -> FrameView | None:
-        position, partition, skipped = prefix_of(self._slot.ring, number, payload)
-        if position is None:
+        origin = origin_of(self._slot.ring, self.header, number, payload)
+        if origin is None:
             sequence = number & fmt.SEQUENCE_MASK
             self._tell(Damage(self.header.epoch, sequence, sequence, ordinal, file_offset))
             return None
-        return FrameView(position, number, done, payload[skipped:], ordinal, file_offset, partition)
+        owner, payload = fmt.producer_text(origin.producer_id), payload[origin.skipped :]
+        return FrameView(owner, origin.position, number, done, payload, ordinal, file_offset, origin.partition)
 
     # -- damage and ends ---------------------------------------------------------------------------------------------
 

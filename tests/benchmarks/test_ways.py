@@ -16,7 +16,7 @@ Way = Callable[[str, str, int, str], Awaitable[dict[str, Any]]]
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("way", [throughput.aiorecover, journal.without, sessions.apart])
+@pytest.mark.parametrize("way", [throughput.aiorecover, journal.journaled, journal.without, sessions.apart])
 async def test_a_way_of_delivering_that_is_measured_delivers(
     way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from aiorecover.cli import inspection
 from aiorecover.cli.app import app
 from aiorecover.delivery import refusal
 from aiorecover.errors import WalCorruptError
+from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.losses import Damage
@@ -142,11 +143,12 @@ def test_a_dead_letter_is_shown_with_why_it_is_one(tmp_path: Path) -> None:
     payload = record.encode(("orders", b"key", b"value", None, 1_700_000_000_000, None, None, None))
     why = refusal.Refusal(error="InvalidTimestampError", message="too old", attempts=3, last_ms=5)
     letter = refusal.letter_of(payload, why, owed=False)
-    directory.dead.append(pack_moved(1 << 40 | 7, 2, refusal.encode(letter)), None)
+    directory.dead.append(pack_moved(1 << 40 | 7, 5, 2, refusal.encode(letter)), None)
     directory.close()
     (shown,) = as_json(tmp_path, "--records", 5)[0]["records"]
     assert (shown["ring"], shown["topic"], shown["partition"], shown["key"]) == ("dead", "orders", 2, "key")
-    assert shown["id"].endswith("/1/7")
+    accepted = fmt.producer_text(fmt.with_nonce(directory.checkpoint.producer_id, 5))  # by another opening
+    assert shown["id"] == f"{accepted}/1/7"
     assert (shown["error"], shown["attempts"], shown["refused_ms"]) == ("InvalidTimestampError: too old", 3, 5)
     lines = run(tmp_path, "--records", 5).stdout.splitlines()
     assert lines[-3].startswith(f"dead: {shown['id']} topic=orders ")
@@ -226,7 +228,7 @@ def flushed(wal_dir: Path) -> Path:
     """An instance with 100 records in its ring and 3 in the retry ring, left by a process that died."""
     directory = stored(wal_dir)
     for number in range(1, 4):
-        directory.retry.append(pack_moved(number, 0, b"copy"), None)
+        directory.retry.append(pack_moved(number, 0, 0, b"copy"), None)
     directory.write_checkpoint(directory.next_checkpoint())
     directory.files.close()
     return directory.path

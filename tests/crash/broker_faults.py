@@ -77,10 +77,9 @@ class LateNetwork(_Faults):
         self._detour = detour
 
     def _one(self) -> None:
-        self.done["late"] += 1
         self._detour.hold()
         self._over.wait(self._rng.uniform(_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S))
-        self._mend()
+        self.done["late"] += self._detour.release() > 0  # else nothing was on its way
 
     def _mend(self) -> None:
         self._detour.release()

@@ -23,6 +23,7 @@ import json
 import logging
 import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -72,6 +73,8 @@ class Task:
     """Which fault to plant, see `tests.crash.planted`."""
     crash: tuple[str, int] | None = None
     """At which point, when it is reached for which time, the process kills itself, see `tests.crash.crash_points`."""
+    still: tuple[str, int] | None = None
+    """As ``crash``, but there it stands still, until it is told to go on."""
     paced: bool = False
     """Say how it is doing, several times a second."""
     boot_id: str | None = None
@@ -307,6 +310,8 @@ def main() -> None:
         planted.plant(task.fault)
     if task.crash is not None:
         crash_points.arm(*task.crash)
+    if task.still is not None:
+        crash_points.arm(*task.still, signal.SIGSTOP)
     if task.boot_id is not None:
         planted.boot(task.boot_id)
     if task.hours_later:

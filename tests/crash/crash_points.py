@@ -30,16 +30,17 @@ __all__ = ["DRAINING_POINTS", "MOVING_POINTS", "OPENINGS", "POINTS", "STALLED_PO
 
 
 class Fuse:
-    """Burns one step at a time; at the last one the process is dead."""
+    """Burns one step at a time; at the last one the process is dead, or stands still."""
 
-    def __init__(self, steps: int) -> None:
+    def __init__(self, steps: int, end: signal.Signals = signal.SIGKILL) -> None:
         self._steps = steps
+        self._end = end
 
     def burn(self) -> None:
-        """SIGKILL to ourselves: no further line is run, in this thread or any other."""
+        """SIGKILL to ourselves: no further line is run, in this thread or any other; or SIGSTOP, until SIGCONT."""
         self._steps -= 1
         if self._steps == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self._end)
 
 
 def before(owner: type, name: str) -> Callable[[Fuse], None]:
@@ -233,6 +234,6 @@ DRAINING_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
 """Reached only where it is well again."""
 
 
-def arm(point: str, times: int) -> None:
-    """Die in this process when `point` is reached for the `times`-th time."""
-    (POINTS | STALLED_POINTS | MOVING_POINTS | DRAINING_POINTS | OPENINGS)[point](Fuse(times))
+def arm(point: str, times: int, end: signal.Signals = signal.SIGKILL) -> None:
+    """Die in this process, or stand still (SIGSTOP), when `point` is reached for the `times`-th time."""
+    (POINTS | STALLED_POINTS | MOVING_POINTS | DRAINING_POINTS | OPENINGS)[point](Fuse(times, end))

@@ -10,6 +10,7 @@ __all__ = [
     "BATCHES_BYTES",
     "LANES",
     "MORE_THAN_REMEMBERED",
+    "RECORDS",
     "die_before_a_paused_broker",
     "die_unanswered",
     "ready",
@@ -24,10 +25,13 @@ MORE_THAN_REMEMBERED: list[Step] = [("publish", {"count": 1_500, "rate": 3_000})
 """What a successor publishes: more than the five batches of a lane that a broker remembers."""
 
 
-def ready(scenario: Scenario, count: int = RECORDS) -> Child:
-    """A life that has delivered something in each lane, and waits to be told to publish ``count`` more."""
+def ready(scenario: Scenario, count: int = RECORDS, **options: Any) -> Child:
+    """A life that has delivered something in each lane, and waits to be told to publish ``count`` more.
+
+    ``options``: as of `Scenario.life`.
+    """
     steps: list[Step] = [("publish", {"count": 10 * LANES}), FLUSH, ("wait", {}), ("publish", {"count": count})]
-    child = scenario.life(*steps, ("wait_in_flight", {}), ("wait", {}))
+    child = scenario.life(*steps, ("wait_in_flight", {}), ("wait", {}), **options)
     child.wait_for("wait")
     return child
 

@@ -42,11 +42,17 @@ class Ledger:
     kills: int = 0
     resumed: int = 0
     """Lives that sent again what the one before had in flight."""
+    crash_points: int = 0
+    """Lives that were to kill themselves at a point of the library."""
+    crashed: int = 0
+    """Those of them that came so far."""
 
     def take(self, child: Child) -> None:
         """Enter what a life that is over had said."""
         self.lives += 1
         self.kills += child.killed
+        self.crash_points += child.task.crash is not None
+        self.crashed += child.crashed
         self.resumed += any(line.startswith("resumed ") for line in child.words)
         self.complaints += [line for line in child.words if line.startswith("damage")]
         slack = child.task.group + _publishers(child.task)
@@ -99,6 +105,8 @@ class Verdict:
     lives: int = 0
     kills: int = 0
     resumed: int = 0
+    crash_points: int = 0
+    crashed: int = 0
     left: int = 0
 
     @property
@@ -121,7 +129,7 @@ class Verdict:
             f"accepted={self.accepted} delivered={self.delivered} missing={len(self.missing)} "
             f"repeated={self.repeated} out_of_order={len(self.out_of_order)} altered={len(self.altered)} "
             f"confirmed={self.confirmed} untold={self.untold} lives={self.lives} kills={self.kills} "
-            f"resumed={self.resumed}"
+            f"resumed={self.resumed} crash_points={self.crashed}/{self.crash_points}"
         )
         found = [
             f"  {kind} ({len(examples)}): {'; '.join(examples[:_EXAMPLES])}"
@@ -173,6 +181,8 @@ def examine(cluster: Cluster, topics: Sequence[str], ledger: Ledger, *, left: in
         lives=ledger.lives,
         kills=ledger.kills,
         resumed=ledger.resumed,
+        crash_points=ledger.crash_points,
+        crashed=ledger.crashed,
         left=left,
     )
 

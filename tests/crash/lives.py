@@ -22,6 +22,7 @@ _REPOSITORY = Path(__file__).parents[2]
 _PIPE_BYTES = 1 << 20
 _READ_BYTES = 1 << 16
 _START_WITHIN_S = 60.0  # a machine with other work; opening itself takes milliseconds
+_STANDS_OR_ENDED = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG  # WNOWAIT: Popen reads its end
 _STOP_WITHIN_S = 60.0
 
 
@@ -42,6 +43,8 @@ class Child:
         task = Task(**{**asdict(task), "report_fd": write_end, "parent_pid": os.getpid()})
         self.task = task
         self.killed = False
+        self.crashed = False
+        """It killed itself where it was told to (`Task.crash`)."""
         self._log = log
         self._words: list[str] = []
         self._news = threading.Condition()
@@ -92,6 +95,21 @@ class Child:
         time.sleep(seconds)
         self._process.send_signal(signal.SIGCONT)
 
+    def wait_still(self, timeout_s: float = _START_WITHIN_S) -> None:
+        """Wait until it stands still by itself (`Task.still`)."""
+        until = time.monotonic() + timeout_s
+        while (found := os.waitid(os.P_PID, self._process.pid, _STANDS_OR_ENDED)) is None:
+            if time.monotonic() > until:
+                self.kill()
+                raise self._failure(f"the child did not come to where it stands still within {timeout_s} s")
+            time.sleep(0.01)
+        if found.si_code != os.CLD_STOPPED:
+            raise self._failure("the child ended before it stood still")
+
+    def go_on(self) -> None:
+        """It stood still."""
+        self._process.send_signal(signal.SIGCONT)
+
     def wait_dead(self, timeout_s: float) -> bool:
         """Wait for it to kill itself (`Task.crash`), but not longer; kill it then. Whether it did."""
         try:
@@ -99,7 +117,7 @@ class Child:
         except subprocess.TimeoutExpired:
             self.kill()
             return False
-        self.killed = True
+        self.killed = self.crashed = True
         self._reap(_STOP_WITHIN_S)
         if self._process.returncode != -signal.SIGKILL:
             raise self._failure(f"the child ended with status {self._process.returncode}, not by its own kill")

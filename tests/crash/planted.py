@@ -92,7 +92,12 @@ def open_without_a_new_epoch() -> None:
         found = plan(*files, **more)
         return dataclasses.replace(found, epoch=max(1, found.epoch - 1))
 
+    def same_producer(before: int | None) -> int:
+        return drawn(None) if before is None else before
+
+    drawn = fmt.new_producer_id
     _put(opening, "plan", same_epoch)
+    _put(fmt, "new_producer_id", same_producer)
 
 
 def send_the_newest_batch_first() -> None:
@@ -126,6 +131,11 @@ def give_every_refused_sequence_back() -> None:
         take_back(self, batch, fresh)
 
     _put(Lane, "take_back", give_back)
+
+
+def follow_without_a_fence() -> None:
+    """Against I6: what is parted with while it may be on its way is followed under an identity of the session's."""
+    _put(Identity, "fence", lambda *_: None)
 
 
 def write_down_after_the_send() -> None:
@@ -203,6 +213,7 @@ FAULTS: dict[str, Callable[[], None]] = {
         send_the_newest_batch_first,
         stand_still_in_the_sequence,
         give_every_refused_sequence_back,
+        follow_without_a_fence,
         write_down_after_the_send,
         go_on_from_every_entry,
         forget_what_was_in_flight,

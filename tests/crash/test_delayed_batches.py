@@ -4,16 +4,32 @@ The network, and the kernel of a dead process, deliver bytes after its successor
 producer id would let the broker append them behind the successor's.
 """
 
+import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.crash.flights import BATCHES_BYTES, LANES, MORE_THAN_REMEMBERED, die_unanswered, ready, take_off
+from tests.crash.flights import (
+    BATCHES_BYTES,
+    LANES,
+    MORE_THAN_REMEMBERED,
+    RECORDS,
+    die_unanswered,
+    ready,
+    take_off,
+)
 from tests.crash.scenario import Scenario
 from tests.support.broker import KafkaCluster
 from tests.support.detour import Detour
 
 pytestmark = pytest.mark.timeout(240)
+
+AGE_MS = 5_000  # a successor that takes so long to deliver what it has published itself would bury that, too
+AGES: dict[str, Any] = {"delivery_timeout_ms": AGE_MS, "request_timeout_ms": 2_000}
+UNTIL_MARKED_S = 0.5  # how old what is behind the last checkpoint is, no successor knows
+UNTIL_OLD_S = 1.125 * AGE_MS / 1000 + 1.5  # an eighth and a second later at most
 
 
 @pytest.fixture
@@ -21,20 +37,31 @@ def scenario(detoured: KafkaCluster, tmp_path: Path) -> Scenario:
     return Scenario(detoured, tmp_path, lanes=LANES, servers=detoured.detour_servers)
 
 
-def die_held(scenario: Scenario, detour: Detour, held: int = 0) -> None:
-    """With batches in flight that the detour has, beside those that it ``held`` before."""
-    child = ready(scenario)
+def die_held(scenario: Scenario, detour: Detour, held: int = 0, pause: float = 0, **options: Any) -> None:
+    """With batches in flight that the detour has, beside those that it ``held`` before, for so long.
+
+    ``options``: as of `Scenario.life`.
+    """
+    child = ready(scenario, **options)
     detour.hold()
     take_off(child)
     detour.wait_held(held + BATCHES_BYTES)
+    time.sleep(pause)
     scenario.kill(child)
 
 
-def test_a_batch_that_arrives_after_its_successors_is_not_appended(scenario: Scenario, detour: Detour) -> None:
-    die_held(scenario, detour)
-    scenario.finish(scenario.life(*MORE_THAN_REMEMBERED))
+@pytest.mark.parametrize("fault", [None, "forget_what_was_in_flight", "write_down_after_the_send"])
+def test_a_batch_that_arrives_after_its_successors_is_not_appended(
+    scenario: Scenario, detour: Detour, fault: str | None
+) -> None:
+    """With a successor that does not know of it, or a dead process that had not written it down, it is."""
+    die_held(scenario, detour, fault=fault)
+    scenario.finish(scenario.life(*MORE_THAN_REMEMBERED, fault=fault))
     assert detour.release() >= BATCHES_BYTES
     verdict = scenario.verdict()
+    if fault is not None:
+        assert verdict.repeats, str(verdict)
+        return
     assert verdict.ok, str(verdict)
 
 
@@ -74,3 +101,23 @@ def test_what_two_dead_processes_had_sent_arrives_after_the_third(scenario: Scen
     assert detour.release() >= 2 * BATCHES_BYTES
     verdict = scenario.verdict()
     assert verdict.ok, str(verdict)
+
+
+@pytest.mark.parametrize("fault", [None, "follow_without_a_fence"])
+def test_a_batch_that_arrives_after_its_age_was_up_and_others_followed_is_not_appended(
+    scenario: Scenario, detour: Detour, fault: str | None
+) -> None:
+    """Its records are dead letters by then, and nothing is sent again as it was: what follows fences it."""
+    die_held(scenario, detour, pause=UNTIL_MARKED_S, **AGES)
+    held = {record.record_id for record in scenario.ledger.accepted[0]}
+    time.sleep(UNTIL_OLD_S)
+    last = scenario.finish(scenario.life(*MORE_THAN_REMEMBERED, fault=fault, **AGES))
+    assert last["expired"] == last["dead_lettered"] >= RECORDS
+    assert detour.release() >= BATCHES_BYTES
+    verdict = scenario.verdict(**AGES)
+    assert set(verdict.missing) <= held, "of the successor's own records none is too old"
+    if fault is not None:
+        assert verdict.out_of_order, str(verdict)
+        return
+    assert len(verdict.missing) == RECORDS, str(verdict)
+    assert replace(verdict, missing=[]).ok, str(verdict)

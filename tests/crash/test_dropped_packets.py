@@ -73,13 +73,16 @@ def test_what_the_kernel_delivers_for_a_dead_process_is_not_appended_behind_its_
 
 
 def test_a_restart_while_packets_are_dropped_and_the_network_coming_back_under_it(
-    scenario: Scenario, namespace: Namespace
+    scenario: Scenario, namespace: Namespace, detour: Detour
 ) -> None:
     die_cut_off(scenario, namespace)
     successor = scenario.life(*MORE_THAN_REMEMBERED)
     successor.wait_for("publish")
     time.sleep(1)
+    detour.hold()  # the dead process's connections: the successor has none yet
     namespace.mend()
+    detour.wait_held(BATCHES_BYTES)  # else nothing was delayed
+    detour.release()
     scenario.finish(successor)
     verdict = scenario.verdict()
     assert verdict.ok, str(verdict)

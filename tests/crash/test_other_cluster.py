@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaProducer
 
-from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.journal import Entry, decode
 from aiorecover.wal.directory import Options
 from aiorecover.wal.opening import open_directory
@@ -16,6 +14,7 @@ from tests.crash.flights import die_before_a_paused_broker
 from tests.crash.scenario import FLUSH, SLOT_BYTES, Scenario
 from tests.support.broker import KafkaCluster
 from tests.support.oracle import Consumed, read_topic
+from tests.support.somebody import send_as_somebody_else
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -81,24 +80,6 @@ def entry_of(directory: Path) -> Entry:
         opened.close()
 
 
-async def send_as_somebody_else(cluster: KafkaCluster, topic: str, entry: Entry) -> None:
-    """A batch of somebody who was given the same identity there, as clusters give them from 0 on."""
-    batch = LaneBatch(1 << 16, 0)
-    for number in range(entry.count):
-        batch.add(number, 1_700_000_000_000, b"somebody", b"else", [])
-        batch.count += 1
-    batch.identify(entry.identity.producer_id, entry.identity.epoch, entry.base_sequence)
-    batch.finish()
-    producer = AIOKafkaProducer(
-        bootstrap_servers=cluster.bootstrap_servers, enable_idempotence=True, acks="all", linger_ms=0
-    )
-    await producer.start()
-    try:
-        await (await producer.send_batch(batch, topic, partition=entry.partition))
-    finally:
-        await producer.stop()
-
-
 @pytest.mark.parametrize("fault", [None, "use_identities_of_another_cluster"])
 def test_the_named_one_gets_what_waits_and_takes_nothing_for_a_repeat_of_somebody_else(
     old: KafkaCluster, new: KafkaCluster, tmp_path: Path, fault: str | None
@@ -107,7 +88,11 @@ def test_the_named_one_gets_what_waits_and_takes_nothing_for_a_repeat_of_somebod
     new.create_topic(scenario.topic, 1)
     die_before_a_paused_broker(scenario)
     entry = entry_of(scenario.copy())
-    asyncio.run(send_as_somebody_else(new, scenario.topic, entry))
+    # as somebody there who was given the same identity: clusters give them from 0 on
+    sending = send_as_somebody_else(
+        new.bootstrap_servers, scenario.topic, entry.partition, entry.identity, entry.base_sequence, entry.count
+    )
+    asyncio.run(sending)
     named = replaced(scenario, new)["wrong_cluster_id"]
     assert named is not None, "nobody answered in the last round of attempts"
     scenario.finish(scenario.life(FLUSH, servers=new.bootstrap_servers, fault=fault, cluster_id=named))

@@ -202,7 +202,11 @@ NOTICED = {"open_without_a_new_epoch": "a settle came for an earlier life of a s
 
 
 def test_every_fault_has_its_scenario() -> None:
-    elsewhere = {"use_identities_of_another_cluster", "send_to_any_cluster"}  # in test_other_cluster
+    elsewhere = {
+        "use_identities_of_another_cluster",  # both in test_other_cluster
+        "send_to_any_cluster",
+        "follow_without_a_fence",  # in test_delayed_batches
+    }
     assert SCENARIOS.keys() | elsewhere == FAULTS.keys()
 
 

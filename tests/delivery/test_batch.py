@@ -6,6 +6,9 @@ from aiorecover.delivery.batch import CODECS, Held, LaneBatch
 from aiorecover.record import RECORD_ID_HEADER, Header
 from aiorecover.wal import format as fmt
 
+PRODUCER_ID = 2**63 + 12_345
+OWNER = fmt.producer_text(PRODUCER_ID)
+
 PLAIN: list[tuple[int, bytes | None, bytes | None, list[Header]]] = [
     (0, b"key", b"value", [("a", b"1"), ("b", None)]),
     (2**63 - 1, None, b"", []),
@@ -17,10 +20,10 @@ PLAIN: list[tuple[int, bytes | None, bytes | None, list[Header]]] = [
 def filled(codec: int) -> tuple[LaneBatch, list[Held]]:
     batch, held = LaneBatch(1 << 16, codec), []
     for number, (timestamp_ms, key, value, headers) in enumerate(PLAIN):
-        wire = [*headers, (RECORD_ID_HEADER, b"abcdefghijklm/%d/%d" % (7, 2**39 + number))]
+        wire = [*headers, (RECORD_ID_HEADER, b"%b/%d/%d" % (OWNER.encode(), 7, 2**39 + number))]
         assert batch.add(number, timestamp_ms, key, value, wire) is not None
         batch.count += 1
-        held.append(Held(fmt.position(7, 2**39 + number), timestamp_ms, key, value, wire))
+        held.append(Held(fmt.position(7, 2**39 + number), fmt.nonce_of(PRODUCER_ID), timestamp_ms, key, value, wire))
     batch.finish()
     return batch, held
 

@@ -206,6 +206,40 @@ async def _opens_and_flushes(life: Life) -> None:
             await producer.flush(timeout_ms=10_000)
 
 
+def test_a_thousand_lanes_that_die_unanswered_are_each_sent_again_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Appended in every lane, and nobody was told; more waits behind each."""
+    lanes, disk = 1000, MemoryDisk()
+    broker = Broker(lanes)
+
+    async def never(step: str, _: bytes) -> None:
+        if step == "before it is acknowledged":
+            await asyncio.Event().wait()
+
+    async def publish_each(producer: RecoverableProducer, name: bytes) -> None:
+        for partition in range(lanes):
+            await producer.publish("t", name, partition=partition)
+
+    async def dies() -> tuple[MemoryDisk, Broker]:
+        monkeypatch.setattr(sessions_module, "Session", broker.session(never))
+        async with producer_of(disk, slot_bytes=1 << 20, stop_timeout_ms=0) as producer:
+            await publish_each(producer, b"1")
+            await until(lambda: all(broker.logs.values()))
+            await publish_each(producer, b"2")
+            return disk.after_process_death(), broker.snapshot()
+
+    async def follows(left: MemoryDisk, there: Broker) -> Statistics:
+        monkeypatch.setattr(sessions_module, "Session", there.session())
+        async with producer_of(left, slot_bytes=1 << 20) as producer:
+            await publish_each(producer, b"3")
+            await producer.flush(timeout_ms=60_000)
+            return producer.statistics()
+
+    left, there = asyncio.run(dies())
+    statistics = asyncio.run(follows(left, there))
+    assert (statistics.batches_resumed, there.repeats, statistics.identities_renewed) == (lanes, lanes, 0)
+    assert list(there.logs.values()) == [[b"1", b"2", b"3"]] * lanes
+
+
 def test_without_the_journal_records_come_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """What these tests would see: an opening that trusts nothing."""
     monkeypatch.setattr("aiorecover.delivery.resume.doubt_of", lambda *_, **__: "planted")

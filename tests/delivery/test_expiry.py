@@ -9,12 +9,18 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from aiokafka.errors import NotEnoughReplicasAfterAppendError, NotEnoughReplicasError, RequestTimedOutError
+from aiokafka.errors import (
+    NotEnoughReplicasAfterAppendError,
+    NotEnoughReplicasError,
+    PolicyViolationError,
+    RequestTimedOutError,
+)
 
-from aiorecover import DeliveryReport, PermanentDeliveryError, WalFullError
+from aiorecover import DeliveryReport, PermanentDeliveryError, Receipt, RecoverableProducer, WalFullError
 from aiorecover.delivery import expiry as expiry_module
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.refusal import EXPIRED
+from aiorecover.delivery.refused import Refused
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal.format import SETTLE_WORD
 from aiorecover.wal.moved import pack_moved
@@ -260,7 +266,7 @@ async def test_without_room_for_letters_records_are_tried_on_and_no_lane_is_halt
         dead = stored(producer).dead
         with contextlib.suppress(WalFullError):
             for number in itertools.count(1):
-                dead.append(pack_moved(number, 0, b"x" * 3_000), None)  # nobody purges these
+                dead.append(pack_moved(number, 0, 0, b"x" * 3_000), None)  # nobody purges these
                 with contextlib.suppress(WalFullError):
                     dead.prepare_spare()
         for number in range(3):
@@ -433,6 +439,12 @@ async def test_tasks_cancelled_half_way_leave_one_letter_of_each(broker: Distant
     assert [letter.value for letter in letters if letter.topic == "nowhere"] == values
 
 
+def rot(disk: MemoryDisk, producer: RecoverableProducer, receipt: Receipt) -> None:
+    """In its payload; all stand in one slot."""
+    slot = stored(producer).ring.slot_of(receipt.sequence)
+    disk.file("0/ring").damage(slot.file_offset + 4 * receipt._place + 40, b"rot")
+
+
 async def test_what_rots_in_a_lane_is_tried_on_instead_of_becoming_another_letter(
     broker: Distant, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -442,8 +454,7 @@ async def test_what_rots_in_a_lane_is_tried_on_instead_of_becoming_another_lette
     async with producer_on(disk) as producer:
         receipts = [await producer.publish("t", value, key=b"k") for value in old]
         await until(lambda: len(broker.sends) > 1)
-        slot = stored(producer).ring.slot_of(receipts[0].sequence)
-        disk.file("0/ring").damage(slot.file_offset + 4 * receipts[0]._place + 40, b"rot")
+        rot(disk, producer, receipts[0])
         await clock.age(producer)
         await until(lambda: "its dead letter would be another one" in caplog.text)
         sends = len(broker.sends)
@@ -463,8 +474,7 @@ async def test_what_rots_behind_expired_records_is_tried_on_with_what_follows_it
     async with producer_on(disk) as producer:
         receipts = [await producer.publish("t", value, key=b"k") for value in old]
         await until(lambda: len(broker.sends) > 1)
-        slot = stored(producer).ring.slot_of(receipts[0].sequence)
-        disk.file("0/ring").damage(slot.file_offset + 4 * receipts[3]._place + 40, b"rot")
+        rot(disk, producer, receipts[3])
         await clock.age(producer)
         await until(lambda: producer.statistics().expired == 3)
         sends = len(broker.sends)
@@ -584,3 +594,59 @@ async def test_whatever_fails_and_however_time_goes_each_record_is_delivered_or_
         for name, value in published:
             if name == topic:
                 assert (value in there) != ((name, value) in dead) or dead.get((name, value)) == "possibly"
+
+
+@pytest.mark.parametrize(("byte", "bit"), [(8, 0x02), (12, 0x01), (14, 0x01)], ids=["another one's", "high", "higher"])
+async def test_a_sequence_that_rots_while_kafka_is_away_gives_no_letter_another_name(
+    broker: Distant, clock: Clock, byte: int, bit: int
+) -> None:
+    broker.away = True
+    disk = MemoryDisk()
+    async with producer_on(disk) as producer:
+        values = numbered("old", 5)
+        receipts = [await producer.publish("t", value, key=b"k") for value in values]
+        await until(lambda: producer.statistics().pending == 5)
+        await asyncio.sleep(0.1)  # read, and held
+        slot = stored(producer).ring.slot_of(receipts[0].sequence)
+        assert slot.map is not None
+        slot.map[(receipts[0]._place - SETTLE_WORD) * 4 + byte] ^= bit
+        await clock.age(producer)
+        await until(lambda: producer.statistics().expired == 5)
+        letters = {letter.record_id: letter.value for letter in await letters_of(producer)}
+        assert letters == dict(zip((receipt.record_id for receipt in receipts), values, strict=True))
+        broker.come()
+        await producer.publish("other", b"young")
+        await producer.flush(timeout_ms=20_000)
+        adds_up(producer)
+    assert (broker.values("t"), broker.values("other")) == ([], [b"young"])
+
+
+async def test_what_was_cut_and_expires_before_a_part_of_it_is_sent_is_fenced_by_the_next_process(
+    broker: Distant, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch that it was cut from may be on its way to Kafka still."""
+    answers: list[BaseException] = [NotEnoughReplicasAfterAppendError(), PolicyViolationError()]
+    broker.refuses = lambda _: answers.pop(0) if answers else None
+    disk = MemoryDisk()
+    cut = Refused.cut
+
+    async def slowly(self: Refused, *args: Any, **more: Any) -> int:
+        largest = await cut(self, *args, **more)
+        await clock.age(producer)
+        await until(lambda: stored(producer).expired > 0)
+        return largest
+
+    monkeypatch.setattr(Refused, "cut", slowly)
+    async with producer_on(disk, linger_ms=500) as producer:
+        for value in (b"1", b"2"):
+            producer.publish_nowait("t", value, key=b"k")
+        await producer.flush(timeout_ms=20_000)
+        assert [letter.error for letter in await letters_of(producer)] == [EXPIRED] * 2
+        assert {identity for _, _, identity, _ in broker.sends} == {(1, 0, 0)}
+        image = disk.after_process_death()
+    broker.sends.clear()
+    async with producer_on(image) as producer:
+        await producer.publish("t", b"young", key=b"k")
+        await producer.flush(timeout_ms=20_000)
+    producer_id, epoch, base = broker.sends[0][2]
+    assert (producer_id, epoch > 0, base) == (1, True, 0)

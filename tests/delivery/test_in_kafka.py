@@ -6,11 +6,13 @@ from itertools import product
 import pytest
 
 from aiorecover.delivery.in_kafka import (
+    _NAME_BITS,
     LOOK_BACK,
     WORDS_LOST,
     Hint,
     InKafka,
     Place,
+    _name,
     content_of,
     first_offset,
     oldest_hints,
@@ -23,13 +25,18 @@ EPOCH = 7
 CONTENT = content_of(b"k", b"v")
 
 
-def name(sequence: int, epoch: int = 3, producer: str = "p") -> bytes:
-    return b"%b/%d/%d" % (producer.encode(), epoch, sequence)
+OURS = fmt.with_nonce(0x1122334455667788, 5)
+DIRECTORY = fmt.directory_of(OURS)
+OWNER = fmt.producer_text(OURS).encode()
+
+
+def name(sequence: int, epoch: int = 3, producer: int = OURS) -> bytes:
+    return b"%b%d" % (fmt.id_prefix(producer, epoch), sequence)
 
 
 def read(*sequences: int, lane: tuple[str, int] = LANE, into: InKafka | None = None) -> InKafka:
     """A tail, read to its end; offsets from 100 on."""
-    found = into or InKafka("p", EPOCH)
+    found = into or InKafka(DIRECTORY, EPOCH)
     for offset, sequence in enumerate(sequences, 100):
         found.note(lane, offset, name(sequence), CONTENT)
     return found
@@ -43,7 +50,7 @@ def counts(found: InKafka, most: int = 20) -> list[int]:
 def place_of(
     found: InKafka, sequence: int, epoch: int = 3, content: int = CONTENT, topic: str = "orders"
 ) -> Place | None:
-    return found.place(topic, fmt.position(epoch, sequence), content)
+    return found.place(topic, fmt.position(epoch, sequence), fmt.nonce_of(OURS), content)
 
 
 @pytest.mark.parametrize(
@@ -74,23 +81,23 @@ def test_where_a_record_was_found() -> None:
     [
         None,
         b"",
-        b"p",
-        b"p/3",
-        b"p/3/",
-        b"p//4",
-        b"p/3/4/5",
-        b"p/3/-4",
-        b"p/3/ 4",
-        b"p/3/+4",
-        b"p/0/4",
-        b"p/3/0",
-        b"p/three/4",
-        name(4, producer="another"),
-        name(4, producer=""),
+        OWNER,
+        OWNER + b"/3",
+        OWNER + b"/3/",
+        OWNER + b"//4",
+        OWNER + b"/3/4/5",
+        OWNER + b"/3/-4",
+        OWNER + b"/3/ 4",
+        OWNER + b"/3/+4",
+        OWNER + b"/0/4",
+        OWNER + b"/3/0",
+        OWNER + b"/three/4",
+        name(4, producer=OURS + (1 << fmt.NONCE_BITS)),  # of another directory
+        b"/3/4",
         name(4, epoch=EPOCH),  # nothing of our own epoch was there before us
         name(4, epoch=EPOCH + 1),
-        b"p/3/" + b"9" * 5000,
-        b"p/3/%d" % (fmt.SEQUENCE_MASK + 1),
+        OWNER + b"/3/" + b"9" * 5000,
+        OWNER + b"/3/%d" % (fmt.SEQUENCE_MASK + 1),
         b"\xff\xfe",
     ],
 )
@@ -102,12 +109,20 @@ def test_what_is_no_id_of_ours_is_passed_over(other: bytes | None) -> None:
 
 
 def test_a_record_of_the_same_id_and_another_content_is_another_one() -> None:
-    """Copies of a directory give out the same ids."""
+    """Somebody has read it and passed its id on."""
     found = read(4)
     assert place_of(found, 4, content=content_of(b"k", b"other")) is None
     assert place_of(found, 4, topic="others") is None
     assert place_of(found, 4, epoch=2) is None
     assert place_of(found, 4) is not None
+
+
+def test_a_record_of_a_copy_of_the_directory_is_another_one_and_ours_before_it_counts_as_overtaken() -> None:
+    """The other way round ours might stand behind what the copy sent again: repeats, and nothing lost."""
+    found = read(4, 5, 6)
+    found.note(LANE, 110, name(5, producer=fmt.with_nonce(OURS, 6)), CONTENT)
+    assert counts(found) == [4]
+    assert found.place("orders", fmt.position(3, 5), 6, CONTENT) == Place(0, 110)
 
 
 def test_contents_that_differ_in_a_null_only_differ() -> None:
@@ -188,7 +203,7 @@ def lost(words: Words) -> Iterator[Words]:
 
 def lives(log: Log, words: Words, window: int) -> Iterator[tuple[Log, Words]]:
     """One life with the check, which reads the last ``window`` records back; then it dies at any step."""
-    found = InKafka("p", EPOCH)
+    found = InKafka(DIRECTORY, EPOCH)
     for offset in range(max(0, len(log) - window), len(log)):
         found.note(LANE, offset, name(1 + log[offset]), CONTENT)
     found.read_up()
@@ -248,10 +263,10 @@ def test_nothing_is_sent_again_that_is_read_back() -> None:
 
 def test_the_histories_show_what_counting_older_appearances_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
     def note(self: InKafka, lane: tuple[str, int], offset: int, name: bytes, content: int) -> None:
-        position = self._position(name)
-        assert position is not None
+        told = self._told(name)
+        assert told is not None
         self._number(lane)
-        self._found[position] = offset << 32 | content
+        self._found[told[0]] = offset << _NAME_BITS | _name(told[1], content)
 
     monkeypatch.setattr(InKafka, "note", note)
     with pytest.raises(AssertionError):

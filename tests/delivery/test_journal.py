@@ -112,7 +112,7 @@ def test_the_largest_batch_fits_its_place(per_slot: int) -> None:
     while batch.count < batch.most:  # as the dispatcher asks before each record
         if batch.count % per_slot == 0:
             header = fmt.SlotHeader(1 << 14, 0, len(counts) + 1, 1, 1 << 16, 1, 0)
-            places = batch.start_group(Slot(len(counts), header, b""))
+            places = batch.start_group(Slot(len(counts), header))
             counts.append(0)
         places.append(36)
         counts[-1] += 1
@@ -165,7 +165,7 @@ class Packed:
         if self._used + size > self._room:
             self.slots += 1
             self._used = 0
-            self.slot = Slot(self.slots, fmt.SlotHeader(1 << 14, 0, self.slots, 1, 1 << 16, 1, 0), b"")
+            self.slot = Slot(self.slots, fmt.SlotHeader(1 << 14, 0, self.slots, 1, 1 << 16, 1, 0))
         self._used += size
 
 

@@ -53,7 +53,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
 def batch_of(lane: Lane, *places: int) -> LaneBatch:
     batch = LaneBatch(1000, 0)
     header = fmt.SlotHeader(1 << 14, 0, 9, 1, 1 << 16, 1, 0)
-    batch.start_group(Slot(0, header, b"")).extend(places)
+    batch.start_group(Slot(0, header)).extend(places)
     batch.count = len(places)
     lane.identify(batch, Identity(7, 1))
     return batch
@@ -128,7 +128,7 @@ async def test_a_batch_that_is_parted_with_stays_written_down_as_that_until_anot
     batch = batch_of(lane, 36, 50)
     await scene.journal.enter(lane, batch)
     batch.possibly = True
-    scene.journal.part_with(lane, batch)
+    scene.journal.part_with(lane)
     lane.part_with(batch)
     (entry,) = scene.entries()
     assert (entry.parted, entry.identity) == (True, Identity(7, 1))
@@ -145,7 +145,7 @@ async def test_where_the_disk_fails_a_batch_that_is_parted_with_stays_as_it_was_
     await scene.journal.enter(lane, batch)
     before = scene.entries()
     scene.file.before["write"] = broken
-    scene.journal.part_with(lane, batch)
+    scene.journal.part_with(lane)
     scene.file.before.clear()
     assert scene.entries() == before
     assert lane.entered is batch
@@ -154,9 +154,9 @@ async def test_where_the_disk_fails_a_batch_that_is_parted_with_stays_as_it_was_
 async def test_what_comes_together_in_one_slot_is_written_down_as_one_group(scene: Scene) -> None:
     """Else an entry outgrows its place, once the records of a sparse lane are moved out of many slots."""
     lane, batch = Lane("t", 3), LaneBatch(1000, 0)
-    home = Slot(0, fmt.SlotHeader(1 << 14, 0, 99, 1, 1 << 16, 1, 0), b"")
+    home = Slot(0, fmt.SlotHeader(1 << 14, 0, 99, 1, 1 << 16, 1, 0))
     for number in range(100):
-        slot = Slot(0, fmt.SlotHeader(1 << 14, 0, number + 1, 1, 1 << 16, 1, 0), b"")
+        slot = Slot(0, fmt.SlotHeader(1 << 14, 0, number + 1, 1, 1 << 16, 1, 0))
         batch.start_group(slot).append(36)
         slot.copies.add(36, home, 36 + number)
         slot.moved = True

@@ -354,6 +354,21 @@ def test_where_the_broker_follows_no_epoch_of_the_last_process_none_is_tried_twi
     assert following.identity == (FRESH.producer_id, FRESH.epoch + 1, 0), "but of its own, as always"
 
 
+@given(epoch=st.integers(0, EPOCH_LIMIT - 1), share=st.floats(0, 1))
+def test_where_somebody_uses_a_later_epoch_the_next_one_is_theirs_and_not_taken(epoch: int, share: float) -> None:
+    lane = lane_with(1)
+    batch = lane.next()
+    assert batch is not None
+    lane.identify(batch, Identity(9, epoch))
+    lane.overtaken(lambda least, most: least + share * (most - least))
+    used_up = lane.used_up
+    lane.renew(batch, FRESH)
+    assert lane.identity is not None
+    assert lane.identity.producer_id == (9 if used_up is None else FRESH.producer_id)
+    assert used_up is not None or epoch + 1 < lane.identity.epoch < EPOCH_LIMIT
+    assert batch.identity == (lane.identity.producer_id, lane.identity.epoch, 0)
+
+
 @given(epoch=st.integers(0, EPOCH_LIMIT - 2), share=st.floats(0, 1))
 def test_a_fence_is_a_later_epoch_and_leaves_some(epoch: int, share: float) -> None:
     fence = Identity(9, epoch).fence(lambda least, most: least + share * (most - least))

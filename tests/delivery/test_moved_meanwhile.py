@@ -161,7 +161,7 @@ def test_a_batch_that_is_moved_is_found_where_it_counts(steps: str) -> None:
     following = moving.opened.dies()
     (resumed,) = taken(following).lanes
     assert [ring is getattr(following.directory, where) for ring, _, _ in resumed.frames] == [True]
-    prefix = f"{following.directory.producer_id}/1/".encode()
+    prefix = f"{moving.opened.directory.producer_id}/1/".encode()
     found = records_of(asyncio.run(rebuild(resumed, 0)))
     assert [one[1] for one in found] == [b"k%d" % number for number in range(5, 15)]
     assert [one[3][-1][1] for one in found] == [b"%b%d" % (prefix, number + 1) for number in range(5, 15)]  # type: ignore[index]
@@ -184,7 +184,7 @@ def test_of_a_batch_in_two_slots_only_what_is_moved_is_looked_for_elsewhere(step
     (resumed,) = taken(following).lanes
     rings = [following.directory.retry if where == "retry" else following.ring, following.ring]
     assert [ring for ring, _, _ in resumed.frames] == rings
-    prefix = f"{following.directory.producer_id}/1/".encode()
+    prefix = f"{moving.opened.directory.producer_id}/1/".encode()
     found = [one[3][-1][1] for one in records_of(asyncio.run(rebuild(resumed, 0)))]  # type: ignore[index]
     assert found == [b"%b%d" % (prefix, sequence) for _, _, sequence, _ in moving.entries]
     waiting_there = read(Reader(following.directory.retry, bytes)) + following.read()
@@ -210,7 +210,7 @@ def test_a_batch_that_is_parted_with_while_it_is_moved_is_known_to_the_next_proc
     assert moving.batch is not None
     moving.batch.possibly = True
     if parts:
-        moving.journal.part_with(moving.lane, moving.batch)
+        moving.journal.part_with(moving.lane)
     for entry in moving.entries[:4]:
         moving.opened.settle([entry])
     for step in ("copy", "repoint", "make"):

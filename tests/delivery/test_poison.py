@@ -5,6 +5,7 @@ A policy is no kind of it: Kafka says POLICY_VIOLATION of topics, settings and d
 """
 
 import asyncio
+import math
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -13,9 +14,12 @@ from typing import Any
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.structs import RecordMetadata
 
 from aiorecover import DeadLetter, PermanentDeliveryError, RecoverableProducer
+from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.refused import Refused
+from aiorecover.delivery.session import Session
 from tests.support.admin import configure_topic, until
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.oracle import read_topic
@@ -74,6 +78,45 @@ async def test_one_poison_record_in_ten_thousand_becomes_a_dead_letter_and_the_o
     assert await numbers(kafka, name) == [number for number in range(10_000) if number != 3333]
     assert (statistics.delivered, statistics.dead_lettered, statistics.pending) == (9_999, 1, 0)
     assert statistics.rebuilds == 0, "all of it happens in one session"
+
+
+def sends_seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many records each send has, also those that are refused."""
+    send, seen = Session.send, list[int]()
+
+    async def counted(self: Session, batch: LaneBatch, topic: str, partition: int) -> RecordMetadata:
+        seen.append(batch.count)
+        return await send(self, batch, topic, partition)
+
+    monkeypatch.setattr(Session, "send", counted)
+    return seen
+
+
+@pytest.mark.parametrize("at", [0, 123, 499])
+@pytest.mark.parametrize(("publish", "config", "error"), KINDS)
+async def test_one_poison_record_costs_at_most_two_log_n_and_two_sends_and_a_batch_without_a_single_one(
+    kafka: Cluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    publish: Publish,
+    config: dict[str, str],
+    error: str,
+    at: int,
+) -> None:
+    name, sends, records = topic(kafka, partitions=1, config=config), sends_seen(monkeypatch), 500
+    async with RecoverableProducer(tmp_path, bootstrap_servers=kafka.bootstrap_servers, linger_ms=200) as producer:
+        await producer.partitions_for(name)  # else the first batch is whatever has come by then
+        for batch in range(3):
+            sends.clear()
+            for number in range(batch * records, (batch + 1) * records):  # nothing is awaited in between
+                publish(producer, name, number, number == records + at)
+            await producer.flush(timeout_ms=40_000)
+            assert sends[0] == records, "not one batch: the count below says nothing"
+            assert len(sends) <= (2 * math.log2(records) + 2 if batch == 1 else 1)
+        (letter,) = await letters_of(producer)
+    assert (letter.error, int((letter.value or b"").split()[0])) == (error, records + at)
+    assert await numbers(kafka, name) == [number for number in range(3 * records) if number != records + at]
 
 
 @pytest.mark.parametrize(("publish", "config", "error"), KINDS)

@@ -319,13 +319,17 @@ async def test_records_of_another_producer_do_not_count(cluster: MockCluster) ->
 async def test_counting_records_of_another_producer_would_lose_some(
     cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def any_producer(_: InKafka, name: bytes) -> int:
-        epoch, sequence = name.split(b"/")[1:]
-        return fmt.position(int(epoch), int(sequence))
-
     before = await went_down(cluster)
+    ours = fmt.producer_id_of(before.ids[0].partition("/")[0])
+    assert ours is not None
+    nonce = fmt.nonce_of(ours)
+
+    def any_producer(_: InKafka, name: bytes) -> tuple[int, int]:
+        epoch, sequence = name.split(b"/")[1:]
+        return fmt.position(int(epoch), int(sequence)), nonce
+
     await publish_foreign(cluster, before)
-    monkeypatch.setattr(InKafka, "_position", any_producer)
+    monkeypatch.setattr(InKafka, "_told", any_producer)
     with pytest.raises(AssertionError, match="missing"):
         await went_on(cluster, before)
 
@@ -333,11 +337,12 @@ async def test_counting_records_of_another_producer_would_lose_some(
 async def test_settling_everything_up_to_the_last_one_found_would_lose_some(
     cluster: MockCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def up_to(self: InKafka, topic: str, position: int, _: int) -> Place | None:
+    def up_to(self: InKafka, topic: str, position: int, *_: int) -> Place | None:
         number = (position & fmt.SEQUENCE_MASK) - 1
         return Place(number % PARTITIONS, number) if topic == TOPIC and position <= self.last else None
 
     monkeypatch.setattr(InKafka, "place", up_to)
+    monkeypatch.setattr(InKafka, "__contains__", lambda *_: True)
     with pytest.raises(AssertionError, match="missing"):
         await went_on(cluster, await went_down(cluster))
 

@@ -714,6 +714,53 @@ async def test_a_batch_that_the_last_process_had_in_flight_is_possibly_persisted
     assert broker.values("t") == [b"1", b"2"]
 
 
+@pytest.mark.parametrize("records", [[POISON], [POISON, POISON + b"2"]])
+async def test_what_was_possibly_persisted_and_is_a_dead_letter_is_fenced_by_the_next_process(
+    broker: Broker, records: list[bytes]
+) -> None:
+    """It may be on its way to Kafka still, and must not come behind what is newer (I6)."""
+    answers: list[BaseException] = [NotEnoughReplicasAfterAppendError()]
+    broker.refuses = lambda batch: answers.pop(0) if answers else refusing_poison(batch)
+    disk = MemoryDisk()
+    async with producer_on(disk) as producer:
+        await publish_batch(producer, "t", records)
+        await producer.flush(timeout_ms=20_000)
+        image = disk.after_process_death()
+    before = max(identity[1] for _, _, identity, _ in broker.sends)
+    broker.sends.clear()
+    async with producer_on(image) as producer:
+        await publish_batch(producer, "t", [b"2"])
+        await producer.flush(timeout_ms=20_000)
+        adds_up(producer)
+    producer_id, epoch, base = broker.sends[0][2]
+    assert (producer_id, epoch > before, base) == (1, True, 0)
+    assert broker.values("t") == [b"2"]
+
+
+async def test_what_was_possibly_persisted_and_refused_is_sent_as_it_was_until_it_is_settled(
+    broker: Broker,
+) -> None:
+    """It may be there: only the very same batch is recognised, should the topic have been mended meanwhile."""
+    answers: list[BaseException] = [NotEnoughReplicasAfterAppendError(), PolicyViolationError()]
+    broker.refuses = lambda _: answers.pop(0) if answers else None
+    disk = MemoryDisk()
+    images: list[MemoryDisk] = []
+
+    def die(_: DeliveryReport) -> None:  # called when the letter is durable, before the record is settled
+        images.append(disk.after_process_death())
+
+    async with producer_on(disk, on_delivery=die) as producer:
+        await publish_batch(producer, "t", [b"1"])
+        await producer.flush(timeout_ms=20_000)
+    sent = broker.sends[0]
+    broker.sends.clear()
+    async with producer_on(images[0]) as producer:
+        await producer.flush(timeout_ms=20_000)
+        assert await letters_of(producer) == []
+        adds_up(producer)
+    assert broker.sends == [sent]
+
+
 async def test_after_a_dead_letter_the_next_process_goes_on_in_order(broker: Broker) -> None:
     broker.refuses = refusing_poison
     disk = MemoryDisk()

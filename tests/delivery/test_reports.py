@@ -306,7 +306,7 @@ async def test_a_record_of_an_earlier_epoch_is_not_taken_for_one_of_this_epoch(t
         assert not waiter.done()
         await acknowledge(second, reports, batch_of(new), 6)
         assert (waiter.result().context, waiter.result().offset) == ("new", 6)
-        expected = [(f"{second.producer_id}/{epoch}/1", context) for epoch, context in ((1, "old"), (2, "new"))]
+        expected = [(f"{first.producer_id}/1/1", "old"), (f"{second.producer_id}/2/1", "new")]
         assert [(report.record_id, report.context) for report in told] == expected
         reader.close()
     finally:

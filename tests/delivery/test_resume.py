@@ -403,7 +403,7 @@ def test_a_claimed_batch_is_built_again_as_it_was(codec: int, size: int) -> None
     following = before.dies()
     (resumed,) = taken(following).lanes
     batch = asyncio.run(rebuild(resumed, codec))
-    prefix = f"{following.directory.producer_id}/1/".encode()
+    prefix = f"{before.opened.directory.producer_id}/1/".encode()
     assert records_of(batch) == [
         (
             1000 + number,

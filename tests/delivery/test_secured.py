@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from aiorecover import RecoverableProducer
+from aiorecover.delivery.recovery_check import NOT_ALLOWED
+from aiorecover.delivery.session import Session
+from aiorecover.wal.storage import FileSystem
 from tests.support.broker import TopicFactory
 from tests.support.eventually import until
 from tests.support.oracle import Accepted, judge, read_topic
@@ -199,3 +202,47 @@ async def test_a_topic_that_was_never_granted_waits_until_it_is(
         await asyncio.to_thread(secured.grant, name)
         await producer.flush(timeout_ms=FLUSH_MS)
     await assert_once_in_order(secured, name, publisher)
+
+
+@pytest.mark.parametrize("read", [True, False], ids=["may read", "may not read"])
+async def test_without_the_right_to_read_the_recovery_check_says_so_once_and_everything_arrives(
+    secured: SecuredKafka,
+    granted: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    read: bool,
+) -> None:
+    publisher, send, arrived = Publisher(), Session.send, asyncio.Event()
+
+    async def loses_the_answer(self: Session, *what: Any) -> None:
+        await send(self, *what)
+        arrived.set()
+        await asyncio.Event().wait()
+
+    if read:
+        secured.grant(granted, "READ")
+    async with producer_of(tmp_path, secured.options()) as producer:
+        await publisher.publish(producer, granted, 500)
+        await producer.flush(timeout_ms=FLUSH_MS)
+        with monkeypatch.context() as patch:
+            patch.setattr(Session, "send", loses_the_answer)
+            await publisher.publish(producer, granted, 500)
+            await asyncio.wait_for(arrived.wait(), FLUSH_MS / 1000)
+            await producer.stop(timeout_ms=100)
+    in_kafka = len(await read_topic(secured.bootstrap_servers, granted)) - 500
+    assert 0 < in_kafka <= 500
+    monkeypatch.setattr(FileSystem, "boot_id", lambda _: "another")  # so nobody knows what became of it
+    caplog.clear()
+    caplog.set_level(logging.INFO)  # the session's last line says what it held back, if it has not said so before
+    async with producer_of(tmp_path, secured.options()) as producer:
+        await producer.flush(timeout_ms=FLUSH_MS)
+        settled = producer.statistics().recovered_in_kafka
+    verdict = judge(publisher.accepted, await read_topic(secured.bootstrap_servers, granted), whole_lanes=True)
+    assert (verdict.ok, verdict.foreign) == (True, []), str(verdict)
+    assert (settled, verdict.repeated) == ((in_kafka, 0) if read else (0, in_kafka))
+    doubted, *told = complaints(caplog)
+    assert doubted.startswith("lanes begin with a fresh kafka identity")
+    assert len(told) == (0 if read else 1), told
+    assert all(NOT_ALLOWED in line for line in told)
+    assert "held_back=" not in caplog.text

@@ -17,7 +17,7 @@ from aiorecover.config import Config
 from aiorecover.delivery import sessions as module
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.lane import EPOCH_LIMIT, Identity, Lane
-from aiorecover.delivery.sessions import Sessions
+from aiorecover.delivery.sessions import GivenUpError, Sessions
 from aiorecover.errors import ClosedError
 from aiorecover.testing import ApiKey, MockCluster
 from tests.support.broker import Cluster, TopicFactory
@@ -252,19 +252,38 @@ async def _until_sent(sessions: Sessions, lane: Lane) -> int:
             await asyncio.sleep(0.02)
 
 
+def second_leads_nowhere(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = sessions._begin_second
+
+    def begin_nowhere() -> Any:
+        monkeypatch.setattr(sessions, "_config", Config.from_options(Path("unused"), "127.0.0.1:1", QUICK))
+        monkeypatch.setattr(sessions.healthy, "connected_brokers", list)
+        return begin()
+
+    monkeypatch.setattr(sessions, "_begin_second", begin_nowhere)
+
+
+async def test_a_suspect_that_is_not_to_be_sent_any_more_does_not_wait_for_the_second_session(
+    mock: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CONNECT_PATIENCE", 60.0)
+    monkeypatch.setattr(module, "CONNECT_LOOK", 0.05)
+    async with running(mock.bootstrap_servers) as sessions, neighbour(sessions, Lane("t", 0)):
+        second_leads_nowhere(sessions, monkeypatch)
+        mock.push_broker_errors(2, ApiKey.PRODUCE, HELD)
+        lane = Lane("t", 1)
+        batch = await batch_for(sessions, lane)
+        with pytest.raises(GivenUpError):
+            async with asyncio.timeout(20):
+                await sessions.send(lane, batch, lambda: sessions._second is not None)
+
+
 async def test_while_the_second_session_does_not_connect_a_suspect_is_sent_through_the_first(
     mock: MockCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CONNECT_PATIENCE", 0.05)
     async with running(mock.bootstrap_servers) as sessions, neighbour(sessions, Lane("t", 0)):
-        begin = sessions._begin_second
-
-        def begin_nowhere() -> Any:
-            monkeypatch.setattr(sessions, "_config", Config.from_options(Path("unused"), "127.0.0.1:1", QUICK))
-            monkeypatch.setattr(sessions.healthy, "connected_brokers", list)
-            return begin()
-
-        monkeypatch.setattr(sessions, "_begin_second", begin_nowhere)
+        second_leads_nowhere(sessions, monkeypatch)
         mock.push_broker_errors(2, ApiKey.PRODUCE, HELD)
         assert await send(sessions, Lane("t", 1)) >= 0
         assert sessions.lanes_suspect == 0

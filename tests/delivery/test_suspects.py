@@ -14,6 +14,7 @@ from aiorecover.delivery.in_kafka import InKafka, content_of
 from aiorecover.delivery.partitioner import partition_for
 from aiorecover.delivery.reports import Reports
 from aiorecover.delivery.router import Router
+from aiorecover.wal import format as fmt
 from aiorecover.wal.stream import Stream
 from tests.wal.rig import Opened, found
 
@@ -33,7 +34,7 @@ class After:
         self.opened = Opened(disk)
         self.known: dict[str, set[int]] = {"x": {0}}
         self.router = Router(self._partitions, self._partitions, lambda _: None, None)
-        self.in_kafka = InKafka(self.opened.directory.producer_id, self.opened.ring.epoch)
+        self.in_kafka = InKafka(fmt.directory_of(self.opened.ring.producer_id), self.opened.ring.epoch)
         self.dispatcher = Dispatcher(
             Stream(self.opened.directory, rec.decode),
             self.router,

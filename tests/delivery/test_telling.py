@@ -7,7 +7,8 @@ import pytest
 
 from aiorecover import DeliveryReport
 from aiorecover.delivery import telling as telling_module
-from aiorecover.delivery.telling import Taken, Telling
+from aiorecover.delivery.dead_record import DeadRecord
+from aiorecover.delivery.telling import Telling
 from aiorecover.testing import MemoryDisk
 from tests.delivery.expiring import Clock, Distant, adds_up, distant, letters_of, producer_on
 from tests.support.eventually import until
@@ -95,7 +96,7 @@ async def test_what_waits_for_all_partitions_together_is_bounded(monkeypatch: py
     monkeypatch.setattr(telling_module, "FEWEST", 3)
     may = asyncio.Event()
 
-    async def settle(_: Taken) -> None:
+    async def settle(_: DeadRecord) -> None:
         await may.wait()
 
     telling = Telling(settle, lambda: None)

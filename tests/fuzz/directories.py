@@ -273,7 +273,7 @@ def _bury(chance: random.Random, opened: Opened, made: Lived) -> None:
     """Letters of some records; whether those are settled does not matter here."""
     for position in chance.sample(sorted(made.records), min(3, len(made.records))):
         letter = made.letters.setdefault(position, b"letter " + chance.randbytes(chance.choice([20, 2000])))
-        opened.directory.dead.append(pack_moved(position, 0, letter), None)
+        opened.directory.dead.append(pack_moved(position, 0, 0, letter), None)
 
 
 def _enter(chance: random.Random, opened: Opened, made: Lived) -> None:

@@ -19,6 +19,8 @@ __all__ = ["Boot", "GuestFailedError", "Machine"]
 _MEMORY_MIB: Final = 512
 _ANSWER_BYTES: Final = 32 << 20
 _WITHIN_S: Final = 240.0  # an emulated processor on a busy machine; a boot usually takes under 30 s
+_KERNEL_OPTIONS = "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check random.trust_cpu=on rdinit=/init"
+"""``no_timer_check``: on a busy host the emulated timer is too late for it, and the kernel would give up."""
 
 
 class GuestFailedError(AssertionError):
@@ -74,7 +76,7 @@ class Machine:
             ),
             *("-display", "none", "-monitor", "none", "-serial", "stdio"),
             *("-kernel", str(self._kernel), "-initrd", str(initramfs)),
-            *("-append", "console=ttyS0 quiet panic=-1 mitigations=off random.trust_cpu=on rdinit=/init"),
+            *("-append", _KERNEL_OPTIONS),
             *(word for file, more in drives for word in ("-drive", f"file={file},if=virtio,format=raw{more}")),
         ]
 

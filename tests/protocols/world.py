@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 from aiorecover.wal import format as fmt
-from aiorecover.wal import opening
 from aiorecover.wal import ring as ring_module
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination
 from aiorecover.wal.moved import unpack_moved
@@ -141,6 +140,7 @@ class World:
         self._pending: list[Callable[[], None]] = []
         self._busy = False
         self._salts = _salts(life)
+        self.nonce = 1 + life  # another one for each opening: one epoch with two of them is refused
         self._max_slots = max_slots
         self.disk = disk_of([span.live for span in state.spans], state.boots, max_slots)
         self._files = [getattr(self.disk, name) for name in FILES]
@@ -446,7 +446,7 @@ def _the_same_each_time(world: World) -> Iterator[None]:
     with ExitStack() as stack:
         patch = stack.enter_context
         patch(mock.patch.object(fmt, "new_salt", world.salt))
-        patch(mock.patch.object(opening, "secrets", SimpleNamespace(randbits=lambda _: 7)))
+        patch(mock.patch.object(fmt, "secrets", SimpleNamespace(randbits=lambda _: world.nonce)))
         patch(mock.patch.object(FileSystem, "wall_ms", return_value=1))
         patch(mock.patch.object(FileSystem, "since_boot_ms", return_value=1))
         patch(mock.patch.object(ring_module, "RECENT_BYTES", -1))  # everything through `_frame`, and read from the file

@@ -1,7 +1,7 @@
 """`python -m tests.prove NAME --seed S --count N …`: one of the long proofs; without a name, what there is.
 
 Each proof is a module of this package with `main(arguments)`, whose result is the exit status: 0 proved, 1 a promise
-was broken, 2 it cannot run here (and says why).
+was broken or too little happened to prove it, 2 it cannot run here (and says why).
 """
 
 import importlib

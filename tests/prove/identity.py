@@ -6,7 +6,11 @@ once and rolled, with batches in flight and in the middle of being sent again; a
 way, so that the bytes of a dead process arrive when its successor has sent. At last everything is read back with a
 plain consumer and judged by record id: missing 0, repeated 0, out of order 0. What a round is: `rounds`.
 
-Exit status: 0 proved, 1 a promise was broken or a process failed (the directory is kept and named), 2 cannot run.
+A run in which too little of that happened proves nothing, and fails: one that is long enough has frozen and killed
+brokers, held something back, and had lives that sent again what was in flight (`too_little`).
+
+Exit status: 0 proved, 1 a promise was broken, a process failed (the directory is kept and named) or too little
+happened, 2 cannot run.
 """
 
 import argparse
@@ -25,11 +29,14 @@ from tests.support.broker import BrokerUnavailableError, KafkaCluster
 from tests.support.detour import Detour
 from tests.support.jars import JarsError
 
-__all__ = ["main", "prove"]
+__all__ = ["main", "prove", "too_little"]
 
 _BROKERS = 3
 _LIFE_S = 2.5  # long enough for a life to begin under one fault and to die under another
 _PEACE_S = 1.5
+_FLOOR_CYCLES = 20  # a shorter run may be over before all of that has come
+_FAULTS = ("freeze", "kill", "late")  # at least once each
+_CYCLES_PER_RESUMED = 4  # most end with something in flight, unless they die while they open
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def prove(cluster: KafkaCluster, seed: int, cycles: int) -> int:
     """Go through the rounds; the exit status."""
-    return prove_rounds("identity", partial(_play, cluster), seed, cycles)
+    return prove_rounds("identity", partial(_play, cluster), seed, cycles, floor=too_little)
 
 
 def _play(cluster: KafkaCluster, seed: int, count: int, directory: Path, faults: Counter[str]) -> tuple[Verdict, str]:
@@ -70,6 +77,14 @@ def _play(cluster: KafkaCluster, seed: int, count: int, directory: Path, faults:
         )
     faults += broken.done + late.done
     return verdict, f"brokers: {broken} network: {late}"
+
+
+def too_little(happened: Counter[str], cycles: int) -> list[str]:
+    """What a run had so seldom that it proves nothing, in words. What that is: `tests.prove.rounds.Floor`."""
+    if cycles < _FLOOR_CYCLES:
+        return []
+    floors = {**dict.fromkeys(_FAULTS, 1), "resumed": cycles // _CYCLES_PER_RESUMED}
+    return [f"{what}={happened[what]} expected>={floor}" for what, floor in floors.items() if happened[what] < floor]
 
 
 @contextmanager

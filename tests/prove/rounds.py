@@ -17,13 +17,16 @@ from pathlib import Path
 from tests.crash.judgement import Verdict
 from tests.crash.lives import ChildFailedError
 
-__all__ = ["Play", "chosen", "progress", "prove_rounds"]
+__all__ = ["Floor", "Play", "chosen", "progress", "prove_rounds"]
 
 ROUND = 25  # cycles: half a million records, which the judgement holds in memory
 
 Play = Callable[[int, int, Path, Counter[str]], tuple[Verdict, str]]
 """(seed, cycles, directory, faults) of one round: kills and judgement, and what else is to be told of it; the faults
 that there were are counted."""
+
+Floor = Callable[[Counter[str], int], list[str]]
+"""(faults and `resumed`, cycles) of a run: what there was too little of to prove anything, in words."""
 
 
 def chosen(seed: int | None) -> int:
@@ -36,7 +39,9 @@ def progress(line: str) -> None:
     print(f"  {line}", flush=True)
 
 
-def prove_rounds(name: str, play: Play, seed: int, cycles: int, *, flags: str = "") -> int:
+def prove_rounds(
+    name: str, play: Play, seed: int, cycles: int, *, flags: str = "", floor: Floor = lambda *_: []
+) -> int:
     """Go through the rounds; the exit status. ``flags``: what repeats one, beside the seed and the count."""
     began = time.monotonic()
     verdicts: list[Verdict] = []
@@ -50,6 +55,10 @@ def prove_rounds(name: str, play: Play, seed: int, cycles: int, *, flags: str = 
             print(f"repeat: python -m tests.prove {name} --seed {seed + number} --count {count}{flags}", flush=True)
             return 1
         verdicts.append(verdict)
+    happened = faults + Counter(resumed=sum(verdict.resumed for verdict in verdicts))
+    if too_little := floor(happened, cycles):
+        print(f"NOT OK: nothing broke, and too little happened: {', '.join(too_little)}", flush=True)
+        return 1
     print(_summary(verdicts, faults, seed, time.monotonic() - began), flush=True)
     return 0
 
@@ -80,6 +89,7 @@ def _summary(verdicts: Sequence[Verdict], faults: Counter[str], seed: int, secon
         [
             f"proved: seed={seed} missing=0 out_of_order=0 altered=0",
             *(f"{name}={total(name)}" for name in counts),
+            f"crash_points={total('crashed')}/{total('crash_points')}",
             *(["faults:", *done] if done else []),
             f"seconds={seconds:.0f}",
         ]

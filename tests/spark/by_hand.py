@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 
 __all__ = ["COLUMNS", "Epoch", "Stored", "examine", "write_files"]
 
+SAME_AT_EACH_START = 7  # characters of a producer id
+
 COLUMNS = pa.schema(
     [
         ("key", pa.binary()),
@@ -87,7 +89,7 @@ def examine(
             continue
         producer_id, epoch, sequence = one.identity
         appearances[producer_id, epoch].append(sequence)
-        lane = one.topic, one.partition, producer_id
+        lane = one.topic, one.partition, producer_id[:SAME_AT_EACH_START]
         if (epoch, sequence) > highest.get(lane, (0, 0)):
             orderly.add(one.identity)
             highest[lane] = epoch, sequence

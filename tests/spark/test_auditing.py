@@ -19,11 +19,12 @@ BUCKET = 32_768
 def name(number: int) -> str:
     """A producer id."""
     return (
-        f"producer{number}".ljust(13, "a")[:13].replace("0", "z").replace("1", "y").replace("8", "x").replace("9", "w")
+        f"{number}producer".ljust(13, "a")[:13].replace("0", "z").replace("1", "y").replace("8", "x").replace("9", "w")
     )
 
 
 WHOLE, HOLES, BORDERS, FAR, ALTERNATING, AGAIN, MIXED, HEADLESS, OLD_EPOCH, RANDOM = map(name, range(10))
+OLD_EPOCH_AGAIN = f"{OLD_EPOCH[:7]}restrt"  # the same directory, started anew
 GONE = name(77)
 KNOWN = {(WHOLE, 1): 5, (HOLES, 1): 20, (GONE, 4): 3, (BORDERS, 1): 3 * BUCKET + 2, (FAR, 1): 7}
 
@@ -52,7 +53,8 @@ def stored() -> list[Stored]:
         for sequence in sequences
     ]
     # A record of an earlier epoch that comes after a later one's is out of order, too.
-    log += [Stored("plain", 0, 0, (OLD_EPOCH, *position)) for position in [(1, 1), (2, 1), (1, 2), (2, 2)]]
+    starts = {1: OLD_EPOCH, 2: OLD_EPOCH_AGAIN}
+    log += [Stored("plain", 0, 0, (starts[epoch], epoch, number)) for epoch, number in [(1, 1), (2, 1), (1, 2), (2, 2)]]
     # The same record in two partitions: ahead in one of them is enough.
     log += [Stored("plain", partition, 0, (OLD_EPOCH, 5, 1)) for partition in (1, 2)]
     log += [Stored("plain", 2, 0, (OLD_EPOCH, 5, 3)), Stored("plain", 2, 0, (OLD_EPOCH, 5, 2))]
@@ -136,6 +138,7 @@ def test_the_faults_are_really_in_the_records(found: Found) -> None:
     assert min(chaos.repeated, chaos.out_of_order or 0) > 300
     assert found.epochs[MIXED, 1].out_of_order == 5
     assert found.epochs[OLD_EPOCH, 1].out_of_order == 1
+    assert found.epochs[OLD_EPOCH_AGAIN, 2].out_of_order == 0
     assert found.epochs[OLD_EPOCH, 5].out_of_order == 0
 
 

@@ -128,15 +128,17 @@ def test_the_other_rings_show_the_ids_that_their_records_were_accepted_with(tmp_
     directory = stored(tmp_path, 3)
     why = refusal.Refusal(error="MessageSizeTooLargeError", message="too large")
     letter = refusal.encode(refusal.letter_of(encoded(7), why, owed=False))
-    directory.dead.append(pack_moved(fmt.position(1, 2), 4, letter), None)
-    directory.dead.append(pack_moved(fmt.position(1, 3), NO_PARTITION, b"nonsense"), None)
+    directory.dead.append(pack_moved(fmt.position(1, 2), 5, 4, letter), None)
+    directory.dead.append(pack_moved(fmt.position(1, 3), 0, NO_PARTITION, b"nonsense"), None)
     letters = rows_of(tmp_path, rings="dead")
     assert [(row["epoch"], row["sequence"], row["partition"], row["topic"]) for row in letters] == [
         (1, 2, 4, "orders"),
         (1, 3, None, None),
     ]
     assert letters[0]["error"] == "MessageSizeTooLargeError: too large"
-    assert letters[0]["headers"][-1]["value"] == f"{directory.producer_id}/1/2".encode()
+    accepted = fmt.producer_text(fmt.with_nonce(directory.checkpoint.producer_id, 5))  # by another opening
+    assert letters[0]["producer_id"] == accepted != directory.producer_id
+    assert letters[0]["headers"][-1]["value"] == f"{accepted}/1/2".encode()
     assert letters[1]["error"].startswith("the record cannot be decoded")
     assert [row["ring"] for row in rows_of(tmp_path)] == ["ring"] * 3, "a dead letter does not wait"
     directory.close()
@@ -205,6 +207,8 @@ def test_damage_leaves_the_readable_rest_and_names_what_is_missing(tmp_path: Pat
     assert sequences(rows) == [number for number in range(1, 501) if number not in gone]
     assert sequences(rows, "missing") == [20, slots[1]]
     said = [row["error"] for row in rows if row["state"] == "missing"]
+    known = {row["producer_id"] for row in rows if row["state"] != "unreadable"}
+    assert known == {directory.producer_id}
     assert said == [
         "damage took away records epoch=1 sequences=20-20",
         f"damage took away records epoch=1 sequences={slots[1]}-{slots[2] - 1}",

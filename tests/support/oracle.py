@@ -23,6 +23,7 @@ __all__ = ["ID_HEADER", "Accepted", "Consumed", "Disorder", "Verdict", "Wrong", 
 
 ID_HEADER = "aiorecover-id"
 
+_SAME_AT_EACH_START = 7  # characters of a producer id; those behind them are each start's own
 _EXAMPLES = 5  # so many of each kind of fault are written out
 _POLL_MS = 500
 _FETCH_BYTES = 8 << 20
@@ -217,11 +218,11 @@ def _late(
 
 
 def _place(record: Consumed) -> Place | None:
-    """Producer id, and epoch and sequence; None for an id that is not of this form."""
+    """What the ids of a producer's starts have in common, epoch and sequence; None for an id not of this form."""
     parts = (record.record_id or "").rsplit("/", 2)
     try:
         producer, epoch, sequence = parts
-        return producer, (int(epoch), int(sequence))
+        return producer[:_SAME_AT_EACH_START], (int(epoch), int(sequence))
     except ValueError:
         return None
 

@@ -101,6 +101,12 @@ def test_red_for_an_old_epoch_behind_a_new_one() -> None:
     assert {late.record_id for late in verdict.out_of_order} == {"p/1/1", "p/1/2", "p/1/3"}
 
 
+def test_the_starts_of_one_producer_have_ids_of_their_own_and_one_order() -> None:
+    old, new = accept(3, producer="abcdefgqrstuv"), accept(3, epoch=2, producer="abcdefgwxyz23")
+    assert judge([*old, *new], stand(*old, *new)).ok
+    assert len(judge([*old, *new], stand(*new, *old)).out_of_order) == 3
+
+
 def test_sequences_are_numbers_not_text() -> None:
     accepted = accept(12)
     assert judge(accepted, stand(*accepted)).ok  # "p/1/10" sorts before "p/1/9" as text

@@ -603,7 +603,7 @@ def test_each_opening_has_a_higher_epoch_used_or_not(wal: Path) -> None:
     for epoch in range(1, 31):
         with opened(wal) as made:
             assert made.ring.epoch == made.checkpoint.epoch == epoch
-            producers.add(made.producer_id)
+            producers.add(fmt.directory_of(made.checkpoint.producer_id))
             if epoch % 3 == 0:
                 append(made, b"%d" % epoch)
     assert len(producers) == 1
@@ -633,14 +633,15 @@ def test_both_checkpoints_destroyed_are_rebuilt_from_the_slots_with_an_epoch_abo
     for number in range(5):
         with opened(wal) as made:
             append(made, *[b"%d" % number * 900] * 12)
-            producer_id = made.producer_id
+            producer_id = made.checkpoint.producer_id
     path = wal / "0" / "checkpoint"
     if how == "gone":
         path.unlink()
     else:
         path.write_bytes((b"\0" if how == "zero" else b"\xa5") * path.stat().st_size)
     with open_other_size(wal) as made:
-        assert (made.ring.epoch, made.producer_id, made.ring.slot_bytes) == (6, producer_id, SLOT)
+        assert (made.ring.epoch, made.ring.slot_bytes) == (6, SLOT)
+        assert fmt.directory_of(made.checkpoint.producer_id) == fmt.directory_of(producer_id)
         assert [position for position, _ in records(made)] == [(e, s) for e in range(1, 6) for s in range(1, 13)]
         assert missing(made.ring) == []
     with opened(wal) as made:

@@ -184,8 +184,8 @@ def test_the_checkpoint_box_names_what_stands_there() -> None:
 
 
 def test_the_box_of_a_moved_record_names_what_stands_there() -> None:
-    packed = pack_moved(0x0102030405060708, 9, b"payload")
-    expected = {"position": 0x0102030405060708, "partition": 9, "zero": 0}
+    packed = pack_moved(0x0102030405060708, 0x1A2B3C4D, 9, b"payload")
+    expected = {"position": 0x0102030405060708, "partition": 9, "nonce": 0x1A2B3C4D}
     for name, size, offset in box("Moved record"):
         assert packed[offset : offset + size] == expected[name].to_bytes(size, "little"), name
 
@@ -225,6 +225,51 @@ def test_the_numbers_on_the_hot_path_are_those_of_the_format() -> None:
     assert fmt.SETTLE_WORD == 4
     assert fmt.SEQUENCE_WORD * fmt.WORD == 8
     assert [fmt.aligned(offset) for offset in (0, 1, 3, 4, 5)] == [0, 4, 4, 4, 8]
+
+
+# -- producer ids ----------------------------------------------------------------------------------------------------
+
+
+def test_a_producer_id_is_13_characters_of_which_the_directory_has_the_first_7() -> None:
+    assert fmt.producer_text(0x1122334455667788) == "cerdgrcvmz3yq"
+    assert fmt.producer_text(fmt.with_nonce(0x1122334455667788, 0)) == "cerdgrcaaaaaa"
+    assert fmt.producer_text(fmt.with_nonce(0x1122334455667788, fmt.NONCE_MASK)) == "cerdgrc777776"
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, fmt.NONCE_MASK))
+def test_two_openings_of_a_directory_share_exactly_its_part(producer_id: int, nonce: int) -> None:
+    other = fmt.with_nonce(producer_id, nonce)
+    assert fmt.nonce_of(other) == nonce
+    assert fmt.directory_of(other) == fmt.directory_of(producer_id)
+    assert fmt.with_nonce(other, fmt.nonce_of(producer_id)) == producer_id
+    texts = fmt.producer_text(producer_id), fmt.producer_text(other)
+    assert texts[0][: fmt.DIRECTORY_TEXT] == texts[1][: fmt.DIRECTORY_TEXT]
+    assert (texts[0] == texts[1]) is (other == producer_id)
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+def test_two_directories_differ_in_the_first_characters(one: int, other: int) -> None:
+    starts = {fmt.producer_text(producer_id)[: fmt.DIRECTORY_TEXT] for producer_id in (one, other)}
+    assert len(starts) == len({fmt.directory_of(one), fmt.directory_of(other)})
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_a_producer_id_is_read_back_from_its_text(producer_id: int) -> None:
+    assert fmt.producer_id_of(fmt.producer_text(producer_id)) == producer_id
+
+
+@pytest.mark.parametrize(
+    "text", ["", "abc", "cerdgrcvmz3y", "cerdgrcvmz3yqa", "CERDGRCVMZ3YQ", "cerdgrcvmz3yr", "1erdgrcvmz3yq"]
+)
+def test_what_is_no_producer_id_is_none(text: str) -> None:
+    assert fmt.producer_id_of(text) is None
+
+
+def test_each_draw_keeps_the_directory_and_a_new_one_has_its_own() -> None:
+    drawn = [fmt.new_producer_id(0x1122334455667788) for _ in range(100)]
+    assert {fmt.directory_of(one) for one in drawn} == {fmt.directory_of(0x1122334455667788)}
+    assert len(set(drawn)) > 90
+    assert len({fmt.directory_of(fmt.new_producer_id(None)) for _ in range(100)}) > 90
 
 
 # -- damage ----------------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def test_a_frame_of_an_earlier_life_is_not_found() -> None:
     header = fmt.SlotHeader(SLOT, slot.header.producer_id, 2, 1, slot.salt ^ 0x5A5A_0000, 1, 0)
     lookup = Lookup(opened.ring)
     assert lookup.frame(slot, places[0]) is not None
-    assert lookup.frame(Slot(slot.index, header, b""), places[0]) is None
+    assert lookup.frame(Slot(slot.index, header), places[0]) is None
 
 
 def test_a_frame_without_a_record_is_not_found() -> None:

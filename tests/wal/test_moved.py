@@ -10,17 +10,21 @@ from aiorecover.wal.moved import MOVED_BYTES, NO_PARTITION, pack_moved, unpack_m
 POSITIONS = st.integers(1, fmt.position(fmt.EPOCH_MAX, fmt.SEQUENCE_MASK))
 
 
-@given(POSITIONS, st.integers(NO_PARTITION, 2**31 - 1), st.binary(max_size=50))
-def test_a_copy_keeps_position_partition_and_payload(position: int, partition: int, payload: bytes) -> None:
-    moved = unpack_moved(memoryview(pack_moved(position, partition, payload)))
-    assert (moved.position, moved.partition, bytes(moved.payload)) == (position, partition, payload)
+NONCES = st.integers(0, fmt.NONCE_MASK)
+
+
+@given(POSITIONS, NONCES, st.integers(NO_PARTITION, 2**31 - 1), st.binary(max_size=50))
+def test_a_copy_keeps_position_nonce_partition_and_payload(
+    position: int, nonce: int, partition: int, payload: bytes
+) -> None:
+    moved = unpack_moved(memoryview(pack_moved(position, nonce, partition, payload)))
+    assert (*moved[:3], bytes(moved.payload)) == (position, nonce, partition, payload)
     assert fmt.position(moved.epoch, moved.sequence) == position
 
 
 def test_the_bytes_of_a_copy_are_these() -> None:
-    assert (
-        pack_moved(fmt.position(2, 3), -1, b"record") == bytes.fromhex("0300000000020000ffffffff00000000") + b"record"
-    )
+    packed = pack_moved(fmt.position(2, 3), 0x1A2B3C4D, -1, b"record")
+    assert packed == bytes.fromhex("0300000000020000 ffffffff 4d3c2b1a") + b"record"
 
 
 @pytest.mark.parametrize("length", range(MOVED_BYTES))

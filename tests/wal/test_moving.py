@@ -362,7 +362,7 @@ def stale(opened: Opened, *, every: int = 5) -> list[Moved]:
     """A retry ring of several slots, most of it delivered: what still waits there."""
     retry = opened.directory.retry
     for number in range(300):
-        retry.append(pack_moved(fmt.position(1, number + 1), 0, b"%03d" % number * 60), None)
+        retry.append(pack_moved(fmt.position(1, number + 1), 0, 0, b"%03d" % number * 60), None)
     opened.directory.write_checkpoint(opened.directory.next_checkpoint(moved=fmt.position(1, 300)))
     reader = Reader(retry, bytes)
     for number, (slot, place, _, _) in enumerate(read(reader)):
@@ -442,7 +442,7 @@ def test_a_bad_sector_where_a_crash_left_the_retry_ring_costs_what_stood_there_a
     opened = Opened()
     retry = opened.directory.retry
     for number in range(30):
-        retry.append(pack_moved(fmt.position(1, number + 1), 0, b"%03d" % number * 60), None)
+        retry.append(pack_moved(fmt.position(1, number + 1), 0, 0, b"%03d" % number * 60), None)
     opened.directory.write_checkpoint(opened.directory.next_checkpoint(moved=fmt.position(1, 30)))
     before = copies(opened)
     slot = retry.live[-1]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from aiorecover.testing import MemoryDisk
+from aiorecover.wal import format as fmt
 from aiorecover.wal import neighbours as neighbours_module
 from aiorecover.wal.checkpoint import COPY_BYTES, Destination
 from aiorecover.wal.directory import Directory, Options
@@ -230,7 +231,7 @@ def test_destination_and_producer_are_known_without_opening_it_also_while_somebo
         closed(directory)
     found = look(tmp_path)
     assert found.destination == Destination(name="orders", servers=("a:1",))
-    assert found.producer_id == directory.checkpoint.producer_id
+    assert found.directory_id == fmt.directory_of(directory.checkpoint.producer_id)
     directory.close()
 
 
@@ -245,7 +246,7 @@ def test_destination_and_producer_are_known_by_whichever_copy_of_the_checkpoint_
         found = look(tmp_path)
         assert (found.free, found.error) == (False, "")
         assert found.destination == Destination(name="orders", servers=("a:1",))
-        assert found.producer_id == directory.checkpoint.producer_id
+        assert found.directory_id == fmt.directory_of(directory.checkpoint.producer_id)
 
 
 def test_a_directory_that_cannot_be_looked_at_is_an_error_that_says_so_and_names_it(

@@ -13,7 +13,8 @@ from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, classify, plan, s
 from aiorecover.wal.suffix import Suspicion
 from tests.wal.rig import SLOT
 
-PRODUCER = 77
+PRODUCER = fmt.with_nonce(77 << fmt.NONCE_BITS, 5)
+ANOTHER = PRODUCER + (1 << fmt.NONCE_BITS)
 SALT = 0x0100_0000  # and the ordinal
 BLANK = bytes(fmt.RESERVED)
 NOISE = bytes(range(1, fmt.RESERVED + 1))
@@ -212,14 +213,34 @@ def test_the_epoch_is_one_above_everything_that_was_ever_seen(copies: list[int |
 
 
 def test_slots_of_two_producers_are_refused() -> None:
-    foreign = SlotFound(1, "live", header(2, producer_id=PRODUCER + 1))
+    foreign = SlotFound(1, "live", header(2, producer_id=ANOTHER))
     with pytest.raises(WalCorruptError, match=r"files of several producers: restore each .* producers=2$"):
         plan([copy(1), copy(2)], [life(0, 1), foreign])
 
 
 def test_a_ring_under_another_producer_s_checkpoint_is_refused() -> None:
     with pytest.raises(WalCorruptError, match="files of several producers"):
-        plan([copy(1, producer_id=1), NONE], [life(0, 1)])
+        plan([copy(1, producer_id=ANOTHER), NONE], [life(0, 1)])
+
+
+def test_what_several_openings_of_a_directory_left_is_one_directory() -> None:
+    nonces = [3, 1, 2]
+    lives = [
+        SlotFound(number, "live", header(number, epoch=number, producer_id=fmt.with_nonce(PRODUCER, nonce)))
+        for number, nonce in enumerate(nonces, 1)
+    ]
+    for newest in (Copy("blank"), copy(1, epoch=4)):
+        found = plan([newest, NONE], lives)
+        assert found.producer_id is not None
+        assert fmt.directory_of(found.producer_id) == fmt.directory_of(PRODUCER)
+
+
+def test_two_openings_under_one_epoch_are_two_copies_of_a_directory_and_refused() -> None:
+    other = SlotFound(1, "live", header(2, producer_id=PRODUCER ^ 1))
+    with pytest.raises(WalCorruptError, match="copied together from several states of the directory: restore all"):
+        plan([copy(1, epoch=2), NONE], [life(0, 1), other])
+    with pytest.raises(WalCorruptError, match="copied together from several states"):
+        plan([copy(1, producer_id=PRODUCER ^ 1), NONE], [], [life(0, 1)])
 
 
 def test_one_ordinal_in_two_slots_is_refused() -> None:
@@ -288,7 +309,7 @@ def test_what_survives_of_a_ring_is_told_by_seals_and_by_what_follows() -> None:
 
 
 def test_files_of_two_producers_are_refused_whichever_ring_they_stand_in() -> None:
-    foreign = SlotFound(1, "live", header(2, producer_id=PRODUCER + 1))
+    foreign = SlotFound(1, "live", header(2, producer_id=ANOTHER))
     for rings in ([[life(0, 1)], [foreign]], [[], [life(0, 1)], [foreign]]):
         with pytest.raises(WalCorruptError, match="several producers"):
             plan([copy(1), copy(2)], *rings)

@@ -165,7 +165,7 @@ def test_pages_are_asked_for_ahead_of_the_tail_once_each_whether_the_system_can_
     file.allocate(0, size)
     asked: list[tuple[int, int]] = []
     NotingMap.asked = asked
-    slot = Slot(0, fmt.SlotHeader(size, 1, 1, 1, 1, 1, 1), b"")
+    slot = Slot(0, fmt.SlotHeader(size, 1, 1, 1, 1, 1, 1))
     slot.prefault()
     slot.attach(NotingMap(file.fileno(), size))
     monkeypatch.setattr(slot_module, "POPULATE_WRITE", advice)

@@ -7,7 +7,7 @@ from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.suffix import Word
 
-SLOT = Slot(0, fmt.SlotHeader(16384, 1, 1, 1, 1, 1, 0), b"")
+SLOT = Slot(0, fmt.SlotHeader(16384, 1, 1, 1, 1, 1, 0))
 WORDS = [Word.WAITING, Word.SETTLED, Word.AGAIN]
 
 

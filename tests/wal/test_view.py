@@ -190,7 +190,7 @@ def worked_in() -> Disk:
         opened.checkpoint()
         for ring in (opened.directory.retry, opened.directory.dead):
             for number in range(1, 60):
-                ring.append(moved.pack_moved(number, 0, bytes(400)), None)
+                ring.append(moved.pack_moved(number, 0, 0, bytes(400)), None)
         opened.checkpoint()
         opened.append(b"behind the checkpoint")
         opened = opened.dies()
@@ -750,18 +750,21 @@ def test_a_slot_that_holds_nothing_has_no_frames(tmp_path: Path) -> None:
 
 
 def test_a_copy_knows_its_record_and_its_partition() -> None:
-    prefix = moved.pack_moved(77, 3, b"")
+    prefix = moved.pack_moved(77, 5, 3, b"")
     assert len(prefix) == 16
-    assert moved.prefix_of("retry", 1, prefix + b"payload") == (77, 3, 16)
-    assert moved.prefix_of("dead", 1, moved.pack_moved(77, moved.NO_PARTITION, b"")) == (77, None, 16)
-    assert moved.prefix_of("ring", 1, b"payload") == (1, None, 0)
-    assert moved.prefix_of("retry", 1, b"short") == (None, None, 0)
+    header = fmt.SlotHeader(SLOT, fmt.with_nonce(1 << 40, 9), 1, 1, 1, 1, 0)
+    accepted = fmt.with_nonce(1 << 40, 5)
+    assert moved.origin_of("retry", header, 1, prefix + b"payload") == (77, accepted, 3, 16)
+    without = moved.pack_moved(77, 5, moved.NO_PARTITION, b"")
+    assert moved.origin_of("dead", header, 1, without) == (77, accepted, None, 16)
+    assert moved.origin_of("ring", header, 1, b"payload") == (1, header.producer_id, None, 0)
+    assert moved.origin_of("retry", header, 1, b"short") is None
 
 
 def moved_to_retry(ring: str) -> list[FrameView]:
     """A copy that was rewritten, a frame too short for one, two copies that count, and one of a move never made."""
     copies = Opened()
-    packed = [moved.pack_moved(at, at % 3 - 1, b"payload %d" % at) for at in (10, 20, 10, 30)]
+    packed = [moved.pack_moved(at, 0, at % 3 - 1, b"payload %d" % at) for at in (10, 20, 10, 30)]
     copies.append(packed[0], b"short", *packed[1:])
     checkpoint = Disk().checkpoint
     content = Checkpoint(
