@@ -18,12 +18,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from aiokafka.errors import KafkaTimeoutError
-from aiokafka.structs import RecordMetadata, TopicPartition
+from aiokafka.structs import RecordMetadata
 
 from aiorecover import record as rec
 from aiorecover.config import Config
 from aiorecover.dead_letters import DeadLetters
 from aiorecover.delivery.delivery import Delivery
+from aiorecover.delivery.sent import Sent
 from aiorecover.errors import (
     ClosedError,
     DeliveryPendingError,
@@ -290,6 +291,7 @@ class RecoverableProducer:
     ) -> "concurrent.futures.Future[Receipt]":
         """As `publish`, from another thread; the future is done once the record is accepted.
 
+        Cancelled before the loop comes to it, nothing is accepted; afterwards as `publish` cancelled.
         The calls of one thread keep their order, unless they have to wait (``fsync="always"``, ``on_full="wait"``).
 
         Raises:
@@ -299,10 +301,21 @@ class RecoverableProducer:
         if self._life != "running":
             raise self._closed_error()
         if self._every or self._config.on_full == "wait":  # these wait, and give their turns
-            return asyncio.run_coroutine_threadsafe(self.publish(topic, value, **fields), self._loop)
+            asked: list[concurrent.futures.Future[Receipt]] = []
+            waiting = asyncio.run_coroutine_threadsafe(self._publish_waiting(asked, topic, value, fields), self._loop)
+            asked.append(waiting)
+            return waiting
         future: concurrent.futures.Future[Receipt] = concurrent.futures.Future()
         self._loop.call_soon_threadsafe(self._publish_for_thread, future, topic, value, fields)
         return future
+
+    async def _publish_waiting(
+        self, asked: "list[concurrent.futures.Future[Receipt]]", topic: str, value: object, fields: dict[str, Any]
+    ) -> Receipt:
+        """A future that was cancelled already cancels its task a turn too late: the record would be stored."""
+        if any(future.cancelled() for future in asked):
+            raise asyncio.CancelledError
+        return await self.publish(topic, value, **fields)
 
     def _publish_for_thread(
         self, future: "concurrent.futures.Future[Receipt]", topic: str, value: object, fields: dict[str, Any]
@@ -560,11 +573,7 @@ class RecoverableProducer:
         receipt = await self.publish(
             topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
         )
-        reports = self._get_opened().delivery.reports
-        reported = reports.waiter(topic, receipt.sequence, receipt._place)  # noqa: SLF001
-        future: asyncio.Future[RecordMetadata] = self._loop.create_future()
-        reported.add_done_callback(lambda done: _hand_on(done, future))
-        return future
+        return Sent(self._get_opened().delivery.reports, topic, receipt.sequence, receipt._place)  # noqa: SLF001
 
     async def send_and_wait(
         self,
@@ -604,8 +613,10 @@ class RecoverableProducer:
             async with asyncio.timeout(self._config.request_timeout_ms / 1000):
                 return await delivery.partitions_for(topic)
         except TimeoutError:
-            message = f"kafka does not tell the partitions: is the topic there? topic={topic}"
-            raise KafkaTimeoutError(message) from None
+            reached = delivery.session.state == "connected"
+            message = "kafka does not tell the partitions: is the topic there?" if reached else "kafka is not reached"
+            limit = self._config.request_timeout_ms
+            raise KafkaTimeoutError(f"{message} topic={topic} request_timeout_ms={limit}") from None
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
@@ -677,32 +688,6 @@ class RecoverableProducer:
 
     def _refuse(self, _payload: bytes, _fields: object) -> tuple[int, int]:
         raise self._closed_error()
-
-
-def _hand_on(reported: "asyncio.Future[DeliveryReport]", future: "asyncio.Future[RecordMetadata]") -> None:
-    """A delivery report as aiokafka's RecordMetadata; offset -1 where it is not known, as aiokafka says it."""
-    error = None if reported.cancelled() else reported.exception()
-    if future.done():
-        return
-    if reported.cancelled():
-        future.cancel()
-    elif error is not None:
-        future.set_exception(error)
-        future.exception()  # a future that nobody awaits is no error
-    else:
-        report = reported.result()
-        partition = report.partition if report.partition is not None else -1
-        future.set_result(
-            RecordMetadata(
-                topic=report.topic,
-                partition=partition,
-                topic_partition=TopicPartition(report.topic, partition),
-                offset=report.offset if report.offset is not None else -1,
-                timestamp=report.timestamp_ms,
-                timestamp_type=0,
-                log_start_offset=None,
-            )
-        )
 
 
 def _nothing_in_it(topic: str) -> EncodeError:

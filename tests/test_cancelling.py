@@ -153,6 +153,32 @@ async def test_a_call_cancelled_at_each_of_its_waits(
         await until_nothing_is_left(before)
 
 
+@pytest.mark.parametrize("call", [delivered, flush, send, send_and_wait, partitions_for])
+async def test_a_call_cancelled_while_kafka_is_away_leaves_nobody_waiting(tmp_path: Path, call: Call) -> None:
+    async with cluster_of() as cluster:
+        before = Census(tmp_path)
+        producer = made(tmp_path / "wal", cluster)
+        await producer.start()
+        await producer.partitions_for(TOPIC)
+        await cluster.broker_down()
+        calls = [asyncio.create_task(call(producer, b"%d" % number)) for number in range(20)]
+        for one in calls:
+            await asyncio.sleep(0.01)  # at another moment each
+            one.cancel()
+        assert all(
+            isinstance(end, asyncio.CancelledError) for end in await asyncio.gather(*calls, return_exceptions=True)
+        )
+        assert_nobody_waits(producer)
+        assert_counts(producer)
+        accepted = producer.statistics().accepted
+        assert accepted == (0 if call is partitions_for else 20)
+        await cluster.broker_up()
+        await producer.flush(timeout_ms=HANG * 1000)
+        assert await values_in(cluster) == Counter(b"%d" % number for number in range(accepted))
+        assert await producer.stop() == 0
+        await until_nothing_is_left(before)
+
+
 async def test_publish_cancelled_at_each_wait_for_room(tmp_path: Path) -> None:
     """Twenty wait at a time; each round another one of them is cancelled at another wait."""
     async with cluster_of() as cluster:

@@ -390,6 +390,22 @@ async def publish_in_a_task(publishers: Publishers, who: str, count: int) -> lis
     return []
 
 
+@pytest.mark.parametrize("options", [{}, {"on_full": "wait"}, {"fsync": "always"}])
+def test_what_a_thread_takes_back_before_the_loop_comes_to_it_is_not_stored(
+    run: Run, cluster: MockCluster, started: Started, options: dict[str, Any]
+) -> None:
+    async def main() -> None:
+        async with started(**options) as producer:
+            kept, taken_back = producer.publish_threadsafe(TOPIC, b"kept"), producer.publish_threadsafe(TOPIC, b"back")
+            assert taken_back.cancel()
+            await asyncio.wrap_future(kept)
+            await producer.flush(timeout_ms=30_000)
+            assert producer.statistics().accepted == 1
+        assert [record.value for record in await read_topic(cluster.bootstrap_servers, TOPIC)] == [b"kept"]
+
+    run(main())
+
+
 def test_a_thread_is_told_that_the_producer_is_stopped(run: Run, cluster: MockCluster, started: Started) -> None:
     async def main() -> None:
         async with started() as producer:
