@@ -59,11 +59,12 @@ class Holdings:
         return connection
 
 
-async def close_hard(producer: AIOKafkaProducer, holdings: Holdings) -> None:
+def close_hard(producer: AIOKafkaProducer, holdings: Holdings) -> Coroutine[Any, Any, None]:
     """Close everything, and leave no future unresolved: each batch that is left fails with `SessionLostError`.
 
-    What ends it for good comes first, before the first await: a cancellation then leaves only the waiting undone.
-    The connections are closed one by one: aiokafka's client does not, if its metadata task has failed before.
+    What ends it for good is done at once, so that a task that is cancelled, before it begins even, leaves only the
+    waiting undone. The connections are closed one by one: aiokafka's client does not, if its metadata task has failed
+    before.
     """
     producer._closed = True  # noqa: SLF001 - its finaliser would complain
     _fail_all(producer._message_accumulator)  # noqa: SLF001
@@ -71,7 +72,14 @@ async def close_hard(producer: AIOKafkaProducer, holdings: Holdings) -> None:
     tasks = {task for task in (sender, metadata, *holdings.tasks) if task is not None}
     for task in tasks:
         task.cancel()
-    closing = _close_connections(producer, holdings)
+    return _until_closed(producer, holdings, tasks, _close_connections(producer, holdings))
+
+
+async def _until_closed(
+    producer: AIOKafkaProducer, holdings: Holdings, tasks: set[asyncio.Task[Any]], closing: list[Any]
+) -> None:
+    """Wait for what was begun, and close what it has opened meanwhile."""
+    own = [task for task in (producer._sender.sender_task, producer.client._sync_task) if task is not None]  # noqa: SLF001
     for _ in range(CANCELS):
         tasks = {task for task in tasks if not task.done()}
         if not tasks:
@@ -79,8 +87,8 @@ async def close_hard(producer: AIOKafkaProducer, holdings: Holdings) -> None:
         await asyncio.wait(tasks, timeout=CLOSE_LIMIT / CANCELS)
         for task in tasks:
             task.cancel()
-    for task in (sender, metadata):
-        if task is not None and task.done() and not task.cancelled():
+    for task in own:
+        if task.done() and not task.cancelled():
             task.exception()  # retrieved: nobody is told of a session that was given up
     await _bounded(producer.client.close())
     closing += _close_connections(producer, holdings)  # what a request connected to meanwhile

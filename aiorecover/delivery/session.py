@@ -424,7 +424,7 @@ class Session:
 
     def _closer(self, producer: AIOKafkaProducer, holdings: Holdings) -> "asyncio.Task[None]":
         """Close in a task of its own: half closed, a producer would leak, and ours may be cancelled at any moment."""
-        closing = close_hard(producer, holdings)
+        closing = self._context.copy().run(close_hard, producer, holdings)  # a copy: it may be the one that runs
         closer = asyncio.get_running_loop().create_task(closing, name="aiorecover-closer", context=self._context)
         self._closers.add(closer)
         closer.add_done_callback(self._closers.discard)

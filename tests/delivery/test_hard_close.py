@@ -129,14 +129,18 @@ async def test_a_producer_whose_task_has_failed_is_closed_and_so_are_its_connect
 
 
 @pytest.mark.asyncio
-async def test_closing_that_is_cancelled_has_ended_everything_all_the_same(tmp_path: Path, mock: MockCluster) -> None:
+@pytest.mark.parametrize("turns", [0, 1, 2])  # 0: before its task begins
+async def test_closing_that_is_cancelled_has_ended_everything_all_the_same(
+    tmp_path: Path, mock: MockCluster, turns: int
+) -> None:
     tasks = Census(tmp_path).tasks
     async with started(mock) as (producer, holdings):
         mock.push_broker_errors(1, ApiKey.PRODUCE, HELD)
         future = await producer.send("t", b"v", partition=0)
         await asyncio.sleep(0.05)
         closing = asyncio.create_task(close_hard(producer, holdings))
-        await asyncio.sleep(0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
         closing.cancel()
         await asyncio.wait({closing})
         with pytest.raises(SessionLostError):
@@ -145,6 +149,7 @@ async def test_closing_that_is_cancelled_has_ended_everything_all_the_same(tmp_p
             while {task for task in asyncio.all_tasks() if not task.done()} != tasks:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert not any(connection.connected() for connection in producer.client._conns.values())
+        assert producer._closed  # its finaliser has no complaint
 
 
 # --- private parts of aiokafka
