@@ -88,6 +88,7 @@ class RecoverableProducer:
         self._known_topics: set[str] = set()
         self._life = "created"
         self._opened: Opened | None = None
+        self._starting: asyncio.Timeout | None = None  # over when it is stopped meanwhile
         self._stopping: asyncio.Task[int] | None = None
         self._waiting = WaitingLine()
         self._append: Callable[[bytes, object], tuple[int, int]] = self._refuse  # the ring's, while it is open
@@ -111,9 +112,11 @@ class RecoverableProducer:
     async def start(self) -> None:
         """Open the directory and begin to deliver what it holds; needs no broker.
 
+        A directory on a disk that hangs is waited for until somebody cancels this call or calls `stop`.
+
         Raises:
             WalError: the directory cannot be used; the message says why and what to do.
-            ClosedError: the producer was stopped: make a new one.
+            ClosedError: the producer was stopped, also meanwhile: make a new one.
 
         """
         if self._life == "running":
@@ -126,11 +129,16 @@ class RecoverableProducer:
         self._life = "starting"
         _STARTED.add(self)
         try:
-            opened = await Opened.open(self._config, on_idle=self._on_dispatcher_idle, on_room=self._waiting.wake)
-        except BaseException:
+            async with asyncio.timeout(None) as self._starting:
+                opened = await Opened.open(self._config, on_idle=self._on_dispatcher_idle, on_room=self._waiting.wake)
+        except BaseException as error:
             if self._life == "starting":  # else it was stopped meanwhile
                 self._life = "created"
+            elif isinstance(error, TimeoutError):
+                raise self._closed_error() from None
             raise
+        finally:
+            self._starting = None
         if self._life != "starting":
             opened.close()
             raise self._closed_error()
@@ -174,6 +182,8 @@ class RecoverableProducer:
         if self._stopping is None or self._stopping.cancelled():  # by somebody else, and it could not even begin
             if self._opened is None or self._life == "created":
                 self._life = "stopped"
+                if self._starting is not None and not self._starting.expired():  # it may wait for a disk that hangs
+                    self._starting.reschedule(asyncio.get_running_loop().time())
                 return 0
             self._life = "stopping"
             self._turn_ends = 0

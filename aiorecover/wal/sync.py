@@ -5,9 +5,12 @@ for the next one; at any moment at most one runs and one is wanted.
 """
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 
-from aiorecover.errors import ClosedError
+from aiorecover.errors import ClosedError, WalIOError
+
+SYNC_LIMIT = 60.0  # seconds for one fdatasync: a disk that writes back gigabytes takes tens of them, one that hangs all
 
 
 class GroupCommit:
@@ -17,13 +20,15 @@ class GroupCommit:
         """``sync`` begins an fdatasync when called, and ends with it."""
         self._sync = sync
         self._waiting: list[asyncio.Future[None]] = []
+        self._released: list[asyncio.Future[None]] = []  # as soon as the fdatasync that is running has ended
         self._task: asyncio.Task[None] | None = None
+        self._limit: asyncio.TimerHandle | None = None
 
     async def durable(self) -> None:
         """Wait until everything stored before this call survives a power cut.
 
         Raises:
-            WalIOError: the fdatasync failed: the record may not survive a power cut.
+            WalIOError: the fdatasync failed, or the disk hangs: the record may not survive a power cut.
 
         """
         waiter = asyncio.get_running_loop().create_future()
@@ -38,25 +43,36 @@ class GroupCommit:
         # by turns. A turn of the loop in between makes the groups whole (966 a flush, not 503), but then publishing and
         # flushing no longer overlap: 44,000 records/s instead of 62,000 (medians of 4 interleaved rounds).
         while self._waiting:
-            released, self._waiting = self._waiting, []
+            self._released, self._waiting = self._waiting, []
+            self._limit = asyncio.get_running_loop().call_later(SYNC_LIMIT, self._give_up)
             try:
                 await self._sync()
             except asyncio.CancelledError:
-                waiting, self._waiting = self._waiting, []
-                _fail([*released, *waiting], _stopped())
+                self._fail_all(_stopped())
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, nobody waits for ever
-                _fail(released, error)
+                _fail(self._released, error)
             else:
-                for waiter in released:
+                for waiter in self._released:
                     if not waiter.done():
                         waiter.set_result(None)
+            finally:
+                self._limit.cancel()
+
+    def _give_up(self) -> None:
+        """The disk hangs: tell all who wait. The flush goes on, and who comes from now on waits for one behind it."""
+        self._fail_all(_hangs())
+        self._limit = asyncio.get_running_loop().call_later(SYNC_LIMIT, self._give_up)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         """Cancelled before it even began, it could tell nobody."""
         if task.cancelled() and task is self._task:
-            waiting, self._waiting = self._waiting, []
-            _fail(waiting, _stopped())
+            self._fail_all(_stopped())
+
+    def _fail_all(self, error: Exception) -> None:
+        waiting = [*self._released, *self._waiting]
+        self._released, self._waiting = [], []
+        _fail(waiting, error)
 
     async def close(self) -> None:
         """Wait for the running generation."""
@@ -66,6 +82,13 @@ class GroupCommit:
 
 def _stopped() -> ClosedError:
     return ClosedError("stopped before the flush ended: the record is stored, but may not be durable")
+
+
+def _hangs() -> WalIOError:
+    told = f"the disk does not end a flush within {SYNC_LIMIT:.0f} s: the record is stored, but may not be durable yet"
+    return WalIOError(
+        errno.ETIMEDOUT, f"{told}; it is delivered all the same: do not publish it again, look at the disk"
+    )
 
 
 def _fail(waiters: "list[asyncio.Future[None]]", error: Exception) -> None:

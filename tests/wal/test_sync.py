@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from errno import ETIMEDOUT
 from typing import TYPE_CHECKING
 
 import pytest
 
 from aiorecover.errors import ClosedError, WalIOError
+from aiorecover.wal import sync
 from aiorecover.wal.keeper import Keeper
 from aiorecover.wal.sync import GroupCommit
 from tests.wal.rig import Opened, found
@@ -130,6 +132,31 @@ async def test_a_failure_reaches_all_who_waited_for_it_and_nobody_waits_for_ever
     assert not late.done()
     await disk.end()
     assert await late == 4
+
+
+@pytest.mark.asyncio
+async def test_nobody_waits_for_a_disk_that_hangs_and_it_is_used_again_once_it_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sync, "SYNC_LIMIT", 0.05)
+    disk = SlowDisk()
+    commit = GroupCommit(disk.sync)
+    for _ in range(2):  # whoever comes afterwards, too
+        waiting = [publisher(disk, commit) for _ in range(3)]
+        async with asyncio.timeout(10):
+            told = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [(type(error), error.errno) for error in told if isinstance(error, OSError)] == [
+            (WalIOError, ETIMEDOUT)
+        ] * 3
+        assert "do not publish it again" in str(told[0])
+    assert len(disk.running) == 1
+    monkeypatch.setattr(sync, "SYNC_LIMIT", 60.0)
+    last = publisher(disk, commit)
+    await settle()
+    await disk.end()
+    assert not last.done()  # that flush began before its store
+    await disk.end()
+    assert await last == 7
 
 
 @pytest.mark.asyncio

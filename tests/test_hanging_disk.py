@@ -1,0 +1,103 @@
+"""A disk that hangs: no call waits for it longer than it says, nothing is lost, and once it answers all is well."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aiorecover import ClosedError, RecoverableProducer
+from aiorecover import opened as opened_module
+from aiorecover.errors import WalIOError
+from aiorecover.wal import sync as sync_module
+from aiorecover.wal.storage import StorageFile
+from tests.support.census import Census
+from tests.support.eventually import until
+
+pytestmark = pytest.mark.asyncio
+
+NOWHERE = "127.0.0.1:1"  # no broker listens there
+HANG = 20  # seconds: what takes longer hangs; every limit in here is below two
+
+
+class Disk:
+    """Flushes hang from `hang` on until `answer`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._answers = threading.Event()
+        self._answers.set()
+        self.hanging = threading.Event()
+        sync = StorageFile.sync
+
+        def slow(file: StorageFile) -> None:
+            if not self._answers.is_set():
+                self.hanging.set()
+                assert self._answers.wait(60)
+            sync(file)
+
+        monkeypatch.setattr(StorageFile, "sync", slow)
+
+    def hang(self) -> None:
+        self._answers.clear()
+
+    def answer(self) -> None:
+        self._answers.set()
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    monkeypatch.setattr(opened_module, "THREAD_JOIN", 0.1)
+    monkeypatch.setattr(sync_module, "SYNC_LIMIT", 0.2)
+    made = Disk(monkeypatch)
+    yield made
+    made.answer()
+
+
+async def until_nothing_is_left(before: Census) -> None:
+    async with asyncio.timeout(HANG):
+        while before.left_since():  # noqa: ASYNC110 - a thread of ours ends with the disk's answer
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("ended_by", ["stop", "cancel"])
+async def test_a_start_on_it_ends_when_it_is_told_to(tmp_path: Path, disk: Disk, ended_by: str) -> None:
+    before = Census(tmp_path)
+    producer = RecoverableProducer(tmp_path / "wal", bootstrap_servers=NOWHERE)
+    disk.hang()
+    starting = asyncio.create_task(producer.start())
+    await until(disk.hanging.is_set)
+    async with asyncio.timeout(HANG):
+        if ended_by == "stop":
+            assert await producer.stop() == 0
+            with pytest.raises(ClosedError, match="state=stopped"):
+                await starting
+        else:
+            starting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await starting
+            assert producer.state == "created"
+    disk.answer()
+    await until_nothing_is_left(before)
+    async with RecoverableProducer(tmp_path / "wal", bootstrap_servers=NOWHERE, stop_timeout_ms=0) as another:
+        assert another.wal_path == tmp_path / "wal" / "0"
+
+
+async def test_who_waits_for_a_flush_of_it_is_told_and_the_record_is_there(tmp_path: Path, disk: Disk) -> None:
+    before = Census(tmp_path)
+    producer = RecoverableProducer(tmp_path / "wal", bootstrap_servers=NOWHERE, fsync="always", stop_timeout_ms=100)
+    await producer.start()
+    disk.hang()
+    async with asyncio.timeout(HANG):
+        for call in (producer.publish("t", b"first"), producer.send_and_wait("t", b"second")):
+            with pytest.raises(WalIOError, match="do not publish it again"):
+                await call
+    disk.answer()
+    await producer.publish("t", b"third")
+    disk.hang()
+    async with asyncio.timeout(HANG):
+        assert await producer.stop() == 3
+    disk.answer()
+    await until_nothing_is_left(before)
+    async with RecoverableProducer(tmp_path / "wal", bootstrap_servers=NOWHERE, stop_timeout_ms=0) as another:
+        await until(lambda: another.statistics().recovered == 3)
