@@ -451,11 +451,13 @@ async def test_after_stop_no_task_thread_descriptor_or_mapping_is_left(
         }
 
     before = {task for task in asyncio.all_tasks() if not task.done()}
+    threads = set(threading.enumerate())
     async with producing(tmp_path, kafka) as producer:
         await (await producer.publish(topic(kafka), b"v")).delivered(20_000)
         assert held()
+        assert set(threading.enumerate()) > threads
     assert {task for task in asyncio.all_tasks() if not task.done()} == before
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("aiorecover")]
+    assert set(threading.enumerate()) <= threads
     assert not held()
     opened = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.exists()]
     assert not [path for path in opened if str(tmp_path) in str(path)]

@@ -16,6 +16,8 @@ from tests.power.writelog import WriteLog
 __all__ = ["Chain", "Sums"]
 
 _RING_BYTES: Final = 4 << 20  # a disk has 16 MiB; with a broker it may be less, so that slots are recycled
+_STUCK_BATCH: Final = 1024
+_STUCK_PATIENCE_MS: Final = 1000
 _LIFE_SECONDS: Final = 10.0  # a life ends then, however few records a busy machine has published
 _MOUNTS: Final = ("", "", "data=writeback", "commit=1", "noauto_da_alloc")
 
@@ -38,6 +40,8 @@ class Sums:
     """Writes that were not flushed when the power went, summed over the states."""
     survived: int = 0
     """Of those, what was on the disk all the same: whole writes or pieces of them."""
+    moved: int = 0
+    """Records that were found in the retry ring, summed over the states."""
     reported_missing: int = 0
     """States in which a gap among records that nobody had been told of was reported: allowed."""
 
@@ -97,6 +101,7 @@ class Chain:
     def _new_task(self) -> Task:
         rng = self._rng
         broker = rng.random() < 0.7 and self._fault is None  # what is delivered need not be there
+        stuck = broker and rng.random() < 0.5
         options: dict[str, Any] = {
             "fsync": "never" if self._fault == "never" else "always",
             "slot_bytes": self._slot_bytes,
@@ -106,6 +111,8 @@ class Chain:
             else _RING_BYTES,
             "wal_min_free_bytes": 0,
         }
+        if stuck:  # two full batches of a lane that does not get through have it stalled; a full ring is full for good
+            options |= {"max_batch_size": _STUCK_BATCH, "full_timeout_ms": _STUCK_PATIENCE_MS}
         return Task(
             wal_dir="",
             life=self._ledger.life,
@@ -115,6 +122,7 @@ class Chain:
             publishers=rng.choice([1, 4, 16, 64] if self._fault is None else [64]),
             said="",
             broker=broker,
+            stuck=stuck,
             kill=rng.random() < 0.5,
             fault=self._fault if self._fault != "never" else None,
             options=options,
@@ -133,4 +141,5 @@ class Chain:
         self._sums.looked_for += len(ledger.required(state.point))
         self._sums.pending_writes += len(log.pending(state.point))
         self._sums.survived += len(state.remains)
+        self._sums.moved += judged.found.moved if judged.found is not None else 0
         self._sums.reported_missing += judged.found is not None and bool(judged.found.missing)

@@ -33,6 +33,8 @@ class Found:
     missing: list[tuple[int, int, int]] = field(default_factory=list)
     """Reported as not there: epoch, first and last sequence."""
     damaged_slots: list[int] = field(default_factory=list)
+    moved: int = 0
+    """Of the records, those that stand in the retry ring."""
 
 
 def recover(wal_dir: Path, slot_bytes: int) -> Found:
@@ -49,6 +51,7 @@ def _read(directory: Directory) -> Found:
     found = Found(ring.epoch)
     reader = Stream(directory, rec.decode)  # what was moved, too
     while (run := reader.look(_LIMIT)) is not None or reader.moved:
+        found.moved += len(run) if run is not None and run.slot.ring is directory.retry else 0
         for number, record in enumerate(run.records if run is not None else ()):
             value = None if isinstance(record, Undecodable) else record[rec.VALUE]
             found.records.append((fmt.parts(run.position(number)), name_of(value)))  # type: ignore[union-attr]

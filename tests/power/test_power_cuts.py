@@ -28,5 +28,5 @@ def test_no_acknowledged_record_is_lost_in_a_power_cut_and_faults_are_found_out(
     assert figures["states"] == str(STATES)
     assert figures["lost"] == "0"
     assert done.stdout.count("as it must") == 4
-    for name in ("acknowledged", "looked_for", "flushes", "pending_writes"):
+    for name in ("acknowledged", "looked_for", "flushes", "pending_writes", "moved"):
         assert int(figures[name]) > 0, done.stdout

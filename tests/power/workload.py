@@ -52,6 +52,8 @@ class Task:
     counter: str | None = None
     broker: bool = False
     """Deliver meanwhile, to a broker that comes and goes."""
+    stuck: bool = False
+    """The broker stays, and leads all partitions but one: what waits for that is moved out of the ring's way."""
     kill: bool = False
     fault: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
@@ -85,7 +87,7 @@ class Publishing:
         async with AsyncExitStack() as stack:
             servers, toggle = NOWHERE, None
             if self._task.broker:
-                servers, toggle = _mock_cluster(stack)
+                servers, toggle = _mock_cluster(stack, stuck=self._task.stuck)
             producer = RecoverableProducer(
                 self._task.wal_dir,
                 bootstrap_servers=servers,
@@ -99,6 +101,8 @@ class Publishing:
                 asyncio.create_task(self._publish(producer, random.Random(f"{self._task.seed}/{number}")))
                 for number in range(self._task.publishers)
             ]
+            if self._task.stuck:
+                toggle = None
             coming = asyncio.create_task(self._come_and_go(toggle)) if toggle is not None else None
             await asyncio.wait(publishers, timeout=self._task.seconds)
             if self._task.kill:
@@ -136,11 +140,13 @@ class Publishing:
         toggle(True)
 
 
-def _mock_cluster(stack: AsyncExitStack) -> tuple[str, Callable[[bool], None]]:
+def _mock_cluster(stack: AsyncExitStack, *, stuck: bool) -> tuple[str, Callable[[bool], None]]:
     from aiorecover.testing import MockCluster  # noqa: PLC0415 - its wheel is not in the guest
 
     cluster = stack.enter_context(MockCluster())
     cluster.create_topic(_TOPIC, _PARTITIONS)
+    if stuck:
+        cluster.set_leader(_TOPIC, 0, None)
     return cluster.bootstrap_servers, lambda there: cluster.broker_up() if there else cluster.broker_down()
 
 

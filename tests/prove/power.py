@@ -4,7 +4,8 @@ A publisher writes through the real library, ext4, a loop device and a disk that
 (`tests.power`). Then the power goes, as often as wanted: at any point of that log, with any part of the writes that
 came after the last completed flush, torn between sectors. Each such disk is mounted, so that ext4 recovers, and opened
 with the library: every record that was acknowledged before that point must be there, unchanged and in order, unless
-its delivery had begun; none may be invented, and no epoch used again.
+its delivery had begun; none may be invented, and no epoch used again. In some lives a partition has no leader, so that
+records are moved meanwhile: ``moved`` says how many were found where they had been moved to.
 
 A round is a disk and some lives, each of which begins with the disk as a power cut of the life before it has left it;
 round r has the seed S + r - 1, so the seed that a failed round printed repeats that round alone. What the machine
