@@ -101,6 +101,16 @@ async def metadata_failed(scene: Scene) -> None:
     scene.client.force_metadata_update()
 
 
+async def suspected(scene: Scene) -> None:
+    """One partition has no leader, the other one goes on: there is a second session."""
+    await scene.cluster.set_leader(TOPIC, 0, None)
+    async with asyncio.timeout(HANG):
+        while not scene.producer.statistics().lanes_suspect:
+            for partition in (0, 1):
+                await scene.producer.publish(TOPIC, b"meets it", partition=partition)
+            await asyncio.sleep(0.02)
+
+
 async def every_task_cancelled(scene: Scene) -> None:
     """What a shutdown hook may do."""
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
@@ -122,6 +132,7 @@ TROUBLES: list[Trouble] = [
     sender_failed,
     metadata_cancelled,
     metadata_failed,
+    suspected,
     every_task_cancelled,
 ]
 
@@ -314,6 +325,8 @@ async def test_once_the_trouble_is_over_everything_arrives(tmp_path: Path, troub
             scene.thaw()
         if trouble is gone:
             await scene.cluster.broker_up()
+        if trouble is suspected:
+            await scene.cluster.set_leader(TOPIC, 0, 1)
         async with asyncio.timeout(HANG):
             await producer.flush()
         assert producer.state == "connected"
