@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from aiorecover.delivery.recovery_check import RecoveryCheck
 from aiorecover.statistics import Statistics
 from aiorecover.testing import MemoryDisk, MockCluster
 from aiorecover.wal import format as fmt
+from tests.support.census import Census
 from tests.support.eventually import until
 from tests.support.oracle import Consumed, read_topic
 
@@ -308,6 +310,22 @@ async def publish_foreign(cluster: MockCluster, before: Before) -> None:
         headers = [("aiorecover-id", b"another/" + name.split("/", 1)[1].encode())]
         await producer.send(TOPIC, b"%d" % number, key=b"k", partition=number % PARTITIONS, headers=headers)
     await producer.stop()
+
+
+async def test_a_stop_in_the_middle_of_it_leaves_nothing(cluster: MockCluster, tmp_path: Path) -> None:
+    before = await went_down(cluster)
+    census = Census(tmp_path)
+    cluster.push_broker_errors(1, FETCH, *[(0, 600_000)] * 20)  # answers that never come
+    second = service(before.disk, cluster, stop_timeout_ms=300)
+    await second.start()
+    assert second._opened is not None
+    check = second._opened.delivery.check
+    await until(lambda: check.reading)
+    await asyncio.sleep(0.2)
+    assert check.reading
+    async with asyncio.timeout(20):
+        await second.stop()
+    assert census.left_since() == []
 
 
 async def test_records_of_another_producer_do_not_count(cluster: MockCluster) -> None:
