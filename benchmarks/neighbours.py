@@ -4,7 +4,7 @@ Four topics of one partition each: two neighbours on the brokers 1 and 2, one le
 on broker 3, and one that is on broker 3 alone. Then broker 3 is frozen. At first nobody knows it: requests to it, and
 acknowledgements that need it, hang. When its session has run out the third topic is below ``min.insync.replicas`` and
 the fourth has no leader. Of every topic a burst of records is published 20 times a second, but only when the last one
-was delivered.
+was delivered; then, with two sessions, as often as that goes.
 """
 
 import asyncio
@@ -37,18 +37,21 @@ SPAN = 4.0  # seconds that each rate is measured
 MOVING = 2.5  # seconds from the freeze on that have a figure of their own: the lanes move in them
 RECOVERY = 4.0  # seconds after the thaw until the last span begins
 
+UNPACED = "two sessions, as fast as it goes"
+
 PHASES = ("before", "moving", "frozen", "below min ISR, leaderless", "after")
 
 
 def run(setting: Setting) -> Result:
     """Take turns, round after round."""
     rounds = setting.rounds or ROUNDS
-    contenders: dict[str, list[dict[str, Any]]] = {"two sessions": [], "one session": []}
+    contenders: dict[str, list[dict[str, Any]]] = {"two sessions": [], "one session": [], UNPACED: []}
     with own_brokers() as cluster:
         for number in range(rounds):
             for name, figures in contenders.items():
                 with setting.wal_dir() as wal_dir:
-                    figures.append(measure(cluster, wal_dir, alone=name == "one session"))
+                    pace = 0.0 if name == UNPACED else PACE
+                    figures.append(measure(cluster, wal_dir, alone=name == "one session", pace=pace))
                 rates = " ".join(f"{phase}={figures[-1][phase]:.0f}" for phase in PHASES)
                 setting.say(f"neighbours: round {number + 1}/{rounds} {name} bursts/s {rates}")
     return Result("neighbours", [_table(contenders)], {"rounds": contenders})
@@ -69,15 +72,18 @@ def own_brokers() -> Iterator[Cluster]:
         yield cluster
 
 
-def measure(cluster: Cluster, wal_dir: str, *, alone: bool) -> dict[str, Any]:
-    """One round: bursts a second of the slower neighbour in each of `PHASES`; ``alone``: with one session."""
+def measure(cluster: Cluster, wal_dir: str, *, alone: bool, pace: float = PACE) -> dict[str, Any]:
+    """One round: bursts a second of the slower neighbour in each of `PHASES`.
+
+    ``alone``: with one session. ``pace``: seconds between the beginnings of two bursts, at least.
+    """
     names = {topic: f"benchmark-{uuid.uuid4().hex[:8]}" for topic in TOPICS}
     cluster.heal()
     admin.run(_create(cluster.bootstrap_servers, names))
     undo = _with_one_session() if alone else lambda: None
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_measure(cluster, wal_dir, names))
+            return runner.run(_measure(cluster, wal_dir, names, pace))
     finally:
         undo()
         cluster.heal()
@@ -102,7 +108,7 @@ async def _create(bootstrap_servers: str, names: dict[str, str]) -> None:
         await client.close()
 
 
-async def _measure(cluster: Cluster, wal_dir: str, names: dict[str, str]) -> dict[str, Any]:
+async def _measure(cluster: Cluster, wal_dir: str, names: dict[str, str], pace: float) -> dict[str, Any]:
     done = dict.fromkeys(TOPICS, 0)
     figures: dict[str, Any] = {}
 
@@ -115,7 +121,7 @@ async def _measure(cluster: Cluster, wal_dir: str, names: dict[str, str]) -> dic
         figures[f"{phase}, each"] = each
 
     async with RecoverableProducer(wal_dir, bootstrap_servers=cluster.bootstrap_servers, linger_ms=1) as producer:
-        tasks = [asyncio.create_task(_publish(producer, name, topic, done)) for topic, name in names.items()]
+        tasks = [asyncio.create_task(_publish(producer, name, topic, done, pace)) for topic, name in names.items()]
         await asyncio.sleep(3)  # fresh partitions are slow at first
         await span("before", SPAN)
         cluster.nodes[FROZEN - 1].pause()
@@ -135,10 +141,10 @@ async def _measure(cluster: Cluster, wal_dir: str, names: dict[str, str]) -> dic
     return figures
 
 
-async def _publish(producer: RecoverableProducer, name: str, topic: str, done: dict[str, int]) -> None:
+async def _publish(producer: RecoverableProducer, name: str, topic: str, done: dict[str, int], pace: float) -> None:
     """One burst after the other, each when the last record before it was delivered."""
     while True:
-        next_at = time.monotonic() + PACE
+        next_at = time.monotonic() + pace
         for _ in range(BURST - 1):
             await producer.publish(name, RECORD)
         receipt = await producer.publish(name, RECORD)
