@@ -377,7 +377,8 @@ async def _opening(keeper: Keeper, options: Options, cluster_id: str | None) -> 
     def open_it() -> tuple[Directory, Taken]:
         directory = open_directory(options)
         try:
-            taken = take_up(directory, options.file_system.since_boot_ms(), named=cluster_id)
+            files = options.file_system
+            taken = take_up(directory, files.since_boot_ms(), files.wall_ms(), named=cluster_id)
         except BaseException:
             directory.close()
             raise

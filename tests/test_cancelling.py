@@ -250,7 +250,7 @@ async def test_a_start_that_forgot_what_it_has_opened_would_be_seen(
         def open_it() -> tuple[Directory, Taken]:
             directory = open_directory(options)
             opened.append(directory)
-            return directory, take_up(directory, options.file_system.since_boot_ms())
+            return directory, take_up(directory, options.file_system.since_boot_ms(), options.file_system.wall_ms())
 
         return await keeper.submit(open_it)
 

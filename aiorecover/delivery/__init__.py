@@ -46,7 +46,9 @@ Journal
     directory would swallow each other's records), and its records are delivered as any others; those that were in
     flight may appear twice (but see the recovery check). In doubt is an entry of another boot, of another file (a
     copied directory), of another cluster, from the future, or older than 12 h: half of what Kafka keeps an identity by
-    default (of brokers that are set to less nothing tells: they append what they have forgotten, as if it were new); of
+    default (of brokers that are set to less nothing tells: they append what they have forgotten, as if it were new);
+    one of records that were all stamped that long ago, by the clock on the wall: a broker counts from the newest
+    timestamp of the batch, not from when it came (unless the topic stamps them itself, which nothing here tells); of
     which a copy is damaged, or a frame; each of two of one lane; and any, while settle words are suspect. So is a lane
     whose partition acknowledges an offset that was given before: its topic was made anew.
 
@@ -269,7 +271,10 @@ Clocks
     connections that died meanwhile are found out by the time limits. The journal's entries and ages go by the time
     since boot, which goes on. The clock on the wall is for people and for timestamps (letters, `publish`), gives turns
     to others only beside a count of calls, and tells ages across boots; it may jump. A living process that stood still
-    for longer than Kafka keeps an identity (a day by default) sends what was in flight once more, as a whole suffix.
+    for longer than Kafka keeps an identity (a day by default) sends what was in flight once more, as a whole suffix. So
+    does one that sends records which are stamped longer ago than that, wherever an answer is lost and the broker looks
+    for whom to forget (every ten minutes) before the next attempt: only reading back would tell, and that is done for
+    what the last process had in flight alone.
 
 Reports
     `on_delivery` is called before settling, so at least once for each record, also across a crash. Its lane waits for

@@ -40,7 +40,9 @@ from aiorecover.delivery.lane import Identity
 MAIN, RETRY = 0, 1
 
 # Kafka forgets a producer id a day after its last batch (`producer.id.expiration.ms`), and would then append a repeat.
-# Half of that leaves as much for the broker to come back, and for one that is set shorter there is no remedy.
+# Half of that leaves as much for the broker to come back, and for one that is set shorter there is no remedy. It counts
+# the day from the batch's newest timestamp, which under LogAppendTime is the broker's own: so both are looked at, the
+# age of the entry and those of its records (`resume`).
 IDENTITY_LIFE_MS = 12 * 3600 * 1000
 
 _HEAD = struct.Struct("<qhHiiiqqHH")

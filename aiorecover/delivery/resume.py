@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.in_kafka import Hint
-from aiorecover.delivery.journal import MAIN, RETRY, Doubt, Entry, decode, doubt_of, lanes_twice
+from aiorecover.delivery.journal import IDENTITY_LIFE_MS, MAIN, RETRY, Doubt, Entry, decode, doubt_of, lanes_twice
 from aiorecover.errors import WalCorruptError, WalError, WalIOError
 from aiorecover.record import RECORD_ID_HEADER
 from aiorecover.record import decode as decode_record
@@ -107,12 +107,13 @@ class Taken:
         return sum(resumed.entry.count for resumed in self.lanes if resumed.frames)
 
 
-def take_up(directory: Directory, now_ms: int, *, named: str | None = None) -> Taken:
+def take_up(directory: Directory, now_ms: int, wall_ms: int, *, named: str | None = None) -> Taken:
     """Go through the entries of an opened directory: claim the frames that are in flight, forget what is in doubt.
 
     An entry in doubt is forgotten for good: its records are delivered under another identity from now on, and a later
     opening must not take it for one that can be trusted. (Those of another boot count as little then as now.)
-    ``named``: the cluster that the user names; where the directory remembers another one, all entries are `Left`.
+    ``now_ms``: time since the machine's boot; ``wall_ms``: since 1970, as records are stamped. ``named``: the cluster
+    that the user names; where the directory remembers another one, all entries are `Left`.
 
     Raises:
         WalIOError: the file cannot be written.
@@ -138,7 +139,7 @@ def take_up(directory: Directory, now_ms: int, *, named: str | None = None) -> T
             now_ms=now_ms,
             cluster_number=number,
         )
-        frames: Frames | Doubt = [] if doubt is not None else _in_flight(directory, entries)
+        frames: Frames | Doubt = [] if doubt is not None else _in_flight(directory, entries, wall_ms)
         if isinstance(frames, Doubt):
             doubt = frames
         if doubt is None and entry is not None and not isinstance(frames, Doubt):
@@ -208,33 +209,35 @@ def _decoded(block: BlockFound) -> list[Entry]:
     return entries[:1] + [entry for entry in entries[1:] if entries[0].moved_from(entry)]
 
 
-def _in_flight(directory: Directory, entries: Sequence[Entry]) -> Frames | Doubt:
+def _in_flight(directory: Directory, entries: Sequence[Entry], wall_ms: int) -> Frames | Doubt:
     """The claimed frames of a trusted entry; none when it is spent."""
     places = [_standing(directory, entry) for entry in entries]
     if entries[0].parted or not any(places):  # recycled, so all is settled
         return []
     for entry, frames in zip(entries, places, strict=True):
-        outcome = _claimed(entry, frames) if frames else None
+        outcome = _claimed(entry, frames, wall_ms) if frames else None
         if outcome is not None:
             return outcome
     return Doubt.GONE
 
 
-def _claimed(entry: Entry, frames: Frames) -> Frames | Doubt | None:
+def _claimed(entry: Entry, frames: Frames, wall_ms: int) -> Frames | Doubt | None:
     """As `_in_flight`, of one of the places where the batch may be; None: it is not there, or does not count there."""
     if any(ring.is_suspect(slot) for ring, slot, _ in frames):
         return Doubt.SUSPECT
     try:
-        found = _looked_up(frames)
+        found = _looked_up(frames, wall_ms - IDENTITY_LIFE_MS)
     except WalIOError as error:
         log.warning("a batch that was in flight cannot be read error=%s", error)
-        return Doubt.GONE
+        found = None
     if found is None:
         return Doubt.GONE
     if found.last_settled:  # settled in order: so are all the others, whether their slots are still there or not
         return []
     if found.void or len(frames) < len(entry.groups):
         return None
+    if found.old:
+        return Doubt.OLD
     for (ring, slot, places), done in zip(frames, found.settled, strict=True):
         ring.claim(slot, places, done)
     return frames
@@ -254,20 +257,28 @@ def _standing(directory: Directory, entry: Entry) -> Frames:
 
 @dataclass(slots=True)
 class _LookedUp:
-    """What the settle words of a batch say. ``settled``: of each group, the places that are marked as done."""
+    """What the settle words of a batch say. ``settled``: of each group, the places that are marked as done.
+
+    ``old``: all its timestamps are; the newest one is what a broker counts the age of an identity from.
+    """
 
     settled: list[list[int]]
     last_settled: bool = False
     void: bool = False
+    old: bool = False
 
 
-def _looked_up(frames: Frames) -> _LookedUp | None:
-    """None where a frame does not hold. Only the last one is looked at where that tells all."""
+def _looked_up(frames: Frames, remembered_ms: int) -> _LookedUp | None:
+    """None where a frame does not hold. Only the last one is looked at where that tells all.
+
+    ``remembered_ms``: what is stamped earlier is old.
+    """
     ring, slot, places = frames[-1]
     last = Lookup(ring).frame(slot, places[-1])
     if last is not None and (last.settled or last.void):
         return _LookedUp([], last_settled=last.settled and not last.void, void=last.void)
     settled: list[list[int]] = []
+    old = True
     for ring, slot, places in frames:
         lookup, done = Lookup(ring), []
         for place in places:
@@ -278,8 +289,18 @@ def _looked_up(frames: Frames) -> _LookedUp | None:
                 return _LookedUp([], void=True)
             if frame.settled:
                 done.append(place)
+            old = old and _is_older(frame.payload, remembered_ms, copy=ring.holds_copies)
         settled.append(done)
-    return _LookedUp(settled)
+    return _LookedUp(settled, old=old)
+
+
+def _is_older(payload: memoryview, than_ms: int, *, copy: bool) -> bool:
+    """By its timestamp; a payload that is no record has none, and what becomes of it is not decided here."""
+    try:
+        _, _, _, _, timestamp_ms, *_ = decode_record(unpack_moved(payload).payload if copy else payload)
+    except ValueError:
+        return False
+    return timestamp_ms < than_ms
 
 
 def _tell(taken: Taken) -> None:

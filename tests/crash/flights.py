@@ -25,12 +25,13 @@ MORE_THAN_REMEMBERED: list[Step] = [("publish", {"count": 1_500, "rate": 3_000})
 """What a successor publishes: more than the five batches of a lane that a broker remembers."""
 
 
-def ready(scenario: Scenario, count: int = RECORDS, **options: Any) -> Child:
+def ready(scenario: Scenario, count: int = RECORDS, age_ms: int | None = None, **options: Any) -> Child:
     """A life that has delivered something in each lane, and waits to be told to publish ``count`` more.
 
-    ``options``: as of `Scenario.life`.
+    ``age_ms``: the timestamps of these are so old; ``options``: as of `Scenario.life`.
     """
-    steps: list[Step] = [("publish", {"count": 10 * LANES}), FLUSH, ("wait", {}), ("publish", {"count": count})]
+    more: Step = ("publish", {"count": count, "age_ms": age_ms})
+    steps: list[Step] = [("publish", {"count": 10 * LANES}), FLUSH, ("wait", {}), more]
     child = scenario.life(*steps, ("wait_in_flight", {}), ("wait", {}), **options)
     child.wait_for("wait")
     return child
@@ -68,9 +69,9 @@ def die_before_a_paused_broker(scenario: Scenario, **options: Any) -> None:
     scenario.cluster.wait_ready()
 
 
-def die_unanswered(scenario: Scenario, detour: Detour, count: int = RECORDS) -> None:
-    """Appended in every lane, and never answered."""
-    child = ready(scenario, count)
+def die_unanswered(scenario: Scenario, detour: Detour, count: int = RECORDS, age_ms: int | None = None) -> None:
+    """Appended in every lane, and never answered; ``age_ms``: as of `ready`."""
+    child = ready(scenario, count, age_ms)
     detour.deafen()
     carried = detour.count()
     take_off(child)

@@ -178,8 +178,8 @@ def use_identities_of_another_cluster() -> None:
     """Against one cluster: what the journal says of the old one's identities counts at the new one, too."""
     take_up = resume.take_up
 
-    def trusting(directory: Directory, now_ms: int, **_: Any) -> Taken:
-        return take_up(directory, now_ms)
+    def trusting(directory: Directory, *now: int, **_: Any) -> Taken:
+        return take_up(directory, *now)
 
     _put(opened, "take_up", trusting)
 

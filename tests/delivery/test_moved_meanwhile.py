@@ -15,6 +15,7 @@ from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.delivery import Delivery
+from aiorecover.delivery.journal import Doubt
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.moves import Moves
@@ -23,7 +24,7 @@ from aiorecover.errors import WalIOError
 from aiorecover.wal.moving import Move, Rewrite
 from aiorecover.wal.reading import Reader
 from tests.delivery.stand_in import StandIn
-from tests.delivery.test_resume import IDENTITY, NOW, payload, records_of, taken
+from tests.delivery.test_resume import IDENTITY, NOW, OLDEST_TRUSTED, payload, records_of, taken
 from tests.support.eventually import until
 from tests.wal.rig import Opened, read
 
@@ -200,6 +201,15 @@ def test_a_batch_that_is_moved_and_settled_is_spent(steps: str) -> None:
     moving.settle()
     (spent,) = taken(moving.opened.dies()).lanes
     assert spent.frames == []
+
+
+@pytest.mark.parametrize("steps", ["copied", "pointed to the copies", "made"])
+def test_a_batch_that_is_moved_is_as_old_as_its_timestamps(steps: str) -> None:
+    moving = Moving()
+    for name in ORDERS[steps][0]:
+        getattr(moving, name)()
+    found = taken(moving.opened.dies(), wall_ms=OLDEST_TRUSTED + 1)
+    assert (found.lanes, dict(found.doubts)) == ([], {Doubt.OLD: 1})
 
 
 @pytest.mark.parametrize("parts", [True, False])

@@ -23,6 +23,8 @@ from tests.wal.memory import FaultyFile, broken
 from tests.wal.rig import Opened, read
 
 NOW = 5_000
+WALL = 1_700_000_000_000  # the clock on the wall at the next opening
+STAMPED = WALL - 3_600_000
 IDENTITY = Identity(77, 2)
 
 
@@ -43,9 +45,9 @@ class Scene:
         return self.opened.dies()
 
 
-def payload(number: int, size: int = 100) -> bytes:
+def payload(number: int, size: int = 100, stamped: int | None = None) -> bytes:
     headers = [("h", b"v")] if number % 2 else None
-    return rec.encode(("t", b"k%d" % number, b"v" * size, None, 1000 + number, headers, None, None))
+    return rec.encode(("t", b"k%d" % number, b"v" * size, None, stamped or STAMPED + number, headers, None, None))
 
 
 def groups(entries: Sequence[Stored]) -> tuple[Group, ...]:
@@ -55,10 +57,15 @@ def groups(entries: Sequence[Stored]) -> tuple[Group, ...]:
     return tuple(Group(MAIN, ordinal, places) for ordinal, places in by_slot.items())
 
 
-def scene(count: int = 20, *, batch: slice = slice(5, 15), size: int = 100, behind: bool = True) -> Scene:
-    """``count`` records, of which those of ``batch`` are in flight and those before them are settled."""
+def scene(
+    count: int = 20, *, batch: slice = slice(5, 15), size: int = 100, behind: bool = True, newest: int | None = None
+) -> Scene:
+    """``count`` records, of which those of ``batch`` are in flight and those before them are settled.
+
+    ``newest``: number of the one that was stamped last, just before the next opening.
+    """
     opened = Opened()
-    opened.append(*(payload(number, size) for number in range(count)))
+    opened.append(*(payload(number, size, WALL if number == newest else None) for number in range(count)))
     entries = opened.read()
     opened.settle(entries[: batch.start])
     if not behind:
@@ -81,8 +88,8 @@ def waiting(opened: Opened) -> list[int]:
     return [sequence for _, _, sequence, _ in opened.read()]
 
 
-def taken(opened: Opened, now_ms: int = NOW) -> Taken:
-    return take_up(opened.directory, now_ms)
+def taken(opened: Opened, now_ms: int = NOW, wall_ms: int = WALL) -> Taken:
+    return take_up(opened.directory, now_ms, wall_ms)
 
 
 # -- spent and unspent -----------------------------------------------------------------------------------------------
@@ -195,9 +202,11 @@ def test_a_reader_that_copies_a_slot_for_a_move_sees_what_is_claimed() -> None:
 # -- doubts ----------------------------------------------------------------------------------------------------------
 
 
-def everything_comes(following: Opened, doubt: Doubt, *, now_ms: int = NOW, left: bool = False) -> None:
+def everything_comes(
+    following: Opened, doubt: Doubt, *, now_ms: int = NOW, wall_ms: int = WALL, left: bool = False
+) -> None:
     """The lane is not resumed, its records are read as any others; and so it stays, unless the entry is ``left``."""
-    found = taken(following, now_ms)
+    found = taken(following, now_ms, wall_ms)
     assert found.lanes == []
     assert found.doubts == {doubt: 1}
     assert waiting(following) == list(range(6, 21))
@@ -243,7 +252,7 @@ def known(before: Scene, cluster_id: str, number: int = 0) -> Opened:
 
 def test_where_the_records_go_to_another_cluster_no_identity_is_used_and_no_offset_looked_for() -> None:
     following = known(scene(), "b", 1)
-    moved = take_up(following.directory, NOW, named="b")
+    moved = take_up(following.directory, NOW, WALL, named="b")
     assert (moved.lanes, moved.hints, dict(moved.doubts)) == ([], [], {Doubt.MOVED: 1})
     assert waiting(following) == list(range(6, 21))
     assert taken(following.dies()).lanes == []
@@ -253,13 +262,13 @@ def test_where_another_cluster_is_named_everything_is_left_as_it_is() -> None:
     following = known(scene(), "a")
     for _ in range(2):
         following = following.dies()
-        named = take_up(following.directory, NOW, named="typo")
+        named = take_up(following.directory, NOW, WALL, named="typo")
         assert (named.lanes, named.hints, dict(named.doubts)) == ([], [], {})
         assert named.left is not None
         assert len(named.left) == 1
         assert following.directory.lanes.free == following.directory.lanes.blocks - 1
         assert waiting(following) == list(range(6, 21))
-    (resumed,) = take_up(following.dies().directory, NOW, named="a").lanes
+    (resumed,) = take_up(following.dies().directory, NOW, WALL, named="a").lanes
     assert (resumed.entry.identity, resumed.entry.base_sequence, len(resumed.frames)) == (IDENTITY, 40, 1)
 
 
@@ -267,7 +276,7 @@ def test_the_slot_of_what_is_left_stays_until_the_named_cluster_is_there() -> No
     before = scene(behind=False)
     before.opened.fill_slot()
     following = known(before, "a")
-    left = take_up(following.directory, NOW, named="b").left
+    left = take_up(following.directory, NOW, WALL, named="b").left
     assert left is not None
     following.settle(following.read())
     following.append(b"newest")
@@ -279,7 +288,7 @@ def test_the_slot_of_what_is_left_stays_until_the_named_cluster_is_there() -> No
 
 def test_once_the_named_cluster_is_there_what_was_left_is_forgotten(caplog: pytest.LogCaptureFixture) -> None:
     following = known(scene(), "a")
-    left = take_up(following.directory, NOW, named="b").left
+    left = take_up(following.directory, NOW, WALL, named="b").left
     assert left is not None
     left.release()
     assert caplog.text == ""
@@ -331,6 +340,40 @@ def test_an_entry_of_which_a_copy_is_damaged_is_forgotten() -> None:
 @pytest.mark.parametrize("age_ms", [IDENTITY_LIFE_MS + 1, -1])
 def test_an_entry_too_old_or_of_the_future_is_forgotten(age_ms: int) -> None:
     everything_comes(scene().dies(), Doubt.OLD, now_ms=NOW + age_ms)
+
+
+OLDEST_TRUSTED = STAMPED + 14 + IDENTITY_LIFE_MS  # the clock, when the newest of the batch is as old as it may be
+
+
+def test_a_batch_of_which_all_timestamps_are_too_old_is_forgotten() -> None:
+    """A broker counts from the newest of them, not from when the batch came: as for records of two days ago."""
+    everything_comes(scene().dies(), Doubt.OLD, wall_ms=OLDEST_TRUSTED + 1)
+
+
+@pytest.mark.parametrize("newest", [5, 9, 14])
+def test_a_batch_is_as_old_as_its_newest_timestamp_wherever_that_stands(newest: int) -> None:
+    (resumed,) = taken(scene(newest=newest).dies(), wall_ms=OLDEST_TRUSTED + 1).lanes
+    assert resumed.entry.count == 10
+
+
+@pytest.mark.parametrize("wall_ms", [OLDEST_TRUSTED, STAMPED - 365 * 24 * 3_600_000, 0])
+def test_a_batch_is_trusted_up_to_half_of_what_kafka_remembers_and_one_of_the_future_is(wall_ms: int) -> None:
+    assert taken(scene().dies(), wall_ms=wall_ms).claimed == 10
+
+
+def test_a_batch_that_is_settled_is_spent_whatever_its_timestamps() -> None:
+    before = scene()
+    before.opened.settle(before.entries)
+    found = taken(before.dies(), wall_ms=OLDEST_TRUSTED + 1)
+    assert (len(found.lanes), found.claimed, dict(found.doubts)) == (1, 0, {})
+
+
+def test_what_is_no_record_has_no_timestamp_and_keeps_no_directory_closed() -> None:
+    opened = Opened()
+    opened.append(b"no record")
+    (slot, place, _, _) = opened.read()[0]
+    written(opened, Entry("t", 3, IDENTITY, 40, 1, 39, NOW, (Group(MAIN, slot.header.ordinal, [place]),)))
+    assert taken(opened.dies()).claimed == 1
 
 
 def test_two_entries_of_a_lane_are_both_forgotten() -> None:
@@ -406,7 +449,7 @@ def test_a_claimed_batch_is_built_again_as_it_was(codec: int, size: int) -> None
     prefix = f"{before.opened.directory.producer_id}/1/".encode()
     assert records_of(batch) == [
         (
-            1000 + number,
+            STAMPED + number,
             b"k%d" % number,
             b"v" * size,
             [*([("h", b"v")] if number % 2 else []), (rec.RECORD_ID_HEADER, b"%b%d" % (prefix, number + 1))],

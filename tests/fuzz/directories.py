@@ -103,7 +103,7 @@ def _looked_at(opened: Opened, lived: Lived, *, counts_are_known: bool) -> str:
 def _in_flight(opened: Opened, lived: Lived) -> list[int]:
     """Positions of what is taken up."""
     positions: list[int] = []
-    for resumed in take_up(opened.directory, NOW_MS).lanes:
+    for resumed in take_up(opened.directory, NOW_MS, NOW_MS).lanes:
         entered = lived.batches.get(_identity(resumed.entry))
         _demand("what is in flight was entered", None if entered is not None else resumed.entry)
         mine = [_origin(ring, slot, place) for ring, slot, places in resumed.frames for place in places]
