@@ -50,7 +50,9 @@ Journal
     one of records that were all stamped that long ago, by the clock on the wall: a broker counts from the newest
     timestamp of the batch, not from when it came (unless the topic stamps them itself, which nothing here tells); of
     which a copy is damaged, or a frame; each of two of one lane; and any, while settle words are suspect. So is a lane
-    whose partition acknowledges an offset that was given before: its topic was made anew.
+    whose partition acknowledges an offset that was given before: its topic was made anew. An entry in doubt is never
+    trusted again, and stays until its records are settled: so a start that dies before its recovery check has run
+    leaves the next one what it needs for its own.
 
 Partitions that are gone
     Kafka takes no partition from a topic: one that is gone was deleted with its topic, with all that it held, and the

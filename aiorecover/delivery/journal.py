@@ -11,7 +11,7 @@ has to be read.)
 
     entry   kafka's producer id i64 · epoch i16 · bytes of the topic u16 · partition i32 · base sequence i32 · count i32
             · last acknowledged offset i64 (-1: unknown) · stored at i64 (ms since the machine's boot) · groups u16,
-            its highest bit: parted with · cluster number u16 (`Destination`) · topic · groups
+            its highest bit: parted with, the next one: doubted · cluster number u16 (`Destination`) · topic · groups
     group   ordinal u64 · ring u16 (0 main, 1 retry) · zero u16 · frames u32 · a place u32 for each
 
 Where a slot is moved to the retry ring, its frames are in two places until the move is made. A batch in flight is then
@@ -22,6 +22,9 @@ move that was not made are void, originals of one that was are recycled.
 A batch that is parted with, while it may be on its way to Kafka, is written down as that before its records are
 settled: then it is never sent again, whatever becomes of them, and the next process's batches fence it too. Of its
 frames one is left there.
+
+An entry in doubt is not used again by any opening, and it stays as `doubted` until its records are settled: it tells
+where to look for them in Kafka, also when the process that came to doubt it dies before it has looked.
 
 An opening asks two things of each other entry. Whether it is to be trusted (`doubt_of`): only then its identity may be
 used again. And whether it is spent: all its records are settled, and there is nothing to send again. The lane of an
@@ -47,7 +50,7 @@ IDENTITY_LIFE_MS = 12 * 3600 * 1000
 
 _HEAD = struct.Struct("<qhHiiiqqHH")
 _GROUP = struct.Struct("<QHHI")
-_PARTED = 1 << 15  # in the number of groups: an entry has room for a thousand
+_PARTED, _DOUBTED = 1 << 15, 1 << 14  # in the number of groups: an entry has room for a thousand
 
 
 class Doubt(StrEnum):
@@ -55,6 +58,7 @@ class Doubt(StrEnum):
 
     ELSEWHERE = "the machine was down, the directory was copied, or its file lanes was damaged"
     DAMAGED = "an entry was being stored, or is damaged"
+    BEFORE = "an earlier start did not trust it, and has not delivered all of it"
     TWICE = "a lane has two entries"
     MOVED = "the records go to another kafka cluster from now on"
     OLD = "kafka may have forgotten the identity"
@@ -76,7 +80,7 @@ class Entry:
     """One batch as it was about to be sent; ``offset``: the last one of its lane that was acknowledged, or -1.
 
     ``cluster_number``: of the cluster that gave the identity and the offset, as in `Destination`. ``parted``: it may be
-    on its way to Kafka, and is not sent again.
+    on its way to Kafka, and is not sent again. ``doubted``: an opening could not trust it.
     """
 
     topic: str
@@ -89,6 +93,7 @@ class Entry:
     groups: tuple[Group, ...]
     cluster_number: int = 0
     parted: bool = False
+    doubted: bool = False
 
     @property
     def lane(self) -> tuple[str, int]:
@@ -114,7 +119,7 @@ def encode(entry: Entry) -> bytes:
             entry.count,
             entry.offset,
             entry.at_ms,
-            len(entry.groups) | _PARTED * entry.parted,
+            len(entry.groups) | _PARTED * entry.parted | _DOUBTED * entry.doubted,
             entry.cluster_number,
         ),
         topic,
@@ -137,7 +142,7 @@ def decode(body: bytes) -> Entry:
         at = _HEAD.size + length
         topic = body[_HEAD.size : at].decode()
         found = []
-        for _ in range(groups & ~_PARTED):
+        for _ in range(groups % _DOUBTED):
             ordinal, ring, _, frames = _GROUP.unpack_from(body, at)
             at += _GROUP.size
             places = array("I", body[at : at + 4 * frames])
@@ -149,15 +154,17 @@ def decode(body: bytes) -> Entry:
     if at != len(body) or count != sum(len(group.places) for group in found) or count == 0:
         message = f"an entry of the lanes does not add up bytes={len(body)} count={count}"
         raise ValueError(message)
-    identity, parted = Identity(producer_id, epoch), bool(groups & _PARTED)
-    return Entry(topic, partition, identity, base, count, offset, at_ms, tuple(found), number, parted)
+    identity, parted, doubted = Identity(producer_id, epoch), bool(groups & _PARTED), bool(groups & _DOUBTED)
+    return Entry(topic, partition, identity, base, count, offset, at_ms, tuple(found), number, parted, doubted)
 
 
 def lanes_twice(entries: Iterable[Entry]) -> set[tuple[str, int]]:
-    """Lanes of which more than one entry was found."""
+    """Lanes of which more than one entry was found; what was doubted before is none beside the lane's next one."""
     seen: set[tuple[str, int]] = set()
     twice: set[tuple[str, int]] = set()
     for entry in entries:
+        if entry.doubted:
+            continue
         (twice if entry.lane in seen else seen).add(entry.lane)
     return twice
 
@@ -183,8 +190,8 @@ def doubt_of(
         return Doubt.DAMAGED
     if entry.cluster_number != cluster_number:
         return Doubt.MOVED
-    if twice:
-        return Doubt.TWICE
+    if entry.doubted or twice:
+        return Doubt.BEFORE if entry.doubted else Doubt.TWICE
     if not 0 <= now_ms - entry.at_ms <= IDENTITY_LIFE_MS:
         return Doubt.OLD
     return None

@@ -9,17 +9,27 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.in_kafka import Hint
-from aiorecover.delivery.journal import IDENTITY_LIFE_MS, MAIN, RETRY, Doubt, Entry, decode, doubt_of, lanes_twice
+from aiorecover.delivery.journal import (
+    IDENTITY_LIFE_MS,
+    MAIN,
+    RETRY,
+    Doubt,
+    Entry,
+    decode,
+    doubt_of,
+    encode,
+    lanes_twice,
+)
 from aiorecover.errors import WalCorruptError, WalError, WalIOError
 from aiorecover.record import RECORD_ID_HEADER
 from aiorecover.record import decode as decode_record
 from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory
-from aiorecover.wal.lanes import BlockFound
+from aiorecover.wal.lanes import BlockFound, Lanes
 from aiorecover.wal.lookup import Lookup
 from aiorecover.wal.moved import unpack_moved
 from aiorecover.wal.ring import Ring
@@ -108,10 +118,11 @@ class Taken:
 
 
 def take_up(directory: Directory, now_ms: int, wall_ms: int, *, named: str | None = None) -> Taken:
-    """Go through the entries of an opened directory: claim the frames that are in flight, forget what is in doubt.
+    """Go through the entries of an opened directory: claim the frames that are in flight, set aside what is in doubt.
 
-    An entry in doubt is forgotten for good: its records are delivered under another identity from now on, and a later
-    opening must not take it for one that can be trusted. (Those of another boot count as little then as now.)
+    An entry in doubt is that for good: its records are delivered under another identity from now on, and a later
+    opening must not take it for one that can be trusted. (Those of another boot count as little then as now.) But until
+    they are settled it tells where to look for them, to each opening: this process may die before it has.
     ``now_ms``: time since the machine's boot; ``wall_ms``: since 1970, as records are stamped. ``named``: the cluster
     that the user names; where the directory remembers another one, all entries are `Left`.
 
@@ -128,9 +139,12 @@ def take_up(directory: Directory, now_ms: int, wall_ms: int, *, named: str | Non
     twice = lanes_twice(
         entries[0] for block, entries in found if entries and block.known and entries[0].cluster_number == number
     )
-    last = max((block.epoch for block, _ in found), default=0)
+    last = max((block.epoch for block, entries in found if not _doubted(entries)), default=0)
     for block, entries in found:
         entry = entries[0] if entries else None
+        if _doubted(entries) and not _waits(directory, entries):
+            lanes.clear(block.block)
+            continue
         doubt = doubt_of(
             entry,
             known=block.known,
@@ -155,7 +169,11 @@ def take_up(directory: Directory, now_ms: int, wall_ms: int, *, named: str | Non
             and (block.epoch == last or _stands(directory, entries))
         ):
             taken.hints.append(Hint(*entry.lane, entry.offset))
-        if doubt is not Doubt.ELSEWHERE or block.damaged:  # else the next lane in it would be in doubt, too
+        if doubt is Doubt.ELSEWHERE and not block.damaged:  # else the next lane in it would be in doubt, too
+            continue
+        if doubt is not Doubt.MOVED and _waits(directory, entries):
+            _set_aside(lanes, block.block, entries)
+        else:
             lanes.clear(block.block)
     _tell(taken)
     return taken
@@ -241,6 +259,35 @@ def _claimed(entry: Entry, frames: Frames, wall_ms: int) -> Frames | Doubt | Non
     for (ring, slot, places), done in zip(frames, found.settled, strict=True):
         ring.claim(slot, places, done)
     return frames
+
+
+def _doubted(entries: Sequence[Entry]) -> bool:
+    return bool(entries) and entries[0].doubted
+
+
+def _set_aside(lanes: Lanes, block: int, entries: Sequence[Entry]) -> None:
+    """Have them stand there as doubted, in a block that no lane takes meanwhile; both, if they are of two places."""
+    try:
+        for entry in reversed(entries):
+            lanes.store(block, encode(replace(entry, doubted=True)))
+    except WalError:
+        lanes.clear(block)
+    else:
+        lanes.keep(block)
+
+
+def _waits(directory: Directory, entries: Iterable[Entry]) -> bool:
+    """Whether a record of it waits, whoever sends it: so they may be settled in any order."""
+    for entry in entries:
+        for ring, slot, places in _standing(directory, entry):
+            lookup = Lookup(ring)
+            try:
+                found = [lookup.frame(slot, place) for place in places]
+            except WalIOError:
+                return True
+            if any(frame is not None and not frame.settled for frame in found):
+                return True
+    return False
 
 
 def _stands(directory: Directory, entries: Iterable[Entry]) -> bool:

@@ -14,6 +14,7 @@ from tests.support.suffixes import torn_suffixes
 
 pytestmark = pytest.mark.timeout(240)
 
+NOBODY = "127.0.0.1:9"  # who listens there
 MORE: list[Step] = [("publish", {"count": 600, "rate": 3_000}), FLUSH]
 
 
@@ -42,3 +43,19 @@ def test_where_no_identity_is_trusted_nothing_stands_twice_with_the_check_and_so
     assert (statistics["recovered_in_kafka"] > 0) == check
     assert statistics["identities_renewed"] == LANES
     assert torn_suffixes(consumed(scenario)) == []
+
+
+def test_a_start_that_dies_before_it_has_looked_leaves_it_to_the_next_one(scenario: Scenario, detour: Detour) -> None:
+    """As a service in a loop of crashes does after too long a pause."""
+    die_unanswered(scenario, detour)
+    for _ in range(2):
+        child = scenario.life(("wait", {}), hours_later=13, servers=NOBODY)
+        child.wait_for("wait")
+        scenario.kill(child)
+    statistics = scenario.finish(scenario.life(*MORE, hours_later=13))
+    assert (statistics["identities_renewed"], statistics["batches_resumed"]) == (LANES, 0)
+    assert statistics["recovered_in_kafka"] > 0
+    assert scenario.finish(scenario.life(*MORE, hours_later=13))["identities_renewed"] == 0, "all of it is settled"
+    verdict = scenario.verdict(hours_later=13)
+    print(verdict)
+    assert verdict.ok, str(verdict)

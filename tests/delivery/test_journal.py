@@ -103,6 +103,12 @@ def test_an_entry_says_that_its_batch_was_parted_with() -> None:
     assert not parted.moved_from(ENTRY)
 
 
+@pytest.mark.parametrize("parted", [False, True])
+def test_an_entry_says_that_it_was_doubted(*, parted: bool) -> None:
+    doubted = replace(ENTRY, doubted=True, parted=parted)
+    assert decode(encode(doubted)) == doubted
+
+
 @pytest.mark.parametrize("per_slot", [1, 7, 5000])
 def test_the_largest_batch_fits_its_place(per_slot: int) -> None:
     """Whatever number of slots its records come from, and with the longest topic that Kafka knows."""
@@ -198,6 +204,7 @@ def test_each_thing_that_speaks_against_an_entry_is_a_doubt() -> None:
     assert doubt(None) is Doubt.DAMAGED
     assert doubt(twice=True) is Doubt.TWICE
     assert doubt(cluster_number=1) is Doubt.MOVED
+    assert doubt(replace(ENTRY, doubted=True)) is Doubt.BEFORE
     assert doubt(age_ms=IDENTITY_LIFE_MS + 1) is Doubt.OLD
     assert doubt(age_ms=-1) is Doubt.OLD
 
@@ -212,3 +219,4 @@ def test_a_lane_with_two_entries_is_found() -> None:
 
     assert lanes_twice(lanes("a", "b", "c")) == set()
     assert lanes_twice(lanes("a", "b", "a", "a")) == {("a", 0)}
+    assert lanes_twice([*lanes("a", "b"), *(replace(entry, doubted=True) for entry in lanes("a"))]) == set()

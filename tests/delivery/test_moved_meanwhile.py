@@ -208,8 +208,11 @@ def test_a_batch_that_is_moved_is_as_old_as_its_timestamps(steps: str) -> None:
     moving = Moving()
     for name in ORDERS[steps][0]:
         getattr(moving, name)()
-    found = taken(moving.opened.dies(), wall_ms=OLDEST_TRUSTED + 1)
+    following = moving.opened.dies()
+    found = taken(following, wall_ms=OLDEST_TRUSTED + 1)
     assert (found.lanes, dict(found.doubts)) == ([], {Doubt.OLD: 1})
+    found = taken(following.dies())  # and is doubted from then on, wherever it is
+    assert (found.lanes, dict(found.doubts), len(found.hints)) == ([], {Doubt.BEFORE: 1}, 1)
 
 
 @pytest.mark.parametrize("parts", [True, False])

@@ -10,13 +10,14 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from aiorecover import record as rec
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.in_kafka import Hint
 from aiorecover.delivery.journal import IDENTITY_LIFE_MS, MAIN, Doubt, Entry, Group, encode
 from aiorecover.delivery.lane import Identity
 from aiorecover.delivery.resume import Taken, rebuild, take_up
 from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Destination
-from aiorecover.wal.lanes import ENTRY_BYTES
+from aiorecover.wal.lanes import ENTRY_BYTES, Lanes
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.run import Entry as Stored
 from tests.wal.memory import FaultyFile, broken
@@ -205,14 +206,23 @@ def test_a_reader_that_copies_a_slot_for_a_move_sees_what_is_claimed() -> None:
 def everything_comes(
     following: Opened, doubt: Doubt, *, now_ms: int = NOW, wall_ms: int = WALL, left: bool = False
 ) -> None:
-    """The lane is not resumed, its records are read as any others; and so it stays, unless the entry is ``left``."""
+    """The lane is not resumed, its records are read as any others; and so it stays, by this doubt if it is ``left``.
+
+    Until they are settled each opening is told where to look for them, whatever became of the process before it.
+    """
+    where = [Hint("t", 3, 39)]
     found = taken(following, now_ms, wall_ms)
-    assert found.lanes == []
-    assert found.doubts == {doubt: 1}
-    assert waiting(following) == list(range(6, 21))
-    again = following.dies()
-    assert taken(again).doubts == ({doubt: 1} if left else {})
-    assert taken(again).lanes == []
+    assert (found.lanes, dict(found.doubts), found.hints) == ([], {doubt: 1}, where)
+    for _ in range(2):
+        following = following.dies()
+        found = taken(following)
+        assert (found.lanes, dict(found.doubts), found.hints) == ([], {doubt if left else Doubt.BEFORE: 1}, where)
+    entries = following.read()
+    assert [entry[2] for entry in entries] == list(range(6, 21))
+    following.settle(entries[:10])
+    last = following.dies()
+    assert dict(taken(last).doubts) == ({doubt: 1} if left else {})
+    assert left or last.directory.lanes.free == last.directory.lanes.blocks
 
 
 def test_after_a_power_cut_no_entry_is_trusted() -> None:
@@ -382,6 +392,41 @@ def test_two_entries_of_a_lane_are_both_forgotten() -> None:
     following = before.dies()
     assert taken(following).doubts == {Doubt.TWICE: 2}
     assert waiting(following) == list(range(6, 21))
+    found = taken(following.dies())
+    assert (found.lanes, dict(found.doubts), found.hints) == ([], {Doubt.BEFORE: 2}, [Hint("t", 3, 39)] * 2)
+
+
+def test_what_was_doubted_is_no_second_entry_of_a_lane_that_goes_on_in_a_block_of_its_own() -> None:
+    following = scene().dies()
+    taken(following, NOW + IDENTITY_LIFE_MS + 1)
+    first = following.read()[:5]
+    (group,) = groups(first)
+    fresh = Entry("t", 3, Identity(78, 0), 0, 5, 39, NOW, (group,))
+    written(following, fresh)
+    last = following.dies()
+    found = taken(last)
+    assert [(resumed.entry.identity, resumed.block) for resumed in found.lanes] == [(fresh.identity, 1)]
+    assert (dict(found.doubts), found.hints) == ({Doubt.BEFORE: 1}, [Hint("t", 3, 39)])
+    assert waiting(last) == list(range(11, 21))
+
+
+def test_an_entry_that_cannot_be_set_aside_is_forgotten() -> None:
+    before = scene()
+    before.opened.disk.lanes.stored.fail_reads(512 + 8192, 1)
+    following = before.dies()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Lanes, "store", lambda *_: broken())
+        assert taken(following).doubts == {Doubt.DAMAGED: 1}
+    found = taken(following.dies())
+    assert (found.lanes, dict(found.doubts), found.hints) == ([], {}, [])
+
+
+def test_records_of_a_lane_in_doubt_are_settled_in_any_order() -> None:
+    """Those without a key may go to others of its topic: the last one does not tell of all."""
+    following = scene().dies()
+    taken(following, NOW + IDENTITY_LIFE_MS + 1)
+    following.settle(following.read()[1:])
+    assert dict(taken(following.dies()).doubts) == {Doubt.BEFORE: 1}
 
 
 def test_after_a_failed_flush_no_entry_is_trusted() -> None:
@@ -427,7 +472,11 @@ def test_a_batch_of_which_only_a_part_is_in_the_ring_is_given_up() -> None:
 def test_nonsense_with_a_right_checksum_is_forgotten() -> None:
     before = scene()
     before.opened.directory.lanes.store(0, b"nonsense")
-    everything_comes(before.dies(), Doubt.DAMAGED)
+    following = before.dies()
+    assert taken(following).doubts == {Doubt.DAMAGED: 1}
+    assert waiting(following) == list(range(6, 21))
+    found = taken(following.dies())
+    assert (found.lanes, dict(found.doubts)) == ([], {})
 
 
 # -- the batch -------------------------------------------------------------------------------------------------------
