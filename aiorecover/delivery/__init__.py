@@ -215,6 +215,11 @@ Poison
     anything followed. (Dead in between, it is sent again behind the fence, and may stand twice if the topic was
     mended.)
 
+    Kafka looks at the records before it looks whether it has the batch: a refusal does not say that it is not there.
+    One that was appended, its answer lost, and is refused when it is sent again, as the topic has become stricter
+    meanwhile, is cut all the same. So its good records come twice, without a crash, as a whole suffix:
+    ``1 2 poison 3 4 1 2 3 4``. ``statistics().identities_renewed`` counts the lane.
+
     The record at fault is copied to the dead ring with its original position, its partition, the error, the attempts
     and their times (`refusal`); the dead ring is flushed; `on_delivery` is called; then the record is settled (I3), and
     the lane goes on. After a crash in between it is refused once more, found in the dead ring by its position, and
@@ -249,11 +254,13 @@ Age
     with what comes first and keeps its order; letters stand in the order of a lane, unless some of it was in a batch.
 
     A batch is cut in front of the first record that is young enough. What an attempt may have brought to Kafka says
-    ``persisted="possibly"``, and its lane takes a fresh identity, as after a refusal; so do records of earlier epochs
-    where the journal was in doubt. What the last process had in flight is no exception, whether Kafka was reached since
-    or not: its letter comes when its age is up, and what follows fences it (Journal), so it may still appear where it
-    belongs, but never behind what is newer. That it was parted with is written down before anything of it is settled,
-    unless the disk fails: so the next process fences it, too, if this one dies before anything followed.
+    ``persisted="possibly"``, and so do records of earlier epochs where the journal was in doubt. The lane takes a fresh
+    identity then, as after a refusal; where Kafka has the batch, what is young in it comes twice, without a crash, as a
+    whole suffix: ``old young young`` (``identities_renewed`` counts the lane). What the last process had in flight is
+    no exception, whether Kafka was reached since or not: its letter comes when its age is up, and what follows fences
+    it (Journal), so it may still appear where it belongs, but never behind what is newer. That it was parted with is
+    written down before anything of it is settled, unless the disk fails: so the next process fences it, too, if this
+    one dies before anything followed.
 
     What is too old stands in a durable checkpoint before the first letter is stored, and nothing is sent before the
     letters of earlier processes are known: a crash in between leaves one letter, and no delivery. (But not if the

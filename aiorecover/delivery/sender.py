@@ -73,7 +73,7 @@ class Sender:
         self._closing = False
         self.delivered = 0
         self.found = 0  # records of those that the recovery check found in Kafka
-        self.renewed = 0  # identities that the broker no longer followed
+        self.renewed = 0  # identities that the broker no longer followed, or that a batch was parted with under
         self.in_flight = 0  # records
         self.interrupted = 0  # lanes whose task somebody has cancelled
 
@@ -197,6 +197,7 @@ class Sender:
         if batch.maybe_there:
             self._journal.part_with(lane)
         lane.part_with(batch)
+        self.renewed += batch.possibly  # what is left of it may come twice
         rest = await self._refused.rest_of(batch, count) if count < batch.count else None
         await self._expiry.settle(lane, batch, count)
         lane.parted(count, rest)
@@ -236,6 +237,7 @@ class Sender:
             self._halt(lane, error, MEND_TOPIC)
             return
         lane.take_back(batch, await self._sessions.identity(lane, over))
+        self.renewed += batch.possibly  # for Kafka says nothing of what it has: what goes on of it may come twice
         too_large = isinstance(error, TOO_LARGE)
         if batch.count == 1:
             if too_large and batch.earlier and lane.limit is not None:

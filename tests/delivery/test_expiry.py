@@ -15,9 +15,11 @@ from aiokafka.errors import (
     PolicyViolationError,
     RequestTimedOutError,
 )
+from aiokafka.structs import RecordMetadata
 
 from aiorecover import DeliveryReport, PermanentDeliveryError, Receipt, RecoverableProducer, WalFullError
 from aiorecover.delivery import expiry as expiry_module
+from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.refusal import EXPIRED
 from aiorecover.delivery.refused import Refused
@@ -161,6 +163,39 @@ async def test_of_a_batch_only_what_is_too_old_goes(broker: Distant, clock: Cloc
         assert [letter.value for letter in await letters_of(producer)] == [b"in flight", b"old"]
         adds_up(producer)
     assert broker.values("t") == [b"young"]
+
+
+async def test_what_follows_in_a_batch_that_may_be_there_stands_twice_and_its_lane_is_counted(
+    broker: Distant, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = broker.take
+
+    def unanswered(batch: LaneBatch, topic: str, partition: int) -> RecordMetadata:
+        metadata = take(batch, topic, partition)
+        if batch.count > 1:
+            raise RequestTimedOutError
+        return metadata
+
+    monkeypatch.setattr(broker, "take", unanswered)
+    broker.refuses = failing("t", NotEnoughReplicasError)
+    async with producer_on(MemoryDisk()) as producer:
+        await producer.publish("t", b"first", key=b"k")
+        await asyncio.sleep(0.1)
+        await producer.publish("t", b"old", key=b"k")  # in the open batch, behind the one in flight
+        await asyncio.sleep(0.1)
+        await clock.age(producer, LIMIT // 2)
+        await producer.publish("t", b"young", key=b"k")
+        await asyncio.sleep(0.1)
+        broker.refuses = lambda _: None
+        await until(lambda: broker.values("t") == [b"first", b"old", b"young"])
+        assert producer.statistics().identities_renewed == 0
+        await clock.age(producer, LIMIT // 2)
+        await producer.flush(timeout_ms=20_000)
+        (letter,) = await letters_of(producer)
+        adds_up(producer)
+        assert producer.statistics().identities_renewed == 1
+    assert (letter.value, letter.persisted) == (b"old", "possibly")
+    assert broker.values("t") == [b"first", b"old", b"young", b"young"]
 
 
 async def test_what_was_passed_over_expires_too_and_the_stalled_lane_goes_on_behind_it(

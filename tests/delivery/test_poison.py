@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError, RequestTimedOutError
 from aiokafka.structs import RecordMetadata
 
 from aiorecover import DeadLetter, PermanentDeliveryError, RecoverableProducer
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.outcomes import Verdict, outcome_of
 from aiorecover.delivery.refused import Refused
 from aiorecover.delivery.session import Session
 from tests.support.admin import configure_topic, until
@@ -117,6 +119,55 @@ async def test_one_poison_record_costs_at_most_two_log_n_and_two_sends_and_a_bat
         (letter,) = await letters_of(producer)
     assert (letter.error, int((letter.value or b"").split()[0])) == (error, records + at)
     assert await numbers(kafka, name) == [number for number in range(3 * records) if number != records + at]
+
+
+def unanswered_until_refused(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """What is appended at first, nobody is told of; set once something is."""
+    send, appended, refused = Session.send, asyncio.Event(), asyncio.Event()
+
+    async def unanswered(self: Session, batch: LaneBatch, topic: str, partition: int) -> RecordMetadata:
+        try:
+            metadata = await send(self, batch, topic, partition)
+        except KafkaError as error:
+            if outcome_of(error).verdict is Verdict.PERMANENT:
+                refused.set()
+            raise
+        if refused.is_set():
+            return metadata
+        appended.set()
+        raise RequestTimedOutError
+
+    monkeypatch.setattr(Session, "send", unanswered)
+    return appended
+
+
+@pytest.mark.parametrize(("publish", "config", "error"), KINDS)
+async def test_what_is_there_is_refused_all_the_same_by_a_topic_that_grew_strict_and_the_good_ones_come_twice(
+    kafka: Cluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    publish: Publish,
+    config: dict[str, str],
+    error: str,
+) -> None:
+    """Kafka looks at the records before it looks whether it has the batch: that it refuses it proves nothing."""
+    name, appended = topic(kafka, partitions=1), unanswered_until_refused(monkeypatch)
+    async with RecoverableProducer(
+        tmp_path, bootstrap_servers=kafka.bootstrap_servers, linger_ms=200, retry_backoff_max_ms=100
+    ) as producer:
+        await producer.partitions_for(name)
+        for number in range(5):
+            publish(producer, name, number, number == 2)
+        async with asyncio.timeout(20):
+            await appended.wait()
+        await configure_topic(kafka.bootstrap_servers, name, config)
+        await producer.flush(timeout_ms=40_000)
+        (letter,) = await letters_of(producer)
+        statistics = producer.statistics()
+    assert (letter.error, letter.persisted) == (error, "possibly")
+    assert await numbers(kafka, name) == [0, 1, 2, 3, 4, 0, 1, 3, 4]
+    assert (statistics.delivered, statistics.dead_lettered, statistics.identities_renewed) == (4, 1, 1)
 
 
 @pytest.mark.parametrize(("publish", "config", "error"), KINDS)

@@ -245,6 +245,7 @@ async def test_a_batch_that_was_possibly_persisted_is_followed_under_a_fresh_ide
         await publish_batch(producer, "t", [b"3"])
         await producer.flush(timeout_ms=20_000)
         (letter,) = await letters_of(producer)
+        assert producer.statistics().identities_renewed == 1
     first = [identity for _, _, identity, _ in broker.sends[:3]]
     assert first == [(1, 0, 0)] * 3
     assert {identity[:2] for _, _, identity, _ in broker.sends[3:]} == {(1, 1)}
@@ -281,6 +282,7 @@ async def test_an_answer_that_rules_out_the_append_costs_no_fresh_identity(broke
         await publish_batch(producer, "t", [b"3"])
         await producer.flush(timeout_ms=20_000)
         (letter,) = await letters_of(producer)
+        assert producer.statistics().identities_renewed == 0
     assert {identity[:2] for _, _, identity, _ in broker.sends} == {(1, 0)}
     assert letter.persisted == "not"
 
