@@ -44,19 +44,19 @@ class Broker:
         self._next: dict[tuple[str, int], tuple[int, int, int]] = {}
 
     def take(self, batch: LaneBatch, topic: str, partition: int) -> RecordMetadata:
-        """As a broker would: identity first, then the records."""
+        """As a broker would: the records first, then the identity."""
         assert batch.identity is not None
         place, identity = (topic, partition), batch.identity
         self.sends.append((topic, partition, identity, batch.count))
+        records = sent_in(batch, topic)
+        refusal = self.refuses(records)
+        if refusal is not None:
+            raise refusal
         producer, epoch, base = identity
         known = self._next.get(place)
         expected = 0 if known is None or known[:2] != (producer, epoch) else known[2]
         if base != expected:
             raise OutOfOrderSequenceNumber
-        records = sent_in(batch, topic)
-        refusal = self.refuses(records)
-        if refusal is not None:
-            raise refusal
         self._next[place] = (producer, epoch, base + batch.count)
         log = self.log.setdefault(place, [])
         log += [record.value for record in records]
