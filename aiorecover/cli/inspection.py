@@ -10,7 +10,7 @@ import base64
 import errno
 from dataclasses import asdict
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from rich.filesize import pick_unit_and_suffix
@@ -21,11 +21,11 @@ from aiorecover.delivery import refusal
 from aiorecover.errors import WalError, WalFormatError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.instances import instances
-from aiorecover.wal.view import open_view
+from aiorecover.wal.view import WALKS, open_view
 
 if TYPE_CHECKING:
     import pathlib
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from rich.console import Console
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from aiorecover.wal.view import FrameView, View
 
 __all__ = ["as_json", "damaged", "inspect", "show"]
+
+T = TypeVar("T")
 
 RINGS = ("ring", "retry", "dead")
 _ASCII = 128
@@ -113,17 +115,25 @@ def _look(view: View, about: dict[str, Any], count: int) -> list[FrameView]:
     if view.checkpoint is not None:
         about["destination"] = msgspec.structs.asdict(view.checkpoint.destination)
     ring, slots = _ring(view), view.slots()
+    waiting = _surely(view, lambda: list(islice(view.frames(), max(1, count))))
     about["checkpoint_lost"] |= view.checkpoint is None and any(slot.state == "live" for slot in slots)
     if view.ring == RINGS[0] or ring["missing"] or any(slot.state != "blank" for slot in slots):
         about["rings"].append(ring)
-        about["records"] += [_record(view.ring, frame) for frame in islice(view.frames(), count)]
-    if view.ring == RINGS[2]:
-        return []
-    return list(islice(view.frames(), 1))
+        about["records"] += [_record(view.ring, frame) for frame in waiting[:count]]
+    return waiting[:1] if view.ring != RINGS[2] else []
+
+
+def _surely(view: View, walk: Callable[[], T]) -> T:
+    """What a walk finds; it is walked again where records may have been rewritten meanwhile."""
+    for _ in range(WALKS):
+        found = walk()
+        if not view.unsure:
+            break
+    return found
 
 
 def _ring(view: View) -> dict[str, Any]:
-    summary = asdict(view.summary())
+    summary = asdict(_surely(view, view.summary))
     return {"ring": view.ring, **summary, "damage": [asdict(damage) for damage in view.missing]}
 
 
@@ -272,6 +282,8 @@ def _wrong(one: dict[str, Any]) -> Iterator[str]:
     for ring in one["rings"]:
         if ring["suspect_up_to"] and not one["checkpoint_lost"]:
             yield _suspicion(ring)
+        if ring["ring"] == RINGS[1] and ring["recycled"]:
+            yield "retry: its owner recycled slots at each look, and what was rewritten may not be counted: look again"
         yield from (_missing(ring, damage) for damage in ring["damage"])
         if ring["damaged_slots"]:
             yield (

@@ -37,7 +37,7 @@ from aiorecover.spark.ring_rows import SCHEMA, Rows
 from aiorecover.wal import format as fmt
 from aiorecover.wal.instances import instances
 from aiorecover.wal.moved import DEAD, RETRY, RING
-from aiorecover.wal.view import Damage, RecycledError, SlotView, frames_of, open_view
+from aiorecover.wal.view import WALKS, Damage, RecycledError, SlotView, frames_of, open_view
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA", "RingReader", "check"]
 
 _RINGS = (RING, RETRY, DEAD)
-_WALKS = 3  # of a ring in which slots were recycled meanwhile: an owner that rewrites one is done with it for long
 
 
 @dataclass
@@ -193,10 +192,10 @@ def _read_ring(part: _Ring, *, settled: bool) -> Iterator[pa.RecordBatch]:
 
 
 def _frames(view: View, *, settled: bool) -> Iterator[FrameView]:
-    """The ring once, and again where slots were recycled meanwhile: what they held may stand behind them by now."""
-    for _ in range(_WALKS):
+    """The ring once, and again where what was recycled meanwhile may stand behind it by now."""
+    for _ in range(WALKS):
         yield from view.frames(settled=settled)
-        if not view.recycled:
+        if not view.unsure:
             return
 
 

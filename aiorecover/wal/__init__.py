@@ -274,7 +274,9 @@ Read-only view
 
     1. The checkpoint is read, for what it says was flushed. Then both headers of every slot are read, twice over. A
        life that began while they were read is left for the next walk; so all lives up to the newest one listed are
-       there, or were recycled. Then the checkpoint is read again, for what it covers.
+       there, or were recycled. Then the checkpoint is read again, for what it covers. The originals of a rewriting
+       that was made in between would be covered, and its copies not listed: where the checkpoint may tell of one, the
+       retry ring is listed anew, and after ten times the look is refused.
     2. Slots are walked by ordinal. A window is copied by preadv, then both headers are read again: if the slot is in
        another life or cut off, the copy is thrown away: it was recycled meanwhile (I1), and what it held was settled
        or moved. Frames of two lives in one copy cannot pass for a record (I2).
@@ -290,14 +292,14 @@ Read-only view
 
     Every record that waits from the first to the last moment of a walk is in it; no record is wrong, and none comes
     twice, unless it is moved or rewritten meanwhile: who walks the main ring and then the retry ring sees it, and a
-    walk of the retry ring in which a slot was recycled is repeated to be sure. Each slot is walked, covered by the
-    checkpoint, recycled meanwhile, blank or damaged. What is settled during the walk may still be seen waiting, and a
-    walk is no snapshot: one through the retry ring after one through the main ring may show again what was moved in
-    between (by its position it is the same record). A copy of a directory that was made while its owner worked is as
-    good as the tool that made it. A ring can be looked at as long as its own slots can be read; whether an opening
-    would be refused for the others, too, is told apart (`view.View.next_opening`). Who holds the lock is read from
-    /proc/locks, never tried: a try could make the owner's own fail. Owners on other machines, or in containers that
-    share the directory and not the process ids, do not stand there.
+    walk of the retry ring in which a slot was recycled is repeated to be sure (`view.View.unsure`). Each slot is
+    walked, covered by the checkpoint, recycled meanwhile, blank or damaged. What is settled during the walk may still
+    be seen waiting, and a walk is no snapshot: one through the retry ring after one through the main ring may show
+    again what was moved in between (by its position it is the same record). A copy of a directory that was made while
+    its owner worked is as good as the tool that made it. A ring can be looked at as long as its own slots can be read;
+    whether an opening would be refused for the others, too, is told apart (`view.View.next_opening`). Who holds the
+    lock is read from /proc/locks, never tried: a try could make the owner's own fail. Owners on other machines, or in
+    containers that share the directory and not the process ids, do not stand there.
 
     Who may adopt a directory has to know for certain (`neighbours`): its lock is tried, for microseconds, and only
     while something may wait in it. Whether it does is told by headers and checkpoint, and remembered until the

@@ -13,7 +13,7 @@ from typing import Self
 
 from aiorecover.errors import WalCorruptError, WalError, WalFormatError
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint, Copy, unpack
+from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint, Copy, RingState, unpack
 from aiorecover.wal.directory import CHECKPOINT
 from aiorecover.wal.gaps import START, Place, flushed_behind, unjoined
 from aiorecover.wal.losses import Damage
@@ -22,7 +22,11 @@ from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, first_headers, pl
 from aiorecover.wal.storage import OPERATING_SYSTEM, ForeignFile, StorageFile, names_in
 from aiorecover.wal.walk import RETRIES, FrameView, RecycledError, SlotView, SlotWalk, look_at
 
+WALKS = 3  # of a ring that was `View.unsure`: an owner that rewrites one is done with it for long
+LISTINGS = 10  # of the retry ring: it would have to be rewritten during each of them
+
 __all__ = [
+    "WALKS",
     "Damage",
     "FrameView",
     "RecycledError",
@@ -96,17 +100,15 @@ class View:
         All lives that began before the newest one listed are there, or were recycled.
 
         Raises:
+            RecycledError: the retry ring was rewritten again and again meanwhile: look again.
             WalCorruptError: the ring mixes two producers, or holds one slot twice.
             WalFormatError: a newer version wrote it.
             WalIOError: the operating system refused.
 
         """
         # Before the files: what it says was flushed stands in slots that were begun by now, whatever its owner does.
-        flushed = _flushed_up_to(_newest(self._read_copies()), self.ring)
-        self.slot_bytes = self.slot_bytes or self._find_slot_bytes()  # its owner had only just begun
-        found = self._scan_twice()
-        self._copies = self._read_copies()  # behind the scan: what was recycled before it, this checkpoint covers
-        self.checkpoint = _newest(self._copies)
+        before, found = self._listed()
+        flushed = _flushed_up_to(before, self.ring)
         next_opening = self._plan(found)  # refuses what contradicts itself
         self._flushed, self._floor = flushed, self._ring_of(next_opening).floor
         views = self._views(found, next_opening)
@@ -114,6 +116,29 @@ class View:
         still = (one for one in views if one.header is not None and not one.covered)
         self.suspect_up_to = suspect if any(one.first_position <= suspect for one in still) else 0
         return views
+
+    def _listed(self) -> tuple[Checkpoint | None, list[SlotFound]]:
+        """The slots, and the checkpoint before them; the one behind them covers what was recycled before the scan.
+
+        If a rewriting of the retry ring was made in between, that one covers the originals, while the copies may stand
+        in lives that began too late for the scan: then both are out of the list, and it is made anew.
+        """
+        self._copies = self._read_copies()
+        for _ in range(LISTINGS):
+            before = _newest(self._copies)
+            self.slot_bytes = self.slot_bytes or self._find_slot_bytes()  # its owner had only just begun
+            found = self._scan_twice()
+            self._copies = self._read_copies()
+            self.checkpoint = _newest(self._copies)
+            if self.ring != RETRY or not _rewritten(before, self.checkpoint):
+                return before, found
+        message = "the retry ring was rewritten whenever its slots were listed: look again"
+        raise RecycledError(f"{message} path={self.path}")
+
+    @property
+    def unsure(self) -> bool:
+        """A slot of the retry ring was recycled during the last walk, which may have missed what was rewritten."""
+        return self.ring == RETRY and bool(self.recycled)
 
     def frames(self, slots: Sequence[SlotView] | None = None, *, settled: bool = False) -> Iterator[FrameView]:
         """The records that wait, in order; with ``settled`` also those that are done and still there.
@@ -401,6 +426,12 @@ def _flushed_up_to(checkpoint: Checkpoint | None, ring: str) -> int:
     if checkpoint is None:
         return 0
     return {RING: checkpoint.main, RETRY: checkpoint.retry, DEAD: checkpoint.dead}[ring].flushed
+
+
+def _rewritten(before: Checkpoint | None, after: Checkpoint | None) -> bool:
+    """Whether the retry ring may have been, as a rewriting covers the originals, and its copies begin a life."""
+    old, new = (one.retry if one is not None else RingState() for one in (before, after))
+    return old.watermark != new.watermark and old.next_ordinal != new.next_ordinal
 
 
 def _newest(copies: Iterable[Copy]) -> Checkpoint | None:

@@ -29,7 +29,10 @@ _unpack = fmt.FRAME.unpack_from
 
 
 class RecycledError(WalError):
-    """The slot was recycled meanwhile: all of it was settled or moved, and its place is another life's or cut off."""
+    """The slot was recycled meanwhile: all of it was settled or moved, and its place is another life's or cut off.
+
+    Or the retry ring was rewritten again and again while its slots were listed.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,10 @@
 import contextlib
 import importlib.metadata
 import io
+import itertools
 import json
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,11 @@ from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.losses import Damage
 from aiorecover.wal.moved import pack_moved
+from aiorecover.wal.moving import Rewrite
 from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
+from aiorecover.wal.storage import ForeignFile
+from tests.wal.rig import read
 
 SLOT = 16 * 1024
 
@@ -84,7 +89,14 @@ def test_where_the_records_go_and_how_far_they_have_got_is_shown(tmp_path: Path)
 
 def test_a_terminal_of_80_columns_holds_every_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    counts = {"waiting": 123_456_789, "settled": 234_567_890, "missing": 345_678, "slots": 1280, "damaged_slots": 10}
+    counts = {
+        "waiting": 123_456_789,
+        "settled": 234_567_890,
+        "missing": 345_678,
+        "slots": 1280,
+        "damaged_slots": 10,
+        "recycled": 0,
+    }
     sizes = {"bytes_used": 20 << 30, "bytes_allocated": 1023 << 20}
     ring = {"ring": "retry", **counts, **sizes, "suspect_up_to": 0, "damage": []}
     who = {"path": "wal/0", "state": "free", "pid": None}
@@ -285,6 +297,81 @@ def test_a_start_that_would_be_refused_is_told_with_its_reason_beside_what_can_b
         reader = Reader(directory.ring, bytes)
         assert reader.take(1) is not None
         reader.close()
+
+
+def rewriting_of(directory: Directory) -> Callable[[], None]:
+    """Of 300 records in the retry ring each sixth waits; what is returned rewrites it, and uses its places again."""
+    retry = directory.retry
+    for number in range(1, 301):
+        retry.append(pack_moved(number, 0, 0, b"copy" * 30), None)
+    reader = Reader(retry, bytes)
+    for slot, place, sequence, _ in read(reader):
+        if sequence % 6:
+            retry.settle(slot, [place])
+    reader.close()
+    directory.write_checkpoint(directory.next_checkpoint())
+    directory.recycle(directory.checkpoint)
+
+    def rewrite() -> None:
+        rewriting = Rewrite(retry)
+        directory.copies_from = rewriting.copies_from
+        while not rewriting.step():
+            pass
+        directory.write_checkpoint(rewriting.captured(directory))
+        rewriting.finish()
+        directory.copies_from = None
+        directory.recycle(directory.checkpoint)
+        for _ in range(4):
+            retry.go_on()
+
+    return rewrite
+
+
+@contextlib.contextmanager
+def during_read_of_retry(moment: int, act: Callable[[], None]) -> Iterator[Iterator[int]]:
+    """Just before others read the file for the so many-th time; gives the number of the next read."""
+    numbers = itertools.count(1)
+    read_into = ForeignFile.read_into
+
+    def counted(file: ForeignFile, buffer: memoryview, offset: int) -> int:
+        if file.path.name == "retry" and next(numbers) == moment:
+            act()
+        return read_into(file, buffer, offset)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ForeignFile, "read_into", counted)
+        yield numbers
+
+
+def while_rewritten(wal_dir: Path) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """What is shown of the retry ring, and the records, if it is rewritten at the first, the fourth, ... read of it."""
+    for moment in itertools.count(1, 3):
+        with contextlib.closing(stored(wal_dir / str(moment), 1)) as directory:
+            with during_read_of_retry(moment, rewriting_of(directory)) as reads:
+                (shown,) = inspection.inspect(directory.path, 100)
+            if next(reads) <= moment:
+                return
+            (ring,) = (one for one in shown["rings"] if one["ring"] == "retry")
+            yield ring, [one["id"].rpartition("/")[2] for one in shown["records"] if one["ring"] == "retry"]
+
+
+def test_records_that_are_rewritten_at_any_moment_are_counted_and_shown(tmp_path: Path) -> None:
+    looks = list(while_rewritten(tmp_path))
+    assert {(ring["waiting"], ring["missing"], ring["recycled"]) for ring, _ in looks} == {(50, 0, 0)}
+    assert all(ids == [str(number) for number in range(6, 301, 6)] for _, ids in looks)
+    assert len(looks) > 20
+
+
+def test_where_records_were_rewritten_at_each_look_it_says_that_some_may_not_be_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspection, "WALKS", 1)
+    looks = list(while_rewritten(tmp_path))
+    assert any(ring["waiting"] < 50 for ring, _ in looks)
+    for ring, _ in looks:
+        told = [*inspection._wrong({"error": None, "checkpoint_lost": False, "rings": [ring]})]
+        assert ["what was rewritten may not be counted: look again" in line for line in told] == [True] * len(told)
+        assert ring["waiting"] == 50 or told
 
 
 def test_the_version_is_told() -> None:

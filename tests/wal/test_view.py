@@ -3,13 +3,15 @@
 import dataclasses
 import gc
 import hashlib
+import itertools
 import os
 import pickle
 import random
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,10 @@ from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, RingState
 from aiorecover.wal.checksum import crc32
 from aiorecover.wal.instances import instances
 from aiorecover.wal.losses import Damage
+from aiorecover.wal.moving import Copying, Move, Rewrite
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import MARGIN
-from aiorecover.wal.view import RecycledError, View, frames_of, open_view
+from aiorecover.wal.view import WALKS, RecycledError, View, frames_of, open_view
 from aiorecover.wal.walk import WINDOW, FrameView, SlotWalk
 from tests.wal.memory import FaultyFile, broken
 from tests.wal.rig import SLOT, Disk, Opened, Position, found, read, take
@@ -442,18 +445,19 @@ def test_a_checkpoint_that_is_being_written_is_read_again() -> None:
 # -- beside a living owner, one step at a time -----------------------------------------------------------------------
 
 
-def during_read(disk: Disk, number: int, act: Callable[[], Any]) -> None:
-    """Let the owner do something just before the ring is read for the ``number``-th time from now on."""
+def during_read(disk: Disk, number: int, act: Callable[[], Any], name: str = "ring") -> None:
+    """Let the owner do something just before a file is read for the ``number``-th time from now on."""
+    file: FaultyFile = getattr(disk, name)
     left = number
 
     def count() -> None:
         nonlocal left
         left -= 1
         if left == 0:
-            del disk.ring.before["read"]
+            del file.before["read"]
             act()
 
-    disk.ring.before["read"] = count
+    file.before["read"] = count
 
 
 def recycle_everything(opened: Opened) -> None:
@@ -696,6 +700,186 @@ def test_slots_that_the_owner_gives_back_meanwhile_were_recycled(moment: int) ->
     if moment < 3:
         assert given == {2, 3}
         assert look(opened.disk).summary().blank_slots == 2
+
+
+# -- beside an owner that moves and rewrites -------------------------------------------------------------------------
+
+
+def move_oldest(opened: Opened) -> None:
+    directory, slot = opened.directory, opened.ring.live[0]
+    move = Move(opened.ring, directory.retry, slot)
+    while not move.step():
+        pass
+    make(opened, move)
+
+
+def make(opened: Opened, copying: Copying) -> None:
+    """Everything is copied: from now on the copies count."""
+    directory = opened.directory
+    directory.write_checkpoint(copying.captured(directory))
+    copying.finish()
+    directory.copies_from = None
+    directory.recycle(directory.checkpoint)
+
+
+def settle_most(opened: Opened) -> dict[int, bytes]:
+    """By position the records that still wait."""
+    entries = opened.read()
+    opened.settle(entry for number, entry in enumerate(entries) if number % 4)
+    return {fmt.position(slot.header.epoch, sequence): bytes(record) for slot, _, sequence, record in entries[::4]}
+
+
+def all_in_retry() -> tuple[Opened, dict[int, bytes]]:
+    """Four slots were moved whole, and most of what they held was settled then; what waits."""
+    opened = Opened()
+    for _ in range(4):
+        opened.fill_slot()
+    opened.append(b"f" * 500)
+    opened.settle(opened.read()[-1:])
+    for _ in range(4):
+        move_oldest(opened)
+    retry = opened.directory.retry
+    reader = Reader(retry, moved.unpack_moved)
+    waiting = {}
+    for number, (slot, place, _, copy) in enumerate(read(reader)):
+        if number % 3:
+            retry.settle(slot, [place])
+        else:
+            waiting[copy.position] = bytes(copy.payload)
+    reader.close()
+    opened.checkpoint()
+    return opened, waiting
+
+
+def rewriting(opened: Opened, copied: int) -> Rewrite:
+    """Begun, with so many steps of ten records behind it, and an ordinary checkpoint behind them."""
+    directory = opened.directory
+    begun = Rewrite(directory.retry)
+    directory.copies_from = begun.copies_from
+    for _ in range(copied):
+        begun.step(10)
+    directory.write_checkpoint(directory.next_checkpoint())
+    return begun
+
+
+def make_rewriting(opened: Opened, begun: Rewrite, *, goes_on: bool = False) -> None:
+    """``goes_on``: other lives begin in the places of the originals."""
+    while not begun.step(10):
+        pass
+    make(opened, begun)
+    for _ in begun.slots if goes_on else ():
+        opened.directory.retry.go_on()
+
+
+@dataclasses.dataclass
+class Walk:
+    """By position what waited all the while, what was seen, and what was missed."""
+
+    waiting: dict[int, bytes]
+    seen: dict[int, bytes] = dataclasses.field(default_factory=dict)
+    missing: list[Damage] = dataclasses.field(default_factory=list)
+
+    @property
+    def is_right(self) -> bool:
+        return not self.missing and self.waiting.items() <= self.seen.items()
+
+
+def walked(disk: Disk, waiting: dict[int, bytes], *rings: str) -> Walk:
+    """As the command line and Spark look for what waits."""
+    walk = Walk(waiting)
+    for ring in rings:
+        now = look(disk, ring)
+        for _ in range(WALKS):
+            frames = list(now.frames())
+            if not now.unsure:
+                break
+        assert not now.unsure
+        walk.seen |= {frame.position: frame.payload for frame in frames}
+        walk.missing += now.missing
+    return walk
+
+
+def while_rewritten(name: str, moment: int, copied: int | None, *, goes_on: bool) -> Walk | None:
+    """None: the file is not read so often. ``copied``: steps before; None: the rewriting is begun then, too."""
+    opened, waiting = all_in_retry()
+    begun = None if copied is None else rewriting(opened, copied)
+
+    def rewrite() -> None:
+        make_rewriting(opened, begun or rewriting(opened, 0), goes_on=goes_on)
+
+    during_read(opened.disk, moment, rewrite, name)
+    walk = walked(opened.disk, waiting, "retry")
+    return None if "read" in getattr(opened.disk, name).before else walk
+
+
+def while_moved(name: str, moment: int, *rings: str) -> Walk | None:
+    """Two slots are moved, and their places used again. None: the file is not read so often."""
+    opened = Opened()
+    for _ in range(4):
+        opened.fill_slot()
+    opened.append(b"f" * 500)
+    waiting = settle_most(opened)
+
+    def move() -> None:
+        for _ in range(2):
+            move_oldest(opened)
+        for _ in range(3):
+            opened.fill_slot(b"n" * 500)
+
+    during_read(opened.disk, moment, move, name)
+    walk = walked(opened.disk, waiting, *rings)
+    return None if "read" in getattr(opened.disk, name).before else walk
+
+
+def each_moment(act: Callable[[int], Walk | None]) -> Iterator[Walk]:
+    for moment in itertools.count(1):
+        walk = act(moment)
+        if walk is None:
+            return
+        yield walk
+
+
+@pytest.mark.parametrize(("copied", "goes_on"), [(None, False), (None, True), (3, False), (7, True)])
+@pytest.mark.parametrize(("name", "reads"), [("retry", 30), ("checkpoint", 6)])
+def test_what_waits_is_seen_at_whatever_moment_of_the_walk_a_rewriting_is_made(
+    name: str, reads: int, copied: int | None, goes_on: bool
+) -> None:
+    walks = list(each_moment(lambda moment: while_rewritten(name, moment, copied, goes_on=goes_on)))
+    assert [moment for moment, walk in enumerate(walks, 1) if not walk.is_right or walk.seen != walk.waiting] == []
+    assert len(walks) >= reads
+
+
+@pytest.mark.parametrize(("name", "reads"), [("ring", 30), ("retry", 1), ("checkpoint", 12)])
+def test_what_waits_is_seen_in_one_ring_or_the_other_at_whatever_moment_it_is_moved(name: str, reads: int) -> None:
+    walks = list(each_moment(lambda moment: while_moved(name, moment, "ring", "retry")))
+    assert [moment for moment, walk in enumerate(walks, 1) if not walk.is_right] == []
+    assert len(walks) >= reads
+
+
+def test_a_retry_ring_that_is_rewritten_whenever_it_is_listed_is_not_guessed_about() -> None:
+    opened, waiting = all_in_retry()
+    now = look(opened.disk, "retry")
+    opened.disk.checkpoint.before["read"] = lambda: make_rewriting(opened, rewriting(opened, 0))
+    for walk in (now.slots, now.frames, now.summary):
+        with pytest.raises(RecycledError, match="rewritten whenever its slots were listed"):
+            walk()
+    opened.disk.checkpoint.before.clear()
+    assert now.summary().waiting == len(waiting)
+
+
+def test_only_a_walk_of_the_retry_ring_in_which_a_slot_was_recycled_is_unsure() -> None:
+    opened, waiting = all_in_retry()
+    opened.append(*numbered(200))
+    retry, main = look(opened.disk, "retry"), look(opened.disk)
+    listed = retry.slots(), main.slots()
+    assert (len(list(retry.frames(listed[0]))), len(list(main.frames(listed[1])))) == (len(waiting), 200)
+    assert (retry.recycled, main.recycled, retry.unsure, main.unsure) == ([], [], False, False)
+    make_rewriting(opened, rewriting(opened, 0), goes_on=True)
+    recycle_everything(opened)
+    assert len(list(retry.frames(listed[0]))) + len(list(main.frames(listed[1]))) < len(waiting) + 200
+    assert retry.recycled
+    assert main.recycled
+    assert (retry.unsure, main.unsure) == (True, False)
 
 
 # -- one slot, from another process ----------------------------------------------------------------------------------
@@ -957,3 +1141,20 @@ def test_what_a_later_checkpoint_says_would_be_missed_while_the_owner_goes_on(mo
     late = property(lambda self: self.checkpoint.main.flushed, lambda *_: None)
     monkeypatch.setattr(View, "_flushed", late, raising=False)
     assert any(missing_when_slots_begin_at(moment, flushed=True) for moment in range(1, 8))
+
+
+def test_a_listing_that_is_not_repeated_would_miss_what_is_rewritten_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "_rewritten", lambda *_: False)
+    for name in ("retry", "checkpoint"):
+        act = partial(while_rewritten, name, copied=None, goes_on=False)
+        assert not all(walk.is_right for walk in each_moment(act))
+
+
+def test_a_walk_that_is_not_repeated_would_miss_what_is_rewritten_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(View, "unsure", False)
+    walks = each_moment(lambda moment: while_rewritten("retry", moment, 3, goes_on=True))
+    assert not all(walk.is_right for walk in walks)
+
+
+def test_who_walked_the_retry_ring_first_would_miss_what_is_moved_meanwhile() -> None:
+    assert not all(walk.is_right for walk in each_moment(lambda moment: while_moved("ring", moment, "retry", "ring")))
