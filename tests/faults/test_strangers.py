@@ -14,8 +14,9 @@ from aiorecover import RecoverableProducer, WalIOError
 from aiorecover.testing import MockCluster
 from tests.faults.ledger import NOWHERE, SLOT, SMALL, TOPIC, Ledger
 from tests.faults.scene import play
-from tests.support.oracle import Accepted, judge, read_topic
+from tests.support.oracle import Accepted, Verdict, judge, read_topic
 
+ROUND = 40 * SLOT  # of all rings: the main one goes round soon
 CLOSED_AT_ONCE = {**SMALL, "stop_timeout_ms": 0}
 
 
@@ -201,13 +202,78 @@ async def deliver_what_is_left(wal: Path, accepted: list[Accepted], length: int)
         assert set(verdict.missing).isdisjoint(record.record_id for record in ledger.accepted), verdict
 
 
-@pytest.mark.parametrize("length", [0, 512, 65536, 65536 + 100])
-def test_a_checkpoint_cut_under_a_running_producer_costs_nothing(tmp_path: Path, length: int) -> None:
-    """Its copies are written again and again, and a directory with a readable ring can do without."""
-    done = play(publish_on_a_cut_ring, tmp_path, "checkpoint", length)
+@pytest.mark.parametrize(
+    ("name", "length"),
+    [
+        *(("checkpoint", length) for length in (0, 512, 65536, 65536 + 100)),
+        *(("retry", 0), ("dead", SLOT // 2), ("lanes", 100)),
+    ],
+)
+def test_a_file_with_no_record_in_it_cut_under_a_running_producer_costs_nothing(
+    tmp_path: Path, name: str, length: int
+) -> None:
+    """The checkpoint's copies are written again and again, and a directory with a readable ring can do without."""
+    done = play(publish_on_a_cut_ring, tmp_path, name, length)
     accepted = heard(done.stdout)
     assert len(accepted) == 240
     asyncio.run(deliver_what_is_left(tmp_path / "wal", accepted, 1 << 30))
+
+
+async def publish_beside_a_stalled_lane(place: Path, servers: str, name: str, length: int) -> None:
+    """As above, once some of what waits for a partition without a leader was moved to the retry ring."""
+    ledger, options = Ledger(), {**CLOSED_AT_ONCE, "wal_max_bytes": ROUND, "on_full": "wait"}
+    async with RecoverableProducer(place / "wal", bootstrap_servers=servers, **options) as producer:
+        async with asyncio.timeout(40):
+            while producer.statistics().slots_moved < 4:
+                await publish_and_tell(producer, ledger, 10)
+        os.write(1, b"cut\n")
+        os.truncate(place / "wal" / "0" / name, length)
+        await publish_and_tell(producer, ledger, 200)
+        await producer.stop(timeout_ms=0)
+
+
+async def publish_and_tell(producer: RecoverableProducer, ledger: Ledger, count: int) -> None:
+    """Up to the first refusal."""
+    for _ in range(count):
+        before = len(ledger.accepted)
+        if await ledger.publish(producer, size=300) is not None:
+            return
+        tell(ledger, before)
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "length"),
+    [("retry", 0), ("retry", SLOT // 2), ("retry", SLOT + 4096), ("lanes", 0), ("lanes", 600)],
+)
+def test_the_retry_ring_or_the_lanes_cut_while_they_are_in_use_cost_at_most_what_stood_behind_the_cut(
+    tmp_path: Path, name: str, length: int
+) -> None:
+    """Promised, and not promised, as above; but the mock cluster drops no repeats. No record stands in the lanes."""
+    with MockCluster() as cluster:
+        cluster.create_topic(TOPIC, partitions=2)
+        cluster.set_leader(TOPIC, 1, None)
+        arguments = cluster.bootstrap_servers, name, length
+        done = play(publish_beside_a_stalled_lane, tmp_path, *arguments, status=(0, -signal.SIGBUS))
+        before, after = map(heard, done.stdout.split("cut\n"))
+        cluster.set_leader(TOPIC, 1, 1)
+        verdict, named = asyncio.run(delivered_by_the_next(tmp_path / "wal", cluster, [*before, *after]))
+    assert [*verdict.wrong, *verdict.out_of_order, *verdict.foreign] == [], verdict
+    assert set(verdict.missing) <= ({record.record_id for record in before} if name == "retry" else set()), verdict
+    assert named >= len(verdict.missing), verdict
+    assert verdict.missing or name == "lanes", "the retry ring was in use"
+
+
+async def delivered_by_the_next(wal: Path, cluster: MockCluster, accepted: list[Accepted]) -> tuple[Verdict, int]:
+    """And how many records it names as missing."""
+    ledger, options = Ledger(), {**SMALL, "wal_max_bytes": ROUND, "on_full": "wait"}
+    async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **options) as producer:
+        await producer.flush(timeout_ms=20_000)
+        await ledger.publish_all(producer, 20)
+        await producer.flush(timeout_ms=20_000)
+        figures = producer.statistics()
+        assert figures.accepted + figures.recovered == figures.delivered + figures.pending + figures.lost
+    return judge([*accepted, *ledger.accepted], await read_topic(cluster.bootstrap_servers, TOPIC)), figures.missing
 
 
 @pytest.mark.asyncio
