@@ -1,6 +1,6 @@
 """The rules of the log, each taken away in turn: what the scenarios must notice."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -54,6 +54,15 @@ def moved_before_the_copies(patch: Patch) -> None:
 
 def void_copies_not_marked(patch: Patch) -> None:
     patch.setattr(opening, "void_copies", lambda *_: 0)
+
+
+def void_is_only_settled(patch: Patch) -> None:
+    """After a power cut the suffix rule has what an opening marked delivered again, beside its original."""
+
+    def mark_void(self: Ring, slot: Slot, places: Sequence[int]) -> None:
+        self._store_words(slot, places, slot.done_word)
+
+    patch.setattr(Ring, "mark_void", mark_void)
 
 
 def failed_move_not_settled(patch: Patch) -> None:
@@ -145,6 +154,11 @@ def rewritten_counts_at_once(patch: Patch) -> None:
 
 def unmade_rewriting_not_marked(patch: Patch) -> None:
     void_copies_not_marked(patch)
+
+
+def discarded_header_left(patch: Patch) -> None:
+    """A slot in which nothing counts keeps its header: a later checkpoint covers what stands there."""
+    patch.setattr(Slot, "blank", lambda _: None)
 
 
 def failed_rewriting_not_void(patch: Patch) -> None:
@@ -415,6 +429,7 @@ PLANTED: dict[Fault, str] = {
     copies_not_flushed: "compaction",
     moved_before_the_copies: "compaction",
     void_copies_not_marked: "a crash in a move",
+    void_is_only_settled: "a crash in a second move",
     failed_move_not_settled: "a move that fails",
     failed_move_not_void: "a move that fails in traffic",
     moved_in_one_copy: "compaction",
@@ -427,6 +442,7 @@ PLANTED: dict[Fault, str] = {
     rewritten_counts_beside_its_original: "rewriting, twice",
     rewritten_counts_at_once: "a checkpoint in a rewriting",
     unmade_rewriting_not_marked: "a crash in a rewriting",
+    discarded_header_left: "a crash in a rewriting of two slots",
     failed_rewriting_not_void: "a rewriting that fails",
     rewriting_not_settled_with_originals: "rewriting in flight",
     rewriting_taken_back: "captured before a rewriting",

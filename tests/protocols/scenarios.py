@@ -192,6 +192,32 @@ def compact_the_next(world: World) -> None:
     world.make()
 
 
+def begin_to_compact_again(world: World) -> None:
+    """One move was made; the copy of the next one stands in the same slot of the retry ring."""
+    world.open()
+    world.given("a1", "b1", "a2", "b2", "a3")
+    world.read()
+    world.deliver("b1", "b2")
+    world.begin_move()
+    world.copy_all()
+    world.make()
+    world.from_here()
+    world.begin_move()
+    world.copy_all()
+
+
+def compact_again(world: World) -> None:
+    """The move is made this time: its checkpoint covers what the opening has marked, or taken the header from."""
+    world.open()
+    world.read()
+    world.begin_move()
+    world.copy_all()
+    world.flush()
+    world.retry.sync()
+    world.from_here()
+    world.make()
+
+
 def abandon(world: World) -> None:
     """A move fails; its record is delivered from where it was, and the next move makes P rise above it."""
     begin_to_compact(world)
@@ -307,6 +333,21 @@ def move_the_next(world: World) -> None:
     world.copy_all()
     world.from_here()
     world.make()
+
+
+def begin_to_rewrite_two(world: World) -> None:
+    """Each copy has a slot of its own."""
+    world.open()
+    world.given("a1", "a2", "a3", "a4", size=WHOLE)
+    world.read()
+    for _ in range(2):
+        world.begin_move()
+        world.copy_all()
+        world.make()
+    world.begin_rewriting()
+    world.rewrite()
+    world.retry.sync()
+    world.from_here()
 
 
 def abandon_rewriting(world: World) -> None:
@@ -437,6 +478,7 @@ SMALL = [
     Scenario("compaction in flight", [compact_meanwhile]),
     Scenario("compaction and drain", [compact_and_drain]),
     Scenario("a crash in a move", [begin_to_compact, compact_the_next], cuts=False),
+    Scenario("a crash in a second move", [begin_to_compact_again, compact_again], cuts=False),
     Scenario("a move that fails", [abandon]),
     Scenario("a move that fails in traffic", [abandon_in_flight]),
     Scenario("a checkpoint in a move", [checkpoint_in_a_move]),
@@ -445,6 +487,7 @@ SMALL = [
     Scenario("rewriting, twice", [rewrite_again], rot=True),
     Scenario("rewriting and drain", [rewrite_and_drain]),
     Scenario("a crash in a rewriting", [begin_to_rewrite, move_the_next], cuts=False),
+    Scenario("a crash in a rewriting of two slots", [begin_to_rewrite_two, compact_again], cuts=False),
     Scenario("a rewriting that fails", [abandon_rewriting]),
     Scenario("a checkpoint in a rewriting", [checkpoint_in_a_rewriting]),
     Scenario("captured before a rewriting", [captured_before]),

@@ -343,6 +343,21 @@ def test_void_copies_stay_void_where_settled_frames_have_to_be_delivered_again(e
     assert read(Reader(following.directory.retry, bytes, suspects=True)) == []
 
 
+def test_copies_of_a_move_that_was_not_made_are_void_where_they_stand_beside_others_that_count() -> None:
+    """Their slot cannot be discarded. Marked as settled, they would come again once a later move covers them."""
+    opened = Opened()
+    left = sparse(opened)
+    make(opened, move(opened))
+    move(opened)
+    assert len(opened.directory.retry.live) == 1
+    opened = opened.dies()  # marks them
+    make(opened, _after_reading(opened))
+    following = opened.loses_power(3)
+    assert following.directory.retry.suspect.up_to > 0
+    reader = Reader(following.directory.retry, lambda payload: unpack_moved(payload).position, suspects=True)
+    assert [position for _, _, _, position in read(reader)] == [fmt.position(*position) for position in left]
+
+
 def test_with_one_good_copy_of_the_checkpoint_a_move_stays_made() -> None:
     for copy in range(2):
         opened = Opened()
