@@ -25,7 +25,7 @@ from tests.fuzz.program import Program
 from tests.wal.memory import FaultyFile
 from tests.wal.rig import MAX_SLOTS, SLOT, Disk, Opened, Position, entries_of, found
 
-__all__ = ["BrokenPromiseError", "Tally", "open_arbitrary_files"]
+__all__ = ["BrokenPromiseError", "Tally", "open_arbitrary_files", "open_files", "watermark_of"]
 
 READ_TIMES = (
     12  # how often each byte may be read: opening reads headers, a reader each slot once, and over damage again
@@ -79,9 +79,19 @@ def open_arbitrary_files(data: bytes, tally: Tally) -> None:
     program = Program(data)
     mode = program.number()
     base, ring, checkpoint = arbitrary(program) if mode & 15 == 15 else damaged(program)
+    open_files(base, ring, checkpoint, tally, goes_on=bool(mode & 16))
+
+
+def open_files(base: Image, ring: bytes, checkpoint: bytes, tally: Tally, *, goes_on: bool = True) -> None:
+    """Open what became of ``base``, and judge what comes out; ``goes_on``: also of what is accepted afterwards.
+
+    Raises:
+        BrokenPromiseError: something that must hold does not.
+
+    """
     disk = Disk(CountingFile("ring", ring), FaultyFile("checkpoint", checkpoint), max_slots=MAX_SLOTS)
     try:
-        outcome = _opened(disk, ring, checkpoint, goes_on=bool(mode & 16))
+        outcome = _opened(disk, ring, checkpoint, goes_on=goes_on)
     except RecoverError as error:
         tally[type(error).__name__] += 1
         return
@@ -97,14 +107,15 @@ def _opened(disk: Disk, ring: bytes, checkpoint: bytes, *, goes_on: bool) -> Out
         entries = _read_all(opened, disk, len(ring))
         missing = _missing(opened)
         damaged_slots, epoch = set(opened.ring.damaged_slots), opened.ring.epoch
-        watermark = _watermark(checkpoint)
+        watermark = watermark_of(checkpoint)
         outcome = Outcome(ring, checkpoint, entries, missing, damaged_slots, live, epoch, watermark)
         if goes_on:
             _goes_on(opened, outcome)
     return outcome
 
 
-def _watermark(checkpoint: bytes) -> int:
+def watermark_of(checkpoint: bytes) -> int:
+    """Of the main ring; 0 where a copy is lost."""
     parts = checkpoint[: chk.COPY_BYTES], checkpoint[chk.COPY_BYTES : 2 * chk.COPY_BYTES]
     copies = [chk.unpack(part) for part in parts]
     if any(copy.state != "valid" for copy in copies):

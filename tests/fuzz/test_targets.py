@@ -13,17 +13,15 @@ from aiorecover.wal import lanes, opening, reading, recovery, scan
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
 from tests.fuzz.directories import open_damaged_directories
-from tests.fuzz.files import BrokenPromiseError, open_arbitrary_files
+from tests.fuzz.files import BrokenPromiseError, open_arbitrary_files, open_files, watermark_of
 from tests.fuzz.frames import read_arbitrary_frames
+from tests.fuzz.images import IMAGES, Image, image
+from tests.wal.rig import SLOT
 
+Files = tuple[Image, bytes, bytes]
+"""What a process had left, and ring and checkpoint as they are opened."""
 Target = Callable[[bytes, Counter[str]], None]
 Patch = pytest.MonkeyPatch
-
-FOUND = {  # inputs that broke something once, and what it was
-    "a header of slot size zero": "d632c925a690",
-    "the first slots of an epoch gone": "b7c8ee4778db173fb63882f7",
-    "a prefix of the oldest epoch gone": "4cf0fca13eb3",
-}
 
 
 def inputs(seed: int, count: int) -> Iterator[bytes]:
@@ -61,11 +59,6 @@ def test_whatever_is_damaged_in_a_directory_what_comes_out_was_put_in(seed: int)
     assert min(tally[end] for end in ends) > 4, tally
 
 
-@pytest.mark.parametrize("data", FOUND.values(), ids=FOUND)
-def test_what_broke_once_holds(data: str) -> None:
-    open_arbitrary_files(bytes.fromhex(data), Counter())
-
-
 def every_frame_holds(patch: Patch) -> None:
     patch.setattr(scan, "holds", lambda *_: True)
 
@@ -81,6 +74,10 @@ def frames_behind_damage_are_lost(patch: Patch) -> None:
 def any_header_will_do(patch: Patch) -> None:
     patch.setattr(fmt, "header_fits", lambda header: True)
     patch.setattr(fmt, "possible_slot_bytes", lambda size: True)
+
+
+def whole_slots_are_not_missed(patch: Patch) -> None:
+    patch.setattr(reading, "unjoined", lambda *_: None)
 
 
 def an_epoch_is_used_again(patch: Patch) -> None:
@@ -131,3 +128,70 @@ def test_a_planted_fault_is_found(target: Target, fault: Callable[[Patch], None]
     fault(monkeypatch)
     with pytest.raises((BrokenPromiseError, ArithmeticError, ValueError, TypeError)):
         run_all(target, inputs(1, 3000))
+
+
+# -- what broke something once ---------------------------------------------------------------------------------------
+
+
+def a_header_of_slot_size_zero() -> Files:
+    """At both ends of the first slot, with a checksum that holds; and no checkpoint tells the size."""
+    base = image(0)
+    ring = bytearray(base.ring)
+    header = fmt.unpack_slot_header(base.ring)
+    assert header is not None
+    forged = fmt.pack_slot_header(dataclasses.replace(header, slot_bytes=0))
+    for start in (0, SLOT - fmt.RESERVED):
+        assert ring[start : start + fmt.HEADER_BYTES] == base.ring[: fmt.HEADER_BYTES] != forged
+        ring[start : start + fmt.HEADER_BYTES] = forged
+    return base, bytes(ring), b""
+
+
+def the_first_slots_of_an_epoch_gone() -> Files:
+    """And slots of an epoch before it are there."""
+    return next(filter(None, (_without_first_slots(image(number), oldest=False) for number in range(IMAGES))))
+
+
+def the_first_slots_of_the_oldest_epoch_gone() -> Files:
+    """And the checkpoint tells that they were not recycled."""
+    return next(filter(None, (_without_first_slots(image(number), oldest=True) for number in range(IMAGES))))
+
+
+def _without_first_slots(base: Image, *, oldest: bool) -> Files | None:
+    """Zeros in the place of all slots of an epoch but its last one; None: there is no such epoch in which any wait."""
+    slots = [base.ring[start : start + SLOT] for start in range(0, len(base.ring), SLOT)]
+    headers = [fmt.unpack_slot_header(slot) for slot in slots]
+    epochs = sorted({header.epoch for header in headers if header is not None})
+    watermark = watermark_of(base.checkpoint)
+    for epoch in epochs[:1] if oldest else epochs[1:]:
+        first = {
+            index: one.first_sequence for index, one in enumerate(headers) if one is not None and one.epoch == epoch
+        }
+        kept = max(first, key=lambda index: first[index])
+        gone = [at for at in base.records if at[0] == epoch and at[1] < first[kept] and fmt.position(*at) > watermark]
+        if set(gone) - base.settled and (watermark or not oldest):
+            zeroed = (bytes(SLOT) if index in first and index != kept else slot for index, slot in enumerate(slots))
+            return base, b"".join(zeroed), base.checkpoint
+    return None
+
+
+FOUND: dict[Callable[[], Files], Callable[[Patch], None]] = {  # and a fault with which it does again
+    a_header_of_slot_size_zero: any_header_will_do,
+    the_first_slots_of_an_epoch_gone: whole_slots_are_not_missed,
+    the_first_slots_of_the_oldest_epoch_gone: whole_slots_are_not_missed,
+}
+
+
+@pytest.mark.parametrize("files", FOUND, ids=[files.__name__ for files in FOUND])
+def test_what_broke_once_holds(files: Callable[[], Files]) -> None:
+    tally: Counter[str] = Counter()
+    open_files(*files(), tally)
+    assert tally == {"damage reported": 1}
+
+
+@pytest.mark.parametrize(("files", "fault"), FOUND.items(), ids=[files.__name__ for files in FOUND])
+def test_what_broke_once_breaks_with_its_fault(
+    files: Callable[[], Files], fault: Callable[[Patch], None], monkeypatch: Patch
+) -> None:
+    fault(monkeypatch)
+    with pytest.raises((BrokenPromiseError, ArithmeticError)):
+        open_files(*files(), Counter())
