@@ -223,8 +223,8 @@ Recovery, on opening
        is read like any damage.
     5. Refuse what would mean guessing (below). Order the lives by ordinal; free those that watermark or P cover
        (`recovery.plan`). Both copies lost: nothing is known to be settled or moved, and a copy in the retry ring counts
-       if its original is gone; the checkpoint says so (``by_originals``) to the openings after this one, until none of
-       those copies is left. What stood before the oldest slot of the main ring counts as moved there.
+       unless its original holds; the checkpoint says so (``by_originals``) to the openings after this one, until none
+       of those copies is left. What stood before the oldest slot of the main ring counts as moved there.
     6. Epoch = 1 + the highest in both copies and all headers; the nonce is drawn. Settle words are suspect after
        another boot or a failed flush, unless the end was clean; also where a copy is damaged.
     7. In the same boot, unless the end was clean: have every page written again that no flush is known to cover. After
@@ -237,7 +237,8 @@ Recovery, on opening
        headers, unread, and are free. What cannot be read there is passed over as damage.
        Reserve a slot each for the retry and the dead ring.
    10. Flush the directory, wal_dir and its parents. The main ring is not read: frames are verified when they are. (Of
-       the retry ring step 9 reads what no checkpoint covers: the newest slot, or all where both copies are lost.)
+       the retry ring step 9 reads what no checkpoint covers: the newest slot, or all where both copies are lost, and
+       then also those slots of the main ring in which originals of its copies may stand.)
    11. Read the lanes' blocks. What was stored in another boot or file does not count any more; the header says so from
        now on. Delivery judges the rest, and claims what was in flight, before anybody reads or publishes. A block
        that cannot be read counts as damaged.
@@ -332,6 +333,9 @@ Refused, and why
 Limitations of this version
     A checkpoint knows of one epoch how far it was flushed: of the newest one with a frame. The slots at the end of an
     earlier epoch are not missed when they are gone.
+    Where both copies of the checkpoint are lost, a copy may count though older records of its lane are read behind it,
+    in the main ring; one whose original was written over below a header that is still there is delivered, and named as
+    missing all the same.
     A limit of fewer than nine slots leaves the retry ring one, which is not rewritten: beside a lane that does not come
     back, the main ring may stay full then. Rewriting takes 8 bytes of memory for each record that waits in the ring.
     A copy's place for a partition stays empty: a copy is placed as its original would be. After a power cut, what lanes

@@ -77,7 +77,8 @@ class RingState(msgspec.Struct, frozen=True, omit_defaults=True):
     ``watermark``: highest position up to which nothing in the ring is needed any more. ``next_ordinal``: of its next
     slot, because a slot that is cut off the file takes its header with it. ``flushed``: position of the newest frame
     when the flush before this checkpoint began: every frame up to it is durable. ``by_originals``, of the retry ring:
-    both copies of the checkpoint were lost, and nothing was stored there since: a copy counts if its original is gone.
+    both copies of the checkpoint were lost, and nothing was stored there since: a copy counts unless its original
+    holds.
     """
 
     watermark: int = 0

@@ -23,10 +23,12 @@ be read too late. So it needs room for all that waits, which is why `room` has m
 """
 
 import logging
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import repeat
+from operator import attrgetter
 from typing import NamedTuple
 
 from aiorecover.errors import WalCorruptError, WalIOError
@@ -226,7 +228,7 @@ class Rewrite(Copying):
         return directory.next_checkpoint(rewritten=self.copies_from)
 
 
-def void_copies(retry: Ring, valid_up_to: int | None, originals: Sequence[tuple[int, int]]) -> None:
+def void_copies(retry: Ring, valid_up_to: int | None, main: Ring) -> None:
     """Mark the copies that were never made to count as void. Before anything else is read or appended.
 
     Slots in which nothing else stands are free instead, unread: what a rewriting that was not made has taken is there
@@ -235,12 +237,13 @@ def void_copies(retry: Ring, valid_up_to: int | None, originals: Sequence[tuple[
     Args:
         retry: as opened.
         valid_up_to: retry position up to which the newest checkpoint lets them count; None: there is no checkpoint.
-            Then those are void whose originals in the main ring are still there: nothing is lost. What a rewriting had
-            copied once more, and not recycled yet, counts twice: only the checkpoint knew which of the two does.
+            Then those are void whose originals hold in the main ring: nothing is lost. What a rewriting had copied once
+            more, and not recycled yet, counts twice: only the checkpoint knew which of the two does.
             A copy that cannot be read is not marked: if it can be later, it counts.
-        originals: first and last position of each main slot that is still there, in order.
+        main: as opened, with the originals; read only where there is no checkpoint.
 
     """
+    originals = _Originals(main)
     for slot in list(retry.live):
         if valid_up_to is not None and slot.sealed and slot.last_position <= valid_up_to:
             continue
@@ -258,6 +261,36 @@ def void_copies(retry: Ring, valid_up_to: int | None, originals: Sequence[tuple[
         reader.close()
 
 
+class _Originals:
+    """Positions of the records that hold in the main ring, settled or not.
+
+    The header of a slot says too little: a power cut may leave it where a part of the slot's next life is on the disk.
+    So the slot is read; one at a time, and once, since copies come in the order of their positions.
+    """
+
+    def __init__(self, main: Ring) -> None:
+        self._main = main
+        self._slot: Slot | None = None
+        self._positions = array("Q")
+
+    def __contains__(self, position: int) -> bool:
+        live = self._main.live
+        at = bisect_right(live, position, key=_first_position) - 1
+        if at < 0:
+            return False
+        if live[at] is not self._slot:
+            self._read(live[at])
+        number = bisect_left(self._positions, position)
+        return number < len(self._positions) and self._positions[number] == position
+
+    def _read(self, slot: Slot) -> None:
+        self._slot, self._positions = slot, array("Q")
+        reader = Reader.inside(self._main, slot, _nothing, everything=True)
+        while (run := _patiently(reader)) is not None:
+            self._positions.extend(fmt.position(slot.header.epoch, sequence) for sequence in run.sequences)
+        reader.close()
+
+
 def _patiently(reader: Reader) -> Run | None:
     """What it gives next. A bad sector must not keep the directory closed: it passes it over once it asked enough."""
     for failures in range(FAILURES_MOST):
@@ -267,20 +300,20 @@ def _patiently(reader: Reader) -> Run | None:
             failure = error
             continue
         if failures:
-            message = "a part of the retry ring cannot be read, and counts as damaged: check the disk"
+            message = "a part of the ring cannot be read, and counts as damaged: check the disk"
             log.warning("%s path=%s error=%s", message, failure.filename, failure)
         return run
     raise failure
 
 
-def _is_void(position: int, copy: object, valid_up_to: int | None, originals: Sequence[tuple[int, int]]) -> bool:
+def _is_void(position: int, copy: object, valid_up_to: int | None, originals: _Originals) -> bool:
     if valid_up_to is not None:
         return position > valid_up_to
-    if not isinstance(copy, Moved):
-        return False
-    at = bisect_right(originals, copy.position, key=_first) - 1
-    return at >= 0 and copy.position <= originals[at][1]
+    return isinstance(copy, Moved) and copy.position in originals
 
 
-def _first(positions: tuple[int, int]) -> int:
-    return positions[0]
+def _nothing(_: memoryview) -> None:
+    """Of an original only its position counts."""
+
+
+_first_position = attrgetter("first_position")

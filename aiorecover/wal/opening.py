@@ -18,7 +18,7 @@ from aiorecover.wal.instance import lock_instance, make_wal_dir
 from aiorecover.wal.lanes import Lanes
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.moving import void_copies
-from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, classify, first_headers, plan, slot_bytes_of, surviving
+from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, classify, first_headers, plan, slot_bytes_of
 from aiorecover.wal.ring import MARGIN, Ring
 from aiorecover.wal.spares import Limits, Quota, Spares
 from aiorecover.wal.storage import StorageFile
@@ -117,7 +117,7 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
     )
     quota.poison = directory.poison
     directory.ring.moved_up_to = found.moved_up_to
-    void_copies(directory.retry, found.copies_up_to, surviving(found.main.lives))
+    void_copies(directory.retry, found.copies_up_to, directory.ring)
     _reserve(directory)
     _report_damaged_slots(directory)
     return directory

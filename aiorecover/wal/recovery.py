@@ -271,24 +271,6 @@ def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int, *, know
     )
 
 
-def surviving(lives: Sequence[Life]) -> list[tuple[int, int]]:
-    """The positions of a ring that lives still hold: first and last of each, in order.
-
-    Where a crash left the end open: up to the next life of its epoch, or to the epoch's end.
-    """
-    ranges = []
-    for number, life in enumerate(lives):
-        header = life.header
-        last = fmt.SEQUENCE_MASK
-        following = lives[number + 1].header if number + 1 < len(lives) else None
-        if life.seal is not None:
-            last = life.seal.last_sequence
-        elif following is not None and following.epoch == header.epoch:
-            last = following.first_sequence - 1
-        ranges.append((fmt.position(header.epoch, header.first_sequence), fmt.position(header.epoch, last)))
-    return ranges
-
-
 def _covered(life: Life, durable: int) -> bool:
     """I1: only a durable watermark (or P) over its last position frees a slot."""
     if life.seal is None:

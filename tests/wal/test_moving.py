@@ -277,6 +277,24 @@ def test_without_a_checkpoint_moved_records_count_though_an_older_slot_that_was_
     assert set(left) <= {position for position, _ in everything(Opened(disk))}
 
 
+def test_without_a_checkpoint_a_copy_counts_whose_original_was_written_over_below_a_header_that_is_still_there() -> (
+    None
+):
+    """Of the slot's next life one sector came through a power cut, and its headers did not."""
+    opened = Opened()
+    left = sparse(opened)
+    slot = opened.ring.live[0]
+    place = next(place for place in range(fmt.FIRST_FRAME // 4, SLOT // 4) if slot.waits(place))
+    make(opened, move(opened))
+    disk = opened.disk.after_death()
+    disk.checkpoint.damage(0, bytes(disk.checkpoint.size()))
+    disk.ring.damage(slot.file_offset + place * 4 + 4, b"of the next life")
+    first = Opened(disk)
+    assert sorted(position for position, _ in everything(first)) == left
+    first.checkpoint()
+    assert sorted(position for position, _ in everything(first.dies())) == left
+
+
 def test_the_retry_ring_has_numbers_of_its_own() -> None:
     opened = Opened()
     sparse(opened)
@@ -474,7 +492,7 @@ def test_a_bad_sector_where_a_crash_left_the_retry_ring_costs_what_stood_there_a
     disk.retry.stored.fail_reads(bad, 1)
     with caplog.at_level(logging.WARNING):
         following = Opened(disk)
-    assert f"a part of the retry ring cannot be read, and counts as damaged: check the disk path={disk.retry.path}" in (
+    assert f"a part of the ring cannot be read, and counts as damaged: check the disk path={disk.retry.path}" in (
         caplog.text
     )
     reader, left = Reader(following.directory.retry, unpack_moved), []

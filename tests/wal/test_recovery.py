@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Checkpoint, Copy, RingState
-from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, classify, plan, slot_bytes_of, surviving
+from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, classify, plan, slot_bytes_of
 from aiorecover.wal.suffix import Suspicion
 from tests.wal.rig import SLOT
 
@@ -296,16 +296,6 @@ def test_without_a_checkpoint_and_a_main_ring_all_that_was_ever_accepted_may_be_
     """What is published from now on counts where it is stored, from the very first record on."""
     made = plan([BAD, BAD], [], [life(0, 1, epoch=3)])
     assert fmt.position(made.epoch - 1, fmt.SEQUENCE_MASK) <= made.moved_up_to < fmt.position(made.epoch, 1)
-
-
-def test_what_survives_of_a_ring_is_told_by_seals_and_by_what_follows() -> None:
-    slots = [life(0, 5, first=11, last=20), life(1, 6, first=21), life(2, 8, first=31), life(3, 9, epoch=3, first=1)]
-    assert surviving(plan([copy(1), copy(2)], slots).main.lives) == [
-        (fmt.position(1, 11), fmt.position(1, 20)),
-        (fmt.position(1, 21), fmt.position(1, 30)),
-        (fmt.position(1, 31), fmt.position(1, fmt.SEQUENCE_MASK)),
-        (fmt.position(3, 1), fmt.position(3, fmt.SEQUENCE_MASK)),
-    ]
 
 
 def test_files_of_two_producers_are_refused_whichever_ring_they_stand_in() -> None:
