@@ -26,7 +26,8 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     recovered_in_kafka: records that the recovery check found in Kafka, so that they were not sent again; they count as
         delivered, too.
     identities_renewed: lanes that took a fresh Kafka identity, also those whose old one an opening could not trust, and
-        those that parted with a record of a batch that may be in Kafka. What they had in flight may be there twice.
+        those that parted with a record of a batch that may be in Kafka. What they had in flight may be there twice. One
+        for the file `lanes`, where that was lost.
     lanes_suspect: lanes that did not get through while others did, and go through a session apart.
     lanes_stalled: lanes that do not get through and have no room: their records wait in the ring, and others go on.
     missing: sequences that damage took away, as far as the ring was read; see the log for each.

@@ -52,7 +52,9 @@ Journal
     which a copy is damaged, or a frame; each of two of one lane; and any, while settle words are suspect. So is a lane
     whose partition acknowledges an offset that was given before: its topic was made anew. An entry in doubt is never
     trusted again, and stays until its records are settled: so a start that dies before its recovery check has run
-    leaves the next one what it needs for its own.
+    leaves the next one what it needs for its own. A file `lanes` without header and entries, beside records that wait,
+    was lost: that is one doubt, of nobody knows how many lanes, and nothing tells the recovery check where to read.
+    (Not after a power cut, which takes what was never flushed, and leaves all of it in doubt.)
 
 Partitions that are gone
     Kafka takes no partition from a topic: one that is gone was deleted with its topic, with all that it held, and the

@@ -57,6 +57,7 @@ class Doubt(StrEnum):
     """Why an entry is not trusted."""
 
     ELSEWHERE = "the machine was down, the directory was copied, or its file lanes was damaged"
+    LOST = "the file lanes was lost, and nothing tells which they were"
     DAMAGED = "an entry was being stored, or is damaged"
     BEFORE = "an earlier start did not trust it, and has not delivered all of it"
     TWICE = "a lane has two entries"

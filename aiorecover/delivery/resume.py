@@ -102,8 +102,9 @@ class Left:
 class Taken:
     """What an opening has taken up.
 
-    ``doubts``: how many entries were not trusted, and why. ``hints``: the lanes that were in flight then, as far as
-    their entries tell. ``left``: entries of which nothing was decided.
+    ``doubts``: how many entries were not trusted, and why; one of `LOST`, where nothing tells how many there were.
+    ``hints``: the lanes that were in flight then, as far as their entries tell. ``left``: entries of which nothing was
+    decided.
     """
 
     lanes: list[Resumed] = field(default_factory=list)
@@ -175,6 +176,9 @@ def take_up(directory: Directory, now_ms: int, wall_ms: int, *, named: str | Non
             _set_aside(lanes, block.block, entries)
         else:
             lanes.clear(block.block)
+    # A power cut may take what was never flushed; then all is in doubt anyway.
+    if lanes.is_new and not directory.ring.suspect.up_to and _anything_waits(directory):
+        taken.doubts[Doubt.LOST] += 1
     _tell(taken)
     return taken
 
@@ -290,6 +294,22 @@ def _waits(directory: Directory, entries: Iterable[Entry]) -> bool:
     return False
 
 
+def _anything_waits(directory: Directory) -> bool:
+    """Of an earlier process, so somewhere in its slots; what stands behind damage is not looked for.
+
+    The first record that waits tells, and slots with nothing but settled ones are few: checkpoints free them.
+    """
+    for ring in (directory.ring, directory.retry):
+        for slot in ring.live:
+            lookup, at = Lookup(ring), fmt.FIRST_FRAME
+            with suppress(WalIOError):
+                while (frame := lookup.frame(slot, at // fmt.WORD + fmt.SETTLE_WORD)) is not None:
+                    if not frame.settled:
+                        return True
+                    at = fmt.frame_end(at, len(frame.payload))
+    return False
+
+
 def _stands(directory: Directory, entries: Iterable[Entry]) -> bool:
     """Whether records of it are in the ring, as far as that is known without reading them."""
     return any(_standing(directory, entry) for entry in entries)
@@ -355,5 +375,5 @@ def _tell(taken: Taken) -> None:
         lanes = sum(1 for resumed in taken.lanes if resumed.frames)
         log.info("what was in flight is sent again as it was lanes=%d records=%d", lanes, taken.claimed)
     for doubt, count in taken.doubts.items():
-        message = "lanes begin with a fresh kafka identity, what was in flight may appear twice: %s lanes=%d"
-        log.warning(message, doubt, count)
+        message = "lanes begin with a fresh kafka identity, what was in flight may appear twice: %s lanes=%s"
+        log.warning(message, doubt, "?" if doubt is Doubt.LOST else count)

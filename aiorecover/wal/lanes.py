@@ -177,6 +177,8 @@ class Lanes:
         self._generations = [0] * self._blocks
         self._unreadable: set[int] = set()
         self.found = [found for block in range(self._blocks) if (found := self._look(block)) is not None]
+        # Neither header nor entry: of a new directory, or somebody has removed or emptied it. Delivery knows which.
+        self.is_new = before is None and not self.found
         # Always in this order: the lowest is taken first.
         self._free = [block for block in reversed(range(self._blocks)) if block not in self._unreadable]
         self._stored = False

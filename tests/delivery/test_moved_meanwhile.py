@@ -24,7 +24,7 @@ from aiorecover.errors import WalIOError
 from aiorecover.wal.moving import Move, Rewrite
 from aiorecover.wal.reading import Reader
 from tests.delivery.stand_in import StandIn
-from tests.delivery.test_resume import IDENTITY, NOW, OLDEST_TRUSTED, payload, records_of, taken
+from tests.delivery.test_resume import IDENTITY, NOW, OLDEST_TRUSTED, loses_lanes, payload, records_of, taken
 from tests.support.eventually import until
 from tests.wal.rig import Opened, read
 
@@ -213,6 +213,17 @@ def test_a_batch_that_is_moved_is_as_old_as_its_timestamps(steps: str) -> None:
     assert (found.lanes, dict(found.doubts)) == ([], {Doubt.OLD: 1})
     found = taken(following.dies())  # and is doubted from then on, wherever it is
     assert (found.lanes, dict(found.doubts), len(found.hints)) == ([], {Doubt.BEFORE: 1}, 1)
+
+
+def test_a_lost_file_of_the_lanes_is_a_doubt_where_only_what_was_moved_waits() -> None:
+    moving = Moving()
+    for step in ("copy", "make"):
+        getattr(moving, step)()
+    following = loses_lanes(moving.opened)
+    following.settle(following.read())
+    last = loses_lanes(following)
+    assert last.read() == []
+    assert dict(taken(last).doubts) == {Doubt.LOST: 1}
 
 
 @pytest.mark.parametrize("parts", [True, False])

@@ -17,7 +17,7 @@ from aiorecover.delivery.resume import Taken, rebuild, take_up
 from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Destination
-from aiorecover.wal.lanes import ENTRY_BYTES, Lanes
+from aiorecover.wal.lanes import ENTRY_BYTES, SECTOR, Lanes
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.run import Entry as Stored
 from tests.wal.memory import FaultyFile, broken
@@ -477,6 +477,49 @@ def test_nonsense_with_a_right_checksum_is_forgotten() -> None:
     assert waiting(following) == list(range(6, 21))
     found = taken(following.dies())
     assert (found.lanes, dict(found.doubts)) == ([], {})
+
+
+@pytest.mark.parametrize("left", [b"", bytes(SECTOR), bytes(100_000)])
+def test_a_lost_file_is_one_doubt_where_something_waits(left: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    following = loses_lanes(scene().opened, left)
+    found = taken(following)
+    assert (found.lanes, dict(found.doubts), found.hints) == ([], {Doubt.LOST: 1}, [])
+    assert waiting(following) == list(range(6, 21))
+    (line,) = caplog.messages
+    assert line.endswith("may appear twice: the file lanes was lost, and nothing tells which they were lanes=?")
+
+
+def test_a_lost_file_is_no_doubt_where_nothing_waits_whether_a_checkpoint_covers_it_or_not() -> None:
+    before = scene(behind=False)
+    before.opened.settle(before.entries)
+    for _ in range(2):
+        assert dict(taken(loses_lanes(before.opened)).doubts) == {}
+        before.opened.checkpoint()
+
+
+def test_a_new_directory_and_one_that_never_sent_anything_have_lost_nothing() -> None:
+    opened = Opened()
+    assert dict(taken(opened).doubts) == {}
+    opened.append(payload(1))
+    assert dict(taken(opened.dies()).doubts) == {}
+
+
+def test_what_a_power_cut_took_before_it_was_ever_flushed_was_not_lost() -> None:
+    opened = Opened()
+    opened.append(payload(1))
+    opened.directory.sync()
+    disk = opened.disk.after_power_cut(1)
+    disk.lanes = FaultyFile("lanes")
+    following = Opened(disk)
+    assert dict(taken(following).doubts) == {}
+    assert len(waiting(following)) == 1
+
+
+def loses_lanes(before: Opened, left: bytes = b"") -> Opened:
+    """The next opening finds only these bytes in it; none: also if there is no file, as it makes one."""
+    disk = before.disk.after_death()
+    disk.lanes = FaultyFile("lanes", left)
+    return Opened(disk)
 
 
 # -- the batch -------------------------------------------------------------------------------------------------------
