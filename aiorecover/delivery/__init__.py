@@ -17,7 +17,9 @@ Lane
     to the lane, not to aiokafka's session; sequences wrap modulo 2^31. When the broker no longer follows it, the lane
     takes producer epoch + 1 and sequence 0; once all epochs are used up, some 32,000, the producer id of a new
     session. Where the broker knows a later epoch somebody else uses it, and has sequence 0 of the next one perhaps: the
-    lane takes one drawn at random above that, lest its records count as repeats of theirs.
+    lane takes one drawn at random above that, lest its records count as repeats of theirs. Should a batch ever be
+    acknowledged at the offset, and under the identity, of one of the lane's last five, it was taken for a repeat of
+    that: it is not settled, but sent again under the next epoch.
 
 Journal
     Before a batch is sent it is written down in the file `lanes`: its identity and its frames (`journal`, I6b). A batch

@@ -16,6 +16,8 @@ MEND_TOPIC = 'mend the topic and start anew, or start with on_permanent_error="d
 MAKE_ROOM = "export producer.dead_letters and purge them, then it goes on by itself"
 START_ANEW = "stop and start anew"
 
+REMEMBERED = 5  # batches of a producer id in a partition that Kafka answers as repeats
+
 MAX_READY = 2  # full batches waiting behind the one in flight: the next is there when the acknowledgement comes
 
 
@@ -48,6 +50,7 @@ class Lane:
     """One partition's state. Strict order: one batch in flight, the next only after its acknowledgement."""
 
     __slots__ = (
+        "answers",
         "block",
         "closed",
         "delivering",
@@ -88,6 +91,7 @@ class Lane:
         self.inherited = False  # its identity is such a fence, or a later epoch of one
         self.spent: int | None = None  # the producer id of which it has used up the epochs, last
         self.offset = -1  # Kafka's, of the newest record that was acknowledged; -1: unknown
+        self.answers: tuple[tuple[int, tuple[int, int, int] | None], ...] = ()  # where which identity was acknowledged
         self.block: int | None = None  # where its entry stands in the file `lanes`
         self.held = False  # what the last process had in flight comes first, and is not built again yet
         self.leaves = False  # its partition is gone: it sends nothing until its records have found another lane
@@ -311,7 +315,15 @@ class Lane:
             self.settled += batch.count
             if offset >= 0:
                 self.offset = offset + batch.count - 1
+                self.answers = (*self.answers, (offset, batch.identity))[-REMEMBERED:]
         return batch
+
+    def is_swallowed(self, batch: LaneBatch, offset: int) -> bool:
+        """Whether Kafka has taken ``batch`` for a repeat of an earlier one, which it has at ``offset``.
+
+        Under another identity it has not: then the topic was made anew, or its log was cut, and the batch is there.
+        """
+        return (offset, batch.identity) in self.answers
 
     def _forget_entered(self, settled: LaneBatch) -> None:
         """Its entry is spent; also what was cut and settled part by part, once nothing is left."""

@@ -37,6 +37,7 @@ __all__ = [
     "Outcome",
     "Persisted",
     "SilentError",
+    "SwallowedError",
     "UntimelyError",
     "Verdict",
     "outcome_of",
@@ -137,6 +138,10 @@ class SilentError(kafka.RequestTimedOutError):
 
 class UntimelyError(kafka.InvalidTimestampError):
     """Timestamps are refused that were right when their records were accepted (`untimely`)."""
+
+
+class SwallowedError(kafka.OutOfOrderSequenceNumber):
+    """Acknowledged where another batch of the same identity stands: taken for a repeat of that."""
 
 
 # Codes that aiokafka 0.14 has no class for: all of them become UnknownError and the number is lost, so a
@@ -326,6 +331,7 @@ NEWER_EPOCH = (kafka.InvalidProducerEpoch, kafka.ProducerFenced, ProducerFencedC
 
 _FRESH_IDENTITY: tuple[tuple[Persisted, str, _Errors], ...] = (
     (_NOT, "the broker expects another sequence", (kafka.OutOfOrderSequenceNumber,)),
+    (_NOT, "the broker took the batch for another one", (SwallowedError,)),
     (
         _NOT,
         "the broker does not know this producer id",

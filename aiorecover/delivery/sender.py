@@ -21,7 +21,14 @@ from aiorecover.delivery.frames import positions_of
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import MEND_TOPIC, START_ANEW, Lane, lane_halted, lane_waits
 from aiorecover.delivery.lines import LaneLines
-from aiorecover.delivery.outcomes import NEWER_EPOCH, TOO_LARGE, Persisted, Verdict, outcome_of
+from aiorecover.delivery.outcomes import (
+    NEWER_EPOCH,
+    TOO_LARGE,
+    Persisted,
+    SwallowedError,
+    Verdict,
+    outcome_of,
+)
 from aiorecover.delivery.refused import Refused
 from aiorecover.delivery.reports import Reports, tell_halted
 from aiorecover.delivery.session import SessionLostError
@@ -187,7 +194,10 @@ class Sender:
             lane.identify(batch, lane.identity)
         if not await self._journal.enter(lane, batch, over):
             raise GivenUpError
-        return await self._sessions.send(lane, batch, over)
+        metadata = await self._sessions.send(lane, batch, over)
+        if lane.is_swallowed(batch, metadata.offset):  # settled, it would be lost
+            raise SwallowedError
+        return metadata
 
     async def _part_with_expired(self, lane: Lane, batch: LaneBatch) -> bool:
         """What comes first in it has expired, and no attempt is under way; False where it cannot: it is tried on."""

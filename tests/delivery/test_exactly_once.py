@@ -17,8 +17,9 @@ from aiorecover import RecoverableProducer
 from aiorecover.delivery import batches as batches_module
 from aiorecover.delivery import delivery as delivery_module
 from aiorecover.delivery import sessions as sessions_module
+from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.journaling import Journal
-from aiorecover.delivery.lane import Identity
+from aiorecover.delivery.lane import Identity, Lane
 from aiorecover.errors import DeliveryError, WalIOError
 from aiorecover.statistics import Statistics
 from aiorecover.testing import MemoryDisk
@@ -306,3 +307,25 @@ def test_a_lane_whose_topic_was_made_anew_takes_a_fresh_identity(
     assert asyncio.run(course()) == [Identity(1, 1)]
     assert life.broker.logs[0] == [b"2", b"3"]
     assert "was the topic deleted" in caplog.text
+
+
+def test_what_kafka_takes_for_a_repeat_of_another_batch_is_not_settled_but_sent_under_a_fresh_identity(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stand_still(self: Lane, batch: LaneBatch, fresh: Identity) -> None:
+        self.identity = self.identity or fresh
+        batch.identify(self.identity.producer_id, self.identity.epoch, 0)
+
+    monkeypatch.setattr(Lane, "identify", stand_still)
+    life = Life(Broker(1), monkeypatch)
+
+    async def course() -> int:
+        async with producer_of(life.disk) as producer:
+            for value in (b"0", b"1", b"2"):
+                await producer.publish("t", value, partition=0)
+                await producer.flush(timeout_ms=10_000)
+            return producer.statistics().identities_renewed
+
+    assert asyncio.run(course()) == life.broker.repeats == 2
+    assert life.broker.logs[0] == [b"0", b"1", b"2"]
+    assert "error=SwallowedError" in caplog.text

@@ -14,6 +14,7 @@ from aiorecover.delivery.outcomes import (
     Outcome,
     Persisted,
     SilentError,
+    SwallowedError,
     UntimelyError,
     Verdict,
     outcome_of,
@@ -59,8 +60,8 @@ def test_every_class_stands_in_the_table_once() -> None:
     assert kinds.keys() == OUTCOMES.keys()
 
 
-def test_the_table_names_nothing_but_aiokafka_s_errors_the_unnamed_codes_and_our_own_two() -> None:
-    assert OUTCOMES.keys() == {*ERRORS, *UNNAMED_CODES.values(), SilentError, UntimelyError}
+def test_the_table_names_nothing_but_aiokafka_s_errors_the_unnamed_codes_and_our_own_three() -> None:
+    assert OUTCOMES.keys() == {*ERRORS, *UNNAMED_CODES.values(), SilentError, SwallowedError, UntimelyError}
 
 
 def test_every_outcome_says_why_in_one_lower_case_line() -> None:
