@@ -28,6 +28,7 @@ from aiorecover.errors import WalCorruptError, WalError, WalIOError
 from aiorecover.record import RECORD_ID_HEADER
 from aiorecover.record import decode as decode_record
 from aiorecover.wal import format as fmt
+from aiorecover.wal.ages import EARLIEST
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.lanes import BlockFound, Lanes
 from aiorecover.wal.lookup import Lookup
@@ -248,7 +249,7 @@ def _claimed(entry: Entry, frames: Frames, wall_ms: int) -> Frames | Doubt | Non
     if any(ring.is_suspect(slot) for ring, slot, _ in frames):
         return Doubt.SUSPECT
     try:
-        found = _looked_up(frames, wall_ms - IDENTITY_LIFE_MS)
+        found = _looked_up(frames, max(wall_ms, EARLIEST) - IDENTITY_LIFE_MS)  # the brokers' clocks are set
     except WalIOError as error:
         log.warning("a batch that was in flight cannot be read error=%s", error)
         found = None

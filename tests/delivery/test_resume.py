@@ -24,7 +24,7 @@ from tests.wal.memory import FaultyFile, broken
 from tests.wal.rig import Opened, read
 
 NOW = 5_000
-WALL = 1_700_000_000_000  # the clock on the wall at the next opening
+WALL = 1_800_000_000_000  # the clock on the wall at the next opening
 STAMPED = WALL - 3_600_000
 IDENTITY = Identity(77, 2)
 
@@ -59,14 +59,22 @@ def groups(entries: Sequence[Stored]) -> tuple[Group, ...]:
 
 
 def scene(
-    count: int = 20, *, batch: slice = slice(5, 15), size: int = 100, behind: bool = True, newest: int | None = None
+    count: int = 20,
+    *,
+    batch: slice = slice(5, 15),
+    size: int = 100,
+    behind: bool = True,
+    newest: int | None = None,
+    stamped: int = STAMPED,
 ) -> Scene:
     """``count`` records, of which those of ``batch`` are in flight and those before them are settled.
 
-    ``newest``: number of the one that was stamped last, just before the next opening.
+    ``stamped``: the first one's timestamp; ``newest``: number of the one that was stamped last, just before the next
+    opening.
     """
     opened = Opened()
-    opened.append(*(payload(number, size, WALL if number == newest else None) for number in range(count)))
+    stamps = [WALL if number == newest else stamped + number for number in range(count)]
+    opened.append(*(payload(number, size, stamp) for number, stamp in enumerate(stamps)))
     entries = opened.read()
     opened.settle(entries[: batch.start])
     if not behind:
@@ -369,6 +377,11 @@ def test_a_batch_is_as_old_as_its_newest_timestamp_wherever_that_stands(newest: 
 @pytest.mark.parametrize("wall_ms", [OLDEST_TRUSTED, STAMPED - 365 * 24 * 3_600_000, 0])
 def test_a_batch_is_trusted_up_to_half_of_what_kafka_remembers_and_one_of_the_future_is(wall_ms: int) -> None:
     assert taken(scene().dies(), wall_ms=wall_ms).claimed == 10
+
+
+def test_what_was_stamped_by_a_clock_that_is_not_set_is_too_old() -> None:
+    hour = 3_600_000  # of 1970, as a machine begins that has no battery
+    everything_comes(scene(stamped=hour).dies(), Doubt.OLD, wall_ms=2 * hour)
 
 
 def test_a_batch_that_is_settled_is_spent_whatever_its_timestamps() -> None:
