@@ -223,7 +223,8 @@ Poison
     Kafka looks at the records before it looks whether it has the batch: a refusal does not say that it is not there.
     One that was appended, its answer lost, and is refused when it is sent again, as the topic has become stricter
     meanwhile, is cut all the same. So its good records come twice, without a crash, as a whole suffix:
-    ``1 2 poison 3 4 1 2 3 4``. ``statistics().identities_renewed`` counts the lane.
+    ``1 2 poison 3 4 1 2 3 4``. ``statistics().identities_renewed`` counts the lane. So they do where an attempt is late
+    on its way, and the topic mended, before what is written down as the first part has followed.
 
     The record at fault is copied to the dead ring with its original position, its partition, the error, the attempts
     and their times (`refusal`); the dead ring is flushed; `on_delivery` is called; then the record is settled (I3), and

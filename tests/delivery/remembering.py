@@ -34,6 +34,7 @@ class Broker:
         self.partitions = partitions
         self.logs: dict[int, list[bytes]] = {number: [] for number in range(partitions)}
         self.repeats = 0
+        self.refuses: Callable[[list[bytes]], BaseException | None] = lambda _: None
         self._known: dict[tuple[int, int], Known] = {}
         self._producers = 0
 
@@ -45,10 +46,13 @@ class Broker:
         return self._producers
 
     def take(self, partition: int, data: bytes) -> int:
-        """Append the batch or recognise it; its offset."""
+        """Append the batch or recognise it; its offset. The records are looked at first, as by Kafka."""
         found: Any = MemoryRecords(data).next_batch()
         assert found is not None
         values = [record.value for record in found]
+        refusal = self.refuses(values)
+        if refusal is not None:
+            raise refusal
         log = self.logs[partition]
         known = self._known.setdefault((partition, found.producer_id), Known(found.producer_epoch, found.base_sequence))
         if found.producer_epoch < known.epoch:
