@@ -164,8 +164,9 @@ Operations
                 call, with no other call in between. CPython runs signal handlers only after calls, so a handler that
                 publishes finds the frame not begun or complete, and sequences stay in file order. An exception leaves a
                 skip frame.
-    roll        The full slot is sealed at both ends, then the next slot's header is stored, the copy at the end first,
-                then its first frame. Slots are allocated by posix_fallocate ahead of need.
+    roll        The full slot is sealed at both ends, then the next slot's header is stored, the copy at the end first
+                (no opening relies on this order: `slot`), then its first frame. Slots are allocated by posix_fallocate
+                ahead of need.
     settle      The frame's settle word, in the page cache.
     checkpoint  Captured on the loop; then fdatasync of the rings and the lanes, write and fdatasync of the older copy
                 (I4). It takes nothing back of what the one before says of the rings, of P and of the destination,

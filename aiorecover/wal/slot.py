@@ -2,6 +2,13 @@
 
 A `Slot` is made for a life and thrown away with it: a handle of an earlier life has no mapping any more, so it cannot
 settle anything in the next one (I3).
+
+In what order a roll stores the seal of the slot that is left and the two copies of the next header is not load-bearing.
+A power cut may keep any of these stores and none of the others, so an opening needs none of them to tell of another:
+the newer header counts wherever it stands, and the next header says where a slot without a seal has ended. The order is
+kept so that of a process which was killed only the newest slot may have no seal, and what the others hold is known
+unread. Nor would the seal of the life before hold in the next one: its checksum begins with another salt. A new header
+takes it away so that what a later version may use of these bytes is zero.
 """
 
 import errno

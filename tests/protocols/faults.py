@@ -425,6 +425,47 @@ def header_in_front_only(patch: Patch) -> None:
     patch.setattr(Slot, "store_header", store_header)
 
 
+# -- what is done so, and might as well be done otherwise (`aiorecover.wal.slot`) --------------------------------------
+
+
+def header_in_front_first(patch: Patch) -> None:
+    def store_header(self: Slot) -> None:
+        packed = fmt.pack_slot_header(self.header).ljust(fmt.RESERVED, b"\0")
+        for start in (0, self.header.slot_bytes - fmt.RESERVED):
+            self._mapping()[start : start + fmt.RESERVED] = packed
+
+    patch.setattr(Slot, "store_header", store_header)
+
+
+def header_beside_the_old_seal(patch: Patch) -> None:
+    def store_header(self: Slot) -> None:
+        packed = fmt.pack_slot_header(self.header)
+        for start in (self.header.slot_bytes - fmt.RESERVED, 0):
+            self._mapping()[start : start + len(packed)] = packed
+
+    patch.setattr(Slot, "store_header", store_header)
+
+
+def sealed_behind_the_next_header(patch: Patch) -> None:
+    seal, begin = Ring._seal, Ring._begin
+    left: dict[Ring, Slot] = {}
+
+    def later(self: Ring, slot: Slot) -> None:
+        slot.limit = 0
+        left[self] = slot
+
+    def then(self: Ring, *given: Any) -> Slot:
+        following = begin(self, *given)
+        seal(self, left.pop(self))
+        return following
+
+    patch.setattr(Ring, "_seal", later)
+    patch.setattr(Ring, "_begin", then)
+
+
+FREE: list[Fault] = [header_in_front_first, header_beside_the_old_seal, sealed_behind_the_next_header]
+
+
 PLANTED: dict[Fault, str] = {
     copies_not_flushed: "compaction",
     moved_before_the_copies: "compaction",

@@ -1,9 +1,9 @@
-"""Every small case is green, and with each rule taken away in turn, red."""
+"""Every small case is green, and with each rule taken away in turn, red; what is no rule may be done otherwise."""
 
 import pytest
 
 from tests.protocols.explore import Explorer, Scenario
-from tests.protocols.faults import PLANTED, Fault
+from tests.protocols.faults import FREE, PLANTED, Fault
 from tests.protocols.oracle import ViolationError
 from tests.protocols.scenarios import SMALL
 
@@ -21,3 +21,9 @@ def test_a_rule_that_is_taken_away_is_missed(fault: Fault, name: str, monkeypatc
     fault(monkeypatch)
     with pytest.raises(ViolationError):
         Explorer(BY_NAME[name]).run()
+
+
+@pytest.mark.parametrize("otherwise", FREE, ids=[otherwise.__name__ for otherwise in FREE])
+def test_nothing_relies_on_the_order_in_which_a_roll_stores(otherwise: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    otherwise(monkeypatch)
+    Explorer(BY_NAME["recycling"]).run()
