@@ -265,7 +265,7 @@ class _Originals:
     """Positions of the records that hold in the main ring, settled or not.
 
     The header of a slot says too little: a power cut may leave it where a part of the slot's next life is on the disk.
-    So the slot is read; one at a time, and once, since copies come in the order of their positions.
+    So the slot is read; one at a time, and rarely twice, since copies come in the order of their positions.
     """
 
     def __init__(self, main: Ring) -> None:
