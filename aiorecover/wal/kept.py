@@ -1,24 +1,21 @@
 """Damaged bytes, copied out of a ring before their slot is recycled: for people and their tools.
 
 damaged/             0700, in the instance directory
-RING-SLOT-OFFSET   the ring's name, the slot's ordinal, the offset within the slot; at most a slot long, and with holes
-                   where a page could not be read
+RING-SLOT-OFFSET   the ring's name, the slot's ordinal, the offset within the slot; at most a slot long
 """
 
 import logging
 from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
 
-from aiorecover.errors import WalError, WalIOError
+from aiorecover.errors import WalError
 from aiorecover.wal.losses import MOST_PINNED, Stretch
-from aiorecover.wal.storage import PAGE, FileSystem, StorageFile, os_errors
+from aiorecover.wal.storage import FileSystem, StorageFile, os_errors
 
 log = logging.getLogger("aiorecover.wal")
 
 DAMAGED = "damaged"
 MOST_FILES = MOST_PINNED  # in a directory: enough to see what happened, and a dying disk cannot fill another one
-BAD_MOST = 8  # pages of a stretch: each may take the disk half a minute, and the next checkpoint waits for it
 
 
 def keep(file_system: FileSystem, path: Path, ring: StorageFile, stretches: Iterable[Stretch]) -> None:
@@ -47,38 +44,11 @@ def _keep(file_system: FileSystem, path: Path, ring: StorageFile, stretch: Stret
     if name not in names and len(names) >= MOST_FILES:
         log.warning("damaged bytes are not kept: there is no room for more files path=%s", directory)
         return
-    pieces = _pieces(ring, slot.file_offset + stretch.start, slot.file_offset + stretch.stop)
+    data = ring.read(slot.file_offset + stretch.start, stretch.stop - stretch.start)
     file = file_system.open(directory / name)
     try:
-        for offset, data in pieces:
-            file.write(data, offset)
+        file.write(data, 0)
         file.sync()
     finally:
         file.close()
     file_system.sync_directory(directory)
-
-
-def _pieces(ring: StorageFile, start: int, stop: int) -> list[tuple[int, bytes]]:
-    """What can be read from ``start`` to ``stop``, and how far behind ``start`` it stands: all of it, or some pages.
-
-    Raises:
-        WalIOError: nothing.
-
-    """
-    try:
-        return [(0, ring.read(start, stop - start))]
-    except WalIOError as error:
-        failure = error
-    pieces: list[tuple[int, bytes]] = []
-    bad = 0
-    for begin, end in pairwise([start, *range(start - start % PAGE + PAGE, stop, PAGE), stop]):
-        try:
-            pieces.append((begin - start, ring.read(begin, end - begin)))
-        except WalIOError:
-            bad += 1
-            if bad == BAD_MOST:
-                break
-    if not pieces:
-        raise failure
-    log.warning("some damaged bytes cannot be read, and are not kept: check the disk path=%s pages=%d", ring.path, bad)
-    return pieces

@@ -3,12 +3,10 @@
 import logging
 import random
 import stat
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from aiorecover.errors import WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal import kept, losses
 from aiorecover.wal.directory import Directory, Options
@@ -16,7 +14,7 @@ from aiorecover.wal.kept import DAMAGED
 from aiorecover.wal.losses import Damage, Losses
 from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.storage import OPERATING_SYSTEM, PAGE, FileSystem
+from aiorecover.wal.storage import OPERATING_SYSTEM, FileSystem
 from tests.wal.memory import broken, no_room
 from tests.wal.rig import SLOT, Disk, Machine, Opened, read
 
@@ -92,49 +90,6 @@ def test_what_cannot_be_kept_is_a_warning_and_its_slot_is_free_again(
             file.before[call] = no_room if call == "write" else broken  # type: ignore[attr-defined]
         assert opened.checkpoint() == 1
         assert "damaged bytes cannot be kept: check the disk" in caplog.text
-
-
-def unreadable(*pages: int) -> Opened:
-    """A slot of noise, of which some pages cannot be read; its reader has given it up."""
-    opened = Opened()
-    opened.fill_slot()
-    opened.append(b"behind")
-    disk = opened.disk.after_death()
-    disk.ring.damage(fmt.FIRST_FRAME, random.Random(1).randbytes(SLOT - 2 * fmt.RESERVED))
-    for page in pages:
-        disk.ring.stored.fail_reads(page * PAGE, 1)
-    following = Opened(disk)
-    while not following.ring.losses.missing:
-        with suppress(WalIOError):  # asked for again
-            following.read()
-    return following
-
-
-@pytest.mark.parametrize("bad", [(1,), (2,), (1, 2)])
-def test_where_a_page_cannot_be_read_the_others_are_kept(
-    bad: tuple[int, ...], caplog: pytest.LogCaptureFixture
-) -> None:
-    with unreadable(*bad) as opened:
-        expected = bytearray(opened.disk.ring.live()[: opened.ring.live[0].tail])
-        for page in bad:
-            expected[page * PAGE : (page + 1) * PAGE] = bytes(PAGE)
-        opened.keep_damaged()
-        (copy,) = kept_files(opened).values()
-        assert copy == expected[fmt.FIRST_FRAME :]
-    assert (
-        f"some damaged bytes cannot be read, and are not kept: check the disk path=/memory/ring pages={len(bad)}"
-        in (caplog.text)
-    )
-
-
-def test_a_stretch_with_many_such_pages_is_kept_as_far_as_there_were_not_too_many(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(kept, "BAD_MOST", 2)
-    with unreadable(1, 2) as opened:
-        opened.keep_damaged()
-        (copy,) = kept_files(opened).values()
-        assert copy == opened.disk.ring.live()[fmt.FIRST_FRAME : PAGE]
 
 
 def test_no_more_files_are_kept_than_a_directory_may_have(
