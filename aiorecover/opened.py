@@ -97,7 +97,7 @@ class Opened:
         """
         keeper = Keeper("aiorecover-keeper")
         try:
-            directory, taken = await _opening(keeper, _options(config, lock_timeout, destined), config.cluster_id)
+            directory, taken = await _opening(keeper, _options(config, lock_timeout, destined), config)
         except BaseException:
             keeper.stop()
             raise
@@ -195,7 +195,7 @@ class Opened:
         """
         self.directory.ring.append(rec.encode(record), record)
         self.delivery.wake()
-        await self.commit.durable()
+        await self.commit.durable(patient=True)
 
     def may_go_on(self, position: int, topic: str) -> bool:
         """Whether the record of a dead letter may not be settled yet: if Kafka takes it, its letter is withdrawn."""
@@ -367,7 +367,7 @@ def _options(config: Config, lock_timeout: float | None, destined: str | None) -
     )
 
 
-async def _opening(keeper: Keeper, options: Options, cluster_id: str | None) -> tuple[Directory, Taken]:
+async def _opening(keeper: Keeper, options: Options, config: Config) -> tuple[Directory, Taken]:
     """Open in the keeper's thread, and take up what was in flight.
 
     Cancelled meanwhile, what was opened is closed there again, loop or no loop.
@@ -378,7 +378,8 @@ async def _opening(keeper: Keeper, options: Options, cluster_id: str | None) -> 
         directory = open_directory(options)
         try:
             files = options.file_system
-            taken = take_up(directory, files.since_boot_ms(), files.wall_ms(), named=cluster_id)
+            wall_ms = files.wall_ms() if config.recovery_check else None
+            taken = take_up(directory, files.since_boot_ms(), wall_ms, named=config.cluster_id)
         except BaseException:
             directory.close()
             raise

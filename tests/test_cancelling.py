@@ -12,6 +12,7 @@ import pytest
 
 from aiorecover import ClosedError, RecoverableProducer, WalFullError
 from aiorecover import opened as opened_module
+from aiorecover.config import Config
 from aiorecover.delivery.resume import Taken, take_up
 from aiorecover.testing import MockClusterProcess
 from aiorecover.wal.directory import Directory, Options
@@ -246,7 +247,7 @@ async def test_start_cancelled_at_each_of_its_waits_lets_go_of_the_directory(tmp
 async def test_a_start_that_forgot_what_it_has_opened_would_be_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def forgetful(keeper: Keeper, options: Options, _: str | None) -> tuple[Directory, Taken]:
+    async def forgetful(keeper: Keeper, options: Options, _: Config) -> tuple[Directory, Taken]:
         def open_it() -> tuple[Directory, Taken]:
             directory = open_directory(options)
             opened.append(directory)

@@ -7,22 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from aiorecover import ClosedError, RecoverableProducer
+from aiorecover import ClosedError, DeliveryPendingError, RecoverableProducer
 from aiorecover import opened as opened_module
 from aiorecover.errors import WalIOError
+from aiorecover.testing import ApiKey, MockCluster
 from aiorecover.wal import sync as sync_module
 from aiorecover.wal.storage import StorageFile
 from tests.support.census import Census
 from tests.support.eventually import until
+from tests.support.oracle import read_topic
 
 pytestmark = pytest.mark.asyncio
 
 NOWHERE = "127.0.0.1:1"  # no broker listens there
+TOO_LARGE = 10  # Kafka's answer
 HANG = 20  # seconds: what takes longer hangs; every limit in here is below two
 
 
 class Disk:
     """Flushes hang from `hang` on until `answer`."""
+
+    name = ""  # of the one file whose flushes hang; all of them
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._answers = threading.Event()
@@ -31,7 +36,7 @@ class Disk:
         sync = StorageFile.sync
 
         def slow(file: StorageFile) -> None:
-            if not self._answers.is_set():
+            if not self._answers.is_set() and file.path.name.endswith(self.name):
                 self.hanging.set()
                 assert self._answers.wait(60)
             sync(file)
@@ -101,3 +106,28 @@ async def test_who_waits_for_a_flush_of_it_is_told_and_the_record_is_there(tmp_p
     await until_nothing_is_left(before)
     async with RecoverableProducer(tmp_path / "wal", bootstrap_servers=NOWHERE, stop_timeout_ms=0) as another:
         await until(lambda: another.statistics().recovered == 3)
+
+
+async def test_a_letter_that_waits_for_it_is_stored_once_and_halts_nothing(tmp_path: Path, disk: Disk) -> None:
+    with MockCluster() as cluster:
+        cluster.create_topic("t")
+        cluster.create_topic("letters")
+        async with RecoverableProducer(
+            tmp_path / "wal", bootstrap_servers=cluster.bootstrap_servers, dead_letter_topic="letters"
+        ) as producer:
+            await (await producer.publish("t", b"first")).delivered(HANG * 1000)
+            cluster.push_errors(ApiKey.PRODUCE, TOO_LARGE)
+            disk.name = "dead"
+            disk.hang()
+            refused = await producer.publish("t", b"refused")
+            with pytest.raises(DeliveryPendingError):
+                await refused.delivered(timeout_ms=1000)
+            await producer.publish("t", b"taken")
+            assert disk.hanging.is_set()
+            assert producer.state == "connected"
+            disk.answer()
+            await producer.flush(timeout_ms=HANG * 1000)
+            counts = producer.statistics()
+            assert (producer.state, counts.dead_lettered, counts.lanes_halted) == ("connected", 1, 0)
+        assert [record.value for record in await read_topic(cluster.bootstrap_servers, "t")] == [b"first", b"taken"]
+        assert [record.value for record in await read_topic(cluster.bootstrap_servers, "letters")] == [b"refused"]

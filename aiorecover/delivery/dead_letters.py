@@ -163,7 +163,7 @@ class DeadLetters:
         """
         while True:
             try:
-                return await self._commit.durable()
+                return await self._commit.durable(patient=True)
             except ClosedError:  # unless we are closed, somebody has cancelled the flush: another one tells
                 if self._closed:
                     raise

@@ -119,14 +119,17 @@ class Taken:
         return sum(resumed.entry.count for resumed in self.lanes if resumed.frames)
 
 
-def take_up(directory: Directory, now_ms: int, wall_ms: int, *, named: str | None = None) -> Taken:
+def take_up(directory: Directory, now_ms: int, wall_ms: int | None, *, named: str | None = None) -> Taken:
     """Go through the entries of an opened directory: claim the frames that are in flight, set aside what is in doubt.
 
     An entry in doubt is that for good: its records are delivered under another identity from now on, and a later
-    opening must not take it for one that can be trusted. (Those of another boot count as little then as now.) But until
-    they are settled it tells where to look for them, to each opening: this process may die before it has.
-    ``now_ms``: time since the machine's boot; ``wall_ms``: since 1970, as records are stamped. ``named``: the cluster
-    that the user names; where the directory remembers another one, all entries are `Left`.
+    opening must not take it for one that can be trusted. But until they are settled it tells where to look for them, to
+    each opening: this process may die before it has. (Not those of another boot, which the next opening would have to
+    tell from this boot's.)
+
+    ``now_ms``: time since the machine's boot; ``wall_ms``: since 1970, as records are stamped; None: nothing is read
+    back, and a batch that the broker may have forgotten is still best sent as it was. ``named``: the cluster that the
+    user names; where the directory remembers another one, all entries are `Left`.
 
     Raises:
         WalIOError: the file cannot be written.
@@ -138,45 +141,31 @@ def take_up(directory: Directory, now_ms: int, wall_ms: int, *, named: str | Non
     taken = Taken()
     lanes, number = directory.lanes, destination.cluster_number
     found = [(block, _decoded(block)) for block in lanes.found]
-    twice = lanes_twice(
-        entries[0] for block, entries in found if entries and block.known and entries[0].cluster_number == number
-    )
+    judge = _Judge(directory, found, now_ms, wall_ms)
     last = max((block.epoch for block, entries in found if not _doubted(entries)), default=0)
+    aside: list[tuple[int, Sequence[Entry]]] = []
     for block, entries in found:
-        entry = entries[0] if entries else None
         if _doubted(entries) and not _waits(directory, entries):
             lanes.clear(block.block)
             continue
-        doubt = doubt_of(
-            entry,
-            known=block.known,
-            damaged=block.damaged,
-            twice=entry is not None and entry.lane in twice,
-            now_ms=now_ms,
-            cluster_number=number,
-        )
-        frames: Frames | Doubt = [] if doubt is not None else _in_flight(directory, entries, wall_ms)
-        if isinstance(frames, Doubt):
-            doubt = frames
-        if doubt is None and entry is not None and not isinstance(frames, Doubt):
+        frames = judge.frames(block, entries)
+        if not isinstance(frames, Doubt):
             lanes.keep(block.block)
-            taken.lanes.append(Resumed(block.block, entry, frames))
+            taken.lanes.append(Resumed(block.block, entries[0], frames))
             continue
-        taken.doubts[doubt or Doubt.DAMAGED] += 1
+        taken.doubts[frames] += 1
         # Offsets of another cluster say nothing here. Entries of a process before the last one that sent are settled,
         # but for those that this one had taken up and not acknowledged yet.
-        if (
-            entry is not None
-            and entry.cluster_number == number
-            and (block.epoch == last or _stands(directory, entries))
-        ):
-            taken.hints.append(Hint(*entry.lane, entry.offset))
-        if doubt is Doubt.ELSEWHERE and not block.damaged:  # else the next lane in it would be in doubt, too
+        known_here = bool(entries) and entries[0].cluster_number == number
+        if known_here and (block.epoch == last or _stands(directory, entries)):
+            taken.hints.append(Hint(*entries[0].lane, entries[0].offset))
+        if frames is Doubt.ELSEWHERE and not block.damaged:  # else the next lane in it would be in doubt, too
             continue
-        if doubt is not Doubt.MOVED and _waits(directory, entries):
-            _set_aside(lanes, block.block, entries)
+        if frames is not Doubt.MOVED and _waits(directory, entries):
+            aside.append((block.block, entries))
         else:
             lanes.clear(block.block)
+    _set_aside(lanes, aside)
     # A power cut may take what was never flushed; then all is in doubt anyway.
     if lanes.is_new and not directory.ring.suspect.up_to and _anything_waits(directory):
         taken.doubts[Doubt.LOST] += 1
@@ -232,24 +221,57 @@ def _decoded(block: BlockFound) -> list[Entry]:
     return entries[:1] + [entry for entry in entries[1:] if entries[0].moved_from(entry)]
 
 
-def _in_flight(directory: Directory, entries: Sequence[Entry], wall_ms: int) -> Frames | Doubt:
-    """The claimed frames of a trusted entry; none when it is spent."""
-    places = [_standing(directory, entry) for entry in entries]
-    if entries[0].parted or not any(places):  # recycled, so all is settled
-        return []
-    for entry, frames in zip(entries, places, strict=True):
-        outcome = _claimed(entry, frames, wall_ms) if frames else None
-        if outcome is not None:
-            return outcome
-    return Doubt.GONE
+class _Judge:
+    """What becomes of each entry of one opening."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        found: Sequence[tuple[BlockFound, Sequence[Entry]]],
+        now_ms: int,
+        wall_ms: int | None,
+    ) -> None:
+        """As `take_up`; ``found``: every block, with what it says."""
+        self._directory = directory
+        self._now_ms = now_ms
+        self._number = number = directory.checkpoint.destination.cluster_number
+        newest = [entries[0] for block, entries in found if entries and block.known]
+        self._twice = lanes_twice(entry for entry in newest if entry.cluster_number == number)
+        # The brokers' clocks are set, whatever ours shows. Nothing is stamped earlier than 0.
+        self._remembered_ms = 0 if wall_ms is None else max(wall_ms, EARLIEST) - IDENTITY_LIFE_MS
+
+    def frames(self, block: BlockFound, entries: Sequence[Entry]) -> Frames | Doubt:
+        """The claimed frames of a trusted entry, none when it is spent; or why it is not trusted."""
+        doubt = doubt_of(
+            entries[0] if entries else None,
+            known=block.known,
+            damaged=block.damaged,
+            twice=bool(entries) and entries[0].lane in self._twice,
+            now_ms=self._now_ms,
+            cluster_number=self._number,
+        )
+        return doubt or self._in_flight(entries)
+
+    def _in_flight(self, entries: Sequence[Entry]) -> Frames | Doubt:
+        places = [_standing(self._directory, entry) for entry in entries]
+        if entries[0].parted or not any(places):  # recycled, so all is settled
+            return []
+        for entry, frames in zip(entries, places, strict=True):
+            outcome = _claimed(entry, frames, self._remembered_ms) if frames else None
+            if outcome is not None:
+                return outcome
+        return Doubt.GONE
 
 
-def _claimed(entry: Entry, frames: Frames, wall_ms: int) -> Frames | Doubt | None:
-    """As `_in_flight`, of one of the places where the batch may be; None: it is not there, or does not count there."""
+def _claimed(entry: Entry, frames: Frames, remembered_ms: int) -> Frames | Doubt | None:
+    """As `_Judge.frames`, of one of the places where the batch may be; None: it is not there, or does not count there.
+
+    ``remembered_ms``: what is stamped earlier is old.
+    """
     if any(ring.is_suspect(slot) for ring, slot, _ in frames):
         return Doubt.SUSPECT
     try:
-        found = _looked_up(frames, max(wall_ms, EARLIEST) - IDENTITY_LIFE_MS)  # the brokers' clocks are set
+        found = _looked_up(frames, remembered_ms)
     except WalIOError as error:
         log.warning("a batch that was in flight cannot be read error=%s", error)
         found = None
@@ -270,29 +292,41 @@ def _doubted(entries: Sequence[Entry]) -> bool:
     return bool(entries) and entries[0].doubted
 
 
-def _set_aside(lanes: Lanes, block: int, entries: Sequence[Entry]) -> None:
-    """Have them stand there as doubted, in a block that no lane takes meanwhile; both, if they are of two places."""
+def _set_aside(lanes: Lanes, doubted: Sequence[tuple[int, Sequence[Entry]]]) -> None:
+    """Have them stand there as doubted, in blocks that no lane takes meanwhile.
+
+    Of each lane the one that goes back furthest: a service that dies again and again must not add one each time.
+    """
+    seen: set[tuple[str, int]] = set()
+    for block, entries in sorted(doubted, key=lambda one: one[1][0].offset):
+        if entries[0].lane not in seen and (entries[0].doubted or _is_marked(lanes, block, entries)):
+            lanes.keep(block)
+        else:
+            lanes.clear(block)
+        seen.add(entries[0].lane)
+
+
+def _is_marked(lanes: Lanes, block: int, entries: Sequence[Entry]) -> bool:
+    """Both, if they are of two places."""
     try:
         for entry in reversed(entries):
             lanes.store(block, encode(replace(entry, doubted=True)))
     except WalError:
-        lanes.clear(block)
-    else:
-        lanes.keep(block)
+        return False
+    return True
 
 
 def _waits(directory: Directory, entries: Iterable[Entry]) -> bool:
-    """Whether a record of it waits, whoever sends it: so they may be settled in any order."""
-    for entry in entries:
-        for ring, slot, places in _standing(directory, entry):
-            lookup = Lookup(ring)
-            try:
-                found = [lookup.frame(slot, place) for place in places]
-            except WalIOError:
-                return True
-            if any(frame is not None and not frame.settled for frame in found):
-                return True
-    return False
+    """Whether a record of it waits, whoever sends it, so they may be settled in any order: the last one, mostly."""
+    standing = [frames for entry in entries for frames in _standing(directory, entry)]
+    return any(_is_waiting(Lookup(ring), slot, [places[-1], *places]) for ring, slot, places in standing)
+
+
+def _is_waiting(lookup: Lookup, slot: Slot, places: Iterable[int]) -> bool:
+    try:
+        return any((frame := lookup.frame(slot, place)) is not None and not frame.settled for place in places)
+    except WalIOError:
+        return True
 
 
 def _anything_waits(directory: Directory) -> bool:

@@ -218,8 +218,8 @@ class Session:
         self._closing = True
         self._connected.set()
         running = self._supervised.end()
-        self._detach()
         try:
+            self._detach()
             waiting = running | self._closers
             while waiting:  # our own task may have begun to close a producer that was only just starting
                 await asyncio.wait(waiting)

@@ -317,6 +317,8 @@ class Lanes:
                 raise
             message = "what is in flight at the end of this process may be sent twice: check the disk"
             log.warning("%s path=%s error=%s", message, self._file.path, error)
+        else:
+            self._stored = True  # the next checkpoint flushes it
 
 
 def _place(block: int, copy: int) -> int:

@@ -21,18 +21,25 @@ class GroupCommit:
         self._sync = sync
         self._waiting: list[asyncio.Future[None]] = []
         self._released: list[asyncio.Future[None]] = []  # as soon as the fdatasync that is running has ended
+        self._patient: set[asyncio.Future[None]] = set()  # who waits for a disk that hangs, too
         self._task: asyncio.Task[None] | None = None
         self._limit: asyncio.TimerHandle | None = None
 
-    async def durable(self) -> None:
+    async def durable(self, *, patient: bool = False) -> None:
         """Wait until everything stored before this call survives a power cut.
 
+        ``patient``: as long as it takes, for who could only begin anew, and do it twice. All others wait no longer for
+        an fdatasync than `SYNC_LIMIT` from its beginning.
+
         Raises:
-            WalIOError: the fdatasync failed, or the disk hangs: the record may not survive a power cut.
+            WalIOError: the fdatasync failed, or takes too long: the record may not survive a power cut.
 
         """
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
+        if patient:
+            self._patient.add(waiter)
+            waiter.add_done_callback(self._patient.discard)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="aiorecover-group-commit")
             self._task.add_done_callback(self._ended)
@@ -60,8 +67,9 @@ class GroupCommit:
                 self._limit.cancel()
 
     def _give_up(self) -> None:
-        """The disk hangs: tell all who wait. The flush goes on, and who comes from now on waits for one behind it."""
-        self._fail_all(_hangs())
+        """The disk hangs: tell who waits no longer. The flush goes on, and who comes now waits for one behind it."""
+        _fail([waiter for waiter in (*self._released, *self._waiting) if waiter not in self._patient], _hangs())
+        self._waiting = [waiter for waiter in self._waiting if not waiter.done()]
         self._limit = asyncio.get_running_loop().call_later(SYNC_LIMIT, self._give_up)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:

@@ -406,7 +406,7 @@ def test_two_entries_of_a_lane_are_both_forgotten() -> None:
     assert taken(following).doubts == {Doubt.TWICE: 2}
     assert waiting(following) == list(range(6, 21))
     found = taken(following.dies())
-    assert (found.lanes, dict(found.doubts), found.hints) == ([], {Doubt.BEFORE: 2}, [Hint("t", 3, 39)] * 2)
+    assert (found.lanes, dict(found.doubts), found.hints) == ([], {Doubt.BEFORE: 1}, [Hint("t", 3, 39)])
 
 
 def test_what_was_doubted_is_no_second_entry_of_a_lane_that_goes_on_in_a_block_of_its_own() -> None:
@@ -421,6 +421,26 @@ def test_what_was_doubted_is_no_second_entry_of_a_lane_that_goes_on_in_a_block_o
     assert [(resumed.entry.identity, resumed.block) for resumed in found.lanes] == [(fresh.identity, 1)]
     assert (dict(found.doubts), found.hints) == ({Doubt.BEFORE: 1}, [Hint("t", 3, 39)])
     assert waiting(last) == list(range(11, 21))
+
+
+def test_a_service_that_dies_again_and_again_keeps_one_doubted_entry_of_a_lane_the_one_that_goes_back_furthest() -> (
+    None
+):
+    following = scene().dies()
+    taken(following, NOW + IDENTITY_LIFE_MS + 1)
+    for life in range(5):
+        (group,) = groups(following.read()[life : life + 5])
+        written(following, Entry("t", 3, Identity(78 + life, 0), 0, 5, 50 + life, NOW, (group,)))
+        following = following.dies()
+        found = taken(following, NOW + IDENTITY_LIFE_MS + 1)
+        assert (found.lanes, set(found.hints)) == ([], {Hint("t", 3, 39), Hint("t", 3, 50 + life)})
+        assert len([block for block in following.dies().directory.lanes.found if block.bodies]) == 1
+    assert taken(following.dies()).hints == [Hint("t", 3, 39)]
+
+
+def test_without_a_recovery_check_a_batch_of_old_records_is_sent_as_it_was() -> None:
+    following = scene(stamped=0).dies()
+    assert take_up(following.directory, NOW, None).claimed == 10
 
 
 def test_an_entry_that_cannot_be_set_aside_is_forgotten() -> None:

@@ -22,9 +22,9 @@ def share_the_running_flush() -> None:
     """A publisher is released by an fdatasync that began before its store."""
     durable = GroupCommit.durable
 
-    async def shared(self: GroupCommit) -> None:
+    async def shared(self: GroupCommit, *, patient: bool = False) -> None:
         if self._task is None or self._task.done():
-            await durable(self)
+            await durable(self, patient=patient)
 
     GroupCommit.durable = shared  # type: ignore[method-assign]
 

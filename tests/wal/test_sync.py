@@ -56,12 +56,12 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def publisher(disk: SlowDisk, commit: GroupCommit) -> "asyncio.Task[int]":
+def publisher(disk: SlowDisk, commit: GroupCommit, *, patient: bool = False) -> "asyncio.Task[int]":
     """Stores, waits, and then the disk must have it."""
 
     async def publish() -> int:
         number = disk.store()
-        await commit.durable()
+        await commit.durable(patient=patient)
         assert disk.durable >= number
         return number
 
@@ -141,6 +141,9 @@ async def test_nobody_waits_for_a_disk_that_hangs_and_it_is_used_again_once_it_d
     monkeypatch.setattr(sync, "SYNC_LIMIT", 0.05)
     disk = SlowDisk()
     commit = GroupCommit(disk.sync)
+    patient = [publisher(disk, commit, patient=True)]
+    await settle()
+    patient.append(publisher(disk, commit, patient=True))
     for _ in range(2):  # whoever comes afterwards, too
         waiting = [publisher(disk, commit) for _ in range(3)]
         async with asyncio.timeout(10):
@@ -153,10 +156,12 @@ async def test_nobody_waits_for_a_disk_that_hangs_and_it_is_used_again_once_it_d
     monkeypatch.setattr(sync, "SYNC_LIMIT", 60.0)
     last = publisher(disk, commit)
     await settle()
+    assert not any(task.done() for task in patient)
     await disk.end()
-    assert not last.done()  # that flush began before its store
+    assert [task.done() for task in (*patient, last)] == [True, False, False]  # that flush began before their stores
     await disk.end()
-    assert await last == 7
+    assert [await task for task in (*patient, last)] == [1, 2, 9]
+    assert commit._patient == set()
 
 
 @pytest.mark.asyncio
