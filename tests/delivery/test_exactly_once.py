@@ -18,6 +18,7 @@ from aiorecover.delivery import batches as batches_module
 from aiorecover.delivery import delivery as delivery_module
 from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.journal import Doubt
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import Identity, Lane
 from aiorecover.errors import DeliveryError, WalIOError
@@ -243,7 +244,7 @@ def test_a_thousand_lanes_that_die_unanswered_are_each_sent_again_as_they_were(m
 
 def test_without_the_journal_records_come_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """What these tests would see: an opening that trusts nothing."""
-    monkeypatch.setattr("aiorecover.delivery.resume.doubt_of", lambda *_, **__: "planted")
+    monkeypatch.setattr("aiorecover.delivery.resume.doubt_of", lambda *_, **__: Doubt.OLD)
     life = Life(Broker(PARTITIONS), monkeypatch)
     asyncio.run(lives(life))
     appended = next(moment for moment in life.moments if moment.step == "before it is acknowledged")
