@@ -574,9 +574,9 @@ async def test_a_flush_waits_for_the_letter_and_not_for_its_copy(
         delivery, commit = producer._opened.delivery, producer._opened.dead._commit
         durable = commit.durable
 
-        async def slow() -> None:
+        async def slow(**how: bool) -> None:
             await until(lambda: any(lane.topic == "dead" and lane.added for lane in delivery.router.lanes()))
-            await durable()
+            await durable(**how)
 
         await bury(producer, b"connected")
         monkeypatch.setattr(commit, "durable", slow)
@@ -637,11 +637,11 @@ class Held:
         self._durable = self.dead._commit.durable
         monkeypatch.setattr(self.dead._commit, "durable", self._hold)
 
-    async def _hold(self) -> None:
+    async def _hold(self, **how: bool) -> None:
         if self.dead._hidden is not None:
             self.begun.set()
             await self.go_on.wait()
-        await self._durable()
+        await self._durable(**how)
 
 
 async def test_a_letter_is_there_once_when_the_loop_is_cancelled_that_publishes_it(
