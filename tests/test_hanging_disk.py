@@ -59,12 +59,6 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     made.answer()
 
 
-async def until_nothing_is_left(before: Census) -> None:
-    async with asyncio.timeout(HANG):
-        while before.left_since():  # noqa: ASYNC110 - a thread of ours ends with the disk's answer
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("ended_by", ["stop", "cancel"])
 async def test_a_start_on_it_ends_when_it_is_told_to(tmp_path: Path, disk: Disk, ended_by: str) -> None:
     before = Census(tmp_path)
@@ -83,7 +77,7 @@ async def test_a_start_on_it_ends_when_it_is_told_to(tmp_path: Path, disk: Disk,
                 await starting
             assert producer.state == "created"
     disk.answer()
-    await until_nothing_is_left(before)
+    await until(lambda: before.left_since() == [])  # a thread of ours ends with the disk's answer
     async with RecoverableProducer(tmp_path / "wal", bootstrap_servers=NOWHERE, stop_timeout_ms=0) as another:
         assert another.wal_path == tmp_path / "wal" / "0"
 
@@ -103,7 +97,7 @@ async def test_who_waits_for_a_flush_of_it_is_told_and_the_record_is_there(tmp_p
     async with asyncio.timeout(HANG):
         assert await producer.stop() == 3
     disk.answer()
-    await until_nothing_is_left(before)
+    await until(lambda: before.left_since() == [])  # a thread of ours ends with the disk's answer
     async with RecoverableProducer(tmp_path / "wal", bootstrap_servers=NOWHERE, stop_timeout_ms=0) as another:
         await until(lambda: another.statistics().recovered == 3)
 

@@ -4,14 +4,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from aiorecover import Deduplicator, RecoverableProducer, record_id_of
 from aiorecover.testing import MemoryDisk, MockCluster
+from tests.support.oracle import read_topic
 
 pytestmark = pytest.mark.asyncio
 
-ORDERS = TopicPartition("orders", 0)
 IN_TIME_MS = 20_000
 
 
@@ -28,15 +27,7 @@ async def publish(producer: RecoverableProducer, what: str, count: int) -> dict[
 
 async def in_kafka(cluster: MockCluster) -> list[tuple[str, bytes]]:
     """Ids and values, in order."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=cluster.bootstrap_servers)
-    await consumer.start()
-    try:
-        consumer.assign([ORDERS])
-        await consumer.seek_to_beginning()
-        end = (await consumer.end_offsets([ORDERS]))[ORDERS]
-        records = [await consumer.getone() for _ in range(end)]
-    finally:
-        await consumer.stop()
+    records = await read_topic(cluster.bootstrap_servers, "orders")
     return [(record_id_of(record.headers) or "", record.value or b"") for record in records]
 
 

@@ -145,15 +145,20 @@ async def test_a_stuck_lane_parts_with_what_is_too_old_and_others_do_not_notice(
     assert (epochs[-1] > epochs[0]) is (persisted == "possibly"), "the broker would take the next batch for a repeat"
 
 
+async def publish_one_in_flight_and_two_behind(producer: RecoverableProducer, clock: Clock, first: bytes) -> None:
+    """The two in one batch, half the limit apart."""
+    await producer.publish("t", first, key=b"k")
+    await asyncio.sleep(0.1)
+    await producer.publish("t", b"old", key=b"k")  # in the open batch, behind the one in flight
+    await asyncio.sleep(0.1)
+    await clock.age(producer, LIMIT // 2)
+    await producer.publish("t", b"young", key=b"k")
+
+
 async def test_of_a_batch_only_what_is_too_old_goes(broker: Distant, clock: Clock) -> None:
     broker.refuses = failing("t", NotEnoughReplicasError)
     async with producer_on(MemoryDisk()) as producer:
-        await producer.publish("t", b"in flight", key=b"k")
-        await asyncio.sleep(0.1)
-        await producer.publish("t", b"old", key=b"k")  # in the open batch, behind the one in flight
-        await asyncio.sleep(0.1)
-        await clock.age(producer, LIMIT // 2)
-        await producer.publish("t", b"young", key=b"k")
+        await publish_one_in_flight_and_two_behind(producer, clock, b"in flight")
         await clock.age(producer, LIMIT // 2)
         await until(lambda: producer.statistics().expired == 2)
         await asyncio.sleep(0.1)
@@ -179,12 +184,7 @@ async def test_what_follows_in_a_batch_that_may_be_there_stands_twice_and_its_la
     monkeypatch.setattr(broker, "take", unanswered)
     broker.refuses = failing("t", NotEnoughReplicasError)
     async with producer_on(MemoryDisk()) as producer:
-        await producer.publish("t", b"first", key=b"k")
-        await asyncio.sleep(0.1)
-        await producer.publish("t", b"old", key=b"k")  # in the open batch, behind the one in flight
-        await asyncio.sleep(0.1)
-        await clock.age(producer, LIMIT // 2)
-        await producer.publish("t", b"young", key=b"k")
+        await publish_one_in_flight_and_two_behind(producer, clock, b"first")
         await asyncio.sleep(0.1)
         broker.refuses = lambda _: None
         await until(lambda: broker.values("t") == [b"first", b"old", b"young"])

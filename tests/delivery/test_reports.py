@@ -3,103 +3,30 @@
 import asyncio
 import gc
 import sys
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-import pytest_asyncio
-from aiokafka.structs import RecordMetadata, TopicPartition
 
 from aiorecover import DeliveryPendingError, RecoverableProducer
 from aiorecover import record as rec
 from aiorecover.delivery import remembered
 from aiorecover.delivery import reports as module
 from aiorecover.delivery import sessions as sessions_module
-from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.frames import position_at, positions_of
 from aiorecover.delivery.reports import Reports
 from aiorecover.errors import ClosedError, PermanentDeliveryError
 from aiorecover.receipt import DeliveryReport
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal import format as fmt
-from aiorecover.wal.directory import Directory, Options
-from aiorecover.wal.opening import open_directory
+from aiorecover.wal.directory import Directory
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.slot import Slot
 from tests.delivery.refusing import Broker
+from tests.delivery.stored import Stored, acknowledge, batch_of, metadata, open_at, settle, store
 from tests.support.eventually import until
 
 pytestmark = pytest.mark.asyncio
-
-SLOT = 16 * 1024
-
-
-class Stored(NamedTuple):
-    """Where a record stands."""
-
-    sequence: int
-    place: int
-    slot: Slot
-
-
-def open_at(path: Path) -> Directory:
-    return open_directory(Options(path, slot_bytes=SLOT, max_bytes=64 * SLOT, min_free_bytes=0))
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Directory]:
-    opened = open_at(tmp_path / "wal")
-    yield opened
-    opened.close()
-
-
-@pytest_asyncio.fixture
-async def reports(directory: Directory) -> AsyncIterator[Reports]:
-    made = Reports(directory, None)
-    yield made
-    made.close()
-
-
-def store(directory: Directory, *contexts: Any, size: int = 10) -> list[Stored]:
-    """Publish one record for each context."""
-    stored = []
-    for number, context in enumerate(contexts):
-        record = ("t", b"k", b"x" * size, None, 1000 + number, None, context, None)
-        place, sequence = directory.ring.append(rec.encode(record), record)
-        stored.append(Stored(sequence, place, directory.ring.live[-1]))
-    return stored
-
-
-def batch_of(*stored: Stored) -> LaneBatch:
-    batch = LaneBatch(1 << 16, 0)
-    for one in stored:
-        assert batch.add(batch.count, 1, None, b"v", []) is not None
-        batch.count += 1
-        if one.slot is batch.slot:
-            batch.places.append(one.place)
-        else:
-            batch.start_group(one.slot).append(one.place)
-    return batch
-
-
-def metadata(offset: int, partition: int = 2) -> RecordMetadata:
-    return RecordMetadata("t", partition, TopicPartition("t", partition), offset, -1, 0, None)
-
-
-def settle(directory: Directory, batch: LaneBatch) -> None:
-    for slot, places in batch.frames:
-        directory.ring.settle(slot, places)
-
-
-async def acknowledge(directory: Directory, reports: Reports, batch: LaneBatch, offset: int) -> None:
-    """What the sender does with an acknowledged batch."""
-    await reports.announce(batch, "t", metadata(offset))
-    waited = reports.collect(batch, "t", metadata(offset))
-    settle(directory, batch)
-    reports.tell(waited)
-
 
 # --- waiting for a record
 

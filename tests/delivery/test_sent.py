@@ -3,34 +3,17 @@
 import asyncio
 import gc
 import threading
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from aiorecover.delivery.reports import Reports
 from aiorecover.delivery.sent import Sent
 from aiorecover.errors import ClosedError
 from aiorecover.wal.directory import Directory
-from tests.delivery.test_reports import Stored, acknowledge, batch_of, metadata, open_at, store
+from tests.delivery.stored import Stored, acknowledge, batch_of, metadata, store
 
 pytestmark = pytest.mark.asyncio
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Iterator[Directory]:
-    opened = open_at(tmp_path / "wal")
-    yield opened
-    opened.close()
-
-
-@pytest_asyncio.fixture
-async def reports(directory: Directory) -> AsyncIterator[Reports]:
-    made = Reports(directory, None)
-    yield made
-    made.close()
 
 
 def sent(reports: Reports, one: Stored) -> Sent:

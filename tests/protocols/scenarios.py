@@ -167,12 +167,16 @@ def compact_and_drain(world: World) -> None:
     world.checkpoint()
 
 
-def begin_to_compact(world: World) -> None:
-    """Two slots of which half waits, and a third."""
+def three_slots(world: World) -> None:
+    """Two of which half waits, and a third."""
     world.open()
     world.given("a1", "b1", "a2", "b2", "a3")
     world.read()
     world.deliver("b1", "b2")
+
+
+def begin_to_compact(world: World) -> None:
+    three_slots(world)
     world.flush()
     world.from_here()
     world.begin_move()
@@ -194,10 +198,7 @@ def compact_the_next(world: World) -> None:
 
 def begin_to_compact_again(world: World) -> None:
     """One move was made; the copy of the next one stands in the same slot of the retry ring."""
-    world.open()
-    world.given("a1", "b1", "a2", "b2", "a3")
-    world.read()
-    world.deliver("b1", "b2")
+    three_slots(world)
     world.begin_move()
     world.copy_all()
     world.make()
