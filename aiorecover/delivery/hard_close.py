@@ -68,18 +68,21 @@ def close_hard(producer: AIOKafkaProducer, holdings: Holdings) -> Coroutine[Any,
     """
     producer._closed = True  # noqa: SLF001 - its finaliser would complain
     _fail_all(producer._message_accumulator)  # noqa: SLF001
-    sender, metadata = producer._sender.sender_task, producer.client._sync_task  # noqa: SLF001
-    tasks = {task for task in (sender, metadata, *holdings.tasks) if task is not None}
+    own = [task for task in (producer._sender.sender_task, producer.client._sync_task) if task is not None]  # noqa: SLF001
+    tasks = {*own, *holdings.tasks}
     for task in tasks:
         task.cancel()
-    return _until_closed(producer, holdings, tasks, _close_connections(producer, holdings))
+    return _until_closed(producer, holdings, own, tasks, _close_connections(producer, holdings))
 
 
 async def _until_closed(
-    producer: AIOKafkaProducer, holdings: Holdings, tasks: set[asyncio.Task[Any]], closing: list[Any]
+    producer: AIOKafkaProducer,
+    holdings: Holdings,
+    own: list[asyncio.Task[Any]],
+    tasks: set[asyncio.Task[Any]],
+    closing: list[Any],
 ) -> None:
-    """Wait for what was begun, and close what it has opened meanwhile."""
-    own = [task for task in (producer._sender.sender_task, producer.client._sync_task) if task is not None]  # noqa: SLF001
+    """Wait for what was begun, and close what it has opened meanwhile; ``own``: of ``tasks``, the producer's two."""
     for _ in range(CANCELS):
         tasks = {task for task in tasks if not task.done()}
         if not tasks:

@@ -11,6 +11,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from math import inf
 
 from aiokafka.errors import KafkaError
 from aiokafka.structs import RecordMetadata
@@ -100,10 +101,16 @@ class Sessions:
             self.healthy.give_up("a lane has used up the epochs of its producer id")
             await asyncio.sleep(IDENTITY_LOOK)
 
-    async def _connected(self, session: Session, over: Callable[[], bool] | None) -> None:
-        while over is not None and not await session.connected_within(CONNECT_LOOK):
-            if over():
+    async def _connected(self, session: Session, over: Callable[[], bool] | None, patience: float = inf) -> bool:
+        """Whether it is, as soon as it is, and within ``patience`` seconds."""
+        waited = 0.0
+        while not await session.connected_within(min(CONNECT_LOOK, patience)):
+            if over is not None and over():  # an age that is up does not wait for a frozen broker, too
                 raise GivenUpError
+            waited += CONNECT_LOOK
+            if waited >= patience:
+                return False
+        return True
 
     def give_up(self, lane: Lane, reason: str) -> None:
         """Build the lane's session anew."""
@@ -190,14 +197,9 @@ class Sessions:
         if not self._suspicions[lane].suspect or self._closing:
             return self.healthy
         second = self._second or self._begin_second()
-        waited = 0.0
-        while not await second.connected_within(min(CONNECT_LOOK, CONNECT_PATIENCE)):
-            if over is not None and over():  # an age that is up does not wait for a frozen broker, too
-                raise GivenUpError
-            waited += CONNECT_LOOK
-            if waited >= CONNECT_PATIENCE:
-                self._moved.pop(lane, None)
-                return self.healthy
+        if not await self._connected(second, over, CONNECT_PATIENCE):
+            self._moved.pop(lane, None)
+            return self.healthy
         if lane not in self._moved:
             self._moved[lane] = None
             self._lines.tell(lane, self._suspicions[lane].why)
