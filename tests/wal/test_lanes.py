@@ -385,6 +385,14 @@ def test_a_checkpoint_makes_the_entries_durable() -> None:
         assert [(block.bodies, block.known) for block in after] == [((b"one",), False)]
 
 
+def test_a_power_cut_behind_the_first_checkpoint_does_not_make_the_file_a_new_one() -> None:
+    """Else it would be told that somebody has lost it."""
+    disk = Opened()
+    assert disk.directory.lanes.is_new
+    disk.checkpoint()
+    assert not any(disk.loses_power(seed).directory.lanes.is_new for seed in range(10))
+
+
 def test_what_was_cleared_does_not_come_back_after_a_power_cut() -> None:
     disk = Opened()
     lanes = disk.directory.lanes
