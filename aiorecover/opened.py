@@ -57,7 +57,7 @@ class Opened:
             directory,
             taken,
             self.dead,
-            grow=lambda: keeper.submit(directory.lanes.grow),
+            grow=lambda: keeper.submit(directory.grow_lanes),
             remember=self._remember,
             on_idle=on_idle,
         )

@@ -13,7 +13,7 @@ wal_dir/            0700
 
 import weakref
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -259,10 +259,10 @@ class Directory:
 
         """
         if self.checkpoint_file.wants_room:
-            with suppress(WalFullError):
+            with suppress(WalFullError), self._allocating:
                 self.checkpoint_file.allocate()
         with suppress(WalFullError):  # whoever needs a block asks again
-            self.lanes.grow()
+            self.grow_lanes()
         reserved = self.retry, self.dead
         for ring in reserved:
             if ring.wants_spare and ring.spares.empty:
@@ -276,6 +276,21 @@ class Directory:
                 if ring.wants_spare and not ring.spares.empty:
                     with suppress(WalFullError):
                         ring.prepare_spare()
+
+    def grow_lanes(self) -> None:
+        """Have blocks for more lanes, if they are wanted (the keeper's thread).
+
+        Raises:
+            WalFullError: the disk is full.
+
+        """
+        with self._allocating:
+            self.lanes.grow()
+
+    @property
+    def _allocating(self) -> AbstractContextManager[bool]:
+        """Nobody else allocates: what a file takes before it fails must not refuse a slot that there is room for."""
+        return self.ring.spares.quota.lock
 
     def shrink(self) -> int:
         """Give back to the disk what was not needed for long; bytes (the keeper's thread)."""

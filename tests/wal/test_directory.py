@@ -553,6 +553,34 @@ def publish_for_ever(made: Directory, accepted: list[bytes]) -> None:
         accepted.append(b"%d" % len(accepted) * 100)
 
 
+@pytest.mark.parametrize("name", ["lanes", "checkpoint"])
+def test_room_that_an_allocation_takes_before_it_fails_refuses_no_slot(
+    wal: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, allocate = threading.Event(), storage.StorageFile.allocate
+
+    def fail(self: storage.StorageFile, offset: int, length: int) -> None:
+        if self.path.name != name:
+            return allocate(self, offset, length)
+        taken.set()
+        time.sleep(0.2)  # while the others look for room
+        taken.clear()
+        raise WalFullError("no room to grow the file")
+
+    with opened(wal) as made:
+        quota = made.ring.spares.quota
+        quota.limits = dataclasses.replace(quota.limits, free_bytes=lambda: 0 if taken.is_set() else 1 << 30)
+        monkeypatch.setattr(storage.StorageFile, "allocate", fail)
+        monkeypatch.setattr(type(made.lanes), "wants_room", property(lambda _: name == "lanes"))
+        monkeypatch.setattr(storage.StorageFile, "disk_bytes", lambda _: 0)
+        made.checkpoint_file.wants_room = name == "checkpoint"
+        keeper = threading.Thread(target=made.prepare_spares)
+        keeper.start()
+        assert taken.wait(10)
+        append(made, b"first")
+        keeper.join()
+
+
 def run_fill(*command: str, wal: Path, limit: int) -> subprocess.CompletedProcess[str]:
     code = [sys.executable, "-c", textwrap.dedent(FILL), str(wal), str(limit)]
     return subprocess.run([*command, *code], cwd=REPOSITORY, capture_output=True, text=True, timeout=100, check=False)
