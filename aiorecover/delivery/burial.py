@@ -12,7 +12,7 @@ from aiorecover.delivery.router import Router
 from aiorecover.delivery.telling import Where
 from aiorecover.record import KEY, PARTITION, TOPIC
 from aiorecover.wal.run import Placed, Run
-from aiorecover.wal.suffix import Word
+from aiorecover.wal.suffix import Unfinished, Word
 
 NOWHERE = -1  # in the place of a partition: of records that may go to any
 
@@ -92,7 +92,7 @@ class Burial:
             return topic, partition
         return topic, NOWHERE if key is None else place_of(key, self._router.topics[topic].spread)
 
-    def bury_judged(self, run: Run, number: int, word: Word, going: GoingBack | None) -> bool | None:
+    def bury_judged(self, run: Run, number: int, word: Word | Unfinished, going: GoingBack | None) -> bool | None:
         """As `bury_one`, of a run whose records are judged one by one; None: this one does not expire.
 
         Of those behind it letters are stored, too: one flush does for all.
@@ -109,7 +109,7 @@ class Burial:
         self.store([entry for entry, word in behind if self._has_expired(entry, word)], going)
         return False
 
-    def _has_expired(self, entry: Placed, word: Word) -> bool:
+    def _has_expired(self, entry: Placed, word: Word | Unfinished) -> bool:
         """And is not in Kafka."""
         _, _, position, record = entry
         if word is not Word.WAITING or type(record) is not tuple or not self._expiry.is_due(position, record[TOPIC]):

@@ -30,7 +30,7 @@ from aiorecover.record import KEY, PARTITION, RECORD_ID_HEADER, TOPIC, record_id
 from aiorecover.wal import format as fmt
 from aiorecover.wal.run import Placed, Run
 from aiorecover.wal.stream import Stream
-from aiorecover.wal.suffix import Word
+from aiorecover.wal.suffix import Unfinished, Word
 
 log = logging.getLogger("aiorecover.delivery")
 
@@ -183,7 +183,7 @@ class Dispatcher:
                 return number
         return len(run)
 
-    def _dispatch_as_judged(self, run: Run, number: int, word: Word, going: GoingBack | None) -> bool:
+    def _dispatch_as_judged(self, run: Run, number: int, word: Word | Unfinished, going: GoingBack | None) -> bool:
         """Whether one record is dealt with; False without room, or where dispatching it failed."""
         entry = run.placed(number)
         buried = self._burial.bury_judged(run, number, word, going)
@@ -204,7 +204,9 @@ class Dispatcher:
         one.words = None
         return self._dispatch(one, going) > 0
 
-    def _judged(self, entry: Placed, word: Word, place: Place | None, going: GoingBack | None) -> Verdict | None:
+    def _judged(
+        self, entry: Placed, word: Word | Unfinished, place: Place | None, going: GoingBack | None
+    ) -> Verdict | None:
         """What becomes of a record; None while that cannot be told. ``place``: where it was found in Kafka."""
         record = entry[3]
         if type(record) is not tuple:

@@ -4,6 +4,7 @@ Two reasons to ask: the word may have been lost or be too young (`wal.suffix`), 
 without one, as the recovery check has found (`in_kafka`).
 """
 
+from collections.abc import Iterable
 from enum import Enum, auto
 from itertools import repeat
 
@@ -12,7 +13,7 @@ from aiorecover.delivery.in_kafka import InKafka, Place, content_of
 from aiorecover.delivery.lane import Lane
 from aiorecover.record import KEY, PARTITION, TOPIC, VALUE
 from aiorecover.wal.run import Placed, Run
-from aiorecover.wal.suffix import SuffixRule, Word
+from aiorecover.wal.suffix import SuffixRule, Unfinished, Word
 
 
 class Verdict(Enum):
@@ -58,7 +59,7 @@ class Judge:
             return None
         return self._in_kafka.place(record[TOPIC], position, nonce, content_of(record[KEY], record[VALUE]))
 
-    def verdict(self, entry: Placed, word: Word, lane: Lane | None, place: Place | None) -> Verdict:
+    def verdict(self, entry: Placed, word: Word | Unfinished, lane: Lane | None, place: Place | None) -> Verdict:
         """What becomes of a record. ``lane``: where it would go today; None where it cannot be decoded."""
         record = entry[3]
         if lane is None:
@@ -73,6 +74,6 @@ class Judge:
         return Verdict.DISMISS
 
 
-def words_of(run: Run) -> "list[Word] | repeat[Word]":
+def words_of(run: Run) -> Iterable[Word | Unfinished]:
     """What the settle words say; where none is suspect, readers give only what waits."""
     return run.words if run.words is not None else repeat(Word.WAITING, len(run))

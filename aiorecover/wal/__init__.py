@@ -248,8 +248,10 @@ Recovery, on opening
 The lane suffix rule (`suffix`), where settle words are suspect: within a lane, everything behind the first frame that
 is not settled counts as unsettled; a lone stale record sent after newer ones would leave an old value in a compacted
 topic. Records without key and partition count by their own word. Whoever reads knows the lanes, so it judges; what it
-delivers again is settled with the mark of the present generation. The suspicion ends once every slot of that time is
-recycled. What it knows to be at its destination, behind all that comes before it in its lane, it need not deliver.
+delivers again is settled with the mark of the present generation. When the power goes once more before that is done,
+these marks count as far as they follow upon one another in their lane: what came behind may be recycled already. The
+suspicion ends once every slot of that time is recycled. What it knows to be at its destination, behind all that comes
+before it in its lane, it need not deliver.
 
 A frame that does not hold (damage, or a hole that a dying process left behind a nested publish) is passed: the reader
 looks for the next valid frame of this life, delivers from there, and reports exactly which sequences are not there. So

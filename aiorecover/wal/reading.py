@@ -15,7 +15,7 @@ from aiorecover.wal.resynchronising import next_frame, unsettled
 from aiorecover.wal.ring import RECENT, Ring
 from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
-from aiorecover.wal.suffix import Word
+from aiorecover.wal.suffix import Unfinished, Word
 from aiorecover.wal.window import Window
 
 log = logging.getLogger("aiorecover.wal")
@@ -344,7 +344,7 @@ class Reader:
             run = run.pick([number for number, place in enumerate(places) if place not in slot.claimed])
         return run, holds
 
-    def _word(self, slot: Slot, mark: int) -> Word:
+    def _word(self, slot: Slot, mark: int) -> Word | Unfinished:
         return Word.WAITING if mark > VOID else self._ring.suspect.word(slot.header.epoch, mark)
 
     def _settled_up_to(self, slot: Slot) -> int:

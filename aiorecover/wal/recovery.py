@@ -65,7 +65,7 @@ What comes of the frames that are settled, by their settle words
     │ both                      │ present │ stay    │
     │ one, none, first, absent  │ present │ suffix  │
     │                           │ lost    │ again   │
-    │ both, one                 │ earlier │ again   │
+    │ both, one                 │ earlier │ suffix  │
     │ none, first, absent       │ earlier │ stay    │
     └───────────────────────────┴─────────┴─────────┘
 

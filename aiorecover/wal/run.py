@@ -5,7 +5,7 @@ from typing import Any
 
 from aiorecover.wal import format as fmt
 from aiorecover.wal.slot import Slot
-from aiorecover.wal.suffix import Word
+from aiorecover.wal.suffix import Unfinished, Word
 
 Entry = tuple[Slot, int, int, Any]
 """slot, place (index of the frame's settle word in ``slot.words``), sequence, record"""
@@ -27,7 +27,7 @@ class Run:
         sequences: Sequence[int],
         places: list[int],
         records: list[Any],
-        words: list[Word] | None = None,
+        words: Sequence[Word | Unfinished] | None = None,
         origin: tuple[int, bytes] | None = None,
     ) -> None:
         """``places``: indices of the frames' settle words in ``slot.words``; ``words``: None when all wait.

@@ -6,9 +6,14 @@ and stay there in a compacted topic. So within a lane everything behind the firs
 
 What is delivered again under this rule is settled with the mark of the present generation, so that the rule also holds
 when the process dies in the middle of it: a frame with the present mark was done again, and what follows it in its lane
-still has to be. A generation is the epoch in which it began. When a second power cut comes before the first one is
-dealt with, frames that bear the mark of the unfinished generation count as unsettled: what followed them may not have
-been delivered again.
+still has to be. A generation is the epoch in which it began.
+
+When a second power cut comes before the first one is dealt with, marks of the unfinished generation may be lost, too.
+In a lane they were stored in order, from its first unsettled frame on. So as far as they follow there upon one another,
+that much was done again, and only what comes behind has to be. It must not be done once more: what followed may be
+settled for good and recycled (a moved record stands in the retry ring, in front of what a watermark of the main ring
+covers). Behind a gap they prove nothing. Of several unfinished generations each goes on where the one before had
+stopped, so marks may rise from frame to frame, but not fall.
 
 Who has looked may know that a frame without a word is ``there``: at its destination, and behind everything that comes
 before it in the ring. Then it is done, but a frame that is there and stands behind one that is not has to be delivered
@@ -32,6 +37,14 @@ class Word(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Unfinished:
+    """The word was stored in an earlier generation that is not dealt with; ``again``: the frame is older than that."""
+
+    generation: int
+    again: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Suspicion:
     """Up to which position settle words may be lost (0: none), and the generations that are not dealt with."""
 
@@ -39,12 +52,12 @@ class Suspicion:
     generation: int = 0  # the present one
     since: int = 0  # the first one that is not dealt with
 
-    def word(self, epoch: int, mark: int) -> Word:
+    def word(self, epoch: int, mark: int) -> Word | Unfinished:
         """What the ``mark`` of a settled frame of ``epoch`` says; marks are epochs modulo `format.MARKS`."""
         began = self.generation - (self.generation - mark) % fmt.MARKS
         if began == self.generation:
             return Word.AGAIN
-        return Word.WAITING if epoch < began and began >= self.since else Word.SETTLED
+        return Unfinished(began, again=epoch < began) if began >= self.since else Word.SETTLED
 
 
 class SuffixRule:
@@ -57,22 +70,35 @@ class SuffixRule:
         """Nothing was seen."""
         self._broken: set[Hashable] = set()
         self._looked: set[Hashable] = set()  # something without a word is there
+        self._redone: dict[Hashable, int] = {}  # up to here, and last in this unfinished generation
 
-    def needed(self, lane: Hashable | None, word: Word, *, there: bool = False) -> bool:
+    def needed(self, lane: Hashable | None, word: Word | Unfinished, *, there: bool = False) -> bool:
         """Whether a frame has to be delivered; ``lane`` None: a record without key and partition counts for itself."""
         if lane is None:
             return word is Word.WAITING and not there
         if lane in self._broken:
             return word is not Word.AGAIN
+        if isinstance(word, Unfinished) and self._goes_on(lane, word):
+            return False
+        settled = word is Word.SETTLED and lane not in self._redone
         if there:
-            if word is not Word.SETTLED:
+            if not settled:
                 self._looked.add(lane)
             return False
-        if word is Word.SETTLED and lane not in self._looked:
+        if settled and lane not in self._looked:
             return False
         self._broken.add(lane)
         return word is not Word.AGAIN
 
-    def counts_anew(self, lane: Hashable | None, word: Word) -> bool:
+    def counts_anew(self, lane: Hashable | None, word: Word | Unfinished) -> bool:
         """Whether a frame that is there has to bear the present mark, because words before it in its lane do."""
-        return word is Word.SETTLED and lane in self._looked
+        return (word is Word.SETTLED or isinstance(word, Unfinished)) and lane in self._looked
+
+    def _goes_on(self, lane: Hashable, word: Unfinished) -> bool:
+        """Whether it was done behind all that comes before it in its lane."""
+        last = self._redone.get(lane, 0)
+        if lane in self._looked or word.generation < last:
+            return False
+        if word.again or last:
+            self._redone[lane] = word.generation
+        return True

@@ -18,7 +18,7 @@ from aiorecover.delivery.in_kafka import (
     oldest_hints,
 )
 from aiorecover.wal import format as fmt
-from aiorecover.wal.suffix import SuffixRule, Word
+from aiorecover.wal.suffix import SuffixRule, Unfinished, Word
 
 LANE = ("orders", 0)
 EPOCH = 7
@@ -278,7 +278,7 @@ def test_the_histories_show_what_believing_settle_words_behind_a_found_record_wo
 ) -> None:
     needed = SuffixRule.needed
 
-    def believing(self: SuffixRule, lane: tuple[str, int], word: Word, *, there: bool = False) -> bool:
+    def believing(self: SuffixRule, lane: tuple[str, int], word: Word | Unfinished, *, there: bool = False) -> bool:
         result = needed(self, lane, word, there=there)
         self._looked.clear()
         return result

@@ -18,7 +18,7 @@ from aiorecover.wal.moving import Copying, Move, Rewrite
 from aiorecover.wal.recovery import Plan, plan
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.slot import Slot
-from aiorecover.wal.suffix import SuffixRule, Suspicion, Word
+from aiorecover.wal.suffix import SuffixRule, Suspicion, Unfinished, Word
 from tests.protocols.world import World
 
 Patch = pytest.MonkeyPatch
@@ -376,7 +376,7 @@ def no_suffix_rule(patch: Patch) -> None:
 def no_generation(patch: Patch) -> None:
     """What was delivered again looks like what was settled before."""
 
-    def word(self: Suspicion, epoch: int, mark: int) -> Word:
+    def word(self: Suspicion, epoch: int, mark: int) -> Word | Unfinished:
         found = suffix_word(self, epoch, mark)
         return Word.SETTLED if found is Word.AGAIN else found
 
@@ -391,6 +391,19 @@ def unfinished_generations_trusted(patch: Patch) -> None:
         began = self.generation - (self.generation - mark) % fmt.VOID
         return Word.AGAIN if began == self.generation else Word.SETTLED
 
+    patch.setattr(Suspicion, "word", word)
+
+
+def unfinished_generations_again(patch: Patch) -> None:
+    """After a second power cut, what bears the first one's mark is sent once more, whatever has come behind it."""
+
+    def word(self: Suspicion, epoch: int, mark: int) -> Word:
+        found = suffix_word(self, epoch, mark)
+        if isinstance(found, Unfinished):
+            return Word.WAITING if found.again else Word.SETTLED
+        return found
+
+    suffix_word = Suspicion.word
     patch.setattr(Suspicion, "word", word)
 
 

@@ -37,7 +37,15 @@ __all__ = ["Mutant", "main", "mutants_of"]
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path("aiorecover/wal")
-COPIED = ("aiorecover", "tests/wal", "tests/support", "tests/__init__.py", "tests/conftest.py", "pyproject.toml")
+COPIED = (
+    "aiorecover",
+    "tests/wal",
+    "tests/protocols",
+    "tests/support",
+    "tests/__init__.py",
+    "tests/conftest.py",
+    "pyproject.toml",
+)
 ENOUGH = 0.85  # of the mutants, killed
 BUDGET_S = 40  # of tests for one mutant, as long as they took without it: the slowest look for rarer things
 PATIENCE = 4  # times as long as its tests took, and START_S: then a mutant hangs, and is noticed

@@ -64,6 +64,7 @@ class Core:
         self.powerless = False  # has the power ever gone: then records may be missing, and are reported
         self.failed_flush = False  # has a flush ever failed
         self.full = False  # the disk has no room
+        self.drained = False  # has this life delivered everything, and publishes nothing
         self.completed = 0  # the watermark of the last checkpoint whose write returned
         self.captured: Checkpoint | None = None
         self.pending: set[Position] = set()  # copies of a move that is being made: they count if its checkpoint does
@@ -87,6 +88,7 @@ class Core:
         waiting = self.ledger.waiting()
         demand(not waiting or _seems_to_wait(disk), "whoever adopts orphans sees that something waits", waiting)
         if clean is not None:
+            demand(not (self.drained and _seems_to_wait(disk)), "what was drained and let go is not adopted for ever")
             _forbid_rewriting(disk)
         if name != "shop":
             _is_refused(disk, name)

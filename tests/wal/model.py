@@ -18,7 +18,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal.moving import Move
 from aiorecover.wal.recovery import classify
 from tests.wal.ledger import LANES, demand
-from tests.wal.machine import FAILURES, MOMENTS, NEVER, POWER, SECTORS, STEPS, Core, slot_of, step
+from tests.wal.machine import FAILURES, LIMITS, MOMENTS, NEVER, POWER, SECTORS, SEEDS, STEPS, Core, slot_of, step
 from tests.wal.rig import SLOT
 
 __all__ = ["STEPS", "Machine", "RingMachine"]
@@ -164,6 +164,50 @@ class Machine(Core):
         if self._write(captured, traffic=False, end=end, power=power, fails=fails, sector=sector):
             directory.close()
             self._end(then, sector, {captured.moved}, clean=True)
+
+    @step(
+        stopped=[False, True],
+        power=POWER,
+        sector=SECTORS,
+        limit=LIMITS,
+        seed=SEEDS,
+        drains=[False, True],
+        lets_go=[False, True, True],
+        then=POWER,
+    )
+    def adopt(
+        self,
+        stopped: bool,
+        power: int | None,
+        sector: int,
+        limit: int,
+        seed: int,
+        drains: bool,
+        lets_go: bool,
+        then: int | None,
+    ) -> None:
+        """The owner is gone, and a neighbour has its turn: it delivers, publishes nothing, and lets go, or dies too."""
+        self.end(stopped, power, sector, SLOT, "shop")
+        number = self.life.ring.sequence
+        if drains:
+            self.deliver_everything()
+        else:
+            self._deliver_some(limit, seed)
+        demand(self.life.ring.sequence == number, "who adopts stores nothing of its own in the main ring")
+        if lets_go:
+            self.drained = drains and (then is None or not self.failed_flush)  # which may have lost the seal of a slot
+            self.close(end=NEVER, power=None, fails="", sector=sector, then=then)
+            self.drained = False
+        else:
+            self.end(False, then, sector, SLOT, "shop")
+
+    def _deliver_some(self, limit: int, seed: int) -> None:
+        life = self.life
+        life.read_retry(limit)
+        life.read(limit)
+        for lane in LANES:
+            life.deliver(life.deliverable(lane)[:limit])
+        self.settle(seed, 0.5)
 
     @step(
         lambda m: m.life.rewriting is not None and not (m.life.in_doubt or m.life.poisoned),

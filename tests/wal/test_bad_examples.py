@@ -5,7 +5,7 @@ An example whose steps have come to do something else, as the library goes on, i
 
 import pytest
 
-from tests.protocols.faults import Fault, void_is_only_settled
+from tests.protocols.faults import Fault, unfinished_generations_again, void_is_only_settled
 from tests.wal.ledger import ViolationError
 from tests.wal.machine import NEVER
 from tests.wal.test_model_faults import power_cut, settle_copies_again_when_a_move_is_abandoned
@@ -16,6 +16,12 @@ def make_move(end: tuple[str, str] = NEVER, power: int | None = None) -> Taken:
     return "make_move", {"traffic": False, "end": end, "power": power, "fails": "", "sector": 512}
 
 
+def deliver(lane: bytes) -> Taken:
+    return "deliver", {"lane": lane, "part": 1.0}
+
+
+SETTLE: Taken = ("settle", {"seed": 0, "part": 1.0})
+CHECKPOINT: Taken = ("write_checkpoint", {"traffic": False, "end": NEVER, "power": None, "fails": "", "sector": 512})
 ALL: Taken = ("read", {"limit": 55})
 BAD: dict[str, tuple[Fault, list[Taken]]] = {
     "a record that is delivered while its slot is moved is not settled again when the move is abandoned": (
@@ -35,6 +41,7 @@ BAD: dict[str, tuple[Fault, list[Taken]]] = {
         [
             *[("append", {"size": 1200, "count": 12})] * 3,
             *[ALL] * 3,
+            *[deliver(b"b"), SETTLE],  # so that there is room for more copies
             ("begin_move", {}),
             make_move(),
             ("recycle", {}),
@@ -45,6 +52,22 @@ BAD: dict[str, tuple[Fault, list[Taken]]] = {
             make_move(),  # from here on, a checkpoint covers them
             power_cut(3),
             *[("read_retry", {"limit": 55})] * 2,
+        ],
+    ),
+    "a second power cut does not bring a moved record again behind which all of its lane is covered": (
+        unfinished_generations_again,
+        [
+            ("append", {"size": 1200, "count": 12}),
+            ("append", {"size": 1200, "count": 2}),  # the last one is of lane c, and there is none of lane a
+            *[ALL] * 2,
+            *[deliver(b"b"), deliver(b""), SETTLE],
+            *[("begin_move", {}), make_move(), ("recycle", {})],
+            power_cut(3),
+            *[("read_retry", {"limit": 55}), ALL, ALL],
+            *[deliver(b"c"), SETTLE],  # the moved ones of lane a keep those of lane c where they are
+            CHECKPOINT,
+            power_cut(3),
+            ("deliver_everything", {}),
         ],
     ),
 }

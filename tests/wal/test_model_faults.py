@@ -1,6 +1,6 @@
 """The model finds faults that are planted in the library, without being told where to look.
 
-For the rarest it is told which steps lead there, and looks for the power cut that shows them.
+For the rarest it is told which steps lead there, and looks for the power cut that shows them, if it takes one.
 
 That it is green without them is `test_model`.
 """
@@ -210,33 +210,38 @@ def adopt_only_what_the_last_checkpoint_left(patch: Patch) -> None:
     patch.setattr(neighbours, "_waits", waits)
 
 
+def adopt_whatever_has_a_slot_in_use(patch: Patch) -> None:
+    """Also when all of it was delivered and the end was clean: so again and again."""
+    patch.setattr(neighbours, "_waits", lambda view: any(slot.header is not None for slot in view.slots()))
+
+
 FAULTS: list[tuple[Fault, int]] = [  # and a walk from which on it is soon found: some take thousands
     (recycle_what_waits, 0),
     (recycle_without_a_durable_watermark, 0),
-    (recycle_under_a_reader, 766),
+    (recycle_under_a_reader, 1433),
     (capture_after_the_flush, 0),
-    (write_without_flushing, 0),
+    (write_without_flushing, 2),
     (open_without_a_new_epoch, 0),
     (open_without_writing_the_epoch, 0),
     (make_a_move_without_flushing_its_copies, 2),
-    (leave_copies_that_do_not_count, 127),
-    (forget_where_copies_begin_that_do_not_count, 389),
-    (settle_copies_again_when_a_move_is_abandoned, 8),
-    (abandon_a_move_and_keep_its_copies, 312),
-    (settle_the_original_alone, 8),
-    (let_originals_count_beside_their_copies, 8),
-    (copy_what_was_settled_meanwhile, 245),
-    (forget_that_the_retry_ring_was_rewritten, 345),
-    (take_back_what_was_made, 28),
-    (abandon_a_rewriting_and_keep_its_copies, 28),
-    (call_every_checkpoint_the_last, 16),
+    (leave_copies_that_do_not_count, 121),
+    (forget_where_copies_begin_that_do_not_count, 330),
+    (settle_copies_again_when_a_move_is_abandoned, 102),
+    (abandon_a_move_and_keep_its_copies, 221),
+    (settle_the_original_alone, 60),
+    (let_originals_count_beside_their_copies, 40),
+    (copy_what_was_settled_meanwhile, 3016),
+    (forget_that_the_retry_ring_was_rewritten, 453),
+    (abandon_a_rewriting_and_keep_its_copies, 758),
+    (call_every_checkpoint_the_last, 6),
     (doubt_a_clean_end, 0),
-    (believe_every_settle_word, 6),
-    (suspect_nothing, 16),
-    (trust_the_pages_that_a_failed_flush_left, 85),
+    (believe_every_settle_word, 118),
+    (suspect_nothing, 157),
+    (trust_the_pages_that_a_failed_flush_left, 148),
     (go_on_after_a_failed_flush, 1),
-    (shrink_without_knowing_the_next_ordinal, 20),
-    (adopt_only_what_the_last_checkpoint_left, 0),
+    (shrink_without_knowing_the_next_ordinal, 0),
+    (adopt_only_what_the_last_checkpoint_left, 1),
+    (adopt_whatever_has_a_slot_in_use, 0),
 ]
 
 
@@ -247,7 +252,8 @@ def test_the_model_finds_a_fault_without_being_told_where_to_look(fault: Fault, 
     assert any(walk(seed)[1] is not None for seed in range(start, start + WALKS))
 
 
-# -- too rare for chance: a settle word is lost, one behind it in its lane is not, and an end comes between the two ----
+# -- too rare for chance: a settle word is lost, one behind it in its lane is not, and an end comes between the two;
+#    or what was captured is only written when a move has come in between
 
 
 def power_cut(seed: int) -> Taken:
@@ -299,7 +305,22 @@ def is_moved_and_dies(cut: int) -> list[Taken]:
     ]
 
 
+def writes_what_was_captured_before_a_move(_: int) -> list[Taken]:
+    how = {"traffic": False, "end": ("never", ""), "power": None, "fails": "", "sector": 512}
+    return [
+        ("capture", {}),
+        ("append", {"size": 2100, "count": 8}),
+        ("append", {"size": 14_000, "count": 6}),
+        *[("read", {"limit": 55})] * 2,
+        *[("begin_move", {}), ("make_move", how), ("recycle", {})],
+        *[("begin_rewriting", {}), ("write_checkpoint", how)],
+        DEATH,
+        ("deliver_everything", {}),
+    ]
+
+
 RARE = {
+    take_back_what_was_made: writes_what_was_captured_before_a_move,
     forget_which_generations_are_not_dealt_with: then_loses_power_again,
     mark_nothing_as_done_again: then_dies,
     move_a_slot_before_all_suspects_are_read: is_moved_and_dies,
@@ -308,7 +329,7 @@ CUTS = 300  # at most; one of the first fifty shows it
 
 
 @pytest.mark.parametrize(("fault", "life"), RARE.items(), ids=[fault.__name__ for fault in RARE])
-def test_the_model_finds_a_rare_fault_behind_a_power_cut(
+def test_the_model_finds_a_rare_fault_when_it_is_led_there(
     fault: Fault, life: Callable[[int], list[Taken]], monkeypatch: Patch
 ) -> None:
     with monkeypatch.context() as patch:
