@@ -88,6 +88,14 @@ def test_a_long_outage_fits_a_checkpoint(days: int) -> None:
     pack(Checkpoint(producer_id=1, epoch=1, slot_bytes=4096, ages=stored), 1)
 
 
+def test_no_mark_is_kept_twice_however_often_they_are_thinned() -> None:
+    ages = noted(1000, 100_000)
+    for now in (100_000, 101_000, 5_000_000):
+        positions = [position for position, _ in ages.captured(now, 0).marks]
+        assert positions == sorted(set(positions))
+        assert positions[-1] == 100
+
+
 def test_marks_of_what_is_settled_are_forgotten() -> None:
     ages = noted(1000, 100_000)
     ages.forget(60)
