@@ -222,6 +222,16 @@ def test_a_destination_is_not_taken_back_by_a_checkpoint_that_was_captured_befor
         assert content(2, newer).after(content(1, older)) == content(2, newer)
 
 
+@pytest.mark.parametrize("last", [0, CLUSTER_NUMBERS - 7])
+def test_a_destination_that_is_fewer_than_half_of_the_numbers_ahead_is_the_newer_one(last: int) -> None:
+    """Behind that they have come round: it is the older one."""
+    half = CLUSTER_NUMBERS // 2
+    here = Destination(cluster_id="here", cluster_number=last)
+    for ahead, newer in [(half - 1, True), (half, False), (half + 1, False)]:
+        there = Destination(cluster_id="there", cluster_number=(last + ahead) % CLUSTER_NUMBERS)
+        assert here.after(there) == (there if newer else here)
+
+
 def test_what_is_remembered_of_a_cluster_stays_in_the_file() -> None:
     opened = Opened()
     captured = opened.directory.next_checkpoint()
