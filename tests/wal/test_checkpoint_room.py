@@ -71,6 +71,16 @@ def test_a_directory_with_records_opens_without_that_room_and_takes_it_once_it_i
     assert not directory.checkpoint_file.wants_room
 
 
+def test_a_file_that_is_there_as_a_whole_needs_no_room() -> None:
+    before = Opened()
+    before.append(b"waits")
+    disk = before.disk.after_death()
+    disk.checkpoint.before["allocate"] = no_room
+    directory = disk.open()
+    assert not directory.checkpoint_file.wants_room
+    grow(directory)
+
+
 def test_a_hole_in_the_file_is_filled() -> None:
     disk = MemoryDisk()
     opened(disk).close()
