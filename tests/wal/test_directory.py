@@ -162,6 +162,22 @@ def test_a_named_instance_waits_no_longer_than_it_was_told(wal: Path) -> None:
         assert 0.15 < time.monotonic() - began < 10
 
 
+def test_who_waits_for_a_named_instance_sleeps_between_two_looks(wal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    flock = fcntl.flock
+
+    def counted(descriptor: int, operation: int) -> None:
+        nonlocal looks
+        looks += 1
+        flock(descriptor, operation)
+
+    with opened(wal, instance="shop"):
+        monkeypatch.setattr(fcntl, "flock", counted)
+        with pytest.raises(WalLockedError):
+            open_directory(options(wal, instance="shop", wait=0.1))
+    assert looks <= 4
+
+
 def test_all_numbers_taken_is_an_error(wal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instances, "MAX_INSTANCES", 2)
     with opened(wal), opened(wal), pytest.raises(WalLockedError, match=r"use another wal_dir path=.*/wal$"):
@@ -415,6 +431,14 @@ def test_a_refused_opening_lets_go_of_the_lock(wal: Path) -> None:
             open_directory(options(wal, instance="shop", name="bank"))
     with opened(wal, instance="shop", name="shop"):
         pass
+
+
+def test_a_refused_opening_leaves_no_file_open(wal: Path) -> None:
+    with opened(wal, name="shop"):
+        pass
+    with pytest.raises(WalDestinationError):
+        open_directory(options(wal, name="bank"))
+    assert [link for link in Path("/proc/self/fd").iterdir() if link.resolve().is_relative_to(wal)] == []
 
 
 @pytest.mark.parametrize("part", ["path", "wal_dir", "parent"])
