@@ -1,5 +1,7 @@
 """Frames by their places: found where they hold, in this life of the slot, and never anywhere else (I2)."""
 
+from unittest import mock
+
 import pytest
 
 from aiorecover.errors import WalIOError
@@ -64,6 +66,23 @@ def test_a_frame_that_rotted_is_not_found() -> None:
     assert slot.map is not None
     slot.map[(places[1] + 1) * fmt.WORD] ^= 1
     assert [frame and frame[1] for frame in looked_up(opened, places)] == [b"before", None, b"behind"]
+
+
+@pytest.mark.parametrize("length", [SLOT - 2 * fmt.RESERVED - fmt.FRAME_BYTES + 1, 1 << 20])
+def test_a_length_that_rotted_has_nothing_read_beyond_the_slot(length: int) -> None:
+    """It may say two gigabytes."""
+    opened, places = stored(b"rotten", b"behind")
+    opened.disk.ring.damage((places[0] - fmt.SETTLE_WORD) * fmt.WORD, length.to_bytes(4, "little"))
+    asked: list[int] = []
+    read_into = opened.disk.ring.read_into
+
+    def read(buffer: memoryview, offset: int) -> int:
+        asked.append(offset + len(buffer))
+        return read_into(buffer, offset)
+
+    with mock.patch.object(opened.disk.ring, "read_into", read):
+        assert [frame and frame[1] for frame in looked_up(opened, places)] == [None, b"behind"]
+    assert max(asked) <= SLOT - fmt.RESERVED
 
 
 def test_a_frame_of_an_earlier_life_is_not_found() -> None:

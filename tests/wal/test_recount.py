@@ -12,7 +12,7 @@ from aiorecover.wal.reading import Reader
 from aiorecover.wal.recount import Recount, Recounted
 from aiorecover.wal.run import Entry
 from aiorecover.wal.slot import Slot
-from tests.wal.rig import Opened, found, missing, read, storing_fails, take
+from tests.wal.rig import SLOT, Opened, found, missing, read, storing_fails, take
 from tests.wal.test_stream import Life
 from tests.wal.test_stream import read as read_stream
 
@@ -39,6 +39,11 @@ def rot(opened: Opened, *sequences: int) -> None:
     """Of frames of `FRAME` bytes."""
     for sequence in sequences:
         opened.disk.ring.damage(fmt.FIRST_FRAME + FRAME * (sequence - 1) + 30, b"rot")
+
+
+def rot_length(opened: Opened, sequence: int, end: int) -> None:
+    """So that the frame seems to end there, counted from its beginning."""
+    opened.disk.ring.damage(fmt.FIRST_FRAME + FRAME * (sequence - 1), (end - fmt.FRAME_BYTES).to_bytes(4, "little"))
 
 
 def filled(opened: Opened, count: int = 40) -> list[Entry]:
@@ -119,6 +124,18 @@ def test_what_only_a_second_reader_misses_does_not_keep_its_slot(*, earlier_epoc
     assert opened.ring.pending() == 30
     assert all_counted_anew(opened) == 3
     ends_well(opened, slot, again)
+
+
+@pytest.mark.parametrize("end", [FRAME + 1, 2 * FRAME - fmt.FRAME_BYTES + 1, 2 * FRAME, 2 * FRAME + 1, SLOT])
+def test_a_length_that_rotted_has_no_word_looked_for_behind_what_is_lost(end: int) -> None:
+    """``end``: where it says that the frame ends, of which the next one is lost, too."""
+    opened = Opened()
+    entries = filled(opened)
+    opened.settle(entries[20:])
+    rot(opened, 12)
+    rot_length(opened, 11, end)
+    assert len(second(opened, entries[0])) == 20 - 2
+    assert missing(opened.ring) == [(1, 11), (1, 12)]
 
 
 def test_frames_without_a_record_were_never_counted() -> None:
@@ -318,6 +335,19 @@ def test_it_is_known_of_a_record_that_it_is_lost_also_after_its_slot_is_free() -
     opened.settle(again)
     assert is_freed(opened, entries[0][0])
     assert [sequence for sequence in places if ring.is_lost(sequence, places[sequence])] == [11]
+
+
+def test_what_was_done_before_it_was_named_as_missing_is_not_lost() -> None:
+    """Behind a damaged length nobody finds the words that say so: the second reader names what is settled, too."""
+    opened = Opened()
+    entries = filled(opened)
+    opened.settle(entries[11:12])
+    rot(opened, 12)
+    rot_length(opened, 11, SLOT)
+    second(opened, entries[0])
+    assert missing(opened.ring) == [(1, 11), (1, 12)]
+    assert all_counted_anew(opened) == 1
+    assert [sequence for _, place, sequence, _ in entries if opened.ring.is_lost(sequence, place)] == [11]
 
 
 def test_who_has_passed_everything_leaves_nothing_to_count() -> None:
