@@ -154,6 +154,17 @@ def test_where_more_is_damaged_than_is_remembered_nothing_is_counted_twice(monke
     assert found.missing == 10
 
 
+def test_what_was_named_and_not_remembered_may_be_any_of_what_stands_in_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(losses, "MOST_NAMED", 4)
+    found = Losses()
+    for number in (10, 12, 14, 16, 20, 22, 30):
+        found.report(Damage(1, number, number, 1, 0))
+    assert [number for number in range(40) if found.covers(1, number)] == [10, 12, 14, 16, *range(20, 31)]
+    assert not found.covers(2, 10)
+
+
 # -- on a disk -----------------------------------------------------------------------------------------------------
 
 
