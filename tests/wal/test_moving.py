@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -221,6 +222,20 @@ def test_without_a_checkpoint_nothing_that_was_moved_is_lost_and_nothing_counts_
     assert set(left) <= set(got)
 
 
+def test_without_a_checkpoint_the_main_ring_is_read_once_however_many_copies_there_are() -> None:
+    reads: list[list[int]] = []
+    for every in (50, 2):
+        opened = Opened()
+        sparse(opened, every=every)
+        make(opened, move(opened))
+        disk = opened.disk.after_death()
+        disk.checkpoint.damage(0, bytes(disk.checkpoint.size()))
+        disk.ring.before["read"] = partial((of_this := list[int]()).append, 1)
+        reads.append(of_this)
+        Opened(disk)
+    assert len(reads[0]) == len(reads[1]) > 0
+
+
 def test_what_counted_without_a_checkpoint_counts_in_the_openings_after_that_too() -> None:
     """The checkpoint that the first of them writes knows nothing of the retry ring."""
     opened = Opened()
@@ -255,6 +270,24 @@ def test_a_slot_of_which_something_cannot_be_read_any_more_is_not_moved() -> Non
     with pytest.raises(WalCorruptError, match=f"waiting={waiting} read={waiting - 1}"):
         moving.check()
     moving.abandon()
+
+
+def test_a_move_counts_the_reads_that_failed_and_goes_on_where_it_stood() -> None:
+    """Who makes it gives it up after some of them."""
+    opened = Opened()
+    sparse(opened)
+    waiting = opened.ring.live[0].unsettled
+    moving = Move(opened.ring, opened.directory.retry, opened.ring.live[0])
+    opened.disk.ring.before["read"] = broken
+    for failures in (1, 2, 3):
+        with pytest.raises(WalIOError):
+            moving.step()
+        assert moving.failures == failures
+    del opened.disk.ring.before["read"]
+    while not moving.step():
+        pass
+    moving.check()
+    assert (moving.count, moving.failures) == (waiting, 3)
 
 
 def test_without_a_checkpoint_moved_records_count_though_an_older_slot_that_was_recycled_is_still_to_be_seen() -> None:
