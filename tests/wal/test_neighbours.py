@@ -249,6 +249,20 @@ def test_destination_and_producer_are_known_by_whichever_copy_of_the_checkpoint_
         assert found.directory_id == fmt.directory_of(directory.checkpoint.producer_id)
 
 
+@pytest.mark.parametrize("locked", [False, True])
+def test_one_without_a_checkpoint_that_holds_says_all_that_its_ring_tells(tmp_path: Path, locked: bool) -> None:
+    directory = opened(tmp_path, "1", name="orders")
+    directory.ring.append(b"waits", None)
+    if not locked:
+        closed(directory)
+    (tmp_path / "1" / "checkpoint").write_bytes(b"junk" * 100)
+    found = look(tmp_path)
+    assert (found.name, found.free, found.waiting, found.error) == ("1", not locked, None if locked else True, "")
+    assert (found.destination, found.directory_id) == (Destination(), None)
+    assert look(tmp_path, before=found) == found
+    directory.close()
+
+
 def test_a_directory_that_cannot_be_looked_at_is_an_error_that_says_so_and_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
