@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Checkpoint, Copy, RingState
-from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, classify, plan, slot_bytes_of
+from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, classify, first_headers, plan, slot_bytes_of
 from aiorecover.wal.suffix import Suspicion
 from tests.wal.rig import SLOT
 
@@ -256,6 +256,17 @@ def test_the_stored_slot_size_wins_over_the_option() -> None:
     assert slot_bytes_of([BAD, copy(1)], [other], default=8 * SLOT) == SLOT
     assert slot_bytes_of([BAD, NONE], [None, other], default=8 * SLOT) == 4 * SLOT
     assert slot_bytes_of([NONE, NONE], [None, None], default=8 * SLOT) == 8 * SLOT
+
+
+@pytest.mark.parametrize("size", [fmt.SLOT_BYTES_MIN, 1 << 24, fmt.SLOT_BYTES_MAX])
+def test_without_a_checkpoint_any_header_of_the_first_slot_or_the_second_tells_the_size(size: int) -> None:
+    packed = fmt.pack_slot_header(fmt.SlotHeader(size, PRODUCER, 1, 1, 5, 1, 0))
+    for place in (0, size - fmt.RESERVED, size):
+
+        def read(offset: int, length: int, place: int = place) -> bytes:
+            return packed if offset == place else bytes(length)
+
+        assert slot_bytes_of([NONE, BAD], first_headers(read), default=2 * SLOT) == size
 
 
 # -- the three rings -------------------------------------------------------------------------------------------------
