@@ -85,6 +85,16 @@ def test_pages_that_settling_had_back_are_given_back_once_more(directory: Direct
     directory.close()
 
 
+def test_pages_that_copies_had_back_that_never_count_are_given_back_once_more() -> None:
+    with Opened() as opened:
+        opened.fill_slot()
+        opened.append(b"behind")
+        assert opened.ring.give_back_memory() == 2
+        assert opened.ring.give_back_memory() == 1  # the one that is written to
+        opened.ring.mark_void(opened.ring.live[0], opened.ring.recent_places[1:2])
+        assert opened.ring.give_back_memory() == 2
+
+
 def test_one_look_is_bounded_and_the_next_goes_on_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with Opened() as opened:
         for _ in range(resident.DROPPED * 2 + 3):

@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Callable
 from itertools import pairwise
+from unittest import mock
 
 import pytest
 
@@ -14,6 +15,7 @@ from aiorecover.errors import RecordTooLargeError, WalError, WalFullError, WalIO
 from aiorecover.wal import format as fmt
 from aiorecover.wal import room
 from aiorecover.wal import slot as slot_module
+from aiorecover.wal.reading import Reader
 from aiorecover.wal.recovery import classify
 from aiorecover.wal.ring import LAST_SEQUENCE, MARGIN, RECENT, RECENT_BYTES
 from aiorecover.wal.slot import Slot
@@ -594,6 +596,18 @@ def test_of_a_slot_that_was_left_open_so_many_are_unread_as_the_newest_checkpoin
     assert (following.ring.unread(), following.ring.pending()) == (0, 6)
     following.read()
     assert (following.ring.unread(), following.ring.pending()) == (0, 7)
+
+
+def test_the_kernel_reads_ahead_only_in_a_slot_to_which_no_frame_comes_any_more() -> None:
+    """Behind the tail there is nothing to fetch, and the next slot stands somewhere else."""
+    with Opened() as opened, mock.patch.object(opened.disk.ring, "read_ahead") as read_ahead:
+        opened.append(b"f" * 3000, b"f" * 3000)  # too large to be kept in memory
+        opened.read()
+        assert not read_ahead.called
+        second = Reader(opened.ring, bytes, primary=False)
+        opened.ring.go_on()
+        assert read(second)
+        assert read_ahead.called
 
 
 def test_is_settled_tells_of_each_record_of_this_epoch() -> None:
