@@ -243,7 +243,6 @@ class Lanes:
         except WalIOError:
             if block not in self._unreadable:
                 raise
-        self._generations[block] = 0
         self._stored = True
 
     def take(self) -> int | None:
