@@ -206,7 +206,7 @@ def _can_be(checkpoint: Checkpoint) -> bool:
     beyond = fmt.position(checkpoint.epoch + 1, 0)  # there, records of the next epoch would be taken for settled
     rings = (checkpoint.main, checkpoint.retry, checkpoint.dead)
     return (
-        0 <= checkpoint.producer_id < 1 << 64
+        checkpoint.producer_id >= 0  # and below 1 << 64, as every integer of MessagePack
         and 0 < checkpoint.epoch <= fmt.EPOCH_MAX
         and all(0 <= position < beyond for position in (checkpoint.moved, checkpoint.suspect.up_to))
         and all(0 <= position < beyond for ring in rings for position in (ring.watermark, ring.flushed))

@@ -25,7 +25,7 @@ log = logging.getLogger("aiorecover.wal")
 
 RECENT = 4096  # newest records handed to the reader in memory: 8 turns of a busy loop; at most 8 MiB with the next line
 RECENT_BYTES = 2048  # larger records are read back from the ring: their cost is in the bytes anyway
-LAST_SEQUENCE = fmt.SEQUENCE_MASK - (1 << 30)  # no slot that begins before it comes to the end of an epoch's numbers
+LAST_SEQUENCE = fmt.SEQUENCE_MASK - fmt.SLOT_BYTES_MAX  # a slot that begins up to there stays within an epoch's numbers
 MARGIN = 1024  # bytes that a record may gain on its way to another ring: where it comes from, why Kafka refused it
 
 
