@@ -188,13 +188,16 @@ class Dispatcher:
         entry = run.placed(number)
         buried = self._burial.bury_judged(run, number, word, going)
         if buried is not None:
+            if buried and run.words is not None:
+                self._judge.expired(entry, self._lane_of(entry, going))
             return buried
         place = self._judge.place(entry)
         verdict = self._judged(entry, word, place, going)
         if verdict is Verdict.DISMISS:
             self.reader.dismiss(run.slot, 1)
             return True
-        if verdict is not None and run.words is not None:  # one may stand there that does not count any more
+        waits = verdict is not None or self._judge.outlives(entry, word, self._lane_of(entry, going))
+        if waits and run.words is not None:  # a word may stand there that does not count any more
             self.reader.reopen(run.slot, [run.places[number]])
         if verdict is Verdict.SETTLE and place is not None:
             return self._take_as_found(entry, place, going)
@@ -203,6 +206,9 @@ class Dispatcher:
             return True
         one.words = None
         return self._dispatch(one, going) > 0
+
+    def _lane_of(self, entry: Placed, going: GoingBack | None) -> Lane | None:
+        return self._passed.lane(self.router.topic(entry[3][TOPIC]), entry, going)
 
     def _judged(
         self, entry: Placed, word: Word | Unfinished, place: Place | None, going: GoingBack | None
@@ -213,7 +219,7 @@ class Dispatcher:
             return self._judge.verdict(entry, word, None, None)
         if self._gaps and self._passed.covers(entry, going):
             return None
-        lane = self._passed.lane(self.router.topic(record[TOPIC]), entry, going)
+        lane = self._lane_of(entry, going)
         if lane is None or lane.stalled or (place is not None and lane.halted is not None):
             return None
         if self._gaps and self._passed.older_are_behind(lane, entry, going):

@@ -11,7 +11,7 @@ from itertools import repeat
 from aiorecover.delivery.frames import nonce_at
 from aiorecover.delivery.in_kafka import InKafka, Place, content_of
 from aiorecover.delivery.lane import Lane
-from aiorecover.record import KEY, PARTITION, TOPIC, VALUE
+from aiorecover.record import KEY, PARTITION, TOPIC, VALUE, Record
 from aiorecover.wal.run import Placed, Run
 from aiorecover.wal.suffix import SuffixRule, Unfinished, Word
 
@@ -31,6 +31,7 @@ class Judge:
         """``in_kafka`` is complete before the first record comes."""
         self._in_kafka = in_kafka
         self._rule = SuffixRule()
+        self._expired_in: set[str] = set()  # topics in which one was given up before its lane was known
 
     def concerned(self, run: Run) -> bool:
         """Whether a record must not be sent without asking."""
@@ -59,19 +60,41 @@ class Judge:
             return None
         return self._in_kafka.place(record[TOPIC], position, nonce, content_of(record[KEY], record[VALUE]))
 
+    def expired(self, entry: Placed, lane: Lane | None) -> None:
+        """A record was given up: it may have been delivered again before, behind what followed it."""
+        record = entry[3]
+        if lane is None:
+            self._expired_in.add(record[TOPIC])
+        else:
+            self._rule.needed(_order_of(record, lane), Word.WAITING)
+
+    def outlives(self, entry: Placed, word: Word | Unfinished, lane: Lane | None) -> bool:
+        """Whether a record that is passed over has to be delivered, though its word says that it was."""
+        record = entry[3]
+        if lane is None or word is Word.WAITING:
+            return False
+        return self._rule.outlives(_order_of(record, lane), word)
+
     def verdict(self, entry: Placed, word: Word | Unfinished, lane: Lane | None, place: Place | None) -> Verdict:
         """What becomes of a record. ``lane``: where it would go today; None where it cannot be decoded."""
         record = entry[3]
         if lane is None:
             return Verdict.SEND if word is Word.WAITING else Verdict.DISMISS
-        alone = record[KEY] is None and record[PARTITION] is None  # it may stand anywhere, and counts for itself
-        there = place is not None and (alone or place.partition == lane.partition)  # elsewhere is another order
-        name = None if alone else (lane.topic, lane.partition)
+        name = _order_of(record, lane)
+        there = place is not None and (name is None or place.partition == lane.partition)  # elsewhere is another order
+        if record[TOPIC] in self._expired_in:
+            self._rule.doubt(name)
         if self._rule.needed(name, word, there=there):
             return Verdict.SEND
         if there and (word is Word.WAITING or self._rule.counts_anew(name, word)):
             return Verdict.SETTLE
         return Verdict.DISMISS
+
+
+def _order_of(record: Record, lane: Lane) -> tuple[str, int] | None:
+    """In whose order it stands; None: it may stand anywhere, and counts for itself."""
+    alone = record[KEY] is None and record[PARTITION] is None
+    return None if alone else (lane.topic, lane.partition)
 
 
 def words_of(run: Run) -> Iterable[Word | Unfinished]:

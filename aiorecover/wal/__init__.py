@@ -249,9 +249,10 @@ The lane suffix rule (`suffix`), where settle words are suspect: within a lane, 
 is not settled counts as unsettled; a lone stale record sent after newer ones would leave an old value in a compacted
 topic. Records without key and partition count by their own word. Whoever reads knows the lanes, so it judges; what it
 delivers again is settled with the mark of the present generation. When the power goes once more before that is done,
-these marks count as far as they follow upon one another in their lane: what came behind may be recycled already. The
-suspicion ends once every slot of that time is recycled. What it knows to be at its destination, behind all that comes
-before it in its lane, it need not deliver.
+these marks count as far as they follow upon one another in their lane: what came behind may be recycled already. What
+was done again tells that what comes behind it has to be, so watermarks stay where they are until all that is suspect
+was read. The suspicion ends once every slot of that time is recycled. What it knows to be at its destination, behind
+all that comes before it in its lane, it need not deliver.
 
 A frame that does not hold (damage, or a hole that a dying process left behind a nested publish) is passed: the reader
 looks for the next valid frame of this life, delivers from there, and reports exactly which sequences are not there. So
@@ -341,7 +342,9 @@ Limitations of this version
     missing all the same.
     A limit of fewer than nine slots leaves the retry ring one, which is not rewritten: beside a lane that does not come
     back, the main ring may stay full then. Rewriting takes 8 bytes of memory for each record that waits in the ring.
-    A copy's place for a partition stays empty: a copy is placed as its original would be. After a power cut, what lanes
+    A copy's place for a partition stays empty: a copy is placed as its original would be. After a power cut nothing of
+    the main and the retry ring is freed before all that it left there was read, which takes as long as delivering it:
+    a ring that was full is full until then. After a power cut, what lanes
     that do not get through have waiting since before it is not moved. In the dead ring settle words are taken as they
     stand: after a power cut a letter that was purged may be there again, until the checkpoint that follows each purge
     is durable. Each life that leaves a letter begins a slot there, which is free once all its letters are gone: after

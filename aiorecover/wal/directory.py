@@ -109,8 +109,9 @@ class Directory:
     all_copies_settled: bool | None = field(default=None)  # known once the files are closed
 
     def __post_init__(self) -> None:
-        """Have a forked child abandon it."""
+        """Have a forked child abandon it, and the rings wait for one another where settle words are suspect."""
         _OPEN.add(self)
+        self.ring.judged_with = self.retry.judged_with = (self.ring, self.retry)
 
     @property
     def rings(self) -> tuple[Ring, Ring, Ring]:

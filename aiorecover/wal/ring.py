@@ -70,6 +70,8 @@ class Ring:
         self.by_originals = plan.by_originals  # as in `RingState`, before the first frame of this epoch
         self.moved_up_to = 0  # position up to which copies in another ring count in place of what waits here
         self.live: list[Slot] = [self._old_slot(life) for life in plan.lives]
+        self._in_doubt = suspect.up_to > 0
+        self.judged_with: tuple[Ring, ...] = (self,)  # whose suspect words have to be judged before anything is covered
         self.recent: list[Any] = [None] * RECENT  # the newest records, at their sequence modulo RECENT; None: not kept
         self.recent_places: list[int] = [0] * RECENT
         self._slot = self._nowhere()
@@ -282,9 +284,22 @@ class Ring:
             if copy is not None:
                 copy[0].ring.settle(copy[0], [copy[1]])
 
+    @property
+    def judged(self) -> bool:
+        """Every slot in which settle words are suspect was read to its end, or is gone."""
+        if self._in_doubt:  # the newest first: it is the last that is read
+            self._in_doubt = any(self.is_suspect(slot) and not slot.complete for slot in reversed(self.live))
+        return not self._in_doubt
+
     def watermark(self) -> int:
-        """The highest position known to have nothing unsettled at or below it."""
+        """The highest position known to have nothing unsettled at or below it.
+
+        It stays where it is until all suspect words are judged: what was done again tells that what comes behind it in
+        its lane has to be, too, and must not be recycled before that is marked as waiting.
+        """
         mark = self._floor
+        if not all(ring.judged for ring in self.judged_with):
+            return mark
         for slot in self.live:
             if slot.done or (slot.sealed and slot.last_position <= mark):
                 mark = max(mark, slot.last_position)

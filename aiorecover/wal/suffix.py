@@ -15,6 +15,11 @@ settled for good and recycled (a moved record stands in the retry ring, in front
 covers). Behind a gap they prove nothing. Of several unfinished generations each goes on where the one before had
 stopped, so marks may rise from frame to frame, but not fall.
 
+All of this is decided before anything of that time is covered by a watermark: a frame that was done again tells of
+those behind it, whose words are true to look at. So watermarks stay where they are until a reader has judged all that
+is suspect (`ring`), and the word of a frame that it has to pass over goes where something before it was done again
+(`SuffixRule.outlives`). A frame that is given up instead of being delivered (it has expired) counts as done again.
+
 Who has looked may know that a frame without a word is ``there``: at its destination, and behind everything that comes
 before it in the ring. Then it is done, but a frame that is there and stands behind one that is not has to be delivered
 again with it. And settle words count no longer in that lane: the frame may have been delivered a second time, behind
@@ -93,6 +98,22 @@ class SuffixRule:
     def counts_anew(self, lane: Hashable | None, word: Word | Unfinished) -> bool:
         """Whether a frame that is there has to bear the present mark, because words before it in its lane do."""
         return (word is Word.SETTLED or isinstance(word, Unfinished)) and lane in self._looked
+
+    def doubt(self, lane: Hashable | None) -> None:
+        """Settle words do not count in this lane: something may have been done again, of which nothing is left."""
+        if lane is not None:
+            self._looked.add(lane)
+
+    def outlives(self, lane: Hashable | None, word: Word | Unfinished) -> bool:
+        """Whether a frame that is passed over unjudged has to be delivered all the same, whatever its word says.
+
+        What came before it in its lane was done again, and may be recycled before anybody comes back for it.
+        """
+        if word is Word.AGAIN or lane is None:
+            return False
+        if lane in self._broken or lane in self._looked:
+            return True
+        return lane in self._redone and not (isinstance(word, Unfinished) and word.generation >= self._redone[lane])
 
     def _goes_on(self, lane: Hashable, word: Unfinished) -> bool:
         """Whether it was done behind all that comes before it in its lane."""

@@ -116,6 +116,26 @@ def test_lanes_do_not_touch_one_another() -> None:
     assert not rule.needed(None, Unfinished(4, again=True))
 
 
+def test_what_is_passed_over_is_not_believed_behind_what_was_done_again() -> None:
+    rule = SuffixRule()
+    rule.needed("broken", Word.WAITING)
+    rule.needed("redone", Unfinished(4, again=True))
+    rule.needed("looked", Word.WAITING, there=True)
+    words = Word.SETTLED, Unfinished(3, again=True), Unfinished(4, again=True), Word.AGAIN
+    told = {lane: [rule.outlives(lane, word) for word in words] for lane in ("broken", "redone", "looked", "new", None)}
+    assert told["broken"] == told["looked"] == [True, True, True, False]
+    assert told["redone"] == [True, True, False, False]
+    assert told["new"] == told[None] == [False] * 4
+
+
+def test_where_something_may_have_been_done_again_that_is_gone_no_settle_word_counts() -> None:
+    rule = SuffixRule()
+    rule.doubt("a")
+    rule.doubt(None)
+    assert [rule.needed("a", Word.SETTLED, there=True), rule.needed("a", Word.SETTLED)] == [False, True]
+    assert not rule.needed(None, Word.SETTLED)
+
+
 # -- who has looked: frames that are at their destination ------------------------------------------------------------
 
 WAITING, SETTLED, AGAIN = Word.WAITING, Word.SETTLED, Word.AGAIN

@@ -1,11 +1,13 @@
 """The lane suffix rule over every life of a small lane: moves, watermarks, deaths, and power cuts behind one another.
 
-A lane of a few records is searched through: each is appended, delivered, settled, moved to the retry ring; checkpoints
-make words durable and cover what is settled, of either ring; the process dies; the power goes and takes any of the
-words with it that no checkpoint had made durable. Whenever nothing waits, Kafka's newest value must stand last.
+A lane of a few records is searched through: each is appended, read and judged, delivered, settled, moved to the retry
+ring; checkpoints make words durable and, once all is judged, cover what is settled, of either ring; the process dies;
+the power goes and takes any of the words with it that no checkpoint had made durable. Whenever nothing waits, Kafka's
+newest value must stand last.
 """
 
-from collections.abc import Callable, Collection, Iterator
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TypeVar
@@ -18,6 +20,7 @@ V = TypeVar("V")
 
 LANE = "orders/0"
 EVERYTHING = 1 << 63
+HELD = True  # watermarks stay until all is judged
 
 Words = tuple[int | None, ...]
 """Of each frame the generation in which it was settled, or None."""
@@ -33,7 +36,10 @@ class Lane:
     covered: tuple[bool, ...] = ()  # by a watermark: nobody reads it any more
     words: Words = ()
     durable: Words = ()
-    order: tuple[int, ...] = ()  # what this life has to deliver, in order
+    found: Words = ()  # what the words said when this life began
+    there: tuple[int, ...] = ()  # what it has found at the end of Kafka's log
+    judged: int = 0  # so many of those that it has found
+    order: tuple[int, ...] = ()  # what it has to deliver, in order
     delivered: int = 0  # so many of these …
     settled: int = 0  # … and so many of those
     kafka: tuple[int, ...] = ()  # by their last appearance
@@ -41,43 +47,63 @@ class Lane:
     @property
     def is_bad(self) -> bool:
         """Nothing waits, and an older value stands behind a newer one, or one is not there."""
-        return self.settled == len(self.order) and self.kafka != tuple(range(len(self.stored)))
+        return self.is_judged and self.settled == len(self.order) and self.kafka != tuple(range(len(self.stored)))
+
+    @property
+    def is_judged(self) -> bool:
+        """All that is suspect."""
+        return self.judged == len(self.found)
 
 
-def openings(lane: Lane, new_rule: Callable[[], SuffixRule]) -> Iterator[Lane]:
+def openings(lane: Lane) -> Iterator[Lane]:
     """The next life begins; it may have looked what stands at the end of Kafka's log, as far back as it could."""
     for back in range(len(lane.kafka) + 1 if lane.generation else 1):
         there: list[int] = []
         for number in lane.kafka[len(lane.kafka) - back :]:
             there = [*(other for other in there if other < number), number]
-        yield opened(lane, new_rule(), there)
+        begun = replace(lane, found=lane.words, there=tuple(there), judged=0, order=(), delivered=0, settled=0)
+        yield begun if lane.generation or not begun.found else trusted(begun)
 
 
-def opened(lane: Lane, rule: SuffixRule, there: Collection[int]) -> Lane:
-    suspect = Suspicion(EVERYTHING, lane.generation, since=1)
-    words, order = list(lane.words), []
-    for number, word in enumerate(lane.words):
-        if lane.covered[number]:
-            continue
-        trusted = Word.WAITING if word is None else Word.SETTLED
-        said = suspect.word(lane.stored[number], word) if lane.generation and word is not None else trusted
-        if rule.needed(LANE, said, there=number in there):
-            words[number] = None  # it waits, whatever its word said
-            order.append(number)
-        elif number in there and (said is Word.WAITING or rule.counts_anew(LANE, said)):
-            words[number] = lane.generation
-    return replace(lane, words=tuple(words), order=tuple(order), delivered=0, settled=0)
+def trusted(lane: Lane) -> Lane:
+    """Before the first power cut words say what is so."""
+    order = tuple(number for number, word in enumerate(lane.words) if word is None)
+    return replace(lane, judged=len(lane.found), order=order)
+
+
+def judged(lane: Lane, rule: SuffixRule) -> Lane:
+    """The next frame is read."""
+    suspect, number, needed = Suspicion(EVERYTHING, lane.generation, since=1), lane.judged, False
+    said: Word | Unfinished = Word.WAITING
+    for other, word in enumerate(lane.found[: number + 1]):
+        if not lane.covered[other]:
+            said = Word.WAITING if word is None else suspect.word(lane.stored[other], word)
+            needed = rule.needed(LANE, said, there=other in lane.there)
+    after = replace(lane, judged=number + 1)
+    settles = number in lane.there and (said is Word.WAITING or rule.counts_anew(LANE, said))
+    if lane.covered[number]:
+        pass
+    elif needed:
+        after = replace(after, words=with_one(lane.words, number, None), order=(*lane.order, number))
+    elif settles:
+        after = replace(after, words=with_one(lane.words, number, lane.generation))
+    new = tuple(range(len(lane.found), len(lane.stored))) if after.is_judged else ()
+    return replace(after, order=(*after.order, *new))
 
 
 def following(lane: Lane, frames: int, cuts: int, new_rule: Callable[[], SuffixRule]) -> Iterator[Lane]:
     """Every next step of a lane of at most so many frames, and so many power cuts."""
     yield from delivering(lane, frames)
-    yield from checkpoints(lane)
-    yield from openings(lane, new_rule)  # the process dies
+    yield replace(lane, durable=lane.words)
+    if lane.is_judged or not HELD:
+        yield from checkpoints(lane)
+    yield from openings(lane)  # the process dies
+    if not lane.is_judged:
+        yield judged(lane, new_rule())
     if lane.generation < cuts:
         for words in product(*({*both} for both in zip(lane.words, lane.durable, strict=True))):
             left = replace(lane, generation=lane.generation + 1, words=words, durable=words)
-            yield from openings(left, new_rule)
+            yield from openings(left)
 
 
 def delivering(lane: Lane, frames: int) -> Iterator[Lane]:
@@ -96,13 +122,12 @@ def delivering(lane: Lane, frames: int) -> Iterator[Lane]:
             covered=(*lane.covered, False),
             words=(*lane.words, None),
             durable=(*lane.durable, None),
-            order=(*lane.order, len(lane.stored)),
+            order=(*lane.order, len(lane.stored)) if lane.is_judged else lane.order,
         )
 
 
 def checkpoints(lane: Lane) -> Iterator[Lane]:
     """Words are flushed; watermarks go on in any ring; the oldest frame is moved; what was moved is rewritten."""
-    yield replace(lane, durable=lane.words)
     main, retry = (covered_in(lane, moved=moved) for moved in (False, True))
     both = tuple(map(max, main, retry))
     for covered in (main, retry, both):
@@ -123,7 +148,9 @@ def checkpoints(lane: Lane) -> Iterator[Lane]:
 
 def covered_in(lane: Lane, *, moved: bool) -> tuple[bool, ...]:
     """What a watermark of this ring covers, or had covered: all up to the first that waits."""
-    waiting = min((number for number in lane.order[lane.settled :] if lane.moved[number] is moved), default=1 << 31)
+    unread = range(lane.judged, len(lane.stored)) if not lane.is_judged else ()
+    open_ = [number for number in (*lane.order[lane.settled :], *unread) if lane.moved[number] is moved]
+    waiting = min(open_, default=1 << 31)
     return tuple(gone or (lane.moved[number] is moved and number < waiting) for number, gone in enumerate(lane.covered))
 
 
@@ -153,7 +180,7 @@ def way_to(lane: Lane, came: dict[Lane, Lane | None]) -> list[Lane]:
     return way[::-1]
 
 
-@pytest.mark.parametrize(("frames", "cuts", "least"), [(2, 3, 5_000), (3, 2, 30_000)])
+@pytest.mark.parametrize(("frames", "cuts", "least"), [(2, 3, 10_000), (3, 1, 10_000)])
 def test_in_whatever_life_of_a_lane_the_newest_value_stands_last(frames: int, cuts: int, least: int) -> None:
     lives, bad = bad_lives(frames, cuts)
     assert bad == []
@@ -190,6 +217,13 @@ class Believing(SuffixRule):
 @pytest.mark.parametrize("rule", [OnceMore, WhateverOrder, Believing])
 def test_with_another_rule_an_old_value_can_stand_last(rule: type[SuffixRule]) -> None:
     assert bad_lives(2, 3, rule)[1] != []
+
+
+def test_when_something_is_covered_before_all_is_judged_an_old_value_can_stand_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "HELD", False)
+    assert bad_lives(2, 1)[1] != []
 
 
 def test_each_unfinished_generation_goes_on_where_the_one_before_had_stopped() -> None:
