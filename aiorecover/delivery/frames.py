@@ -112,10 +112,8 @@ def position_at(slot: Slot, place: int) -> int:
     if words is None:
         return 0
     if not _is_copy(slot):
-        at, header = place - SEQUENCE_BEFORE, slot.header
-        sequence = words[at] | words[at + 1] << 32
-        within = 0 <= sequence - header.first_sequence < header.slot_bytes // fmt.FRAME_BYTES  # else it has rotted
-        return fmt.position(header.epoch, sequence) if within else 0
+        sequence = _sequence_at(words, place)
+        return fmt.position(slot.header.epoch, sequence) if slot.header.may_hold(sequence) else 0
     try:
         return unpack_moved(memoryview(bytes_at(slot, place) or b"")).position
     except (ValueError, WalCorruptError):  # what stands there is another one
@@ -143,8 +141,7 @@ def place_in_ring(slot: Slot, place: int) -> int:
     """The position of the frame itself, in whichever ring it stands; 0 when the slot is not mapped any more."""
     if slot.words is None:
         return 0
-    at = place - SEQUENCE_BEFORE
-    return fmt.position(slot.header.epoch, slot.words[at] | slot.words[at + 1] << 32)
+    return fmt.position(slot.header.epoch, _sequence_at(slot.words, place))
 
 
 def waits_at(slot: Slot, place: int) -> bool:
@@ -189,11 +186,17 @@ def bytes_at(slot: Slot, place: int) -> bytes | None:
     first = place - fmt.SETTLE_WORD
     start = first * fmt.WORD
     payload = slot.map[start + fmt.FRAME_BYTES : start + fmt.FRAME_BYTES + slot.words[first]]
-    sequence = fmt.parts(place_in_ring(slot, place))[1]
-    if fmt.frame_crc(payload, slot.salt, sequence) != slot.words[first + fmt.CHECK_WORD]:
+    sequence = _sequence_at(slot.words, place)
+    holds = fmt.frame_crc(payload, slot.salt, sequence) == slot.words[first + fmt.CHECK_WORD]
+    if not (holds and slot.header.may_hold(sequence)):
         message = "a record that was read before does not hold any more: check the disk"
         raise WalCorruptError(f"{message} slot={slot.header.ordinal} file_offset={slot.file_offset + start}")
     return payload
+
+
+def _sequence_at(words: memoryview, place: int) -> int:
+    at = place - SEQUENCE_BEFORE
+    return int(words[at] | words[at + 1] << 32)
 
 
 def let_go(slot: Slot, place: int) -> None:

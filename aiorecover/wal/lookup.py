@@ -45,7 +45,7 @@ class Lookup:
         at = where - self._start
         length, check, sequence, word = fmt.FRAME.unpack_from(self._buffer, at)
         whole = fmt.FRAME_BYTES + length
-        if length & fmt.SKIP_BIT or start + whole > last:
+        if length & fmt.SKIP_BIT or start + whole > last or not slot.header.may_hold(sequence):
             return None
         if not self._has(where, whole):
             self._read(where, whole)

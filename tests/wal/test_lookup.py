@@ -162,3 +162,16 @@ def test_nothing_is_found_behind_the_end_of_a_file_that_was_cut() -> None:
         assert lookup.frame(slot, places[1]) is None
         disk.ring.cut(fmt.FIRST_FRAME)
         assert Lookup(following.ring).frame(slot, places[0]) is None
+
+
+def test_a_frame_of_which_any_bit_is_flipped_is_not_found_or_is_the_same() -> None:
+    opened, places = stored(b"before", b"a record", b"behind")
+    slot, place, file = opened.ring.live[0], places[1], opened.disk.ring
+    start, whole = (place - fmt.SETTLE_WORD) * fmt.WORD, fmt.FRAME_BYTES + len(b"a record")
+    before = file.read(start, whole)
+    for bit in range(8 * whole):
+        flipped = bytearray(before)
+        flipped[bit // 8] ^= 1 << bit % 8
+        file.write(bytes(flipped), start)
+        found = Lookup(opened.ring).frame(slot, place)
+        assert found is None or (found.sequence, bytes(found.payload)) == (2, b"a record"), bit
