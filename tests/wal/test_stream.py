@@ -6,8 +6,9 @@ import pytest
 
 from aiorecover.wal import format as fmt
 from aiorecover.wal.moving import Move, Rewrite
-from aiorecover.wal.run import Placed
+from aiorecover.wal.run import Placed, Run
 from aiorecover.wal.stream import Stream
+from aiorecover.wal.suffix import Word
 from tests.wal.rig import Opened, Position, missing
 
 
@@ -71,13 +72,16 @@ class Life:
 def read(stream: Stream, limit: int = 10, most: int = 1 << 30) -> list[Placed]:
     """What it gives, at most so many."""
     found: list[Placed] = []
-    while len(found) < most:
-        run = stream.look(limit)
-        if run is not None:
-            found += [run.placed(number) for number in range(len(run))]
-        elif not stream.moved:
-            break
+    while len(found) < most and (run := look(stream, limit)) is not None:
+        found += [run.placed(number) for number in range(len(run))]
     return found
+
+
+def look(stream: Stream, limit: int = 10) -> Run | None:
+    """The next records; None: there are no more at the moment."""
+    while (run := stream.look(limit)) is None and stream.moved:
+        pass
+    return run
 
 
 def positions(placed: list[Placed]) -> list[int]:
@@ -169,6 +173,9 @@ def test_what_is_moved_under_a_reader_is_given_once(steps: int) -> None:
     life.make(move)
     given += positions(read(other, 1))
     assert given == life.waiting
+    other.close()
+    life.opened.checkpoint()
+    assert not any(slot.moved for slot in life.opened.ring.live), "nobody stands in it any more"
 
 
 @pytest.mark.parametrize("made", [True, False])
@@ -189,6 +196,9 @@ def test_copies_that_do_not_count_yet_are_not_read(made: bool) -> None:
     assert life.opened.ring.failure is life.directory.retry.failure is None
     assert life.directory.pending() == 0
     assert life.dies().placed == []
+    other.close()
+    life.opened.checkpoint()
+    assert len(life.opened.ring.live) == 1, "nobody stands in the others any more"
 
 
 @pytest.mark.parametrize("made", [False, True])
@@ -331,6 +341,76 @@ def test_damage_at_the_end_of_the_copies_is_missed_by_who_goes_on_to_the_main_ri
     assert positions(read(life.first.back_to(life.waiting[0])))[-3:] == life.waiting[-3:]
     assert retry.losses.missing == 1
     assert life.opened.ring.losses.missing == 0
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_after_a_power_cut_settled_records_are_given_too_with_what_their_words_say(first: bool) -> None:
+    life = Life()
+    life.move()
+    life.move()
+    oldest = life.opened.ring.live[0].first_position
+    expected = [position for position in positions(life.placed) if position in life.waiting or position >= oldest]
+    done, life.left = life.left[:4], life.left[4:]
+    settle(done)
+    life.opened.ring.sync()
+    life.directory.retry.sync()
+    directory = life.opened.loses_power(1).directory
+    stream = Stream(directory, bytes)
+    if not first:
+        read(stream)
+        stream = stream.back_to(0)
+    said: dict[int, Any] = {}
+    for run in iter(lambda: look(stream), None):
+        assert run.words is not None
+        said |= {run.position(number): word for number, word in enumerate(run.words)}
+    assert list(said) == expected
+    assert [position for position, word in said.items() if word is Word.WAITING] == life.waiting
+
+
+def test_who_stood_nowhere_goes_on_with_what_comes_and_keeps_no_slot() -> None:
+    before = Life(slots=1)
+    settle(before.left)
+    life = before.dies()
+    life.opened.checkpoint()
+    assert life.opened.ring.live == []
+    other = life.first.back_to(before.placed[0][2])
+    assert other.look(10) is None
+    assert not other.moved
+    places = life.opened.append(b"one", b"two")
+    assert positions(read(other)) == [fmt.position(*place) for place in places]
+    other.close()
+    settle(read(life.first))
+    life.opened.ring.go_on()
+    read(life.first)
+    assert life.opened.checkpoint() == 1
+
+
+def test_who_goes_back_to_the_main_ring_has_records_with_the_first_look() -> None:
+    life = Life()
+    run = life.first.back_to(0).look(5)
+    assert run is not None
+    assert [run.position(number) for number in range(len(run))] == life.waiting[:5]
+
+
+def test_what_it_will_not_give_any_more_is_told_wherever_it_stands() -> None:
+    before = Life()
+    before.move()
+    moved = before.opened.ring.moved_up_to
+    second = before.opened.ring.live[0].last_position
+    copies = [one for one in before.left if one[2] <= moved]
+    settle([one for one in before.left if moved < one[2] <= second])
+    before.opened.checkpoint()
+    directory = before.opened.dies().directory
+    stream = Stream(directory, bytes)
+    last = positions(before.placed)[-1]
+    assert [stream.has_passed(position) for position in (1, moved, second, last)] == [False, False, True, False]
+    settle(read(stream, limit=1, most=len(copies)))
+    assert [stream.has_passed(copy) for _, _, copy, _ in copies] == [True] * len(copies)
+    settle(read(stream))
+    assert stream.has_passed(last)
+    directory.write_checkpoint(directory.next_checkpoint())
+    directory.recycle(directory.checkpoint)
+    assert stream.back_to(1).has_passed(1), "nothing is left of it"
 
 
 def test_positions_are_told_in_every_state() -> None:
