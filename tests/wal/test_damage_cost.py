@@ -1,6 +1,10 @@
 """Damage costs what it spans: many damaged places in a large slot do not hold up the loop."""
 
+from pathlib import Path
+
+from aiorecover.wal.losses import Damage
 from aiorecover.wal.resynchronising import FIRST_PIECE
+from aiorecover.wal.view import View
 from aiorecover.wal.window import WINDOW
 from tests.wal.memory import FaultyFile
 from tests.wal.rig import Disk, Opened, found, missing
@@ -11,10 +15,12 @@ HOLES = 200
 
 class CountingFile(FaultyFile):
     bytes_read = 0
+    largest = 0
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         count = super().read_into(buffer, offset)
         self.bytes_read += count
+        self.largest = max(self.largest, count)
         return count
 
 
@@ -35,6 +41,17 @@ def test_two_hundred_holes_in_a_slot_cost_a_small_piece_each_beside_reading_the_
         assert HOLES <= len(missing(following.ring)) <= 2 * HOLES
         assert isinstance(following.disk.ring, CountingFile)
         assert following.disk.ring.bytes_read <= LARGE_SLOT + WINDOW + HOLES * 2 * FIRST_PIECE
+
+
+def test_who_looks_from_outside_passes_damage_and_comes_to_the_end_window_by_window() -> None:
+    file = CountingFile("ring")
+    opened = Opened(Disk(file, max_slots=2, slot_bytes=LARGE_SLOT))
+    opened.append(b"damaged", b"whole")
+    file.damage(128, b"rot")
+    with View(Path("/memory"), "ring", lambda name: file if name == "ring" else None) as view:
+        assert [frame.payload for frame in view.frames()] == [b"whole"]
+        assert view.missing == [Damage(1, 1, 1, 1, 128)]
+    assert file.largest == WINDOW
 
 
 def test_the_next_frame_is_found_wherever_it_stands_to_the_pieces_that_are_read() -> None:

@@ -141,6 +141,27 @@ def test_records_larger_than_a_window_are_seen() -> None:
         assert now.missing == []
 
 
+def test_slots_are_walked_in_the_order_of_their_records_however_they_are_given() -> None:
+    opened = Opened()
+    opened.append(*numbered(300, 400))
+    with look(opened.disk) as now:
+        assert seen(now.frames(now.slots()[::-1])) == list(opened.accepted.items())
+
+
+def test_what_stands_behind_the_end_that_a_seal_names_is_nobody_s() -> None:
+    opened = Opened()
+    opened.append(b"first", b"second", b"third")
+    opened.ring.go_on()
+    disk = opened.disk.after_death()
+    end = fmt.frame_end(fmt.frame_end(fmt.FIRST_FRAME, 5), 6)
+    seal = fmt.pack_seal(fmt.Seal(2, end, 2), opened.ring.live[0].salt)
+    for start in (0, SLOT - fmt.RESERVED):
+        disk.ring.damage(start + fmt.SEAL_OFFSET, seal)
+    with look(disk) as now:
+        assert [frame.payload for frame in now.frames()] == [b"first", b"second"]
+    compare(disk)
+
+
 def test_a_walk_takes_little_memory_however_much_there_is() -> None:
     opened = Opened(Disk(slot_bytes=4 * 1024 * 1024))
     opened.append(*numbered(8000, 2000))
@@ -150,6 +171,24 @@ def test_a_walk_takes_little_memory_however_much_there_is() -> None:
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     assert peak < 4 * WINDOW  # of 16 MB
+
+
+def test_what_is_settled_costs_no_reads_of_its_own() -> None:
+    opened = Opened()
+    opened.append(*numbered(50))
+    opened.ring.go_on()
+    opened.settle(opened.read()[:-1])
+    now = look(opened.disk)
+    slots = now.slots()[:1]
+    reads = 0
+
+    def count() -> None:
+        nonlocal reads
+        reads += 1
+
+    opened.disk.ring.before["read"] = count
+    assert [frame.sequence for frame in now.frames(slots)] == [50]
+    assert reads == LOOKS
 
 
 def test_the_summary_counts_everything() -> None:
@@ -376,6 +415,29 @@ def test_damage_between_frames_that_are_windows_apart_is_passed() -> None:
         assert named(now.missing) == [(1, sequence) for sequence in (1, 3, 5, 7, 9, 11)]
 
 
+def test_a_frame_where_fewer_fit_in_between_than_are_missing_is_none() -> None:
+    """The disk has written it to the wrong place, too."""
+    opened = Opened()
+    opened.append(*[b"%02d" % number * 22 for number in range(40)])  # frames of 64 bytes
+    disk = opened.disk.after_death()
+    place = fmt.FIRST_FRAME + 64 * 20
+    disk.ring.damage(place, bytes(64) + disk.ring.read(place + 64 * 10, 64))
+    with look(disk) as now:
+        assert [frame.sequence for frame in now.frames()] == [*range(1, 21), *range(23, 41)]
+        assert named(now.missing) == [(1, 21), (1, 22)]
+    compare(disk)
+
+
+@pytest.mark.parametrize("place", [0, fmt.RESERVED - 1])
+def test_a_ring_without_a_checkpoint_that_holds_anything_at_all_is_no_empty_one(place: int) -> None:
+    disk = Disk()
+    disk.ring.damage(0, bytes(SLOT))
+    assert look(disk).slots() == []
+    disk.ring.damage(place, b"x")
+    with pytest.raises(WalCorruptError, match="neither checkpoint nor ring can be read"):
+        look(disk)
+
+
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 127, 128, 5000, 3 * SLOT + 17])
 def test_garbage_is_refused_or_reported_and_raises_nothing_else(size: int) -> None:
     noise = (b"garbage " * 8000)[:size]
@@ -547,6 +609,21 @@ def missing_when_slots_begin_at(moment: int, *, flushed: bool = False) -> list[D
 def test_a_list_of_slots_has_no_hole(moment: int) -> None:
     assert missing_when_slots_begin_at(moment) == []
     assert missing_when_slots_begin_at(moment, flushed=True) == []
+
+
+def test_the_newest_slot_that_is_filled_while_the_slots_are_listed_is_listed_as_it_is_then() -> None:
+    opened = Opened()
+    opened.append(b"first")
+    count = opened.disk.ring.size() // SLOT
+    now = look(opened.disk)
+
+    def fill() -> None:
+        opened.fill_slot()
+        opened.append(b"f" * 500)
+
+    during_read(opened.disk, 2 * count + 1, fill)  # all of them were looked at once
+    (listed,) = (slot for slot in now.slots() if slot.state == "live")
+    assert listed.last_sequence == opened.ring.live[0].last_sequence
 
 
 def test_a_ring_that_was_made_and_flushed_while_it_was_looked_at_is_not_missed() -> None:
@@ -922,6 +999,24 @@ def test_a_slot_is_walked_by_another_process_alone_and_says_when_its_life_is_ove
     assert sum("the slot was recycled meanwhile: list the slots again" in line for line in lines) == len(slots) - 1
     with pytest.raises(RecycledError, match="recycled meanwhile"):
         list(frames_of(slots[0]))
+    directory.close()
+
+
+@pytest.mark.parametrize("begins", [False, True])
+def test_what_is_in_no_slot_is_missed_where_two_that_were_listed_do_not_join(tmp_path: Path, *, begins: bool) -> None:
+    directory = stored(tmp_path, 600)
+    with open_view(tmp_path / "0") as now:
+        _, second, third, fourth = now.slots()[:4]
+    frames = sum(1 for _ in frames_of(second))
+    first, last = second.first_sequence or 0, third.last_sequence or 0
+    expected = [(1, number) for number in range(1, first)] if begins else []
+    missing: list[Damage] = []
+    for following in (third, None):
+        assert sum(1 for _ in frames_of(second, missing=missing, begins=begins, following=following)) == frames
+        assert named(missing) == expected
+        missing.clear()
+    assert sum(1 for _ in frames_of(second, missing=missing, begins=begins, following=fourth)) == frames
+    assert named(missing) == expected + [(1, number) for number in range(third.first_sequence or 0, last + 1)]
     directory.close()
 
 
