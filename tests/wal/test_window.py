@@ -3,8 +3,9 @@
 import pytest
 
 from aiorecover.errors import WalIOError
+from aiorecover.wal import format as fmt
 from aiorecover.wal import window as module
-from aiorecover.wal.window import PAGE, READ_ATTEMPTS, Window
+from aiorecover.wal.window import OUTAGE_ATTEMPTS, PAGE, READ_ATTEMPTS, WINDOW, Window
 from tests.wal.memory import FaultyFile
 
 SLOT = 20 * PAGE
@@ -32,3 +33,32 @@ def test_where_many_pages_cannot_be_read_the_rest_counts_as_zeros_unread(monkeyp
     window.fill(0, SLOT, ahead=False)
     assert bytes(window.buffer[:SLOT]) == b"\1" * 2 * PAGE + bytes(SLOT - 2 * PAGE)
     assert reads == 1 + 2 + 3  # all at once, the two good ones, and as many bad ones as it may meet
+
+
+def test_where_not_a_single_page_can_be_read_the_device_is_away_for_long_before_it_counts_as_zeros() -> None:
+    file = FaultyFile("ring", b"\1" * SLOT)
+    file.stored.fail_reads(0, SLOT)
+    window = Window(file)
+    window.enter(0)
+    for _ in range(OUTAGE_ATTEMPTS - 1):
+        with pytest.raises(WalIOError):
+            window.fill(0, SLOT, ahead=False)
+    window.fill(0, SLOT, ahead=False)
+    assert bytes(window.buffer[:SLOT]) == bytes(SLOT)
+
+
+@pytest.mark.parametrize("header", [fmt.FRAME_BYTES, fmt.FRAME_BYTES - 4, 4])
+def test_a_frame_whose_header_is_not_whole_at_hand_is_read_again(header: int) -> None:
+    """A frame without a payload, of which so many bytes are at hand."""
+    window = Window(FaultyFile("ring", bytes(2 * WINDOW)))
+    window.fill(0, 2 * WINDOW, ahead=False)
+    place = WINDOW - header
+    window.fill(place, 2 * WINDOW, ahead=False)
+    assert window.start == (0 if header == fmt.FRAME_BYTES else place)
+
+
+def test_a_frame_without_a_record_is_as_long_as_it_says_and_no_more_is_read_for_it() -> None:
+    skipped = fmt.FRAME.pack(fmt.SKIP_BIT | 100, 0, 1, 0)
+    window = Window(FaultyFile("ring", skipped + bytes(4 * WINDOW)))
+    window.fill(0, 4 * WINDOW, ahead=False)
+    assert (window.start, window.stop) == (0, WINDOW)
