@@ -12,7 +12,7 @@ from aiorecover.errors import WalError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal import scan
 from aiorecover.wal.checkpoint import RingState
-from aiorecover.wal.reading import Reader, Undecodable
+from aiorecover.wal.reading import AGAIN_MOST, Reader, Undecodable
 from aiorecover.wal.ring import RECENT, RECENT_BYTES
 from aiorecover.wal.run import Entry
 from aiorecover.wal.window import WINDOW
@@ -109,6 +109,20 @@ def test_a_look_is_bounded_however_much_is_settled() -> None:
     assert looks > 10
     assert take(following.reader, 1) == []
     assert not following.reader.moved
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_an_empty_record_is_read_where_nothing_stands_behind_it(*, dies: bool) -> None:
+    opened = Opened()
+    opened.append(b"one", b"", b"three", b"")
+    entries = opened.read()
+    opened.ring.go_on()
+    if dies:
+        opened = opened.dies()
+        assert found(opened.read()) == found(entries)
+    else:
+        assert found(read(opened.reader.behind(*entries[0][:3]))) == found(entries)
+    assert missing(opened.ring) == []
 
 
 def has_more(opened: Opened) -> bool:
@@ -860,6 +874,23 @@ def test_two_places_that_cannot_be_read_are_each_given_their_time() -> None:
     records, _ = patiently(following, 60)
     assert [record[:1] for record in records] == [b"1", b"3"]
     assert missing(following.ring) == [(1, 1), (1, 3)]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_frame_that_is_found_again_is_waited_for_so_many_times(monkeypatch: pytest.MonkeyPatch, more: int) -> None:
+    opened = Opened()
+    opened.append(*[b"%02d" % number * 20 for number in range(20)])
+    following = opened.dies()
+    place = fmt.RESERVED + 3 * fmt.frame_end(0, 40) + fmt.FRAME_BYTES
+    following.disk.ring.damage(place, b"rot")
+    monkeypatch.setattr(scan, "holds", lambda *_: True)
+    assert len(take(following.reader, 100)) == 3
+    for _ in range(AGAIN_MOST + more):
+        assert following.reader.look(100) is None
+        assert following.reader.moved
+    following.disk.ring.damage(place, opened.disk.ring.read(place, 3))
+    assert len(following.read()) == 17 - more
+    assert missing(following.ring) == [(1, 4)] * more
 
 
 def test_a_frame_that_is_found_and_can_never_be_taken_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -247,8 +248,10 @@ def test_a_slot_is_unmapped_once_everything_in_it_is_settled() -> None:
         entries = opened.read()
         opened.settle(entries[:-2])
         assert [mapped(first), mapped(second)] == [True, True]
+        mapping: Any = first.map
         opened.settle(entries[-2:])
         assert [mapped(first), mapped(second)] == [False, True]  # frames still come to the second
+        assert mapping.closed, "nobody stores into it any more, whoever has it at hand"
         assert opened.ring.pending() == 0
 
 

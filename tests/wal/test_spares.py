@@ -188,6 +188,22 @@ def test_a_slot_that_was_given_back_in_part_is_allocated_again_before_it_is_used
     assert [opened.ring.spares.take()[0]] == begun
 
 
+def test_a_slot_that_an_opening_found_is_allocated_for_its_first_life_and_not_again() -> None:
+    first = Opened()
+    first.append(*[BIG] * 16)
+    first.settle(first.read())
+    first.checkpoint()
+    opened = first.dies()
+    allocated: list[bool] = []
+    opened.disk.ring.before["allocate"] = lambda: allocated.append(True)
+    for _ in range(6):
+        opened.append(*[BIG] * 6)
+        opened.settle(opened.read())
+        opened.checkpoint()
+    assert opened.ring.next_ordinal > 6
+    assert len(allocated) <= opened.disk.ring.size() // SLOT
+
+
 def test_a_slot_that_cannot_be_given_back_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = Opened(Disk(max_slots=SLOTS))
     sparse(opened)

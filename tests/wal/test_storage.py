@@ -159,6 +159,23 @@ def test_room_on_the_disk_is_what_an_ordinary_user_may_still_store(monkeypatch: 
     assert FileSystem().free_bytes(Path("/")) == 20 * 4096
 
 
+def test_a_file_that_cannot_be_looked_at_says_which_and_what_to_do(file: StorageFile) -> None:
+    file.close()
+    for look in (file.identity, file.size, file.disk_bytes):
+        with pytest.raises(WalIOError, match="cannot look at the file: check the disk and the permissions: ") as caught:
+            look()
+        assert caught.value.filename == str(file.path)
+
+
+def test_a_directory_is_made_below_one_that_is_there_unless_all_are_asked_for(tmp_path: Path) -> None:
+    wanted = tmp_path / "one" / "two"
+    with pytest.raises(FileNotFoundError):
+        FileSystem().make_directory(wanted)
+    for _ in range(2):
+        FileSystem().make_directory(wanted, parents=True)
+    assert wanted.stat().st_mode & 0o777 == storage.DIRECTORY_MODE
+
+
 # -- holes -----------------------------------------------------------------------------------------------------------
 
 
