@@ -433,14 +433,14 @@ class Reader:
         self.expected = last + 1
         return True
 
-    def _report(self, slot: Slot, first: int, last: int, offset: int, *, stop: int = 0) -> None:
+    def _report(self, slot: Slot, first: int, last: int, offset: int, *, stop: int) -> None:
         """Frames are not there; what stands in their place up to ``stop`` is kept."""
         ranges: Iterable[tuple[int, int]] = ((first, last),)
-        if not self._primary and self._tells and offset < stop and not self._ring.is_suspect(slot):
+        if not self._primary and self._tells and not self._ring.is_suspect(slot):
             ranges = () if slot.done else list(unsettled(self._window, slot, offset, stop, (first, last)))
         place, floor = Place(slot.header.epoch, first, slot.header.ordinal, slot.file_offset + offset), self._ring.floor
         named = [self._tell(damage_at(place.epoch, *lost, place, floor)) for lost in ranges]
-        if any(named) and offset < stop:
+        if any(named):
             self._ring.losses.pin(Stretch(slot, offset, stop))
         if named and self._tells and not self._stays and self._is_counted(slot):
             self._ring.losses.miscounts(slot)
