@@ -385,11 +385,73 @@ def test_who_stood_nowhere_goes_on_with_what_comes_and_keeps_no_slot() -> None:
     assert life.opened.checkpoint() == 1
 
 
-def test_who_goes_back_to_the_main_ring_has_records_with_the_first_look() -> None:
+@pytest.mark.parametrize("slot", range(4))
+@pytest.mark.parametrize("at", [0, -1])
+def test_who_goes_back_to_the_main_ring_has_records_with_the_first_look(slot: int, at: int) -> None:
+    opened = Opened()
+    for _ in range(4):
+        opened.fill_slot()
+    life = Life(opened)
+    one = [one for one in life.placed if one[0] is opened.ring.live[slot]][at]
+    for near, limit in ((None, 100), (one[:2], 1)):
+        run = life.first.back_to(one[2], near).look(limit)
+        assert run is not None
+        assert run.placed(0) == one
+
+
+def test_what_was_read_of_several_openings_at_once_is_given_one_opening_after_the_other() -> None:
+    life = Life(Life(slots=1).dies().opened)
+    life.opened.append(b"of the next opening", b"of the next opening, too")
+    life.opened.ring.go_on()
+    life.left += read(life.first)
+    life.move()
+    life.move()
+    for passes in (True, False):
+        stream = Stream(life.dies().directory, bytes) if passes else life.first.back_to(0)
+        given = stream.look(1000)
+        assert given is not None
+        (rest,) = stream.left
+        assert [given.position(number) for number in range(len(given))] == life.waiting[:-2]
+        assert stream.at == rest.position(0) == life.waiting[-2]
+        assert not stream.has_passed(stream.at)
+        assert stream.has_passed(life.waiting[-3])
+        stream.close()
+        assert not stream.left
+        assert rest.slot.readers == 0
+
+
+def test_who_answers_for_suspect_records_has_exactly_those_counted_that_are_delivered() -> None:
     life = Life()
-    run = life.first.back_to(0).look(5)
-    assert run is not None
-    assert [run.position(number) for number in range(len(run))] == life.waiting[:5]
+    life.move()
+    settle(life.left[:2])
+    life.opened.ring.sync()
+    life.directory.retry.sync()
+    directory = life.opened.loses_power(1).directory
+    stream = Stream(directory, bytes)
+    left: list[Placed] = []
+    for run in iter(lambda: look(stream), None):
+        assert run.words is not None
+        for number, word in enumerate(run.words):
+            if word is Word.SETTLED and number:
+                stream.dismiss(run.slot, 1)
+                continue
+            if word is Word.SETTLED:
+                stream.reopen(run.slot, [run.places[number]])
+            assert run.slot.waits(run.places[number])
+            left.append(run.placed(number))
+    assert stream.found == directory.pending() == len(left) > len(life.left[2:])
+    settle(left)
+    assert directory.pending() == 0
+    stream.count(3)
+    assert stream.found == len(left) + 3
+
+
+def test_it_stands_behind_settled_records_that_it_has_passed() -> None:
+    before = Life(slots=1)
+    settle(before.left)
+    after = before.dies()
+    assert after.placed == []
+    assert after.first.at > positions(before.placed)[-1]
 
 
 def test_what_it_will_not_give_any_more_is_told_wherever_it_stands() -> None:
