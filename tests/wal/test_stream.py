@@ -1,6 +1,6 @@
 """What waits in both rings is read as one, in the order of positions, whatever is moved meanwhile."""
 
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -124,6 +124,19 @@ def test_the_ids_of_copies_are_those_that_their_records_were_accepted_with() -> 
     assert list(run.sequences) == [position & fmt.SEQUENCE_MASK for position in life.waiting[:5]]
 
 
+@pytest.mark.parametrize("error", [ValueError, RecursionError])
+def test_a_record_that_cannot_be_decoded_is_given_wherever_it_stands(error: type[Exception]) -> None:
+    life = Life()
+    life.move()
+
+    def refuse(_: memoryview) -> NoReturn:
+        raise error("no record")
+
+    placed = read(Stream(life.dies().directory, refuse))
+    assert positions(placed) == life.waiting
+    assert [repr(record) for *_, record in placed] == ["undecodable: no record"] * len(life.waiting)
+
+
 @pytest.mark.parametrize("moves", [0, 1, 2, 3])
 def test_who_goes_back_stands_before_its_record_wherever_that_is_now(moves: int) -> None:
     life = Life()
@@ -149,17 +162,21 @@ def test_the_very_last_record_that_was_moved_is_found_in_its_copy() -> None:
     assert positions(read(life.first.back_to(last))) == life.waiting[-2:]
 
 
-def test_copies_that_were_settled_since_they_were_read_are_given_to_nobody() -> None:
+@pytest.mark.parametrize("limit", [1, 100])
+def test_copies_that_were_settled_since_they_were_read_are_given_to_nobody(limit: int) -> None:
     """They stand in what is read at once."""
     life = Life()
     life.move()
     life.move()
     other = life.first.back_to(0)
     first = read(other, limit=1, most=1)
-    done = read(life.first.back_to(0), limit=3, most=3)[1:]
+    another = life.first.back_to(0)
+    done = read(another, limit=3, most=3)[1:]
+    another.close()
     settle(done)
     expected = [position for position in life.waiting if position not in positions(done)]
-    assert positions(first) + positions(read(other, limit=1)) == expected
+    assert positions(first) + positions(read(other, limit)) == expected
+    assert [slot.readers for slot in life.directory.retry.live] == [0], "it has left the copies"
 
 
 @pytest.mark.parametrize("steps", [0, 1, 5, 40])
@@ -468,6 +485,9 @@ def test_what_it_will_not_give_any_more_is_told_wherever_it_stands() -> None:
     assert [stream.has_passed(position) for position in (1, moved, second, last)] == [False, False, True, False]
     settle(read(stream, limit=1, most=len(copies)))
     assert [stream.has_passed(copy) for _, _, copy, _ in copies] == [True] * len(copies)
+    assert stream.look(1) is None
+    assert stream.past_copies
+    assert stream.at == moved + 1
     settle(read(stream))
     assert stream.has_passed(last)
     directory.write_checkpoint(directory.next_checkpoint())
