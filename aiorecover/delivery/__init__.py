@@ -186,6 +186,9 @@ Stalled lanes
 After a power cut
     Settle words may be lost in any order. The dispatcher knows the lanes, so it applies the lane suffix rule of `wal`
     (`judge`): within a lane, what stands behind the first record that is not settled is sent again, settled or not.
+    A record that is passed over is judged by who comes back for it, but waits until then, whatever its word says, where
+    something before it in its lane was sent again: that may be recycled by then. One that expires counts as sent again:
+    nothing tells that it was not, before the power went.
 
 Recovery check
     Where entries of the journal are in doubt, the tails of their lanes are read back before anything of earlier epochs
