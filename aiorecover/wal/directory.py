@@ -112,6 +112,7 @@ class Directory:
         """Have a forked child abandon it, and the rings wait for one another where settle words are suspect."""
         _OPEN.add(self)
         self.ring.judged_with = self.retry.judged_with = (self.ring, self.retry)
+        self.dead.judged_with = ()  # its words are taken as they stand
 
     @property
     def rings(self) -> tuple[Ring, Ring, Ring]:

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from aiorecover.wal.reading import Reader
 from tests.wal.ledger import LANES
+from tests.wal.rig import Opened
 from tests.wal.test_model_faults import DEATH, power_cut
 from tests.wal.walk import Taken, run
 
@@ -54,3 +56,25 @@ def lives(cut: int, frames: int, end: Taken, *, twice: bool) -> Iterator[Taken]:
 def test_what_follows_in_a_lane_is_done_again_though_what_was_before_it_is_recycled(end: Taken, *, twice: bool) -> None:
     found = {(cut, frames): run(lives(cut, frames, end, twice=twice)) for cut in range(CUTS) for frames in (7, 13)}
     assert {at: error for at, error in found.items() if error is not None} == {}
+
+
+@pytest.mark.parametrize(("name", "waits"), [("ring", True), ("dead", False)])
+def test_nothing_is_covered_before_all_is_judged_but_dead_letters_whose_words_are_taken_as_they_stand(
+    name: str, *, waits: bool
+) -> None:
+    disk = Opened().disk
+    for _ in range(2):  # each life begins a slot
+        opened = Opened(disk)
+        for _ in range(2):
+            getattr(opened.directory, name).append(b"record", b"record")
+        opened.directory.sync()
+        for ring in opened.directory.rings:
+            ring.sync()
+        disk = opened.disk.after_power_cut(1)
+    ring = getattr(Opened(disk).directory, name)
+    reader = Reader(ring, bytes, suspects=True)
+    came = [one for one in (reader.take(1) for _ in range(3)) if one is not None]
+    assert [one.slot is came[0].slot for one in came] == [True, True, False]
+    for one in came[:2]:
+        ring.settle(one.slot, one.places)
+    assert (ring.watermark() < came[0].slot.last_position) is waits
