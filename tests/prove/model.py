@@ -1,6 +1,7 @@
 """`python -m tests.prove model --seed S --count N [--resume FILE]`: steps of the log beside a dictionary model.
 
-Walks of `tests.wal.model.Machine`, one after the other, until N steps were taken. A walk depends on the seed and its
+Walks of `tests.wal.model.Machine`, one after the other, until N steps were taken; each fifth is of lives that end
+before a power cut is dealt with (`tests.wal.half_done`). A walk depends on the seed and its
 number alone, so `--seed S --walk NUMBER`, which a failed run prints, repeats it; what it found is made small first.
 
 With `--resume FILE` it goes on where an earlier run with that file stopped, with that run's seed; N counts from there.
@@ -19,10 +20,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.wal.walk import run, smallest, walk
+from tests.wal.half_done import half_done
+from tests.wal.walk import Taken, run, smallest, walk
 
 __all__ = ["main"]
 
+HALF_DONE = 5  # one walk in so many
 _PACE_S = 10.0  # between two lines of progress, each with the state stored
 
 
@@ -68,7 +71,7 @@ def _prove(progress: Progress, count: int, path: Path | None) -> int:
     before = progress.steps
     print(f"seed={progress.seed} steps so far={before}", flush=True)
     while progress.steps - before < count:
-        taken, error = walk(f"{progress.seed}/{progress.walks}")
+        taken, error = _walk(progress.seed, progress.walks)
         if error is not None:
             _tell(progress.seed, progress.walks)
             return 1
@@ -90,8 +93,12 @@ def _store(progress: Progress, path: Path | None) -> None:
         path.write_text(json.dumps(asdict(progress)), encoding="utf-8")
 
 
+def _walk(seed: int, number: int) -> tuple[list[Taken], Exception | None]:
+    return (half_done if number % HALF_DONE == 0 else walk)(f"{seed}/{number}")
+
+
 def _one(seed: int, number: int) -> int:
-    taken, error = walk(f"{seed}/{number}")
+    taken, error = _walk(seed, number)
     if error is not None:
         _tell(seed, number)
         return 1
@@ -101,7 +108,7 @@ def _one(seed: int, number: int) -> int:
 
 def _tell(seed: int, number: int) -> None:
     """What is broken, by the fewest steps that show it."""
-    taken, error = walk(f"{seed}/{number}")
+    taken, error = _walk(seed, number)
     small = smallest(taken)
     traceback.print_exception(run(small) or error)
     print("NOT OK:")

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from aiorecover.wal.reading import Reader
+from aiorecover.wal.ring import Ring
+from tests.wal.half_done import half_done
 from tests.wal.ledger import LANES
 from tests.wal.rig import Opened
 from tests.wal.test_model_faults import DEATH, power_cut
@@ -56,6 +58,19 @@ def lives(cut: int, frames: int, end: Taken, *, twice: bool) -> Iterator[Taken]:
 def test_what_follows_in_a_lane_is_done_again_though_what_was_before_it_is_recycled(end: Taken, *, twice: bool) -> None:
     found = {(cut, frames): run(lives(cut, frames, end, twice=twice)) for cut in range(CUTS) for frames in (7, 13)}
     assert {at: error for at, error in found.items() if error is not None} == {}
+
+
+LIVES = 60  # `python -m tests.prove model` has many more
+
+
+def test_lives_that_end_before_all_is_done_again_keep_the_order() -> None:
+    found = {number: error for number in range(LIVES) if (error := half_done(f"ci/{number}")[1]) is not None}
+    assert found == {}
+
+
+def test_they_show_what_covering_before_all_is_judged_would_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ring, "judged", True)
+    assert any(half_done(f"ci/{number}")[1] is not None for number in range(LIVES))
 
 
 @pytest.mark.parametrize(("name", "waits"), [("ring", True), ("dead", False)])
