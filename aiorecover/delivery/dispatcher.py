@@ -196,9 +196,8 @@ class Dispatcher:
         if verdict is Verdict.DISMISS:
             self.reader.dismiss(run.slot, 1)
             return True
-        waits = verdict is not None or self._judge.outlives(entry, word, self._lane_of(entry, going))
-        if waits and run.words is not None:  # a word may stand there that does not count any more
-            self.reader.reopen(run.slot, [run.places[number]])
+        if run.words is not None and (verdict is not None or self._outlives(entry, word, going)):
+            self.reader.reopen(run.slot, [run.places[number]])  # a word may stand there that does not count any more
         if verdict is Verdict.SETTLE and place is not None:
             return self._take_as_found(entry, place, going)
         one = run.pick([number])
@@ -209,6 +208,9 @@ class Dispatcher:
 
     def _lane_of(self, entry: Placed, going: GoingBack | None) -> Lane | None:
         return self._passed.lane(self.router.topic(entry[3][TOPIC]), entry, going)
+
+    def _outlives(self, entry: Placed, word: Word | Unfinished, going: GoingBack | None) -> bool:
+        return self._judge.outlives(entry, word, self._lane_of(entry, going))
 
     def _judged(
         self, entry: Placed, word: Word | Unfinished, place: Place | None, going: GoingBack | None
