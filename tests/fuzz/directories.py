@@ -25,6 +25,7 @@ from aiorecover.wal.moving import Move, Rewrite
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.run import Entry as Stored
+from aiorecover.wal.slot import Slot
 from tests.fuzz.files import BrokenPromiseError, Tally
 from tests.fuzz.images import repeatable
 from tests.fuzz.program import Program
@@ -106,18 +107,24 @@ def _in_flight(opened: Opened, lived: Lived) -> list[int]:
     for resumed in take_up(opened.directory, NOW_MS, NOW_MS).lanes:
         entered = lived.batches.get(_identity(resumed.entry))
         _demand("what is in flight was entered", None if entered is not None else resumed.entry)
-        mine = [_origin(ring, slot, place) for ring, slot, places in resumed.frames for place in places]
+        found = [_origin(ring, slot, place) for ring, slot, places in resumed.frames for place in places]
+        mine = [position for position, _ in found]
         _demand("it is of the records that it was entered with", mine if mine and mine != entered else None)
+        wrong = [position for position, payload in found if lived.records.get(position) != payload]
+        _demand("each record that is in flight was put in", wrong)
         positions += mine
     return positions
 
 
-def _origin(ring: Ring, slot: object, place: int) -> int:
-    frame = Lookup(ring).frame(slot, place)  # type: ignore[arg-type]  # of that ring
+def _origin(ring: Ring, slot: Slot, place: int) -> tuple[int, bytes]:
+    """Position and payload of the record."""
+    frame = Lookup(ring).frame(slot, place)
     if frame is None:
-        return 0
-    number = fmt.position(slot.header.epoch, frame.sequence)  # type: ignore[attr-defined]
-    return unpack_moved(frame.payload).position if ring.holds_copies else number
+        return 0, b""
+    if ring.holds_copies:
+        copy = unpack_moved(frame.payload)
+        return copy.position, bytes(copy.payload)
+    return fmt.position(slot.header.epoch, frame.sequence), bytes(frame.payload)
 
 
 def _moved(ring: Ring) -> list[tuple[int, bytes]]:
