@@ -34,6 +34,8 @@ _SMALL = {
     "log.cleaner.dedupe.buffer.size": str(4 << 20),
     # A deleted topic's files stay for a minute by default; tests delete many.
     "log.segment.delete.delay.ms": "1000",
+    # Records stamped more than a week ago would be deleted by the next look for them, which comes every five minutes.
+    "log.retention.ms": "-1",
 }
 _QUICK = {
     "group.initial.rebalance.delay.ms": "0",
