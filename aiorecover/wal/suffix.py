@@ -16,7 +16,7 @@ covers). Behind a gap they prove nothing. Of several unfinished generations each
 stopped, so marks may rise from frame to frame, but not fall.
 
 All of this is decided before anything of that time is covered by a watermark: a frame that was done again tells of
-those behind it, whose words are true to look at. So watermarks stay where they are until a reader has judged all that
+those behind it, whose words look true. So watermarks stay where they are until a reader has judged all that
 is suspect (`ring`), and the word of a frame that it has to pass over goes where something before it was done again
 (`SuffixRule.outlives`). A frame that is given up instead of being delivered (it has expired) counts as done again.
 
