@@ -20,7 +20,9 @@ that somebody waits; so it lets go after a third of that wait (10 s of 30 s), an
 nobody came: opening, and connecting, costs some 50 ms each time. A lane that is stalled, or halted, so keeps nobody
 from his directory. A recovery check is not cut off, because the next turn could not begin it again: after a power cut a
 first turn may take 10 s more. Nor is what tells whether a partition is gone (`delivery.gone`), for 30 s at most,
-whoever answers. Directories with names are adopted like those with numbers: a home that was scaled away
+whoever answers. And after a power cut the next turn begins where the last one did until all that is suspect was judged
+in one: a turn in which that was not done is followed by one of twice the time (`orphans`), which its owner has to wait
+for, or to start once more. Directories with names are adopted like those with numbers: a home that was scaled away
 has nobody else who would deliver it.
 
 Letters that are owed to ``dead_letter_topic`` are published by whoever has that option, and a directory in which
@@ -56,6 +58,10 @@ class Home(Protocol):
     @property
     def checking(self) -> bool:
         """What was in flight is just being looked for in Kafka, which takes a bounded time and comes once."""
+
+    @property
+    def judged(self) -> bool:
+        """Nothing in it is suspect any more, so the next one to open it begins behind what is settled."""
 
     async def stop(self, limit: float) -> int:
         """Close it, by ``limit`` seconds; how many records are left."""
@@ -146,7 +152,7 @@ class Adoption:
             log.info("a directory without an owner is adopted directory=%s", name)
         limit, whole = 0.0, False
         try:
-            whole = await self._deliver(home)
+            whole = await self._deliver(home, self._turn * self._orphans.turns(name))
             limit = self._let_go
         finally:
             left = await self._close(name, home, limit)
@@ -159,11 +165,11 @@ class Adoption:
             )
         return True
 
-    async def _deliver(self, home: Home) -> bool:
+    async def _deliver(self, home: Home, turn: float) -> bool:
         """Deliver for one turn; whether everything is settled."""
         while True:
             try:
-                async with asyncio.timeout(self._turn):
+                async with asyncio.timeout(turn):
                     await home.drain()
             except TimeoutError:
                 if not home.checking:
@@ -183,7 +189,8 @@ class Adoption:
             self._home = None
             settled = _settled(home)
             self._settled += settled
-            self._orphans.let_go(name, asyncio.get_running_loop().time(), settled=settled, left=_left(home))
+            now = asyncio.get_running_loop().time()
+            self._orphans.let_go(name, now, settled=settled, left=_left(home), judged=home.judged)
         return left
 
 

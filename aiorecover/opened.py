@@ -138,6 +138,11 @@ class Opened:
         """The recovery check reads, or partitions are lacking: within a bounded time more is known."""
         return self.delivery.check.reading or self.delivery.router.deciding
 
+    @property
+    def judged(self) -> bool:
+        """Nothing in the rings is suspect any more, so what is settled is covered by the next checkpoint."""
+        return all(ring.judged for ring in self.directory.ring.judged_with)
+
     async def _remember(self) -> None:
         """What delivery knows of the destination is durable when this returns.
 

@@ -6,6 +6,9 @@ that they take turns. It is let go after a turn even if something is left in it:
 progress it is due again as soon as an owner who waits can have taken it; without, after a pause that doubles. A turn of
 somebody else that brought nothing counts as one of ours: many workers try no more often than one.
 
+After a power cut each turn begins where the first one did, until one of them has judged all that is suspect
+(`wal.suffix`). So a turn that did not come so far is followed by one of twice the time.
+
 Where a directory belongs is told by its name and by the cluster that it remembers. One that never reached a cluster,
 and has no name, belongs to us if it was looking for its Kafka at an address that is one of ours. An address such as
 ``localhost`` counts only within one boot of one machine: on another one it is another Kafka.
@@ -21,6 +24,7 @@ from aiorecover.wal.neighbours import Neighbour
 RETAKE = 0.5  # seconds free before any turn, also with a shorter grace: who waits for it by name looks every 50 ms
 PAUSE_FIRST = 10.0  # seconds after a turn that delivered nothing, or an opening that failed: about one turn
 PAUSE_MAX = 600.0  # seconds: a directory that can be delivered at last waits no longer than this
+LONGEST = 32  # turns in one: five minutes, enough to pass over what was settled of a ring of 10 GB (5 us a record)
 LOOK_SHARE = 0.25  # of the grace period between two looks: an owner that was there for longer than this is seen
 LOOK_LEAST = 0.1  # seconds, also with a grace period of zero: a look costs about a millisecond
 LOOK_MOST = 5.0  # seconds: so late is an orphan noticed
@@ -39,6 +43,7 @@ class _Known:
     not_before: float = 0.0
     pause: float = 0.0
     left: int = 0
+    turns: int = 1  # in one
     told: str = ""
 
 
@@ -129,6 +134,10 @@ class Orphans:
         """Somebody else has taken it first."""
         self._known[name].since = None
 
+    def turns(self, name: str) -> int:
+        """How many turns its next one is worth."""
+        return self._known[name].turns
+
     def begin(self, name: str) -> bool:
         """It is ours for a turn; whether this is the first one."""
         known = self._known[name]
@@ -142,9 +151,13 @@ class Orphans:
         news, known.told = why != known.told, why
         return news
 
-    def let_go(self, name: str, now: float, *, settled: int, left: int) -> None:
-        """A turn is over: so many records were settled in it, so many are known to be left."""
+    def let_go(self, name: str, now: float, *, settled: int, left: int, judged: bool = True) -> None:
+        """A turn is over: so many records were settled in it, so many are known to be left.
+
+        ``judged``: the next turn begins behind them.
+        """
         known = self._known[name]
+        known.turns = 1 if judged else min(known.turns * 2, LONGEST)
         known.ours, known.told, known.left = True, "", left
         if settled:
             known.not_before, known.pause = now + RETAKE, 0.0

@@ -18,7 +18,7 @@ from aiorecover import DeliveryReport, RecoverableProducer, WalLockedError
 from aiorecover import adoption as adoption_module
 from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.resume import take_up
-from aiorecover.testing import MockClusterProcess
+from aiorecover.testing import MemoryDisk, MockCluster, MockClusterProcess
 from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.instances import instances
@@ -522,7 +522,7 @@ async def test_a_recovery_check_is_not_cut_off_and_what_follows_has_one_turn(tur
     home: Any = Checked(turns)
     nothing: Any = None
     adoption = adoption_module.Adoption(0, 0.3, nothing, nothing, take=nothing, ready=nothing, own=nothing)
-    assert not await adoption._deliver(home)
+    assert not await adoption._deliver(home, 0.2)
     assert home.drained == turns + 1
 
 
@@ -642,3 +642,29 @@ async def test_while_something_waits_checkpoints_go_on_as_a_sign_of_life(
         assert producer.statistics().checkpoints == 0
         await producer.publish("topic", b"waits")
         await until(lambda: producer.statistics().checkpoints >= 3, 30)
+
+
+async def test_what_is_too_much_for_a_turn_after_a_power_cut_is_delivered_in_longer_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each turn passes over what the ones before have settled: in turns of one length there it ends."""
+    monkeypatch.setattr(adoption_module, "TURN_LEAST", 0.1)
+    count = 60_000  # 5 us each to be passed over: three turns of nothing else
+    with MockCluster() as cluster:
+        cluster.broker_down()
+        options = {**SHORT, "bootstrap_servers": cluster.bootstrap_servers, "name": "s", "recovery_check": False}
+        disk = MemoryDisk()
+        gone = RecoverableProducer(disk, instance="gone", adoption_grace_ms=None, **options)
+        await gone.start()
+        for number in range(count):
+            await gone.publish(TOPIC, b"%d" % number, key=b"k%d" % (number % 7))
+        assert gone._opened is not None
+        gone._opened.directory.ring.sync()
+        left = disk.after_power_cut(1)
+        await gone.stop(timeout_ms=0)
+        cluster.broker_up()
+        worker = RecoverableProducer(left, instance="worker", adoption_grace_ms=0, full_timeout_ms=300, **options)
+        async with worker:
+            await until(lambda: worker.statistics().directories_adopted == 1, limit=60)
+        ids = [one.record_id for one in await read_topic(cluster.bootstrap_servers, TOPIC)]
+    assert len(set(ids)) == count

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from aiorecover.orphans import LOOK_LEAST, LOOK_MOST, PAUSE_FIRST, PAUSE_MAX, RETAKE, Orphans
+from aiorecover.orphans import LONGEST, LOOK_LEAST, LOOK_MOST, PAUSE_FIRST, PAUSE_MAX, RETAKE, Orphans
 from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.neighbours import Neighbour
 
@@ -119,6 +119,17 @@ def test_turns_without_progress_are_ever_further_apart_up_to_a_limit() -> None:
     assert pauses == [min(PAUSE_FIRST * 2**number, PAUSE_MAX) for number in range(9)]
     orphans.let_go("1", now, settled=1, left=2)
     assert moment(orphans, now) == now + RETAKE
+
+
+def test_a_turn_that_has_to_be_begun_anew_is_followed_by_one_of_twice_the_time_up_to_a_limit() -> None:
+    orphans = seen((100, ORPHAN))
+    turns = [orphans.turns("1")]
+    for _ in range(7):
+        orphans.let_go("1", 170, settled=1, left=3, judged=False)
+        turns.append(orphans.turns("1"))
+    assert turns == [1, 2, 4, 8, 16, 32, LONGEST, LONGEST]
+    orphans.let_go("1", 170, settled=1, left=3)
+    assert orphans.turns("1") == 1
 
 
 def test_several_orphans_take_turns() -> None:
