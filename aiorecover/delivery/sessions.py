@@ -219,6 +219,7 @@ class Sessions:
     def _end_second(self) -> None:
         """Close it, if nobody is about to use it; every suspect stands in `_suspicions` until then."""
         now = time.monotonic()
+        self._trust_idle(now)
         self._suspicions = {lane: held for lane, held in self._suspicions.items() if not held.forgotten(now)}
         if any(suspicion.suspect for suspicion in self._suspicions.values()):
             self._wait_idle()
@@ -228,6 +229,13 @@ class Sessions:
             closer = asyncio.get_running_loop().create_task(second.close(), name="aiorecover-suspects-closer")
             self._closers.add(closer)
             closer.add_done_callback(self._closers.discard)
+
+    def _trust_idle(self, now: float) -> None:
+        """A lane that got through, and has had nothing to send since, would keep the second session for ever."""
+        for lane, suspicion in self._suspicions.items():
+            if lane.in_flight is None and suspicion.rested(now):
+                self._moved.pop(lane, None)
+                log.info("a lane is well again topic=%s partition=%d", lane.topic, lane.partition)
 
     # -- life --------------------------------------------------------------------------------------------------------
 

@@ -80,6 +80,14 @@ class Suspicion:
         self._returned = now
         return True
 
+    def rested(self, now: float) -> bool:
+        """As `acknowledged`, where nothing is sent any more: it got through last, and was well for as long since."""
+        if not self.suspect or self._since is not None or now - self._well < self._stay:
+            return False
+        self.suspect = False
+        self._returned = now
+        return True
+
     def forgotten(self, now: float) -> bool:
         """Nothing is held against it any more."""
         if self.suspect or self._since is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.crash.judgement import Verdict
 from tests.crash.lives import Child, ChildFailedError
-from tests.crash.pace import Look
+from tests.crash.pace import Look, looks
 from tests.crash.scenario import Scenario
 from tests.support.broker import KafkaCluster
 
@@ -79,34 +79,34 @@ def run_outages(
     outages: list[Outage] = []
     _wait_caught_up(child)
     time.sleep(_SETTLED_S)
-    first = _looks(child)[-1]
+    first = looks(child.words)[-1]
     for _ in range(count):
         outages.append(_outage(cluster, child, seconds))
         _wait_caught_up(child)
         time.sleep(_SETTLED_S)
     time.sleep(rest)
-    last = _looks(child)[-1]
+    last = looks(child.words)[-1]
     scenario.kill(child)
     verdict = scenario.verdict(slot_bytes=_SLOT_BYTES)
     return Outcome(verdict, outages, last.resident - first.resident, last.allocated - first.allocated)
 
 
 def _outage(cluster: KafkaCluster, child: Child, seconds: float) -> Outage:
-    before = _looks(child)
+    before = looks(child.words)
     for node in cluster.nodes:
         node.kill()
     gone = time.monotonic()
     time.sleep(seconds)
     after = time.monotonic()
-    delivered = _looks(child)[-1].delivered
+    delivered = looks(child.words)[-1].delivered
     for node in cluster.nodes:
         node.start()
     cluster.wait_ready()
     back = time.monotonic()
     resumed = _wait_for(child, lambda look: look.delivered > delivered)
-    looks = _looks(child)
+    every = looks(child.words)
     quiet = [look for look in before if look.at > before[-1].at - _SETTLED_S]
-    dark = [look for look in looks if gone + 1.0 < look.at < after]
+    dark = [look for look in every if gone + 1.0 < look.at < after]
     return Outage(
         seconds=after - gone,
         waiting=max(look.waiting for look in dark),
@@ -123,15 +123,11 @@ def _wait_caught_up(child: Child) -> None:
 
 def _wait_for(child: Child, wanted: Callable[[Look], bool]) -> Look:
     """The first look from now on that is as wanted."""
-    give_up_at, seen = time.monotonic() + _CAUGHT_UP_S, len(_looks(child))
+    give_up_at, seen = time.monotonic() + _CAUGHT_UP_S, len(looks(child.words))
     while time.monotonic() < give_up_at:
-        for look in _looks(child)[seen:]:
+        for look in looks(child.words)[seen:]:
             if wanted(look):
                 return look
         time.sleep(0.05)
     child.kill()
     raise ChildFailedError(f"the child does not come to it within {_CAUGHT_UP_S} s said={child.words[-3:]}")
-
-
-def _looks(child: Child) -> list[Look]:
-    return [Look.parse(line.removeprefix("pace ")) for line in list(child.words) if line.startswith("pace ")]

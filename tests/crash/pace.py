@@ -1,12 +1,15 @@
-"""How a publishing process is doing while it publishes: what its calls take, its memory, and what was delivered."""
+"""How a publishing process is doing while it publishes: what its calls take, what it holds, and what was delivered."""
 
+import asyncio
 import mmap
+import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-__all__ = ["LOOK_EVERY_S", "Look", "Pace"]
+__all__ = ["LOOK_EVERY_S", "Look", "Pace", "looks"]
 
 LOOK_EVERY_S = 0.25  # at 5,000 records/s a thousand calls: enough for a p99
 
@@ -23,6 +26,9 @@ class Look:
     delivered: int
     waiting: int
     allocated: int
+    descriptors: int
+    threads: int
+    tasks: int
 
     @classmethod
     def parse(cls, line: str) -> Self:
@@ -42,7 +48,15 @@ class Pace:
         taken, self.taken = sorted(self.taken), []
         p50, p99 = (taken[len(taken) * part // 100] / 1000 if taken else 0.0 for part in (50, 99))
         now = time.monotonic()
-        return f"{now:.3f} {len(taken)} {p50:.2f} {p99:.2f} {resident_bytes()} {delivered} {waiting} {allocated}"
+        holds = f"{len(list(Path('/proc/self/fd').iterdir()))} {threading.active_count()} {len(asyncio.all_tasks())}"
+        return (
+            f"{now:.3f} {len(taken)} {p50:.2f} {p99:.2f} {resident_bytes()} {delivered} {waiting} {allocated} {holds}"
+        )
+
+
+def looks(words: Iterable[str]) -> list[Look]:
+    """All that a process which is `paced` has said of itself."""
+    return [Look.parse(line.removeprefix("pace ")) for line in list(words) if line.startswith("pace ")]
 
 
 def resident_bytes() -> int:

@@ -320,6 +320,23 @@ async def test_the_second_session_ends_when_it_is_idle_and_leaves_nothing(
         assert await send(sessions, Lane("t", 1)) >= 0
 
 
+async def test_a_suspect_that_got_through_and_has_nothing_more_to_send_does_not_keep_the_second_session(
+    mock: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is suspect for the second time within a minute, so one acknowledgement is not enough."""
+    monkeypatch.setattr(module, "IDLE_LIMIT", 0.2)
+    async with running(mock.bootstrap_servers) as sessions, neighbour(sessions, Lane("t", 0)):
+        quiet = Lane("t", 1)
+        for _ in range(2):
+            mock.push_broker_errors(2, ApiKey.PRODUCE, HELD)
+            assert await send(sessions, quiet) >= 0
+        assert sessions.lanes_suspect == 1
+        while sessions._second is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        assert sessions.lanes_suspect == 0
+        assert await send(sessions, quiet) >= 0
+
+
 async def test_closing_ends_a_suspect_that_waits(mock: MockCluster) -> None:
     async with running(mock.bootstrap_servers) as sessions, neighbour(sessions, Lane("t", 0)):
         mock.push_broker_errors(2, ApiKey.PRODUCE, *[HELD] * 20)

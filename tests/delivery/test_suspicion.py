@@ -131,3 +131,17 @@ def test_only_being_well_counts_for_the_stay(bad: str) -> None:
         assert not suspicion.failed(2.5, 0, silent=False)
     assert not suspicion.acknowledged(2.5 + FIRST_STAY - 0.1, 3.3)
     assert suspicion.acknowledged(2.5 + FIRST_STAY, 3.4)
+
+
+def test_who_has_nothing_more_to_send_is_trusted_when_it_was_well_for_its_stay() -> None:
+    suspicion = Suspicion()
+    assert not suspicion.rested(0.0)
+    suspicion.failed(0.0, 0, silent=True)
+    suspicion.acknowledged(0.5, 0.4)
+    suspicion.failed(1.0, 0, silent=True)
+    assert not suspicion.rested(1.0 + LONGEST_STAY), "it did not get through"
+    assert not suspicion.acknowledged(1.5, 1.4)
+    assert not suspicion.rested(1.0 + FIRST_STAY - 0.1)
+    assert suspicion.rested(1.0 + FIRST_STAY)
+    assert not suspicion.suspect
+    assert not suspicion.forgotten(1.0 + FIRST_STAY + STEADY - 0.1)
