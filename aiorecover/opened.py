@@ -18,7 +18,7 @@ from aiorecover.delivery.delivery import Delivery
 from aiorecover.delivery.refusal import is_owed
 from aiorecover.delivery.resume import Taken, take_up
 from aiorecover.delivery.session import REMEMBER_LIMIT
-from aiorecover.errors import DeliveryError
+from aiorecover.errors import ClosedError, DeliveryError
 from aiorecover.statistics import Statistics
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Destination
@@ -72,6 +72,7 @@ class Opened:
         if config.adoption_grace_ms is not None:
             self._adoption = self._make_adoption(config.adoption_grace_ms / 1000)
             self.background.add("adoption", self._adoption.run)
+        self._ending = False  # nothing more is stored: the checkpoint that says so must be right
         self._left: Statistics | None = None
         self._closing: asyncio.Future[None] | None = None
         self._deadline = Deadline()
@@ -193,11 +194,15 @@ class Opened:
         """Accept a record from inside; it is durable when this returns.
 
         Raises:
+            ClosedError: the last checkpoint is being made; nothing was stored.
             WalFullError: there is no room; nothing was stored.
             RecordTooLargeError: it does not fit a slot; nothing was stored.
             WalIOError: the disk failed.
 
         """
+        if self._ending:
+            message = "the producer is stopped: nothing was stored"
+            raise ClosedError(message)
         self.directory.ring.append(rec.encode(record), record)
         self.delivery.wake()
         await self.commit.durable(patient=True)
@@ -247,6 +252,7 @@ class Opened:
 
     async def _close_all(self) -> int:
         """Close in order; the number of records left."""
+        self._ending = True
         ended = await self._ends_in_time(self.background.stop(), "the background loops")
         ended &= await self._ends_in_time(self.delivery.close(), "the kafka session")
         self.delivery.reports.close()  # whatever became of the session: nobody waits for ever

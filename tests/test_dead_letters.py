@@ -31,6 +31,7 @@ from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.frames import frames_of, record_at
 from aiorecover.opened import Opened
 from aiorecover.testing import MemoryDisk
+from aiorecover.wal.view import View
 from tests.delivery.refusing import Broker, Sent
 from tests.support.eventually import until
 
@@ -748,3 +749,29 @@ async def test_more_than_can_be_noted_are_published_all(broker: Recording, monke
 async def test_a_topic_that_kafka_would_refuse_is_refused_at_once() -> None:
     with pytest.raises(ConfigError, match="dead_letter_topic must be a topic's name"):
         Config.from_options("wal", "localhost:1", {"dead_letter_topic": "no/slash"})
+
+
+async def test_what_is_requeued_beside_a_stop_is_stored_before_its_last_checkpoint_or_not_at_all(
+    broker: Recording,
+) -> None:
+    """That one says that nothing comes behind it, and `stop` how much is left."""
+    for turns in range(0, 60, 3):
+        disk = MemoryDisk()
+        producer = producer_on(disk)
+        await producer.start()
+        broker.refuses = refusing
+        await bury(producer, *(b"poison%d" % number for number in range(10)))
+        broker.refuses = lambda _: None
+        requeueing = asyncio.create_task(producer.dead_letters.requeue())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        left = await producer.stop(timeout_ms=1_000)
+        with suppress(ClosedError):
+            await asyncio.wait_for(requeueing, 10)
+        image = disk.after_process_death()
+        files, path = image.file_system, image.path / "0"
+        view = View(path, "ring", lambda name: files.open_foreign(path / name), files.boot_id())  # noqa: B023
+        found = list(view.frames())
+        assert view.checkpoint is not None
+        assert not [frame for frame in found if frame.number > view.checkpoint.main.flushed]
+        assert left == len(found)

@@ -11,6 +11,7 @@ wal_dir/            0700
     damaged/        bytes in which no frame holds, see `kept`
 """
 
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
@@ -107,6 +108,8 @@ class Directory:
     ages: Ages
     copies_from: int | None = field(default=None)  # retry position before the copies that are not made to count yet
     all_copies_settled: bool | None = field(default=None)  # known once the files are closed
+    _writing: threading.Lock = field(default_factory=threading.Lock)  # somebody writes to the checkpoint
+    _untold: bool = False  # a flush has failed, and no word of it was left yet
 
     def __post_init__(self) -> None:
         """Have a forked child abandon it, and the rings wait for one another where settle words are suspect."""
@@ -171,16 +174,22 @@ class Directory:
         """
         checkpoint = checkpoint.after(self.checkpoint)
         try:
-            for ring in self.rings:
-                ring.sync()
-            self.lanes.sync()
-            if self._makes_copies_count(checkpoint):
-                self.checkpoint_file.write_both(checkpoint)
-            else:
-                self.checkpoint_file.write(checkpoint)
+            with self._writing:
+                self._write(checkpoint)
         except WalError as error:  # no room is no better: the copy may be half written
             self.poison(error)
             raise
+        finally:
+            self._leave_word()
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        for ring in self.rings:
+            ring.sync()
+        self.lanes.sync()
+        if self._makes_copies_count(checkpoint):
+            self.checkpoint_file.write_both(checkpoint)
+        else:
+            self.checkpoint_file.write(checkpoint)
         self.checkpoint = checkpoint
 
     def _makes_copies_count(self, checkpoint: Checkpoint) -> bool:
@@ -325,7 +334,21 @@ class Directory:
         """
         for ring in self.rings:
             ring.poison(error)
-        self.checkpoint_file.leave_word(msgspec.structs.replace(self.checkpoint, poisoned=True))
+        self._untold = True
+        self._leave_word()
+
+    def _leave_word(self) -> None:
+        """Unless a checkpoint is just being written: then whoever writes it does so behind it.
+
+        Any thread may poison at any moment. In the place of a checkpoint that is being made durable the word would say
+        what the one before said, and whoever has made that one counts on what it says.
+        """
+        while self._untold and self._writing.acquire(blocking=False):
+            try:
+                self._untold = False
+                self.checkpoint_file.leave_word(msgspec.structs.replace(self.checkpoint, poisoned=True, closed=False))
+            finally:
+                self._writing.release()
 
     def moved_away(self) -> str | None:
         """What is wrong with the files behind our paths, if anything: somebody removed or replaced them."""

@@ -1,15 +1,17 @@
 """Moving the oldest slot to the retry ring: each record counts in exactly one place, whenever the end comes."""
 
+import errno
 import logging
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
+from itertools import count
 
 import pytest
 
 from aiorecover.errors import WalCorruptError, WalFullError, WalIOError
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import COPY_BYTES
+from aiorecover.wal.checkpoint import COPY_BYTES, CheckpointFile
 from aiorecover.wal.moved import NO_PARTITION, Moved, pack_moved, unpack_moved
 from aiorecover.wal.moving import Move, Rewrite
 from aiorecover.wal.reading import Reader
@@ -659,3 +661,36 @@ def test_a_rewriting_leaves_alone_what_an_earlier_one_has_left_to_a_reader() -> 
     retry.settle(slot, [place])  # it stands in the slot that is kept: the copy is settled with it
     opened.checkpoint()
     assert copies(opened.dies()) == before[:-1]
+
+
+def test_a_move_stays_made_though_another_thread_meets_a_failing_disk_while_its_checkpoint_is_flushed() -> None:
+    """The word of that is stored behind the checkpoint, not in its place: what it says is counted on already."""
+    opened = Opened()
+    sparse(opened)
+    moving = move(opened)
+    directory = opened.directory
+    flushes = count(1)
+
+    def fails() -> None:
+        if next(flushes) == 2:  # of the second copy
+            directory.poison(WalIOError(errno.EIO, "a page can be neither read nor written"))
+
+    opened.disk.checkpoint.before["sync"] = fails
+    captured = directory.next_checkpoint(moved=moving.slot.last_position)
+    directory.write_checkpoint(captured)
+    del opened.disk.checkpoint.before["sync"]
+    newest = CheckpointFile(directory.files.checkpoint).newest()
+    assert newest is not None
+    assert newest.moved == captured.moved == moving.slot.last_position
+    assert newest.poisoned, "and there is word of it"
+
+
+def test_word_of_a_failed_flush_takes_back_that_the_end_was_clean() -> None:
+    """Somebody may still have stored a record, which the flush that failed was to make durable."""
+    opened = Opened()
+    directory = opened.directory
+    directory.write_checkpoint(directory.next_checkpoint(closed=True))
+    directory.poison(WalIOError(errno.EIO, "a flush failed"))
+    newest = CheckpointFile(directory.files.checkpoint).newest()
+    assert newest is not None
+    assert (newest.poisoned, newest.closed) == (True, False)
