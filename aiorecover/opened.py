@@ -19,6 +19,7 @@ from aiorecover.delivery.refusal import is_owed
 from aiorecover.delivery.resume import Taken, take_up
 from aiorecover.delivery.session import REMEMBER_LIMIT
 from aiorecover.errors import ClosedError, DeliveryError
+from aiorecover.source_positions import read_on
 from aiorecover.statistics import Statistics
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Destination
@@ -26,6 +27,7 @@ from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.keeper import Keeper
 from aiorecover.wal.neighbours import Neighbour, Neighbours
 from aiorecover.wal.opening import open_directory
+from aiorecover.wal.sources import Sources
 from aiorecover.wal.storage import OPERATING_SYSTEM
 from aiorecover.wal.sync import GroupCommit
 
@@ -213,6 +215,26 @@ class Opened:
             return self.delivery.holders.may_have(topic, position)
         return self.dead.awaits(position)
 
+    @property
+    def sources(self) -> Sources | None:
+        """What is remembered of them durably; None: nobody has asked for it yet."""
+        directory = self.directory
+        return None if directory.checkpoint.sources is None else directory.sources
+
+    async def remember_sources(self) -> Sources:
+        """Durable from here on, if it was not before.
+
+        Raises:
+            WalError: the disk failed.
+
+        """
+        directory = self.directory
+        if directory.sources is None:
+            directory.sources = Sources({})
+        if directory.checkpoint.sources is None:
+            await self.background.checkpoint()
+        return directory.sources
+
     async def make_room_for_dead_letters(self) -> None:
         """Free what was purged, and tell the lanes that wait for room."""
         self.dead.leave()
@@ -391,6 +413,7 @@ async def _opening(keeper: Keeper, options: Options, config: Config) -> tuple[Di
             files = options.file_system
             wall_ms = files.wall_ms() if config.recovery_check else None
             taken = take_up(directory, files.since_boot_ms(), wall_ms, named=config.cluster_id)
+            read_on(directory)
         except BaseException:
             directory.close()
             raise

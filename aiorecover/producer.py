@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from aiokafka.errors import KafkaTimeoutError
-from aiokafka.structs import RecordMetadata
+from aiokafka.structs import RecordMetadata, TopicPartition
 
 from aiorecover import record as rec
 from aiorecover.config import Config
@@ -246,7 +246,8 @@ class RecoverableProducer:
             timestamp_ms: milliseconds since 1970; None is now.
             headers: pairs of a name and bytes.
             context: anything msgspec can encode; given back in the delivery report.
-            source: (topic, partition, offset) of the consumed record that this one was made from.
+            source: (topic, partition, offset) of the consumed record that this one was made from, and the last one
+                that is: `source_positions` remembers that it need not be read again.
 
         Raises:
             EncodeError: this record cannot become a Kafka record; nothing was stored.
@@ -254,7 +255,8 @@ class RecoverableProducer:
             WalFullError: the disk threshold is reached; nothing was stored.
             WalIOError: the disk failed; without fsync="always" nothing was stored.
             ClosedError: not started, stopped, or a forked child.
-            RecoverError: not in the loop's thread (seen once in each turn of the loop); nothing was stored.
+            RecoverError: not in the loop's thread (seen once in each turn of the loop), or with a ``source`` before
+                `source_positions` was awaited; nothing was stored.
 
         """
         now = time.time_ns()
@@ -347,7 +349,7 @@ class RecoverableProducer:
         timestamp_ms: int | None,
         headers: Sequence[tuple[str, bytes | None]] | None,
         context: object,
-        source: object,
+        source: Any,
     ) -> Receipt:
         if type(topic) is not str or topic not in self._known_topics:
             self._learn_topic(topic)
@@ -360,7 +362,7 @@ class RecoverableProducer:
         if partition is not None:
             partition = self._existing_partition(topic, partition)
         timestamp_ms = self._now_ms if timestamp_ms is None else check_timestamp_ms(timestamp_ms)
-        source = None if source is None else rec.check_source(source)
+        source = None if source is None else self._check_source(source)
         fields = (topic, key, value, partition, timestamp_ms, headers, context, source)
         try:
             payload = rec.encode(fields)
@@ -370,12 +372,29 @@ class RecoverableProducer:
             rec.check_context(payload)
         if len(payload) > self._fits:
             self._check_size(fields)
-        append = self._append  # not called as a method: looking for one on the class first takes 20 ns
+        # Not called as a method: looking for one on the class first takes 20 ns.
+        append = self._append if source is None else partial(self._append_made_from, source)
         place, sequence = append(payload, fields)
         if not sequence & 255:
             self._turn_spent = True
             self._turn_ends = 0
         return Receipt(self, topic, sequence, place)
+
+    def _append_made_from(self, source: tuple[str, int, int], payload: bytes, fields: object) -> tuple[int, int]:
+        stored = self._append(payload, fields)
+        sources = self._get_opened().sources
+        if sources is not None:
+            sources.note(*source)
+        return stored
+
+    def _check_source(self, source: object) -> tuple[str, int, int]:
+        topic, partition, offset = rec.check_source(source)
+        sources = self._get_opened().sources
+        if sources is None:
+            message = "await source_positions() before the first publish with a source: it says where to go on reading"
+            raise RecoverError(message)
+        sources.check(topic, partition)
+        return topic, partition, offset
 
     def _wire_value(self, topic: str, value: object, headers: Any, key: object) -> bytes | None:
         if value is _MISSING:
@@ -517,6 +536,30 @@ class RecoverableProducer:
     def _refuse_full(self, _payload: bytes, _fields: object) -> tuple[int, int]:
         message = "the ring is full and others wait for room already: await publish, or free space"
         raise WalFullError(f"{message} waiting={len(self._waiting)}")
+
+    async def source_positions(self) -> dict[TopicPartition, int]:
+        """Where to go on reading what this directory's records were made from.
+
+        Of each partition that the ``source`` of an accepted record has named: the offset behind the highest one. A
+        record and its source are accepted together, so a worker that is killed at any moment goes on without a gap and
+        without a repeat, if it publishes in the order of the offsets, with the ``source`` at the last record that is
+        made from one. To be awaited before the first `publish` with a ``source``: from then on the directory remembers,
+        whatever is delivered and recycled.
+
+        After a power cut it goes back as far as the records do (``fsync``). A directory that has lost both copies of
+        its checkpoint has forgotten it.
+
+        Raises:
+            ClosedError: the producer is not running.
+            WalError: the disk failed.
+
+        """
+        sources = await self._get_opened().remember_sources()
+        return {
+            TopicPartition(topic, partition): offset
+            for topic, partitions in sources.captured().items()
+            for partition, offset in partitions.items()
+        }
 
     # -- delivery ----------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ LAYERS = [
     ["aiorecover.dead_letters"],
     ["aiorecover.opened"],
     ["aiorecover.background", "aiorecover.adoption"],
-    ["aiorecover.orphans", "aiorecover.compactor", "aiorecover.recounting"],
+    ["aiorecover.orphans", "aiorecover.compactor", "aiorecover.recounting", "aiorecover.source_positions"],
     ["aiorecover.delivery", "aiorecover.deduplicator"],
     ["aiorecover.record_id"],
     ["aiorecover.wal"],
@@ -57,6 +57,7 @@ PURE = {
     "aiorecover.wal.checkpoint": (),  # its file is handed in
     "aiorecover.wal.checksum": (),
     "aiorecover.wal.compaction": (),
+    "aiorecover.wal.sources": (),
     "aiorecover.wal.moved": (),
     "aiorecover.wal.room": (),
     "aiorecover.wal.scan": (),

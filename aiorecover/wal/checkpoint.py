@@ -23,6 +23,7 @@ from aiorecover.errors import WalCorruptError, WalError, WalFormatError, WalFull
 from aiorecover.wal import format as fmt
 from aiorecover.wal.ages import StoredAges
 from aiorecover.wal.checksum import crc32
+from aiorecover.wal.sources import Stored, later
 from aiorecover.wal.suffix import Suspicion
 
 log = logging.getLogger("aiorecover.wal")
@@ -102,7 +103,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     ``moved``: the P of compaction: frames of the main ring up to it are void, because they live in the retry ring
     (0: nothing was moved). ``boot_id``: of the machine when this was written. ``closed``: nothing was stored after
     it. ``poisoned``: a flush had failed. ``suspect``: which settle words
-    may have been lost in any order, so that the lane suffix rule is in force for them.
+    may have been lost in any order, so that the lane suffix rule is in force for them. ``sources``: as in `Sources`;
+    None: nobody has asked for them yet.
     """
 
     producer_id: int
@@ -118,6 +120,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     suspect: Suspicion = Suspicion()
     destination: Destination = Destination()
     ages: StoredAges = StoredAges()
+    sources: Stored | None = None
 
     @property
     def watermark(self) -> int:
@@ -138,6 +141,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
             moved=max(self.moved, durable.moved),
             destination=self.destination.after(durable.destination),
             ages=self.ages.after(durable.ages),
+            sources=later(self.sources, durable.sources),
         )
 
 
@@ -215,6 +219,11 @@ def _can_be(checkpoint: Checkpoint) -> bool:
         )
         and all(0 < ring.next_ordinal < 1 << 63 for ring in rings)
         and 0 <= checkpoint.destination.cluster_number < CLUSTER_NUMBERS
+        and all(
+            0 <= part < 1 << 31 and 0 < following < 1 << 63
+            for parts in (checkpoint.sources or {}).values()
+            for part, following in parts.items()
+        )
         and 0 <= checkpoint.suspect.since <= checkpoint.suspect.generation <= checkpoint.epoch
     )
 

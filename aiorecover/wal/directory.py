@@ -30,6 +30,7 @@ from aiorecover.wal.lanes import Lanes
 from aiorecover.wal.losses import Losses, Stretch
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.ring import Ring
+from aiorecover.wal.sources import Sources
 from aiorecover.wal.storage import OPERATING_SYSTEM, FileSystem, StorageFile, when_forked
 from aiorecover.wal.suffix import Suspicion
 
@@ -106,6 +107,7 @@ class Directory:
     checkpoint: Checkpoint
     file_system: FileSystem
     ages: Ages
+    sources: Sources | None  # None: nobody has asked for them yet
     copies_from: int | None = field(default=None)  # retry position before the copies that are not made to count yet
     all_copies_settled: bool | None = field(default=None)  # known once the files are closed
     _writing: threading.Lock = field(default_factory=threading.Lock)  # somebody writes to the checkpoint
@@ -160,6 +162,7 @@ class Directory:
             suspect=self._suspicion(),
             destination=old.destination if destination is None else destination,
             ages=self._ages(),
+            sources=None if self.sources is None else self.sources.captured(),  # behind the position of the ring
         )
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:

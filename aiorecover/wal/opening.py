@@ -20,6 +20,7 @@ from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.moving import void_copies
 from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, classify, first_headers, plan, slot_bytes_of
 from aiorecover.wal.ring import MARGIN, Ring
+from aiorecover.wal.sources import Sources
 from aiorecover.wal.spares import Limits, Quota, Spares
 from aiorecover.wal.storage import StorageFile
 
@@ -114,6 +115,7 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
         checkpoint=checkpoint,
         file_system=options.file_system,
         ages=ages,
+        sources=None if checkpoint.sources is None else Sources(checkpoint.sources),
     )
     quota.poison = directory.poison
     directory.ring.moved_up_to = found.moved_up_to
@@ -141,6 +143,7 @@ def _first_checkpoint(path: Path, found: Plan, slot_bytes: int, boot_id: str, op
         suspect=found.suspect,
         destination=_destination(path, stored, options),
         ages=_ages(found, boot_id, options),
+        sources=None if found.newest is None else found.newest.sources,
     )
 
 

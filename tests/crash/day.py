@@ -9,6 +9,7 @@ everything is read back and judged by record id.
 import random
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +47,8 @@ class Day:
     most: int
     """Bytes of the ring's file at its largest."""
     faults: Counter[str]
+    memory: Sequence[int] = ()
+    """Bytes at the least in each hour: what an outage costs goes, what is lost stays."""
 
     def __str__(self) -> str:
         changes = (
@@ -55,7 +58,8 @@ class Day:
             f"threads={self.before.threads},{self.after.threads} tasks={self.before.tasks},{self.after.tasks}"
         )
         faults = " ".join(f"{kind.replace(' ', '_')}={times}" for kind, times in sorted(self.faults.items()))
-        return f"{self.verdict} {changes} faults: {faults}"
+        memory = " ".join(f"{least / 1e6:.0f}" for least in self.memory)
+        return f"{self.verdict} {changes} faults: {faults} least memory of each hour, MB: {memory}"
 
     def left(self) -> list[str]:
         """What is left of it, in words."""
@@ -88,11 +92,22 @@ def run_day(
     )
     before = _rested(child, 1, _WARM_S, rest)
     child.tell()
+    began = time.monotonic()
     faults = _outages(cluster, seed, hours, dark, hour_s)
     after = _rested(child, 2, _CAUGHT_UP_S, rest)
-    most = max(look.allocated for look in looks(child.words))
+    every = looks(child.words)
     scenario.kill(child)
-    return Day(scenario.verdict(slot_bytes=_SLOT_BYTES), before, after, most, faults)
+    by_hour = [
+        [look.resident for look in every if 0 <= look.at - began - hour * hour_s < hour_s] for hour in range(hours)
+    ]
+    return Day(
+        scenario.verdict(slot_bytes=_SLOT_BYTES),
+        before,
+        after,
+        most=max(look.allocated for look in every),
+        faults=faults,
+        memory=[min(residents) for residents in by_hour if residents],
+    )
 
 
 def _publish(rate: int, seconds: float) -> Step:

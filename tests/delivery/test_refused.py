@@ -308,6 +308,7 @@ async def test_who_waits_and_who_asks_later_are_told_and_on_delivery_hears_it_be
 async def test_a_letter_tells_everything_of_its_record_and_of_its_end(broker: Broker) -> None:
     broker.refuses = lambda _: PolicyViolationError("no such schema")
     async with producer_on(MemoryDisk()) as producer:
+        await producer.source_positions()
         receipt = await producer.publish(
             "t",
             POISON,

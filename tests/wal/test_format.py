@@ -37,8 +37,8 @@ GOLDEN_SEAL = bytes.fromhex("5345414c efbeadde 07000000 34120000 140d0c0b0a00000
 GOLDEN_FRAME = bytes.fromhex("05000000 6fb32fcf 0100000000000000 10415221 6865616c74 000000")
 GOLDEN_SKIP = bytes.fromhex("05000080 c45446c8 0100000000000000 efbeadde")
 GOLDEN_CHECKPOINT = bytes.fromhex(
-    "8941494f43484b0a 0100 0000 e5000000 0500000000000000 52017c20"
-    "8d"
+    "8941494f43484b0a 0100 0000 f3000000 0500000000000000 64750184"
+    "8e"
     "ab70726f64756365725f6964 cf1122334455667788"
     "a565706f6368 03"
     "aa736c6f745f6279746573 cd4000"
@@ -51,6 +51,7 @@ GOLDEN_CHECKPOINT = bytes.fromhex(
     "a773757370656374 83 a575705f746f 00 aa67656e65726174696f6e 00 a573696e6365 00"
     "ab64657374696e6174696f6e 82 aa636c75737465725f6964 a163 a46e616d65 a16e"
     "a461676573 80"
+    "a7736f7572636573 81 a16f 81 01 05"
 )
 
 
@@ -101,6 +102,7 @@ def test_the_bytes_of_a_checkpoint_never_change() -> None:
         moved=fmt.position(2, 4),
         boot_id="b",
         destination=Destination(cluster_id="c", name="n"),
+        sources={"o": {1: 5}},
     )
     packed = checkpoint.pack(content, 5)
     assert packed.rstrip(b"\0") == GOLDEN_CHECKPOINT
