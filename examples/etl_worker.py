@@ -1,15 +1,19 @@
-"""A worker that reads one topic and writes another: ``python etl_worker.py``, as many of them as there are partitions.
+"""A worker that reads one topic and writes another, each record exactly once: ``python etl_worker.py NUMBER OF``.
 
-What was read is committed once what came of it is in the ring: nothing is lost when a worker is killed at any moment.
-What was read and not committed yet is read again, and published again.
+So many workers share the partitions; each has its own, for good, and a directory with its number. Killed at any moment
+and started again, it goes on where it had come to: what it has read stands in the ring, with what it made of it. To
+have another number of workers, end all of them (SIGTERM) until none has records left, and have the new ones begin where
+the old ones' ``source_positions`` were.
 """
 
 import asyncio
 import json
 import os
 import signal
+import sys
+from collections.abc import Iterable
 
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from aiorecover import RecoverableProducer
 
@@ -24,35 +28,44 @@ def transform(order: bytes) -> dict[str, object]:
     return {"id": fields["id"], "total": fields["price"] * fields["count"]}
 
 
+async def go_on(consumer: AIOKafkaConsumer, producer: RecoverableProducer, share: Iterable[TopicPartition]) -> None:
+    """Have the consumer stand behind what was read already."""
+    partitions = list(share)
+    consumer.assign(partitions)
+    positions = await producer.source_positions()
+    for partition in partitions:
+        if partition in positions:
+            consumer.seek(partition, positions[partition])
+
+
 async def work(consumer: AIOKafkaConsumer, producer: RecoverableProducer, stopping: asyncio.Event) -> None:
     while not stopping.is_set():
         read = await consumer.getmany(timeout_ms=200, max_records=500)
         for records in read.values():
             for record in records:
                 if record.value is not None:
-                    await producer.publish(TOTALS, transform(record.value), key=record.key)
-        if read:
-            await consumer.commit()  # the ring has it; for power cuts, too, with fsync="always"
+                    # Of several that are made from one, the last has the source: then all of them are in the ring.
+                    source = (record.topic, record.partition, record.offset)
+                    await producer.publish(TOTALS, transform(record.value), key=record.key, source=source)
 
 
-async def main() -> None:
+async def main(number: int, of: int) -> None:
     stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    consumer = AIOKafkaConsumer(
-        ORDERS,
-        bootstrap_servers=KAFKA,
-        group_id=TOTALS,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signal_number, stopping.set)
+    consumer = AIOKafkaConsumer(bootstrap_servers=KAFKA, enable_auto_commit=False, auto_offset_reset="earliest")
+    producer = RecoverableProducer(
+        WAL_DIR, bootstrap_servers=KAFKA, instance=f"worker-{number}", adoption_grace_ms=None, on_full="wait"
     )
-    async with RecoverableProducer(WAL_DIR, bootstrap_servers=KAFKA, on_full="wait") as producer:
+    async with producer:
         await consumer.start()
         try:
+            partitions = await producer.partitions_for(ORDERS)
+            await go_on(consumer, producer, (TopicPartition(ORDERS, one) for one in partitions if one % of == number))
             await work(consumer, producer, stopping)
         finally:
             await consumer.stop()
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))

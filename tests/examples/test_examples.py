@@ -26,7 +26,7 @@ from aiorecover import RecoverableProducer
 from aiorecover.errors import WalFullError
 from aiorecover.testing import MemoryDisk, MockCluster
 from tests.support.broker import Cluster, TopicFactory
-from tests.support.oracle import Consumed, read_topic
+from tests.support.oracle import read_topic
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = REPOSITORY / "examples"
@@ -152,57 +152,6 @@ class _client:  # noqa: N801 - reads as the function that it stands for
     async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
         await self._lifespan.__aexit__(None, None, None)
-
-
-# --- the worker
-
-
-@pytest.mark.asyncio
-async def test_the_worker_loses_nothing_when_it_is_killed_and_ends_well_when_it_is_asked_to(
-    kafka: Cluster, topic: TopicFactory, tmp_path: Path
-) -> None:
-    orders, totals = topic(kafka, partitions=2), topic(kafka, partitions=2)
-    names = {"ORDERS": orders, "TOTALS": totals}
-
-    def started() -> subprocess.Popen[bytes]:
-        environ = environment(tmp_path / "wal", kafka.bootstrap_servers) | names
-        return subprocess.Popen([sys.executable, str(EXAMPLES / "etl_worker.py")], env=environ)
-
-    first = started()
-    try:
-        await _order(kafka, orders, 0, 500)
-        await _until_totals(kafka, totals, 1)
-    finally:
-        first.kill()
-        first.wait()
-    second = started()
-    try:
-        await _order(kafka, orders, 500, 1000)
-        found = await _until_totals(kafka, totals, 1000)
-        second.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(second.wait, WITHIN_S) == 0
-    finally:
-        second.kill()
-        second.wait()
-    assert {json.loads(record.value or b"")["total"] for record in found} == {3 * number for number in range(1000)}
-
-
-async def _order(kafka: Cluster, name: str, first: int, end: int) -> None:
-    async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
-        for number in range(first, end):
-            order = {"id": number, "price": 3, "count": number}
-            await producer.send(name, json.dumps(order).encode(), key=b"%d" % number)
-        await producer.flush()
-
-
-async def _until_totals(kafka: Cluster, name: str, count: int) -> list[Consumed]:
-    until = time.monotonic() + WITHIN_S
-    while True:
-        found = await read_topic(kafka.bootstrap_servers, name)
-        if len({record.value for record in found}) >= count:
-            return found
-        assert time.monotonic() < until, len(found)
-        await asyncio.sleep(0.2)
 
 
 # --- the consumers
