@@ -107,8 +107,10 @@ class Spares:
         self._file = file
         self._room = Room(ring, quota.shares)
         holes = file.disk_bytes() < file.size()
-        self._unallocated = [slot for slot in free if holes and not slot[1]]  # not on the disk, or not any more
-        self._free = [slot for slot in free if slot not in self._unallocated]
+        self._unallocated: list[tuple[int, int]] = []  # not on the disk, or not any more
+        self._free: list[tuple[int, int]] = []
+        for slot in free:  # once through: a directory may have 100,000 of them
+            (self._unallocated if holes and not slot[1] else self._free).append(slot)
         self._found = {index for index, _ in self._free}  # perhaps with holes: a copied file may be sparse
         self._sound: set[int] = set()  # every page of them was read, or nothing of them is on the disk to be read
         self._failed_reads = 0  # of the file, when that was true

@@ -9,7 +9,9 @@ import pytest
 from aiorecover.errors import WalFullError, WalIOError
 from aiorecover.testing.memory_file import MemoryFile
 from aiorecover.wal.room import KEPT, MAIN
+from aiorecover.wal.spares import Limits, Quota, Spares
 from aiorecover.wal.storage import StorageFile
+from tests.wal.memory import FaultyFile
 from tests.wal.rig import RESERVED, SLOT, Disk, Opened, found
 from tests.wal.test_moving import everything, make, move, waiting
 
@@ -202,6 +204,30 @@ def test_a_slot_that_an_opening_found_is_allocated_for_its_first_life_and_not_ag
         opened.checkpoint()
     assert opened.ring.next_ordinal > 6
     assert len(allocated) <= opened.disk.ring.size() // SLOT
+
+
+class Counted(int):
+    """The number of a slot that knows how often one is compared with another."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.compared += 1
+        return super().__eq__(other)
+
+    __hash__ = int.__hash__
+
+
+def test_an_opening_goes_through_free_slots_once_however_many_there_are() -> None:
+    """A directory of 20 GiB may have 300,000, most of which nothing was ever stored in."""
+    file = FaultyFile("ring")
+    file.write(b"\1", 2000 * SLOT - 1)
+    file.punch(0, SLOT)
+    free: list[tuple[int, int]] = [(Counted(index), index % 3) for index in range(2000)]
+    Counted.compared = 0
+    spares = Spares(Quota(Limits(SLOT, 2000 * SLOT)), MAIN, file, free)
+    assert Counted.compared <= 2000
+    assert (spares.free, spares.allocated) == (1333, 1333)
 
 
 def test_a_slot_that_cannot_be_given_back_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
