@@ -5,7 +5,8 @@ off what is superfluous. One lock is between them, for all rings of a directory,
 re-entrant because a signal handler may publish while its own thread holds it.
 
 Who takes a slot stores into it through its mapping, so each page of it was read once by this process before the slot is
-first given out, and is again after any read of the file has failed (`mending`).
+first given out, and is again after any read of the file has failed (`mending`): of one that is ready by the keeper's
+thread, since the loop's does not wait for it.
 """
 
 import logging
@@ -122,7 +123,9 @@ class Spares:
 
     @property
     def wanted(self) -> bool:
-        """The next slot is not ready yet, or not every page of it was read."""
+        """The next slot is not ready yet, or not every page of it was read since a read of the file has failed."""
+        if self._failed_reads != self._file.failed_reads:
+            return True
         return all(index not in self._sound for index, _, _ in self._ready[-1:])
 
     @property

@@ -220,3 +220,22 @@ def test_a_page_that_is_lost_while_a_slot_is_read_has_it_read_once_more(monkeypa
     ring.spares._make_sound(0)
     ring.spares._make_sound(0)
     assert mended == [0, 0]
+
+
+def test_a_slot_that_is_ready_is_read_again_once_a_page_of_its_file_could_not_be() -> None:
+    opened = Opened()
+    opened.fill_slot(BIG)
+    directory, file = opened.directory, opened.disk.ring
+    directory.prepare_spares()
+    directory.prepare_spares()  # what was reserved, too
+    assert not directory.wants_spare
+    ready = opened.ring.spares._ready[-1][0]
+    file.stored.fail_reads(ready * SLOT + 2 * PAGE, 1)
+    lose(file, 0)
+    assert opened.ring.wants_spare
+    assert not directory.retry.wants_spare, "its file is another one"
+    directory.prepare_spares()
+    directory.prepare_spares()  # the read that failed while it was mended counts, too
+    assert not directory.wants_spare
+    opened.fill_slot(BIG)
+    assert opened.ring.live[-1].index == ready
