@@ -199,18 +199,19 @@ def unpack(data: bytes) -> Copy:
         checkpoint = _decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return Copy("damaged")
-    return Copy("valid", generation, checkpoint) if _can_be(checkpoint) else Copy("damaged")
+    return Copy("valid", generation, checkpoint) if _can_be(checkpoint, generation) else Copy("damaged")
 
 
 _position_of = itemgetter(0)
 
 
-def _can_be(checkpoint: Checkpoint) -> bool:
+def _can_be(checkpoint: Checkpoint, generation: int) -> bool:
     """A checksum proves that the bytes are whole, not that they make sense: what follows computes with them."""
     beyond = fmt.position(checkpoint.epoch + 1, 0)  # there, records of the next epoch would be taken for settled
     rings = (checkpoint.main, checkpoint.retry, checkpoint.dead)
     return (
-        checkpoint.producer_id >= 0  # and below 1 << 64, as every integer of MessagePack
+        0 < generation < 1 << 63  # those that follow fit, too
+        and checkpoint.producer_id >= 0  # and below 1 << 64, as every integer of MessagePack
         and 0 < checkpoint.epoch <= fmt.EPOCH_MAX
         and all(0 <= position < beyond for position in (checkpoint.moved, checkpoint.suspect.up_to))
         and all(0 <= position < beyond for ring in rings for position in (ring.watermark, ring.flushed))

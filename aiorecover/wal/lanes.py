@@ -152,6 +152,8 @@ def unpack_entry(data: bytes) -> _Copy:
     body = data[ENTRY.size : ENTRY.size + length]
     if magic != ENTRY_MAGIC or len(body) != length or crc != crc32(body, crc32(data[: ENTRY.size - 4])):
         return _Copy("damaged")
+    if not 0 < generation < 1 << 63:  # whole, and yet nothing that anybody stores; those that follow have to fit
+        return _Copy("damaged")
     return _Copy("whole", generation, epoch, body)
 
 

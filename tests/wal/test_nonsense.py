@@ -7,7 +7,8 @@ import pytest
 
 from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, RingState, pack, unpack
+from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint, CheckpointFile, RingState, pack, unpack
+from aiorecover.wal.lanes import ENTRY_BYTES, SECTOR, BlockFound, pack_entry
 from aiorecover.wal.recovery import classify
 from aiorecover.wal.suffix import Suspicion
 from tests.wal.rig import SLOT, Opened, found, missing
@@ -85,6 +86,20 @@ def test_a_checkpoint_that_cannot_be_is_damaged(nonsense: dict[str, Any]) -> Non
     content = {"producer_id": 7, "epoch": 2, "main": RingState(fmt.position(2, 9)), "slot_bytes": SLOT}
     assert unpack(pack(Checkpoint(**content), 1)).state == "valid"  # type: ignore[arg-type]
     assert unpack(pack(Checkpoint(**content | nonsense), 1)).state == "damaged"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("generation", [0, 1 << 63, (1 << 64) - 1])
+def test_a_generation_that_cannot_be_is_damaged(generation: int) -> None:
+    opened = Opened()
+    opened.append(b"here")
+    content, disk = opened.directory.checkpoint, opened.disk.after_death()
+    disk.checkpoint.damage(generation % 2 * COPY_BYTES, pack(content, generation))
+    disk.lanes.damage(SECTOR + generation % 2 * ENTRY_BYTES, pack_entry(b"body", 1, generation))
+    assert unpack(pack(content, generation)).state == "damaged"
+    following = Opened(disk)
+    assert following.directory.lanes.found == [BlockFound(0, (), damaged=True, known=False, epoch=0)]
+    following.directory.lanes.store(0, b"next")
+    assert found(following.read()) == list(opened.accepted.items())
 
 
 def test_files_with_slots_of_two_sizes_are_refused() -> None:
