@@ -322,7 +322,7 @@ class Reader:
                 break
             if length & fmt.SKIP_BIT:
                 holds = found == sequence and fmt.skip_crc(length, salt, found) == check
-                found, state = 0, salt  # nothing to deliver
+                state = salt ^ VOID  # nothing to deliver, whatever else is
             else:
                 payload = buffer[at + 20 : end]
                 holds = found == sequence and crc32(payload, salt + found) == check

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from aiorecover.wal.ring import RECENT, RECENT_BYTES
 from aiorecover.wal.run import Entry
 from aiorecover.wal.window import WINDOW
 from tests.wal.memory import PAGE, broken, no_room
-from tests.wal.rig import SLOT, Disk, Machine, Opened, Position, entries_of, found, missing, read, take
+from tests.wal.rig import SLOT, Disk, Machine, Opened, Position, entries_of, found, missing, read, storing_fails, take
 
 LARGE_SLOT = 1024 * 1024  # several windows
 
@@ -903,3 +904,19 @@ def test_a_frame_that_is_found_and_can_never_be_taken_ends_nothing(monkeypatch: 
     records = [record for _, _, _, record in following.read()]
     assert len(records) == 19
     assert missing(following.ring) == [(1, 4)]
+
+
+def test_a_frame_without_a_record_is_no_record_where_settled_ones_are_read_too() -> None:
+    """No checkpoint covers anything of its epoch; it stands before the first record, and behind one."""
+    opened = Opened()
+    for payload in (b"first", b"second"):
+        with storing_fails(OSError()), suppress(OSError):
+            opened.append(b"not stored")
+        opened.append(payload)
+    opened.ring.sync()
+    following = opened.loses_power(1)
+    assert following.ring.suspect.up_to > 0
+    reader = Reader.inside(following.ring, following.ring.live[0], bytes, everything=True)
+    assert [(sequence, record) for _, _, sequence, record in read(reader)] == [(2, b"first"), (4, b"second")]
+    suspects = Reader(following.ring, bytes, suspects=True)
+    assert [(sequence, record) for _, _, sequence, record in read(suspects)] == [(2, b"first"), (4, b"second")]
