@@ -303,9 +303,10 @@ Reports
     `PermanentDeliveryError`; who asks for it later too, as long as it is one of the last 65,536. So does who waits for
     one that damage took from the ring, once its slot is counted anew (`wal.recount`); `on_delivery` is not called for
     it, and it is in no lane. Who asks later about one that had been moved, where damage took some, and it is not among
-    the last 65,536 delivered, gets that error, too: nobody knows any more. What is in a batch when its frame rots is
-    delivered and settled as any other (`holders`): a batch is sent, cut and told of by its own bytes, and only a letter
-    needs the frame (`frames` says what comes of it). ``statistics().lost`` counts.
+    the last 65,536 delivered, gets that error, too: nobody knows any more. Who is the first to meet the damage waits
+    until the slot is counted anew. What is in a batch when its frame rots is delivered and settled as any other
+    (`holders`): a batch is sent, cut and told of by its own bytes, and only a letter needs the frame (`frames` says
+    what comes of it). ``statistics().lost`` counts.
 
 Backlogs
     Each second it is noted how many records are left (`backlog`). ``statistics().seconds_left`` is what these take at

@@ -65,6 +65,7 @@ class Reports:
         self._remembered = Remembered(directory.ring)
         self._refused: dict[int, DeliveryError | _Buried] = {}
         self._doubtful: list[tuple[int, int]] = []  # positions of moved records of which damage took some
+        self._unsure: set[int] = set()  # waited for; whether they were settled before damage came is not known
         self._closed = False
         self._pending: DeliveryPendingError | None = None  # why nothing is delivered, until somebody mends it
         self._told = float("-inf")  # when a line told of a callback that failed
@@ -84,15 +85,17 @@ class Reports:
                 future.set_exception(self._lost(sequence, persisted="possibly"))
             else:
                 future.set_result(recalled)
-        elif self._directory.is_settled(sequence, place):
+        elif settled := self._directory.is_settled(sequence, place):
             future.set_result(self._remember(topic, sequence, place))
-        elif self._closed and (report := self._recall(topic, sequence, place)) is not None:
-            future.set_result(report)  # settled beyond the watermark, which is all that the closed ring tells
+        elif (settled is None or self._closed) and (report := self._recall(topic, sequence, place)) is not None:
+            future.set_result(report)  # its copy rotted since, or it stands beyond what the closed ring tells of
         elif self._closed:
             future.set_exception(_stopped())
         elif self._pending is not None:
             future.set_exception(self._pending.with_traceback(None))  # else it would grow, and keep whoever was told
         else:
+            if settled is None and sequence not in self._waiters:
+                self._unsure.add(sequence)
             self._waiters.setdefault(sequence, []).append(future)
         return future
 
@@ -158,16 +161,21 @@ class Reports:
     def lose(self, found: Recounted) -> None:
         """Damage was met where these records stood: tell those who wait for what is not there.
 
-        Not before all that is in flight of what is damaged was settled: nothing tells the two apart.
+        Not before all that is in flight of what is damaged was settled: nothing tells the two apart. What this count
+        found lost is not found again by the one that comes then.
         """
+        if found.lost and found.last <= self._ring.moved_up_to:
+            self._doubtful.append((found.first, found.last))
         if found.held:
             return
         for sequence in list(self._waiters):
             position = fmt.position(self._ring.epoch, sequence)
-            if found.first <= position <= found.last and position not in found.waiting:
-                self._tell_refused(sequence, self._lost(sequence, persisted="not"))
-        if found.lost and found.last <= self._ring.moved_up_to:
-            self._doubtful.append((found.first, found.last))
+            if position in found.waiting:
+                self._unsure.discard(sequence)
+            elif found.first <= position <= found.last:
+                persisted: Persistence = "possibly" if sequence in self._unsure else "not"
+                self._tell_refused(sequence, self._lost(sequence, persisted=persisted))
+        self._unsure.intersection_update(self._waiters)
 
     def _is_lost(self, sequence: int, place: int) -> bool:
         """Whether damage took a record, or it cannot be told that it did not."""
@@ -175,7 +183,7 @@ class Reports:
             return True
         position = fmt.position(self._ring.epoch, sequence)
         doubtful = any(first <= position <= last for first, last in self._doubtful)
-        return doubtful and self._directory.is_settled(sequence, place)
+        return doubtful and bool(self._directory.is_settled(sequence, place))
 
     def _lost(self, sequence: int, persisted: Persistence) -> PermanentDeliveryError:
         found = "before it was delivered" if persisted == "not" else "and it is not known whether it was delivered"

@@ -5,12 +5,13 @@ keeps the order. So a mark at every so many copies finds any of them, and the me
 """
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from aiorecover.wal import format as fmt
 from aiorecover.wal import scan
 from aiorecover.wal.moved import MOVED
-from aiorecover.wal.resynchronising import next_frame
+from aiorecover.wal.resynchronising import next_frame, unsettled
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.slot import Slot
 
@@ -39,8 +40,11 @@ def stand_before(retry: Ring, position: int, counts_up_to: int | None) -> Stand 
     return slot, place, sequence
 
 
-def waits(retry: Ring, position: int, counts_up_to: int | None) -> bool:
-    """Whether a copy of the record that was accepted at ``position`` waits, of those made in this epoch."""
+def waits(retry: Ring, position: int, counts_up_to: int | None) -> bool | None:
+    """Whether a copy of the record that was accepted at ``position`` waits, of those made in this epoch.
+
+    None: damage may have taken it. Then its slot is counted anew, and until that is done nobody knows (`recount`).
+    """
     stand = stand_before(retry, position, counts_up_to)
     if stand is None:
         return False
@@ -50,23 +54,67 @@ def waits(retry: Ring, position: int, counts_up_to: int | None) -> bool:
     slot.warm = True
     with slot.words.cast("B") as data:
         found = _first_from(position, data, slot, ((place - fmt.SETTLE_WORD) * fmt.WORD, sequence))
-    return found is not None and slot.waits(found)
+        if isinstance(found, int):
+            return slot.words[found] != slot.done_word  # a flipped bit settles nothing
+        lost = [each for passed in found for each in _lost(data, slot, passed)]
+    return None if lost and _is_open(slot, lost) else False
 
 
-def _first_from(position: int, data: memoryview, slot: Slot, at: tuple[int, int] | None) -> int | None:
-    """Place of the copy of that very record, from a frame's offset and sequence on; None: there is none that counts."""
+class _Passed(NamedTuple):
+    """Frames ``first`` to ``last`` do not hold: they stood from ``start`` to ``stop``."""
+
+    start: int
+    stop: int
+    first: int
+    last: int
+
+
+def _first_from(position: int, data: memoryview, slot: Slot, at: tuple[int, int] | None) -> int | list[_Passed]:
+    """Place of the copy of that very record, from a frame's offset and sequence on.
+
+    Where none is found that counts: what does not hold between the copies before and behind it, in whose order it is.
+    """
+    passed: list[_Passed] = []
     while at is not None and at[0] < slot.tail:
         start, sequence = at
         length, check, found, word = fmt.FRAME.unpack_from(data, start)
         if found != sequence or not scan.holds(data, start, length, check, found, slot.salt, slot.tail):
             at = next_frame(_Mapped(data), slot.salt, start, sequence, slot.tail)
+            stop, following = at or (slot.tail, _last(slot) + 1)
+            passed.append(_Passed(start, stop, sequence, following - 1))
             continue
         if not length & fmt.SKIP_BIT and word != slot.void_word:
             accepted: int = MOVED.unpack_from(data, start + fmt.FRAME_BYTES)[0]
-            if accepted >= position:
-                return start // fmt.WORD + fmt.SETTLE_WORD if accepted == position else None
+            if accepted == position:
+                return start // fmt.WORD + fmt.SETTLE_WORD
+            if accepted > position:
+                break
+            passed.clear()
         at = fmt.frame_end(start, length), sequence + 1
-    return None
+    return passed
+
+
+def _last(slot: Slot) -> int:
+    """The sequence of its last frame."""
+    sequence: int = slot.last_sequence if slot.sealed else slot.ring.sequence
+    return sequence
+
+
+def _lost(data: memoryview, slot: Slot, passed: _Passed) -> Iterator[tuple[int, int]]:
+    """First and last of what was not settled, as a reader names it."""
+    start, stop, *sequences = passed
+    settled = slot.ring.floor - fmt.position(slot.header.epoch, 0)
+    for first, last in unsettled(_Mapped(data), slot, start, stop, (sequences[0], sequences[1])):
+        if last > settled:
+            yield max(first, settled + 1), last
+
+
+def _is_open(slot: Slot, lost: list[tuple[int, int]]) -> bool:
+    """Whether the slot is still to be counted anew for what is lost in it; from now on it is, if that is news."""
+    losses, epoch = slot.ring.losses, slot.header.epoch
+    if not all(losses.covers(epoch, *each) for each in lost):
+        losses.miscounts(slot)
+    return slot in losses.miscounted
 
 
 class _Mapped:

@@ -238,14 +238,18 @@ class Directory:
         """Records of earlier epochs in the two that no reader has reached; see `Ring.unread`."""
         return self.ring.unread() + self.retry.unread()
 
-    def is_settled(self, sequence: int, place: int) -> bool:
-        """Whether a record of this epoch is done; after `close`, as far as it can be told."""
+    def is_settled(self, sequence: int, place: int) -> bool | None:
+        """Whether a record of this epoch is done; after `close`, as far as it can be told.
+
+        None: damage may have taken its copy, and it is not known before that slot is counted anew.
+        """
         position = fmt.position(self.ring.epoch, sequence)
         if position > self.ring.moved_up_to:
             return self.ring.is_settled(sequence, place)
         if self.all_copies_settled is not None:
             return self.all_copies_settled
-        return not copies.waits(self.retry, position, self.copies_from)
+        waits = copies.waits(self.retry, position, self.copies_from)
+        return None if waits is None else not waits
 
     def is_lost(self, sequence: int, place: int) -> bool:
         """Whether damage in the main ring took a record of this epoch; see `Ring.is_lost`."""

@@ -92,10 +92,11 @@ class Losses:
             damage.file_offset,
         )
 
-    def covers(self, epoch: int, sequence: int) -> bool:
-        """Whether a frame was named; where more is damaged than is remembered: whether it may have been."""
-        first, last = self._untold.get(epoch, (1, 0))
-        return first <= sequence <= last or not any(_without(self._known.get(epoch, []), sequence, sequence))
+    def covers(self, epoch: int, first: int, last: int | None = None) -> bool:
+        """Whether a frame was named, or all up to ``last``; beyond what is remembered: whether they may have been."""
+        last = first if last is None else last
+        begin, end = self._untold.get(epoch, (1, 0))
+        return begin <= first <= last <= end or not any(_without(self._known.get(epoch, []), first, last))
 
     def miscounts(self, slot: Slot) -> None:
         """Damage was met in what the slot had counted."""

@@ -6,7 +6,7 @@ from typing import Protocol
 from aiorecover.wal import format as fmt
 from aiorecover.wal import scan
 from aiorecover.wal.slot import Slot
-from aiorecover.wal.window import WINDOW, Window
+from aiorecover.wal.window import WINDOW
 
 FIRST_PIECE = 4 * 1024  # looked through first: most often a page or a sector is gone
 
@@ -49,7 +49,7 @@ def next_frame(window: Pieces, salt: int, offset: int, expected: int, limit: int
 
 
 def unsettled(
-    window: Window, slot: Slot, offset: int, stop: int, sequences: tuple[int, int]
+    window: Pieces, slot: Slot, offset: int, stop: int, sequences: tuple[int, int]
 ) -> Iterator[tuple[int, int]]:
     """First and last of those frames that no longer hold between ``offset`` and ``stop`` and were not settled before.
 

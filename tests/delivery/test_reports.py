@@ -25,6 +25,9 @@ from aiorecover.wal.reading import Reader
 from tests.delivery.refusing import Broker
 from tests.delivery.stored import Stored, acknowledge, batch_of, metadata, open_at, settle, store
 from tests.support.eventually import until
+from tests.wal.test_recount import counted_anew
+from tests.wal.test_stream import Life, read
+from tests.wal.test_stream import settle as settle_placed
 
 pytestmark = pytest.mark.asyncio
 
@@ -254,6 +257,83 @@ async def test_whoever_waits_for_a_refused_record_is_told_why_now_or_later(
         with pytest.raises(PermanentDeliveryError, match="too large"):
             waiter.result()
     assert not other.done()
+
+
+class Moved:
+    """Records that wait in the retry ring; of one of them the copy rots."""
+
+    def __init__(self) -> None:
+        self.life = Life()
+        for _ in range(2):
+            self.life.move()
+        self.directory = self.life.directory
+        self.reports = Reports(self.directory, None)
+        self.slot = self.directory.retry.live[0]
+        waiting = read(self.life.first.back_to(0))
+        self.copies = [one for one in waiting if one[0] is self.slot]
+        self.originals = [one for one in self.life.left if one[2] <= self.life.opened.ring.moved_up_to]
+
+    def rot(self, number: int, *, word: bool = False) -> None:
+        """In its payload, or from its settle word on."""
+        _, place, _, _ = self.copies[number]
+        at = self.slot.file_offset + 4 * place
+        self.life.opened.disk.retry.damage(at if word else at + 60, b"rotten")
+
+    def asks(self, number: int) -> "asyncio.Future[DeliveryReport]":
+        _, place, position, _ = self.originals[number]
+        return self.reports.waiter("t", position & fmt.SEQUENCE_MASK, place)
+
+    def settle(self, number: int) -> None:
+        settle_placed(self.copies[number : number + 1])
+
+    def count_anew(self, *held: int) -> None:
+        self.reports.lose(counted_anew(self.directory, self.slot, {self.copies[number][1] for number in held}))
+
+
+def is_told_lost(waiter: "asyncio.Future[DeliveryReport]", persisted: str) -> None:
+    with pytest.raises(PermanentDeliveryError, match="damage took the record") as caught:
+        waiter.result()
+    assert caught.value.persisted == persisted
+
+
+async def test_a_record_of_which_the_copy_rots_unseen_is_not_called_delivered() -> None:
+    """Who waited before knows that it was not; who comes now is told that nobody does."""
+    moved = Moved()
+    early = moved.asks(3)
+    moved.rot(3)
+    moved.rot(7)
+    late = [moved.asks(number) for number in (3, 7)]
+    assert not any(waiter.done() for waiter in (early, *late))
+    moved.count_anew()
+    for waiter, persisted in ((early, "not"), (late[0], "not"), (late[1], "possibly"), (moved.asks(7), "possibly")):
+        is_told_lost(waiter, persisted)
+    assert not moved.asks(5).done()
+    assert not moved.reports._unsure
+
+
+async def test_a_record_that_rots_in_hand_is_delivered_and_one_beside_it_is_lost_whenever_somebody_asks() -> None:
+    moved = Moved()
+    moved.rot(3)
+    moved.rot(7)
+    in_hand = moved.asks(3)
+    moved.count_anew(3)
+    assert not in_hand.done()
+    too_early = moved.asks(7)
+    assert not too_early.done(), "nothing tells the two apart yet"
+    moved.reports.forget(moved.originals[7][2] & fmt.SEQUENCE_MASK, too_early)
+    moved.settle(3)
+    moved.count_anew()
+    is_told_lost(moved.asks(7), "possibly")
+
+
+async def test_a_copy_that_rots_word_and_all_makes_no_doubt_of_a_record_that_is_remembered() -> None:
+    moved = Moved()
+    original, place, _, _ = moved.originals[3]
+    moved.settle(3)
+    moved.rot(3, word=True)
+    assert not moved.asks(3).done()
+    moved.reports._remembered.keep([(original, [place])], 1, 2, 70)
+    assert moved.asks(3).result().offset == 70
 
 
 def frames_kept(error: BaseException) -> int:

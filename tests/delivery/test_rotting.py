@@ -178,6 +178,34 @@ async def test_what_rots_beside_a_stalled_lane_keeps_neither_moves_nor_rewriting
         await until(lambda: slot not in ring.live)
 
 
+async def test_who_asks_for_a_moved_record_that_rots_unseen_is_told_that_it_is_lost(
+    partitions_stall: Stalling,
+) -> None:
+    """Its lane is stalled: nobody else would meet the damage."""
+    kafka, disk = partitions_stall, MemoryDisk()
+    async with compacting_producer(disk) as producer:
+        await publish(producer, 100)
+        await producer.flush(timeout_ms=30_000)
+        kafka.stalled = {STUCK}
+        retry, stuck = producer._opened.directory.retry, list[Receipt]()  # type: ignore[union-attr]
+        while (chosen := _behind(producer, retry)) is None:
+            stuck.append(producer.publish_nowait("t", b"v" * 400, partition=STUCK))
+            await publish(producer, 50, every=100)
+        slot, place = chosen
+        position = position_at(slot, place)
+        disk.file("0/retry").damage(slot.file_offset + 4 * place + 60, b"rot")
+        receipt = next(one for one in stuck if fmt.position(one.epoch, one.sequence) == position)
+        others = [one.delivered(timeout_ms=20_000) for one in stuck if one is not receipt]
+        waiters = [asyncio.create_task(other) for other in others]
+        await is_told_lost(receipt)
+        assert producer.statistics().lost == 1
+        kafka.stalled = set()
+        reports = await asyncio.gather(*waiters)
+        await nothing_is_left(producer)
+        await is_told_lost(receipt)
+        assert {report.status for report in reports} == {"delivered"}
+
+
 async def test_copies_of_what_is_in_flight_that_rot_are_delivered_and_told_of_by_what_was_sent(
     partitions_stall: Stalling,
 ) -> None:

@@ -4,6 +4,9 @@ import pytest
 
 from aiorecover.wal import copies
 from aiorecover.wal import format as fmt
+from aiorecover.wal.recount import Recount
+from aiorecover.wal.slot import Slot
+from tests.wal.test_recount import counted_anew
 from tests.wal.test_stream import Life, positions, read, settle
 
 SLOTS = 20
@@ -57,6 +60,109 @@ def test_what_a_reader_keeps_of_a_rewritten_ring_is_where_nobody_begins(life: Li
         assert stand is not None
         assert not stand[0].moved
     gives_what_waits(life, life.waiting[3:])
+
+
+def copies_in(life: Life, slot: Slot) -> list[tuple[int, int]]:
+    """Position and place of each copy that waits there."""
+    return [(position, place) for home, place, position, _ in read(life.first.back_to(0)) if home is slot]
+
+
+def rot(life: Life, slot: Slot, place: int, words: int = 10, data: bytes = b"rot") -> None:
+    """From so many words behind its settle word on."""
+    life.opened.disk.retry.damage(slot.file_offset + 4 * (place + words), data)
+
+
+def settled(life: Life) -> list[bool | None]:
+    """Of each record that waited when the slots were moved."""
+    known = {position: (position & fmt.SEQUENCE_MASK, place) for _, place, position, _ in life.left}
+    moved = [position for position in known if position <= life.opened.ring.moved_up_to]
+    return [life.directory.is_settled(*known[position]) for position in moved]
+
+
+@pytest.mark.parametrize("number", [0, 3, -1])
+def test_of_a_copy_that_rotted_it_is_not_known_that_it_is_settled_before_its_slot_is_counted_anew(
+    life: Life, number: int
+) -> None:
+    slot = life.directory.retry.live[1]
+    inside = copies_in(life, slot)
+    position, place = inside[number]
+    rot(life, slot, place)
+    at = life.waiting.index(position)
+    assert [where for where, known in enumerate(settled(life)) if known is not False] == [at]
+    assert settled(life)[at] is None
+    assert list(life.directory.retry.losses.miscounted) == [slot]
+    told = counted_anew(life.directory, slot)
+    assert (told.lost, position in told.waiting) == (1, False)
+    assert not life.directory.retry.losses.miscounted
+    assert settled(life)[at], "who asks is told of the damage by what was counted"
+    assert not life.directory.retry.losses.miscounted, "nobody has it counted once more"
+
+
+def test_what_is_settled_in_front_of_a_copy_that_rotted_or_behind_one_is_known_to_be(life: Life) -> None:
+    slot = life.directory.retry.live[1]
+    inside = copies_in(life, slot)
+    one, other = life.waiting.index(inside[4][0]), life.waiting.index(inside[6][0])
+    slot.ring.settle(slot, [inside[4][1], inside[6][1]])
+    rot(life, slot, inside[5][1])
+    assert settled(life)[one : other + 1] == [True, None, True]
+
+
+def test_of_what_got_no_copy_it_is_not_known_that_it_was_settled_only_beside_one_that_rotted(life: Life) -> None:
+    slot = life.directory.retry.live[1]
+    inside = copies_in(life, slot)
+    (before, _), (position, place), (behind, _) = inside[4:7]
+    rot(life, slot, place)
+    sequences = range((before & fmt.SEQUENCE_MASK) - 3, (behind & fmt.SEQUENCE_MASK) + 4)
+    known = [life.directory.is_settled(sequence, 0) for sequence in sequences]
+    assert None not in (*known[:4], *known[-4:])
+    assert set(known[4:-4]) == {None}
+    assert position & fmt.SEQUENCE_MASK in sequences
+
+
+def test_a_settled_copy_that_rotted_leaves_nothing_to_count_where_its_word_still_says_so(life: Life) -> None:
+    slot = life.directory.retry.live[1]
+    position, place = copies_in(life, slot)[3]
+    slot.ring.settle(slot, [place])
+    rot(life, slot, place)
+    assert settled(life)[life.waiting.index(position)]
+    assert not life.directory.retry.losses.miscounted
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_what_rots_at_the_end_of_a_slot_and_is_in_hand_is_not_known_to_be_settled_before_it_is(
+    life: Life, *, held: bool
+) -> None:
+    """Its length, and the word that tells whether it is settled."""
+    slot = life.directory.retry.live[-1]
+    position, place = copies_in(life, slot)[-1]
+    rot(life, slot, place, -4, b"\xee" * 20)
+    at = life.waiting.index(position)
+    assert settled(life)[at] is None
+    told = counted_anew(life.directory, slot, held={place} if held else ())
+    assert told.lost == (not held)
+    assert settled(life)[at] is (None if held else True)
+
+
+def test_a_bit_of_a_settle_word_settles_no_copy(life: Life) -> None:
+    slot = life.directory.retry.live[1]
+    position, place = copies_in(life, slot)[3]
+    life.opened.disk.retry.flip(8 * (slot.file_offset + 4 * place) + 5)
+    assert settled(life)[life.waiting.index(position)] is False
+
+
+def test_damage_that_comes_while_its_slot_is_counted_has_it_counted_once_more(life: Life) -> None:
+    slot = life.directory.retry.live[1]
+    inside = copies_in(life, slot)
+    rot(life, slot, inside[5][1])
+    settled(life)
+    recount = Recount(life.directory, slot)
+    while not recount.step():
+        pass
+    rot(life, slot, inside[2][1])
+    settled(life)
+    assert recount.finish(set()).lost == 1
+    assert counted_anew(life.directory, slot).lost == 1
+    assert not life.directory.retry.losses.miscounted
 
 
 def test_pages_that_were_looked_at_count_as_memory_only_until_the_next_look(life: Life) -> None:

@@ -370,5 +370,5 @@ def test_damage_among_the_copies_changes_nothing_of_what_is_known_of_those_behin
         slot, place, _, _ = copied[number]
         life.opened.disk.retry.damage(slot.file_offset + 4 * place + (30 if number == 1 else -16), damage)
     known = [life.directory.is_settled(position & fmt.SEQUENCE_MASK, place) for _, place, position, _ in moved]
-    waits = [number for number, one in enumerate(known) if not one]
-    assert waits == [number for number in range(len(moved)) if number not in {1, 3, 5}]
+    assert [number for number, one in enumerate(known) if one is not False] == [1, 3, 5]
+    assert (known[1], known[3], known[5]) == (None, None, True)
