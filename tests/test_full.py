@@ -1,7 +1,9 @@
 """One limit for three rings, from the outside: who is refused when, and that it goes on, with a stand-in for Kafka."""
 
 import asyncio
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -190,3 +192,16 @@ async def test_a_backlog_that_is_delivered_says_how_far_it_is(
         await until(lambda: "the backlog is delivered" in caplog.text)
         found = producer.statistics()
         assert (found.records_left, found.seconds_left) == (found.pending + found.unread, 0.0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="descriptors are counted in /proc")
+async def test_an_outage_takes_no_file_descriptors_however_large_the_ring_becomes(tmp_path: Path) -> None:
+    """They are the service's, and delivery needs some for its connections when Kafka is back."""
+    options: dict[str, Any] = {"slot_bytes": 1 << 16, "wal_min_free_bytes": 0, "stop_timeout_ms": 100}
+    async with RecoverableProducer(tmp_path, bootstrap_servers="127.0.0.1:1", **options) as producer:
+        await producer.publish("t", bytes(30_000))
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        for _ in range(200):
+            await producer.publish("t", bytes(30_000))
+        assert producer.statistics().bytes_used >= 100 << 16
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before + 5  # a connection or two that is being tried

@@ -1,4 +1,4 @@
-"""The only module of ``wal`` that touches the operating system: thin, no decisions.
+"""The only module of ``wal`` that touches the operating system, with `mapping`: thin, no decisions.
 
 Every method turns ``OSError`` into `WalIOError` with the path, so that callers above see one tree of errors.
 """
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from aiorecover.errors import WalFormatError, WalFullError, WalIOError
+from aiorecover.wal.mapping import map_shared
 
 FILE_MODE = 0o600  # records may hold anything: nobody else's business
 DIRECTORY_MODE = 0o700
@@ -126,11 +127,11 @@ class StorageFile:
                 os.pwrite(self._fd, bytes(length), offset)
 
     def map(self, offset: int, length: int) -> mmap.mmap:
-        """Map a part of the file, shared and writable."""
+        """Map a part of the file, shared and writable; it takes no file descriptor."""
         with os_errors("map the file", self.path):
-            if offset + length > os.fstat(self._fd).st_size:  # also when closed: mmap takes -1 for anonymous memory
+            if offset + length > os.fstat(self._fd).st_size:
                 raise OSError(errno.EINVAL, "the file was cut")
-            return mmap.mmap(self._fd, length, offset=offset)
+            return map_shared(self._fd, length, offset)
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fill ``buffer`` from ``offset``; the number of bytes that were there."""

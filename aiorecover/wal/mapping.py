@@ -1,0 +1,60 @@
+"""Mapping a part of a file without a file descriptor of its own.
+
+Python's `mmap` duplicates the descriptor and keeps the copy for as long as the mapping lives; only from Python 3.13 on
+it can be told not to (``trackfd``). An outage is a file of a thousand mapped slots, and a process has a thousand
+descriptors by default: the last ones would be those of the connections to Kafka, and of whatever else the service does.
+So before 3.13 the range is reserved by an anonymous mapping, which has none, and the file is mapped over it. Python's
+object knows address and length, and unmaps both alike.
+"""
+
+import ctypes
+import mmap
+import os
+import sys
+
+TRACKS = sys.version_info < (3, 13)  # a copy of the descriptor is kept unless it is mapped by ourselves
+MAP_FIXED = 0x10  # Linux, on every architecture that Python runs on there; `mmap` does not name it
+FAILED = ctypes.c_void_p(-1).value
+
+
+def map_shared(descriptor: int, length: int, offset: int) -> mmap.mmap:
+    """Map ``length`` bytes of the file from ``offset``, shared and writable.
+
+    Raises:
+        OSError: the operating system refused.
+
+    """
+    if not TRACKS:
+        return mmap.mmap(descriptor, length, offset=offset, trackfd=False)  # type: ignore[call-arg,unused-ignore]
+    if sys.platform != "linux":  # pragma: no cover - its constants are not known here
+        return mmap.mmap(descriptor, length, offset=offset)
+    if length <= 0 or offset % mmap.ALLOCATIONGRANULARITY:
+        raise OSError(22, os.strerror(22))
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    reserved = mmap.mmap(-1, length, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    try:
+        _map_over(reserved, descriptor, length, offset)
+    except BaseException:
+        reserved.close()
+        raise
+    return reserved
+
+
+def _map_over(reserved: mmap.mmap, descriptor: int, length: int, offset: int) -> None:
+    address = ctypes.addressof(ctypes.c_char.from_buffer(reserved))
+    protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | MAP_FIXED
+    if _mmap(address, length, protection, flags, descriptor, offset) == FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+_mmap = ctypes.CDLL(None, use_errno=True).mmap
+_mmap.restype = ctypes.c_void_p
+_mmap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_long,  # off_t: 64 bits wherever Linux has 64-bit addresses
+]
