@@ -184,7 +184,7 @@ def test_what_is_pure_calls_nothing_that_reaches_outside(module: str) -> None:
 def test_only_one_module_of_the_log_touches_the_operating_system() -> None:
     wal = [name for name in MODULES if is_within(name, "aiorecover.wal")]
     touching = {name for name in wal if {"os", "mmap", "fcntl"} & {one.partition(".")[0] for one in imported(name)}}
-    # Mappings are made by mapping, for storage; slot names mmap for a type only; instance asks for its own process and user id.
+    # mapping works for storage; slot names mmap for a type only; instance asks for its own process and user id.
     assert touching == {f"aiorecover.wal.{part}" for part in ("storage", "mapping", "instance", "slot")}
     tree = ast.parse(MODULES["aiorecover.wal.instance"].read_text(encoding="utf-8"))
     asked = {ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
