@@ -236,7 +236,8 @@ class Opened:
         return directory.sources
 
     async def make_room_for_dead_letters(self) -> None:
-        """Free what was purged, and tell the lanes that wait for room."""
+        """Free what was purged, and what was lost beside it, and tell the lanes that wait for room."""
+        await self.dead.count_anew(self.directory)
         self.dead.leave()
         await self.background.checkpoint()
         self.dead.made_room()

@@ -480,6 +480,56 @@ async def test_a_letter_that_is_replaced_while_its_requeueing_waits_is_requeued(
     assert broker.values("t") == [b"poison"]
 
 
+def rot_letter(disk: MemoryDisk, value: bytes) -> None:
+    dead = disk.file("0/dead")
+    dead.damage(dead.live().index(value) + 10, b"rot")
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_letter_that_rots_keeps_no_slot_once_the_others_are_purged(broker: Recording, *, leaves: bool) -> None:
+    """``leaves``: letters of an earlier life, too."""
+    disk = MemoryDisk()
+    if leaves:
+        async with producer_on(disk) as producer:
+            await bury(producer, b"poison of old" * 9, b"poison")
+    async with producer_on(disk) as producer:
+        await bury(producer, b"poison1", b"poison2" * 9, b"poison3")
+        for value in (b"poison of old" * 9, b"poison2" * 9)[not leaves :]:
+            rot_letter(disk, value)
+        there = [b"poison"] * leaves + [b"poison1", b"poison3"]
+        assert [letter.value for letter in await letters_of(producer)] == there
+        assert producer.statistics().missing == 1 + leaves
+        assert await producer.dead_letters.purge("all") == len(there)
+        assert producer.statistics().bytes_dead == 0
+        dead = producer._opened.directory.dead  # type: ignore[union-attr]
+        assert not dead.losses.miscounted
+        await bury(producer, b"poison4")
+        assert await producer.dead_letters.purge("all") == 1
+        figures = producer.statistics()
+        assert (figures.bytes_dead, figures.lost, figures.missing) == (0, 0, 1 + leaves)
+        assert producer.state == "connected"
+
+
+async def test_a_letter_that_rots_in_somebody_s_hands_is_taken_out_once(broker: Recording) -> None:
+    disk = MemoryDisk()
+    async with producer_on(disk) as producer:
+        await bury(producer, b"poison1", b"poison2" * 9, b"poison3" * 9)
+        opened = producer._opened
+        assert opened is not None
+        given = [found async for found in opened.dead.letters()]
+        rot_letter(disk, b"poison2" * 9)
+        rot_letter(disk, b"poison3" * 9)
+        in_hand = given[1]
+        del given
+        assert await producer.dead_letters.purge("all") == 1
+        assert producer.statistics().bytes_dead > 0
+        assert opened.directory.dead.pending() == 1
+        assert opened.dead.remove(in_hand)
+        assert await producer.dead_letters.purge("all") == 0
+        assert producer.statistics().bytes_dead == 0
+        assert opened.directory.dead.failure is None
+
+
 async def test_what_was_purged_meanwhile_is_not_listed(broker: Recording) -> None:
     async with producer_on(MemoryDisk()) as producer:
         await bury(producer, *[b"poison%d" % number for number in range(20)])

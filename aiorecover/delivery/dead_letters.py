@@ -22,10 +22,13 @@ from aiorecover.delivery.moment import Moment
 from aiorecover.delivery.refusal import Letter
 from aiorecover.errors import ClosedError, WalCorruptError, WalIOError
 from aiorecover.wal import format as fmt
+from aiorecover.wal.directory import Directory
 from aiorecover.wal.moved import MOVED_BYTES, NO_PARTITION, pack_moved, unpack_moved
 from aiorecover.wal.reading import Reader
+from aiorecover.wal.recount import Recount
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.slot import Slot
+from aiorecover.wal.stream import FIRST_PLACE
 from aiorecover.wal.sync import GroupCommit
 
 log = logging.getLogger("aiorecover.delivery")
@@ -251,13 +254,16 @@ class DeadLetters:
             if payload is not None:
                 return self._give(slot, place, _found(memoryview(payload)))
 
+    async def _let_others_run(self) -> None:
+        await asyncio.sleep(0)
+        if self._closed:
+            message = "the producer was stopped: what was not dealt with is still in the dead ring"
+            raise ClosedError(message)
+
     async def _look(self, reader: Reader) -> Any:
         """The next letters, in small steps; None when there are no more at the moment."""
         while True:
-            await asyncio.sleep(0)
-            if self._closed:
-                message = "the producer was stopped: what was not dealt with is still in the dead ring"
-                raise ClosedError(message)
+            await self._let_others_run()
             try:
                 run = reader.look(STEP)
             except WalIOError:
@@ -301,7 +307,7 @@ class DeadLetters:
                 yield found
 
     async def _letters(self, moment: Moment) -> AsyncGenerator[Found, None]:
-        reader = Reader(self._ring, _found, primary=False)
+        reader = self._reader_of_all()
         try:
             while (run := await self._look(reader)) is not None:
                 slot = run.slot
@@ -314,6 +320,11 @@ class DeadLetters:
                         yield self._give(slot, place, found)
         finally:
             reader.close()
+
+    def _reader_of_all(self) -> Reader:
+        """Stands before the oldest letter, and tells of what is damaged since the stock was taken."""
+        reader, oldest = Reader(self._ring, _found, primary=False), next(iter(self._ring.live), None)
+        return reader if oldest is None else reader.behind(oldest, FIRST_PLACE, oldest.header.first_sequence)
 
     def _give(self, slot: Slot, place: int, found: tuple[int, int, int | None, Letter | None, bytes]) -> Found:
         given = Found(slot, place, *found)
@@ -334,6 +345,43 @@ class DeadLetters:
     def waits(found: Found) -> bool:
         """Nobody has removed it meanwhile."""
         return found.slot.waits(found.place)
+
+    async def count_anew(self, directory: Directory) -> None:
+        """Have slots in which damage was met wait for no more than is there (`wal.recount`).
+
+        Nobody else would: nothing of the dead ring is delivered. What rots while somebody has it is counted next time.
+        """
+        await self.take_stock()
+        losses = self._ring.losses
+        for slot, reports in list(losses.miscounted.items()):
+            if slot.done or self._ring.slot_with(slot.header.ordinal) is not slot:  # nothing counts there
+                losses.counted(slot, reports)
+            else:
+                await self._count_anew(Recount(directory, slot))
+
+    async def _count_anew(self, recount: Recount) -> None:
+        try:
+            while not await self._step(recount):  # no turn of the loop behind the last one
+                pass
+            lost = recount.finish(self._places_in(recount.slot)).lost
+        finally:
+            recount.close()
+        if lost:
+            log.error("dead letters were damaged and are lost slot=%d letters=%d", recount.slot.header.ordinal, lost)
+
+    async def _step(self, recount: Recount) -> bool:
+        await self._let_others_run()
+        try:
+            return recount.step(STEP)
+        except WalIOError:
+            await asyncio.sleep(READ_PAUSE)
+            return False
+
+    def _places_in(self, slot: Slot) -> set[int]:
+        """Letters of a slot that somebody may take out yet who has read them, or stored them."""
+        held = [*self._unsettled.values(), *((found.slot, found.place) for found in self._given)]
+        held += [self._hidden] if self._hidden is not None else []
+        return {place for home, place in held if home is slot and slot.waits(place)}
 
     def leave(self) -> None:
         """Have the slot that is written recycled too, if nothing in it waits."""

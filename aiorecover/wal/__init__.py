@@ -274,7 +274,7 @@ waits, and what somebody has in hand, who read it before its bytes rotted. So a 
 lost in it. Where some of what is damaged is in hand it is counted again once that is settled. What a move or a
 rewriting cannot read has its slots counted anew, too, and is tried again then. So has a slot of the retry ring in which
 somebody asks for a record and meets damage where its copy would stand: until that is counted nobody knows whether the
-record is settled (`copies`).
+record is settled (`copies`). A slot of the dead ring is counted anew when somebody takes letters out.
 
 Read-only view
     `view.open_view` looks at a directory from outside, for the command line and for Spark: it takes no lock, opens
