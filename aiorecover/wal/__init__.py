@@ -216,7 +216,8 @@ Operations
                 cannot be read is asked for again, for some seconds; then it counts as damaged.
 
 Recovery, on opening
-    1. Lock the instance directory (flock), compare the inode with the path.
+    1. Lock the instance directory (flock), compare the inode with the path. Where a full disk has no room for the
+       process id, there is none.
     2. Read both checkpoint copies; the valid one with the higher generation counts. A checksum proves that bytes are
        whole, not that they make sense: what nobody writes (an epoch of 0, a seal beyond the slot's end) is damage.
     3. The slot size: from a checkpoint, else from the first header found.
@@ -242,8 +243,9 @@ Recovery, on opening
        the retry ring step 9 reads what no checkpoint covers: the newest slot, or all where both copies are lost, and
        then also those slots of the main ring in which originals of its copies may stand.)
    11. Read the lanes' blocks. What was stored in another boot or file does not count any more; the header says so from
-       now on. Delivery judges the rest, and claims what was in flight, before anybody reads or publishes. A block
-       that cannot be read counts as damaged.
+       now on; where a full disk has no room for it, as soon as there is some, and until then what this opening stores
+       does not count for the next one. Delivery judges the rest, and claims what was in flight, before anybody reads
+       or publishes. A block that cannot be read counts as damaged.
    12. The first reader to reach the end of a slot that a crash left open seals it.
 
 The lane suffix rule (`suffix`), where settle words are suspect: within a lane, everything behind the first frame that

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from aiorecover.errors import WalFormatError, WalIOError, WalLockedError
+from aiorecover.errors import WalFormatError, WalFullError, WalIOError, WalLockedError
 from aiorecover.wal.directory import CHECKPOINT, FILES, LOCK, Options
 from aiorecover.wal.moved import RING
 from aiorecover.wal.storage import FileSystem, StorageFile, os_errors
@@ -122,7 +122,8 @@ def _try_lock(file_system: FileSystem, path: Path) -> StorageFile | None:
         lock.close()
         return _try_lock(file_system, path)
     try:
-        lock.write(f"{os.getpid():<20}\n".encode(), 0)
+        with suppress(WalFullError):  # after a power cut it may be empty; a full disk must not keep records in there
+            lock.write(f"{os.getpid():<20}\n".encode(), 0)
     except BaseException:
         lock.close()
         raise

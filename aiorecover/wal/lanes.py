@@ -15,7 +15,7 @@ a full or failing disk is an error that can be handled, where a mapping ends the
 keeper's thread before they are given out: a lane that has one can always write to it, for delivery is what makes room.
 
 It is a journal and no more, so what cannot be read keeps no directory closed: it counts as damaged, and its block is
-not used by this opening.
+not used by this opening. Nor does a full disk: the header is written once there is room.
 """
 
 import logging
@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from operator import neg
 from typing import Protocol
 
-from aiorecover.errors import WalFormatError, WalIOError
+from aiorecover.errors import WalError, WalFormatError, WalFullError, WalIOError
 from aiorecover.wal.checksum import crc32
 
 log = logging.getLogger("aiorecover.wal")
@@ -165,7 +165,6 @@ class Lanes:
 
         Raises:
             WalFormatError: a newer version's file.
-            WalFullError: no room for its header.
             WalIOError: the header cannot be written, though it could be read.
 
         """
@@ -184,6 +183,7 @@ class Lanes:
         # Always in this order: the lowest is taken first.
         self._free = [block for block in reversed(range(self._blocks)) if block not in self._unreadable]
         self._stored = False
+        self._header: bytes | None = None  # that there was no room for yet
         if self._since == epoch:
             self._write_header(now, readable=head is not None)
 
@@ -199,17 +199,26 @@ class Lanes:
 
     @property
     def wants_room(self) -> bool:
-        """Under a quarter of the blocks is left: let the keeper call `grow`, ahead of need."""
+        """Under a quarter of the blocks is left, or the header is not written: let the keeper call `grow`."""
+        return self._wants_blocks or self._header is not None
+
+    @property
+    def _wants_blocks(self) -> bool:
         return 4 * len(self._free) < self._blocks or not self._free
 
     def grow(self) -> None:
         """Allocate as many blocks again as there are, if they are wanted (the keeper's thread).
 
+        And write the header that there was no room for: what this opening has stored is known from then on, in this
+        boot and this file. Nobody waits for that.
+
         Raises:
             WalFullError: the disk is full.
 
         """
-        if not self.wants_room:
+        if self._header is not None:
+            self._write_late(self._header)
+        if not self._wants_blocks:
             return
         count = max(FIRST_BLOCKS, min(self._blocks, MOST_AT_ONCE))
         first = self._blocks
@@ -306,20 +315,37 @@ class Lanes:
             return None
 
     def _write_header(self, header: Header, *, readable: bool) -> None:
-        """Where it cannot be read, as a whole page, and if it must be, not at all.
+        """Where it cannot be read, as a whole page, and if it must be, not at all; without room for it, later (`grow`).
 
         Without it what this opening stores is not known to the next one; nothing worse comes of that.
         """
-        packed = pack_header(header)
+        packed = pack_header(header) if readable else pack_header(header).ljust(PAGE, b"\0")
         try:
-            self._file.write(packed if readable else packed.ljust(PAGE, b"\0"), 0)
+            self._file.write(packed, 0)
+        except WalFullError as error:
+            self._header = packed
+            self._tell_unwritten("free disk space", error)
         except WalIOError as error:
             if readable:
                 raise
-            message = "what is in flight at the end of this process may be sent twice: check the disk"
-            log.warning("%s path=%s error=%s", message, self._file.path, error)
+            self._tell_unwritten("check the disk", error)
         else:
             self._stored = True  # the next checkpoint flushes it
+
+    def _write_late(self, packed: bytes) -> None:
+        try:
+            self._file.write(packed, 0)
+        except WalFullError:
+            return
+        except WalIOError as error:
+            self._tell_unwritten("check the disk", error)
+        else:
+            self._stored = True
+        self._header = None
+
+    def _tell_unwritten(self, remedy: str, error: WalError) -> None:
+        message = "what is in flight at the end of this process may be sent twice"
+        log.warning("%s: %s path=%s error=%s", message, remedy, self._file.path, error)
 
 
 def _place(block: int, copy: int) -> int:

@@ -595,7 +595,7 @@ def test_room_that_an_allocation_takes_before_it_fails_refuses_no_slot(
         quota = made.ring.spares.quota
         quota.limits = dataclasses.replace(quota.limits, free_bytes=lambda: 0 if taken.is_set() else 1 << 30)
         monkeypatch.setattr(storage.StorageFile, "allocate", fail)
-        monkeypatch.setattr(type(made.lanes), "wants_room", property(lambda _: name == "lanes"))
+        monkeypatch.setattr(type(made.lanes), "_wants_blocks", property(lambda _: name == "lanes"))
         monkeypatch.setattr(storage.StorageFile, "disk_bytes", lambda _: 0)
         made.checkpoint_file.wants_room = name == "checkpoint"
         keeper = threading.Thread(target=made.prepare_spares)
@@ -633,13 +633,13 @@ def test_a_full_file_system_is_a_full_ring(tmp_path: Path) -> None:
 
 
 def test_no_room_for_the_first_files_is_said_and_leaves_no_lock(wal: Path) -> None:
-    """A file of length zero can still be made: it is the first byte that does not fit."""
+    """Files of length zero can still be made: it is the checkpoint that does not fit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     wal.mkdir()
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
         for _ in range(3):
-            with pytest.raises(WalFullError, match="no room to write the file: free disk space"):
+            with pytest.raises(WalFullError, match="no room to grow the file: free disk space"):
                 open_directory(options(wal, instance="shop"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

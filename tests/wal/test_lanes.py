@@ -293,11 +293,59 @@ def test_a_header_that_can_neither_be_read_nor_written_keeps_no_directory_closed
     assert [block.known for block in found(file, epoch=3, boot="another")] == [False]
 
 
-def test_a_header_without_room_is_refused() -> None:
+@pytest.mark.parametrize("size", [0, 10, SECTOR])
+def test_a_header_without_room_is_written_when_there_is_some(size: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Until then nothing that is stored is known to the next opening; from then on all of it is."""
+    file = FaultyFile("lanes", bytes(size))
+    file.before["write"] = no_room
+    lanes = opened(file)
+    assert "may be sent twice: free disk space" in caplog.text
+    lanes.grow()  # its blocks find room
+    wants = [lanes.wants_room]
+    del file.before["write"]
+    block = lanes.take()
+    assert block is not None
+    lanes.store(block, b"one")
+    assert [one.known for one in found(FaultyFile("lanes", file.live()), epoch=2)] == [False]
+    lanes.grow()
+    wants.append(lanes.wants_room)
+    assert wants == [True, False], "the keeper looks again until it is written"
+    assert [(one.bodies, one.known) for one in found(file, epoch=2)] == [((b"one",), True)]
+
+
+def test_what_stood_there_before_is_not_known_by_a_header_that_comes_late() -> None:
+    file = stored(b"one")
+    file.before["write"] = no_room
+    lanes = opened(file, epoch=2, boot="another")
+    del file.before["write"]
+    assert lanes.take() == 0
+    assert lanes.take() == 1
+    lanes.store(1, b"two")
+    lanes.grow()
+    assert [(one.bodies, one.known) for one in found(file, epoch=3, boot="another")] == [
+        ((b"one",), False),
+        ((b"two",), True),
+    ]
+
+
+def test_a_header_that_comes_late_and_cannot_be_written_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     file = FaultyFile("lanes")
     file.before["write"] = no_room
-    with pytest.raises(WalFullError):
-        opened(file)
+    lanes = opened(file)
+    file.before["write"] = broken
+    lanes.grow()
+    assert not lanes.wants_room
+    assert "may be sent twice: check the disk" in caplog.text
+
+
+def test_a_header_that_comes_late_is_flushed_by_the_next_checkpoint() -> None:
+    disk = Disk()
+    disk.lanes.before["write"] = no_room
+    directory = disk.open()
+    del disk.lanes.before["write"]
+    directory.prepare_spares()
+    directory.write_checkpoint(directory.next_checkpoint())
+    assert unpack_header(disk.lanes.durable[:SECTOR]) is not None
 
 
 # -- room ------------------------------------------------------------------------------------------------------------

@@ -5,14 +5,20 @@ And what it makes of zeros in the place of pages that nobody could read, as tool
 
 import logging
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 from aiorecover.errors import WalIOError
+from aiorecover.testing import MemoryDisk
 from aiorecover.wal.checkpoint import COPY_BYTES
+from aiorecover.wal.directory import Options
+from aiorecover.wal.opening import open_directory
+from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
 from tests.wal.memory import PAGE, FaultyFile
-from tests.wal.rig import SLOT, Disk, Opened, found, missing
+from tests.wal.rig import SLOT, Disk, Opened, found, missing, read
 
 LARGE = 9000  # a slot holds one of them, and pages without a header or a settle word, which nobody stores into again
 NAMES = ("ring", "retry", "dead")
@@ -162,3 +168,23 @@ def test_a_checkpoint_s_page_of_zeros_leaves_the_other_copy_to_count(copy: int) 
         assert following.ring.epoch == opened.ring.epoch + 1
         assert found(following.read()) == found(entries[-5:])
         assert missing(following.ring) == []
+
+
+def test_a_full_disk_refuses_no_directory_after_a_power_cut() -> None:
+    """Files of which nothing was flushed are empty then: there is no room for our process id, nor for a header."""
+    empty = set()
+    for seed in range(40):
+        disk = MemoryDisk()
+        options = Options(disk.path, SLOT, max_bytes=66 * SLOT, min_free_bytes=0, file_system=disk.file_system)
+        with closing(open_directory(options)) as directory:
+            directory.ring.append(b"released", None)
+            directory.sync()
+            cut = disk.after_power_cut(seed)
+        cut.full()
+        empty |= {name for name in cut.files() if not cut.file(name).size()}
+        with closing(open_directory(replace(options, file_system=cut.file_system))) as directory:
+            assert [record for *_, record in read(Reader(directory.ring, bytes))] == [b"released"]
+            cut.resize(None)
+            directory.prepare_spares()
+            assert not directory.lanes.wants_room
+    assert {"0/lock", "0/lanes"} <= empty
