@@ -266,8 +266,8 @@ the end that a crash left open, behind all that a flush had covered, only the lo
 what stood before the oldest slot when a copy of the checkpoint is lost, too: the other one may not know what was
 recycled. A second reader reports what was damaged since the first one passed, as far as no settle word says that it was
 done, and what is in flight may be named with it: each sequence is reported once. What still stands in the place of the
-lost frames is copied to ``damaged/`` before the slot is recycled (`kept`); the tables in `recovery` say what comes of
-each combination.
+lost frames is copied to ``damaged/`` before the slot is recycled (`kept`), with zeros for pages that cannot be read; the
+tables in `recovery` say what comes of each combination.
 
 A slot counts what it waits for once: what is stored in this life by its sequences, what an opening found as it is read.
 Damage that is met in what was counted, by whichever reader, has the slot counted anew (`recount`): once everything in

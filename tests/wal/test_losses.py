@@ -3,10 +3,13 @@
 import logging
 import random
 import stat
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from aiorecover.errors import WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal import kept, losses
 from aiorecover.wal.directory import Directory, Options
@@ -15,7 +18,7 @@ from aiorecover.wal.losses import Damage, Losses
 from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.storage import OPERATING_SYSTEM, FileSystem
-from tests.wal.memory import broken, no_room
+from tests.wal.memory import PAGE, broken, no_room
 from tests.wal.rig import SLOT, Disk, Machine, Opened, read
 
 FRAME = 64  # records of 44 bytes
@@ -60,6 +63,60 @@ def test_the_lost_end_of_a_slot_is_kept_to_its_end() -> None:
         following.keep_damaged()
         rest = SLOT - fmt.RESERVED - start
         assert kept_files(following) == {f"ring-1-{start}": (b"\xee" * 100).ljust(rest, b"\0")}
+
+
+def unreadable(*pages: int) -> tuple[Opened, int]:
+    """A slot of small frames, read, of which nobody can read these pages; where the bytes begin that are missing."""
+    opened = Opened()
+    while opened.ring.sequence < 200:
+        opened.append(b"%03d" % opened.ring.sequence * 15)
+    disk = opened.disk.after_death()
+    for page in pages:
+        disk.ring.stored.fail_reads(page * PAGE, 1)
+    following = Opened(disk)
+    while not following.ring.damage:  # each place is asked for some times
+        with suppress(WalIOError):
+            following.read()
+    place = min(damage.file_offset for damage in following.ring.damage)
+    assert place < pages[0] * PAGE
+    return following, place
+
+
+def test_where_a_page_cannot_be_read_what_is_beside_it_is_kept_and_zeros_in_its_place(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    opened, start = unreadable(1)
+    opened.keep_damaged()
+    ((name, data),) = kept_files(opened).items()
+    image = bytearray(opened.disk.ring.live())
+    image[PAGE : 2 * PAGE] = bytes(PAGE)
+    assert name == f"ring-1-{start}"
+    assert len(data) > PAGE
+    assert data == image[start : start + len(data)]
+    assert data[: PAGE - start] == image[start:PAGE] != bytes(PAGE - start)
+    assert f"damaged/{name} bytes={len(data)} unread={PAGE}" in caplog.text
+
+
+def test_behind_many_pages_that_cannot_be_read_nothing_more_is_asked_of_the_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each may take it half a minute."""
+    monkeypatch.setattr(kept, "BAD_PAGES", 1)
+    opened, start = unreadable(1, 2)
+    opened.disk.ring.before["read"] = partial((asked := list[int]()).append, 1)
+    opened.keep_damaged()
+    (data,) = kept_files(opened).values()
+    assert data[: PAGE - start] == opened.disk.ring.live()[start:PAGE]
+    assert not any(data[PAGE - start :])
+    assert len(asked) == 3, "all, what is in front of the bad pages, and the first of them"
+
+
+def test_of_a_file_that_was_cut_what_is_left_is_kept() -> None:
+    opened, start = unreadable(1)
+    opened.disk.ring.cut(2 * PAGE + 10)
+    opened.keep_damaged()
+    (data,) = kept_files(opened).values()
+    assert len(data) == 2 * PAGE + 10 - start
 
 
 def test_a_slot_with_damage_is_not_recycled_until_its_bytes_are_kept() -> None:
