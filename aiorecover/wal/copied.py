@@ -55,11 +55,14 @@ class Copied:
         return (home for _, home in self._homes)
 
     def add(self, place: int, home: "Slot", there: int) -> None:
-        """One more copy, of a frame behind all before."""
-        if not self._homes or self._homes[-1][1] is not home:
-            self._homes.append((len(self._places), home))
-        self._places.append(place)
-        self._there.append(there)
+        """One more copy, of a frame behind all before: a signal handler that raises leaves it added, or not at all."""
+        homes = [(len(self._places), home)]
+        if self._homes and self._homes[-1][1] is home:
+            homes = []
+        one, other = array("I", [place]), array("i", [there])
+        self._homes += homes  # no call from here on, and no jump backwards
+        self._places += one
+        self._there += other
         self._waiting += 1
 
     def take(self, place: int) -> "tuple[Slot, int] | None":

@@ -38,7 +38,7 @@ from aiorecover.wal.checkpoint import Checkpoint
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.moved import NO_PARTITION, Moved, pack_moved, unpack_moved
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.ring import Ring
+from aiorecover.wal.ring import RECENT, Ring
 from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
 
@@ -69,6 +69,11 @@ class Copying:
 
     `step` until it says that all is copied, then `check`, flush and checkpoint, then `finish`. Whatever `step` raises,
     what is copied stays copied, and the next call goes on behind it: so a try that fails costs nothing.
+
+    That holds for a signal handler that raises, too. A copy counts as made once its original knows of it (`Copied`);
+    one that a handler left behind before that is void, and another one is made in its place: nobody else appends to the
+    retry ring. What was read and not noted down by then is not copied at all: `check` finds that it is missing, and the
+    slot stays.
     """
 
     def __init__(self, source: Ring, retry: Ring, slots: Sequence[Slot]) -> None:
@@ -82,6 +87,7 @@ class Copying:
         self._to_read = list(slots)
         self._reader: Reader | None = None
         self._read: deque[Found] = deque()  # and not copied yet
+        self._known = retry.sequence  # of the retry ring's frames, those up to this one are known to their originals
 
     def step(self, limit: int = STEP) -> bool:
         """Copy up to ``limit`` frames; True when all are copied.
@@ -91,16 +97,20 @@ class Copying:
             WalIOError: something cannot be read; what stands there counts as damaged when that is so for long.
 
         """
+        self._take_back_unknown()
         if not self._read and not self._look(limit):
             return not self._to_read
         while self._read:
             if self._read[0].slot.waits(self._read[0].place):  # it may have been settled since it was read
                 self._copy(self._read[0])
-            self._read.popleft()
+            else:
+                del self._read[0]
         return False
 
     def _look(self, limit: int) -> bool:
         """Read on; False at the end of a slot."""
+        if self._reader is not None and self._reader.slot not in self._to_read[:1]:
+            self._close_reader()  # a signal handler raised when that was to be done
         while self._reader is None and self._to_read and self._to_read[0].done:  # it may have been recycled meanwhile
             del self._to_read[0]
         if not self._to_read:
@@ -115,22 +125,40 @@ class Copying:
         if run is None and self._reader.moved:
             return True
         if run is None:
-            self._close_reader()
             del self._to_read[0]
+            self._close_reader()
             return False
         self._read.extend(map(Found, repeat(run.slot), run.places, run.sequences, run.records))
         return True
 
     def _copy(self, original: Found) -> None:
-        """Store one more copy."""
+        """Store one more copy; ``original`` comes next until it knows of it."""
         position, moved = self._packed(original)
         place, sequence = self._retry.append(moved, None)
         home = self._retry.slot_of(sequence)
-        original.slot.copies.add(original.place, home, place)  # whatever becomes of the one becomes of the other
         if original.place in original.slot.claimed:  # it is on its way to its destination already: readers pass it
             home.claimed.add(place)
         copies.mark(home, position, place, sequence)
+        original.slot.copies.add(original.place, home, place)  # whatever becomes of the one becomes of the other
+        self._known = sequence  # no call from here on
+        del self._read[0]
         self.count += 1
+
+    def _take_back_unknown(self) -> None:
+        """Void what a signal handler that raised has left unknown to an original, as is what holds no record.
+
+        The newest one may be known to its original, which comes next all the same: not any more.
+        """
+        retry = self._retry
+        while self._known < retry.sequence:
+            sequence = self._known + 1
+            copy = retry.slot_of(sequence), retry.recent_places[sequence % RECENT]
+            if any(slot.copies.last == copy for slot in self.slots):
+                del self._read[0]
+                self.count += 1
+            else:
+                retry.take_back(*copy)
+            self._known = sequence
 
     def _packed(self, original: Found) -> tuple[int, bytes]:
         """The position that the record was accepted with, and what is stored of it."""
@@ -164,6 +192,7 @@ class Copying:
 
         If it fails, it can be called again.
         """
+        self._take_back_unknown()
         self._close_reader()
         self._to_read.clear()
         self._read.clear()

@@ -2,10 +2,11 @@
 
 import errno
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import count
+from typing import NoReturn
 
 import pytest
 
@@ -13,9 +14,10 @@ from aiorecover.errors import WalCorruptError, WalFullError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import COPY_BYTES, CheckpointFile
 from aiorecover.wal.moved import NO_PARTITION, Moved, pack_moved, unpack_moved
-from aiorecover.wal.moving import Move, Rewrite
+from aiorecover.wal.moving import Copying, Move, Rewrite
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.run import Entry
+from tests.wal.interruption import Interruption
 from tests.wal.memory import PAGE, broken, no_room
 from tests.wal.rig import SLOT, Disk, Opened, Position, found, read, take
 
@@ -423,6 +425,54 @@ def test_with_one_good_copy_of_the_checkpoint_a_move_stays_made() -> None:
         assert {position for position, _ in everything(Opened(disk))} >= set(left)
 
 
+class HandlerError(BaseException):
+    """What a signal handler raises."""
+
+
+def raises() -> NoReturn:
+    raise HandlerError
+
+
+def copied(moving: Move) -> bool:
+    """All of it, though a handler raises once in between; False: something is missing, and no move is made."""
+    for _ in range(2):
+        try:
+            with suppress(HandlerError):
+                copy_all(moving, 4)
+                moving.check()
+                return True
+        except WalCorruptError:
+            break
+    while not moving.abandon(3):
+        pass
+    return False
+
+
+def moved_with(handler: Callable[[], None], at: int) -> tuple[bool, int]:
+    """Whether the move was made, and at how many places the handler could have run."""
+    opened = Opened(Disk(max_slots=8))
+    left = sparse(opened, every=12)
+    moving = Move(opened.ring, opened.directory.retry, opened.ring.live[0])
+    opened.directory.copies_from = moving.copies_from
+    with Interruption(handler, at) as interruption:
+        made = copied(moving)
+    opened.directory.copies_from = None
+    if made:
+        make(opened, moving)
+    else:
+        opened.checkpoint()
+    assert opened.directory.pending() == len(left), at
+    assert everything(opened.dies()) == waiting(opened, left), at
+    return made, interruption.count
+
+
+def test_a_signal_handler_that_raises_anywhere_in_a_move_leaves_no_record_twice_and_none_out() -> None:
+    _, places = moved_with(raises, 0)
+    assert places > 200
+    made = [moved_with(raises, at)[0] for at in range(1, places + 1)]
+    assert 0 < made.count(False) < places / 10, "only where something was read and is nowhere yet"
+
+
 # -- rewriting the retry ring ----------------------------------------------------------------------------------------
 
 
@@ -447,8 +497,8 @@ def rewrite(opened: Opened, limit: int = 7) -> Rewrite:
     return rewriting
 
 
-def copy_all(rewriting: Rewrite, limit: int) -> None:
-    while not rewriting.step(limit):
+def copy_all(copying: Copying, limit: int) -> None:
+    while not copying.step(limit):
         pass
 
 
