@@ -362,7 +362,7 @@ class Reader:
     def _fill(self, slot: Slot) -> None:
         """Have at least one whole frame at ``offset`` at hand, if the slot has one."""
         limit = self._ring.end_of(slot) or slot.header.slot_bytes - fmt.RESERVED
-        self._window.fill(self.offset, limit, ahead=not self._ring.is_current(slot))
+        self._window.fill(self.offset, limit, self.expected, ahead=not self._ring.is_current(slot))
 
     # -- damage and ends ---------------------------------------------------------------------------------------------
 

@@ -35,34 +35,41 @@ class Window:
         self.forget()
 
     def forget(self) -> None:
-        """Have the next `fill` read again."""
+        """Have the next `fill` read again; what one large frame took is given back."""
         self.start = self.stop = 0
+        if len(self.buffer) > WINDOW:
+            self.buffer = memoryview(bytearray(WINDOW))
 
-    def fill(self, offset: int, limit: int, *, ahead: bool) -> None:
+    def fill(self, offset: int, limit: int, sequence: int, *, ahead: bool) -> None:
         """Have at least one whole frame at ``offset`` in the buffer, if there is one before ``limit``.
 
+        A frame that is larger than the window is read whole where it may be the expected one, with this ``sequence``;
+        the buffer is no larger than that, and only until something else is read: its length may have rotted.
         ``ahead``: more of the file will be wanted soon.
 
         Raises:
             WalIOError: the place cannot be read; it counts as damaged when that is so for long.
 
         """
-        if self.start <= offset < self.stop and self._whole_frame(offset):
+        if self.start <= offset < self.stop and self._end_of_frame(offset, sequence) <= fmt.aligned(self.stop):
             return
-        size = WINDOW
-        while True:
-            whole = self._read(offset, min(size, limit - offset), ahead=ahead)
-            if self.stop >= limit or not whole or self._whole_frame(offset):
-                return
-            size *= 2  # one frame larger than the window; bounded by the slot
+        self.forget()
+        whole = self._read(offset, min(WINDOW, limit - offset), ahead=ahead)
+        end = self._end_of_frame(offset, sequence)
+        if whole and self.stop < end <= limit:
+            self._read(offset, end - offset, ahead=ahead)
 
     def piece(self, begin: int, length: int) -> bytes:
         """Some bytes of the slot beside the window; fewer where the file was cut.
+
+        Who asks has met damage: a large frame that is at hand may be none.
 
         Raises:
             WalIOError: as for `fill`.
 
         """
+        if len(self.buffer) > WINDOW:
+            self.forget()
         buffer = bytearray(length)
         count = self._read_into(memoryview(buffer), self._slot_at + begin)
         return bytes(buffer[:count])
@@ -71,13 +78,13 @@ class Window:
         """The first place of the slot from ``offset`` on that was given up."""
         return min((place for place in self._given_up if place >= offset), default=None)
 
-    def _whole_frame(self, offset: int) -> bool:
-        """Whether all of the frame at ``offset`` is at hand."""
-        if offset + fmt.FRAME_BYTES > self.stop:
-            return False
-        at = offset - self.start
-        end = fmt.frame_end(offset, int.from_bytes(self.buffer[at : at + 4], "little"))
-        return end <= fmt.aligned(self.stop)
+    def _end_of_frame(self, offset: int, sequence: int) -> int:
+        """Where the frame at ``offset`` ends, as it says itself; of one that is not the expected one, its header."""
+        end = offset + fmt.FRAME_BYTES
+        if end > self.stop:
+            return self.stop + fmt.FRAME_BYTES  # it is not at hand
+        length, _, found, _ = fmt.FRAME.unpack_from(self.buffer, offset - self.start)
+        return fmt.frame_end(offset, length) if found == sequence else end
 
     def _read(self, offset: int, length: int, *, ahead: bool) -> bool:
         """Read ``length`` bytes at ``offset``; False when the file was cut before them."""

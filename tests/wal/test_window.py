@@ -7,6 +7,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal import window as module
 from aiorecover.wal.window import OUTAGE_ATTEMPTS, PAGE, READ_ATTEMPTS, WINDOW, Window
 from tests.wal.memory import FaultyFile
+from tests.wal.rig import Disk, Opened, missing, take
 
 SLOT = 20 * PAGE
 
@@ -18,11 +19,11 @@ def test_where_many_pages_cannot_be_read_the_rest_counts_as_zeros_unread(monkeyp
     file.stored.fail_reads(2 * PAGE, 10 * PAGE)
     window = Window(file)
     window.enter(SLOT)
-    window.fill(0, SLOT, ahead=False)
+    window.fill(0, SLOT, 1, ahead=False)
     window.enter(0)
     for _ in range(READ_ATTEMPTS - 1):
         with pytest.raises(WalIOError):
-            window.fill(0, SLOT, ahead=False)
+            window.fill(0, SLOT, 1, ahead=False)
     reads = 0
 
     def count() -> None:
@@ -30,7 +31,7 @@ def test_where_many_pages_cannot_be_read_the_rest_counts_as_zeros_unread(monkeyp
         reads += 1
 
     file.before["read"] = count
-    window.fill(0, SLOT, ahead=False)
+    window.fill(0, SLOT, 1, ahead=False)
     assert bytes(window.buffer[:SLOT]) == b"\1" * 2 * PAGE + bytes(SLOT - 2 * PAGE)
     assert reads == 1 + 2 + 3  # all at once, the two good ones, and as many bad ones as it may meet
 
@@ -42,8 +43,8 @@ def test_where_not_a_single_page_can_be_read_the_device_is_away_for_long_before_
     window.enter(0)
     for _ in range(OUTAGE_ATTEMPTS - 1):
         with pytest.raises(WalIOError):
-            window.fill(0, SLOT, ahead=False)
-    window.fill(0, SLOT, ahead=False)
+            window.fill(0, SLOT, 1, ahead=False)
+    window.fill(0, SLOT, 1, ahead=False)
     assert bytes(window.buffer[:SLOT]) == bytes(SLOT)
 
 
@@ -51,14 +52,63 @@ def test_where_not_a_single_page_can_be_read_the_device_is_away_for_long_before_
 def test_a_frame_whose_header_is_not_whole_at_hand_is_read_again(header: int) -> None:
     """A frame without a payload, of which so many bytes are at hand."""
     window = Window(FaultyFile("ring", bytes(2 * WINDOW)))
-    window.fill(0, 2 * WINDOW, ahead=False)
+    window.fill(0, 2 * WINDOW, 1, ahead=False)
     place = WINDOW - header
-    window.fill(place, 2 * WINDOW, ahead=False)
+    window.fill(place, 2 * WINDOW, 0, ahead=False)
     assert window.start == (0 if header == fmt.FRAME_BYTES else place)
 
 
 def test_a_frame_without_a_record_is_as_long_as_it_says_and_no_more_is_read_for_it() -> None:
     skipped = fmt.FRAME.pack(fmt.SKIP_BIT | 100, 0, 1, 0)
     window = Window(FaultyFile("ring", skipped + bytes(4 * WINDOW)))
-    window.fill(0, 4 * WINDOW, ahead=False)
+    window.fill(0, 4 * WINDOW, 1, ahead=False)
     assert (window.start, window.stop) == (0, WINDOW)
+
+
+LARGE = 3 * WINDOW
+FRAME = fmt.FRAME.pack(LARGE, 0, 7, 0)
+
+
+def test_a_frame_that_is_larger_than_the_window_is_at_hand_and_its_room_is_given_back_behind_it() -> None:
+    window = Window(FaultyFile("ring", FRAME + bytes(8 * WINDOW)))
+    limit = 8 * WINDOW
+    window.fill(0, limit, 7, ahead=False)
+    end = fmt.frame_end(0, LARGE)
+    assert (window.start, window.stop) == (0, end)
+    assert len(window.buffer) == end
+    window.fill(0, limit, 7, ahead=False)
+    assert window.stop == end, "it is still at hand"
+    window.fill(end, limit, 8, ahead=False)
+    assert len(window.buffer) == WINDOW
+
+
+@pytest.mark.parametrize(("sequence", "limit"), [(8, 8 * WINDOW), (7, fmt.frame_end(0, LARGE) - 4)])
+def test_the_length_of_a_frame_that_cannot_be_the_next_one_is_not_believed(sequence: int, limit: int) -> None:
+    """It has another sequence, or would reach beyond the end of its slot."""
+    window = Window(FaultyFile("ring", FRAME + bytes(8 * WINDOW)))
+    for _ in range(2):
+        window.fill(0, limit, sequence, ahead=False)
+        assert (window.start, window.stop, len(window.buffer)) == (0, WINDOW, WINDOW)
+
+
+def test_a_read_that_fails_leaves_nothing_at_hand() -> None:
+    file = FaultyFile("ring", FRAME + b"\1" * 8 * WINDOW)
+    window = Window(file)
+    window.fill(0, 8 * WINDOW, 7, ahead=False)
+    file.stored.fail_reads(0, 8 * WINDOW)
+    for offset in (7 * WINDOW, WINDOW):
+        with pytest.raises(WalIOError):
+            window.fill(offset, 8 * WINDOW, 8, ahead=False)
+
+
+def test_a_rotten_length_costs_its_frame_and_no_memory_for_good() -> None:
+    opened = Opened(Disk(slot_bytes=64 * WINDOW))
+    opened.append(*[b"x" * 100 for _ in range(10)])
+    opened.fill_slot(b"f" * 100_000)
+    disk = opened.disk.after_death()
+    disk.ring.stored.flip((fmt.FIRST_FRAME + 3 * 120 + 2) * 8 + 5)  # it is 2 MiB longer now
+    following, sizes = Opened(disk), set[int]()
+    while take(following.reader, 1):
+        sizes.add(len(following.reader._window.buffer))
+    assert missing(following.ring) == [(1, 4)]
+    assert sizes == {WINDOW}
