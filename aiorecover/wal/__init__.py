@@ -221,9 +221,9 @@ Recovery, on opening
     2. Read both checkpoint copies; the valid one with the higher generation counts. A checksum proves that bytes are
        whole, not that they make sense: what nobody writes (an epoch of 0, a seal beyond the slot's end) is damage.
     3. The slot size: from a checkpoint, else from the first header found.
-    4. Classify every slot of the three rings by its two header copies: blank, torn (its first life was being begun),
-       live, damaged (`recovery.classify`). A file that was cut inside a slot gets its length back: what is left there
-       is read like any damage.
+    4. Classify every slot of the three rings by its two header copies: blank, torn (its first life was being begun, and
+       no frame stands there), live, damaged (`recovery.classify`). A file that was cut inside a slot gets its length
+       back: what is left there is read like any damage.
     5. Refuse what would mean guessing (below). Order the lives by ordinal; free those that watermark or P cover
        (`recovery.plan`). Both copies lost: nothing is known to be settled or moved, and a copy in the retry ring counts
        unless its original holds; the checkpoint says so (``by_originals``) to the openings after this one, until none

@@ -18,7 +18,7 @@ from aiorecover.wal.instance import lock_instance, make_wal_dir
 from aiorecover.wal.lanes import Lanes
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.moving import void_copies
-from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, classify, first_headers, plan, slot_bytes_of
+from aiorecover.wal.recovery import HEAD_BYTES, Plan, RingPlan, SlotFound, classify, first_headers, plan, slot_bytes_of
 from aiorecover.wal.ring import MARGIN, Ring
 from aiorecover.wal.sources import Sources
 from aiorecover.wal.spares import Limits, Quota, Spares
@@ -252,7 +252,7 @@ def _scan(ring: StorageFile, slot_bytes: int) -> Iterator[SlotFound]:
     slots, piece = divmod(ring.size(), slot_bytes)
     for index in range(slots):
         start = index * slot_bytes
-        head = ring.read(start, fmt.RESERVED)
+        head = ring.read(start, HEAD_BYTES)
         end = ring.read(start + slot_bytes - fmt.RESERVED, fmt.RESERVED)
         yield classify(index, head, end)
     head = ring.read(slots * slot_bytes, min(piece, fmt.RESERVED)).ljust(fmt.RESERVED, b"\0")

@@ -44,9 +44,9 @@ What comes of a slot, by what is left of it (a blank: whatever it is)
                 all. absent: both are zero, or there is no file.
     others      whether another slot can be read.
     header      same: both copies hold. front, end: only that one does. old: the front holds, the end is of the life
-                before. damaged: none. zero: both are. begun: the end is of the slot's first life, the front zero. torn:
-                the same, cut off in the copy at the end. next: the end is of the next life, the front of the one
-                before. half: the same, cut off in the copy at the end.
+                before. damaged: none, and where one is zero there is a seal or a frame. zero: both are. begun: the end
+                is of the slot's first life, the front zero. torn: the same, cut off in the copy at the end. next: the
+                end is of the next life, the front of the one before. half: the same, cut off in the copy at the end.
     tail        sealed. open: as a process leaves it that dies. torn: behind all that was flushed, a frame that was
                 being stored. middle: a frame does not hold, and others follow. last: the last one that was flushed
                 does not.
@@ -90,7 +90,7 @@ from aiorecover.wal.suffix import Suspicion
 class SlotFound:
     """One slot as found.
 
-    ``state``: blank; torn: the header of its first life was being stored, and no frame behind it; live; damaged.
+    ``state``: blank; torn: the header of its first life was being stored, and no frame stands behind it; live; damaged.
     """
 
     index: int
@@ -160,17 +160,22 @@ class Plan:
         return max(self.moved, self.main.floor if self.main.lives else fmt.position(self.epoch, 0))
 
 
+HEAD_BYTES = fmt.FIRST_FRAME + fmt.FRAME_BYTES  # of a slot's front: what is reserved there, and the first frame's own
+
+
 def classify(index: int, head: bytes, end: bytes) -> SlotFound:
-    """One slot from the reserved bytes of its two ends.
+    """One slot from the reserved bytes of its two ends; ``head`` goes on with the first frame's (`HEAD_BYTES`).
 
     Both header copies are stored before the life's first frame, the one at the end first. So the newer valid copy
-    counts, and a slot with one zero and one torn copy never held a frame: it is free.
+    counts, and a slot with one zero and one torn copy never held a frame, and is free, if nothing else stands there:
+    with a seal or a frame both copies were whole, and are damaged now.
     """
     headers = [fmt.unpack_slot_header(part) for part in (head, end)]
     valid = [header for header in headers if header is not None and fmt.header_fits(header)]
     if not valid:
         zero = [not any(part[: fmt.HEADER_BYTES]) for part in (head, end)]
-        return SlotFound(index, "blank" if all(zero) else "torn" if any(zero) else "damaged")
+        begun = any(zero) and not any(head[fmt.HEADER_BYTES :]) and not any(end[fmt.HEADER_BYTES :])
+        return SlotFound(index, "blank" if all(zero) else "torn" if begun else "damaged")
     header = max(valid, key=lambda found: found.ordinal)
     seals = [fmt.unpack_seal(part[fmt.SEAL_OFFSET :], header.salt) for part in (head, end)]
     fitting = (seal for seal in seals if seal is not None and fmt.seal_fits(seal, header))

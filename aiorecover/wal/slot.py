@@ -187,10 +187,14 @@ class Slot:
         mapping[: fmt.RESERVED] = packed + blank
 
     def blank(self) -> None:
-        """Take both header copies away: what stands in the slot is nobody's any more."""
+        """Take both header copies away: what stands in the slot is nobody's any more.
+
+        And the first frame's: else a crash while the next life's header is stored would leave what looks damaged.
+        """
         mapping = self._mapping()
-        for start in (0, self.header.slot_bytes - fmt.RESERVED):
-            mapping[start : start + fmt.RESERVED] = bytes(fmt.RESERVED)
+        end = self.header.slot_bytes - fmt.RESERVED
+        mapping[end : end + fmt.RESERVED] = bytes(fmt.RESERVED)
+        mapping[: fmt.FIRST_FRAME + fmt.FRAME_BYTES] = bytes(fmt.FIRST_FRAME + fmt.FRAME_BYTES)
 
     def store_seal(self) -> None:
         """Write down what the slot holds, at both ends, before the next slot's header."""

@@ -17,7 +17,7 @@ from aiorecover.wal import scan
 from aiorecover.wal.gaps import START, Place, damage_at, start_of, unjoined
 from aiorecover.wal.losses import Damage
 from aiorecover.wal.moved import origin_of
-from aiorecover.wal.recovery import SlotFound, classify
+from aiorecover.wal.recovery import HEAD_BYTES, SlotFound, classify
 from aiorecover.wal.storage import StorageFile
 
 WINDOW = 128 * 1024  # copied between two looks at the header; one frame that is larger has its own size
@@ -150,7 +150,7 @@ def look_at(file: StorageFile, index: int, slot_bytes: int) -> SlotFound:
     """
     start = index * slot_bytes
     for _ in range(RETRIES):
-        head = file.read(start, fmt.RESERVED).ljust(fmt.RESERVED, b"\0")
+        head = file.read(start, HEAD_BYTES).ljust(HEAD_BYTES, b"\0")
         end = file.read(start + slot_bytes - fmt.RESERVED, fmt.RESERVED)
         end = end if len(end) == fmt.RESERVED else head  # cut inside the slot: its end says nothing
         found = classify(index, head, end)

@@ -593,6 +593,27 @@ def test_a_bad_sector_where_a_crash_left_the_retry_ring_costs_what_stood_there_a
     assert following.directory.retry.losses.missing >= len(lost)
 
 
+def test_a_slot_that_an_opening_took_the_headers_of_is_free_though_its_next_one_was_cut_off() -> None:
+    """Copies that never counted stand in it still."""
+    opened = Opened()
+    before = stale(opened)
+    rewrite(opened)
+    second = opened.dies()
+    disk = second.disk.after_death()
+    content, header = disk.retry.live(), fmt.pack_slot_header(second.directory.retry.live[0].header)
+    taken = [
+        start
+        for start in range(0, len(content), SLOT)
+        if not any(content[start : start + fmt.HEADER_BYTES]) and any(content[start : start + SLOT])
+    ]
+    assert taken
+    for start in taken:
+        disk.retry.damage(start + SLOT - fmt.RESERVED, header[:30])
+    third = Opened(disk)
+    assert third.directory.retry.damaged_slots == []
+    assert copies(third) == before
+
+
 def test_headers_that_an_opening_took_away_stay_away_though_its_flush_failed() -> None:
     """The kernel calls the pages clean that lost them, and the disk has them still, with positions that count later."""
     opened = Opened()

@@ -16,6 +16,10 @@ from aiorecover.wal.checkpoint import COPY_BYTES
 from aiorecover.wal.directory import Options
 from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
+=======
+from aiorecover.wal import format as fmt
+from aiorecover.wal.checkpoint import COPY_BYTES
+from aiorecover.wal.moved import pack_moved
 from aiorecover.wal.ring import Ring
 from tests.wal.memory import PAGE, FaultyFile
 from tests.wal.rig import SLOT, Disk, Opened, found, missing, read
@@ -188,3 +192,27 @@ def test_a_full_disk_refuses_no_directory_after_a_power_cut() -> None:
             directory.prepare_spares()
             assert not directory.lanes.wants_room
     assert {"0/lock", "0/lanes"} <= empty
+
+
+@pytest.mark.parametrize("name", ["ring", "retry"])
+@pytest.mark.parametrize("zero", ["front", "end"])
+def test_a_slot_full_of_records_is_not_written_over_though_one_header_is_zero_and_the_other_damaged(
+    name: str, zero: str
+) -> None:
+    """It looks like one whose very first header was being stored, but for what stands in it."""
+    opened = Opened()
+    ring = ring_of(opened, name)
+    for number in range(1, 100):
+        ring.append(pack_moved(fmt.position(1, number), 0, 0, b"f" * 500), None)
+    opened.checkpoint()
+    disk = opened.disk.after_death()
+    file, front, end = file_of(disk, name), SLOT, 2 * SLOT - fmt.RESERVED
+    blank, other = (front, end) if zero == "front" else (end, front)
+    file.damage(blank, bytes(fmt.RESERVED))
+    file.stored.flip((other + 20) * 8)
+    before = file.live()[SLOT : 2 * SLOT]
+    following = Opened(disk)
+    assert ring_of(following, name).damaged_slots == [1]
+    for _ in range(6):
+        ring_of(following, name).append(b"f" * 15000, None)
+    assert file.live()[SLOT : 2 * SLOT] == before

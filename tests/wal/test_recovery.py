@@ -36,6 +36,7 @@ SEAL = fmt.Seal(count=3, tail=400, last_sequence=3)
 NEW, OLD = reserved(9), reserved(2)
 NEW_SEALED, OLD_SEALED = reserved(9, SEAL), reserved(2, SEAL)
 HALF = reserved(9)[:32].ljust(fmt.RESERVED, b"\0")  # a header that was being stored
+FRAME = fmt.FRAME.pack(3, 0, 1, fmt.open_word(SALT + 9))
 
 LIVE = SlotFound(0, "live", header(9))
 SEALED = SlotFound(0, "live", header(9), SEAL)
@@ -63,6 +64,13 @@ CLASSIFY = {
     "seal damaged at both ends": (NEW[:64] + NOISE[64:], NEW[:64] + NOISE[64:], LIVE),
     "nothing readable": (NOISE, NOISE, DAMAGED),
     "both copies torn": (HALF, HALF, DAMAGED),
+    "one zero, one damaged, a frame": (BLANK + FRAME, HALF, DAMAGED),
+    "one damaged, one zero, a frame": (HALF + FRAME, BLANK, DAMAGED),
+    "one zero, one damaged, a seal": (BLANK, HALF[:64] + NEW_SEALED[64:], DAMAGED),
+    "one zero, its seal, one damaged": (BLANK[:64] + NEW_SEALED[64:], HALF, DAMAGED),
+    "both zero, a frame": (BLANK + FRAME, BLANK, EMPTY),
+    "first life begun, the end torn, no frame": (BLANK + bytes(fmt.FRAME_BYTES), HALF, SlotFound(0, "torn")),
+    "both copies, a frame": (NEW + FRAME, NEW, LIVE),
 }
 
 
