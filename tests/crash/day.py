@@ -1,7 +1,8 @@
 """A day of outages under the traffic of a day, each hour of it some seconds long: nothing may be left of it.
 
 One process publishes through the hours: little by night, much by day. Brokers fail as a seed says (`broker_faults`),
-and some hours long there is none at all. Behind the last hour, when all is delivered and the process has had its rest,
+and some hours long there is none at all. One such hour comes before the day, so that it begins with all that the
+process and Python's allocator keep for the next outage. Behind the last hour, when all is delivered and the process has had its rest,
 it has to be as it was before the first one: its memory, the ring's file, descriptors, threads, tasks. At last
 everything is read back and judged by record id.
 """
@@ -33,7 +34,6 @@ _DARK = 5
 """Hours without any broker, one at least by day."""
 _LANES = 6
 _PEACE_S = 2.0  # at most between two faults
-_WARM_S = 5.0
 _CAUGHT_UP_S = 600.0
 
 
@@ -84,13 +84,15 @@ def run_day(
     dark = set(rng.sample(range(hours), max(1, hours * _DARK // 24)))
     scenario = Scenario(cluster, directory, lanes=_LANES)
     child = scenario.life(
-        *_still(_publish(rate, _WARM_S)),
+        *_still(_publish(rate, hour_s)),
         *_still(*(_publish(each, hour_s) for each in traffic)),
         paced=True,
         slot_bytes=_SLOT_BYTES,
         checkpoint_interval_ms=5_000,
     )
-    before = _rested(child, 1, _WARM_S, rest)
+    child.wait_for("publish")
+    _dark(cluster, hour_s)
+    before = _rested(child, 1, hour_s, rest)
     child.tell()
     began = time.monotonic()
     faults = _outages(cluster, seed, hours, dark, hour_s)
@@ -126,16 +128,21 @@ def _outages(cluster: KafkaCluster, seed: int, hours: int, dark: set[int], hour_
     for hour in range(hours):
         ends = began + (hour + 1) * hour_s
         if hour in dark:
-            for node in cluster.nodes:
-                node.kill()
             done["dark"] += 1
-            time.sleep(max(0.0, ends - time.monotonic()))
-            cluster.heal()
+            _dark(cluster, ends - time.monotonic())
         else:
             with BrokerFaults(cluster, seed + hour, HARD, _PEACE_S) as faults:
                 time.sleep(max(0.0, ends - time.monotonic()))
             done += faults.done
     return done
+
+
+def _dark(cluster: KafkaCluster, seconds: float) -> None:
+    """There is no broker for so long."""
+    for node in cluster.nodes:
+        node.kill()
+    time.sleep(max(0.0, seconds))
+    cluster.heal()
 
 
 def _rested(child: Child, times: int, within: float, rest: float) -> Look:

@@ -12,14 +12,12 @@ import pytest
 
 from aiorecover.errors import WalIOError
 from aiorecover.testing import MemoryDisk
-from aiorecover.wal.checkpoint import COPY_BYTES
-from aiorecover.wal.directory import Options
-from aiorecover.wal.opening import open_directory
-from aiorecover.wal.reading import Reader
-=======
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import COPY_BYTES
+from aiorecover.wal.directory import Options
 from aiorecover.wal.moved import pack_moved
+from aiorecover.wal.opening import open_directory
+from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
 from tests.wal.memory import PAGE, FaultyFile
 from tests.wal.rig import SLOT, Disk, Opened, found, missing, read
