@@ -8,9 +8,8 @@ from typing import Any
 
 log = logging.getLogger("aiorecover")
 
-RESTART_PAUSE = (
-    1.0  # seconds. Whoever cancels all tasks mostly shuts the loop down: a new task would be destroyed in it
-)
+# Seconds. Whoever cancels all tasks mostly shuts the loop down: a new task would be destroyed in it.
+RESTART_PAUSE = 1.0
 
 
 class Supervised:

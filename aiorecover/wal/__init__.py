@@ -17,7 +17,7 @@ Constraints (the invariants that all modules keep; numbers as cited in code and 
         is settled (or moved), and no reader stands in it.
     I2  A frame counts only if its checksum holds for this life of the slot and its sequence is the one expected there.
     I3  A settle word is stored only after the acknowledgement, or after the copy in the dead ring is durable; only by a
-        handle of the slot's present life.
+        handle of the slot's present life. (Copies that never count are marked as such: void.)
     I4  A checkpoint says only what was captured before its fdatasync began; its two copies alternate.
     I5  An epoch is durable, in both copies, before its first frame; no position is ever used twice, and no record id,
         whatever is copied or restored.
@@ -191,7 +191,8 @@ Operations
                 records were accepted with, whatever is moved meanwhile (`stream`). So where somebody stands, or has to
                 go back to, is told by a position; marks in memory find it in the retry ring (`copies`). A slot in which
                 a reader stands is not moved; who came there when the copying had begun goes on with the copies.
-    grow        A slot at a time, the three rings together up to ``wal_max_bytes`` and down to ``wal_min_free_bytes``;
+    grow        A slot at a time, the three rings together up to ``wal_max_bytes`` and down to ``wal_min_free_bytes``
+                (from which the slots kept for the retry and the dead ring are taken, too, if it has to be);
                 full and not full again are two marks (`room`). Four slots are kept for the main ring. The retry ring
                 has at most half of it all (seven elevenths of that for what is moved: there is always room to rewrite
                 it), the dead ring a quarter, and each of them a slot ready from the opening on,
@@ -200,9 +201,10 @@ Operations
                 Where there is no more, a ring grows by what is free in another one. A full ring whose one slot holds
                 nothing any more gives up that slot, once no reader stands in it.
     shrink      Free slots at the end of the file that nobody needed for twelve checkpoints, a minute, are cut off. A
-                durable checkpoint covers them and knows an ordinal above theirs; nothing maps them; one thread changes
-                file sizes. Of such slots those that another ring grows by, and those beyond ``wal_max_bytes``, where an
-                opening found more, are given back at once, from anywhere in the file, which keeps its length: as holes.
+                durable checkpoint covers them (or their headers were taken away) and knows an ordinal above theirs;
+                nothing maps them; file sizes are changed under one lock. Of such slots those that another ring grows
+                by, and those beyond ``wal_max_bytes``, where an opening found more, are given back at once, from
+                anywhere in the file, which keeps its length: as holes.
     give back   Ten times a second the pages of mapped slots are taken out of the mapping, some slots at a time: what
                 waits in an outage is page cache, and not memory of the process (`resident`).
     sync        One at a time. Publishers who wait (``fsync="always"``) are released only by one that began after their
@@ -222,16 +224,18 @@ Recovery, on opening
        whole, not that they make sense: what nobody writes (an epoch of 0, a seal beyond the slot's end) is damage.
     3. The slot size: from a checkpoint, else from the first header found.
     4. Classify every slot of the three rings by its two header copies: blank, torn (its first life was being begun, and
-       no frame stands there), live, damaged (`recovery.classify`). A file that was cut inside a slot gets its length
-       back: what is left there is read like any damage.
+       no frame stands there), live, damaged (`recovery.classify`).
     5. Refuse what would mean guessing (below). Order the lives by ordinal; free those that watermark or P cover
        (`recovery.plan`). Both copies lost: nothing is known to be settled or moved, and a copy in the retry ring counts
-       unless its original holds; the checkpoint says so (``by_originals``) to the openings after this one, until none
-       of those copies is left. What stood before the oldest slot of the main ring counts as moved there.
+       unless its original holds; the checkpoint says so (``by_originals``) to the openings after this one, until
+       something is stored there again: by then the others are marked (step 9). What stood before the oldest slot of the
+       main ring counts as moved there.
     6. Epoch = 1 + the highest in both copies and all headers; the nonce is drawn. Settle words are suspect after
        another boot or a failed flush, unless the end was clean; also where a copy is damaged.
-    7. In the same boot, unless the end was clean: have every page written again that no flush is known to cover. After
-       a failed flush the kernel calls lost pages clean, and the next flush would pass them over. So are the headers
+    7. A file that was cut inside a slot gets its length back: what is left there is read like any damage. In the same
+       boot, unless the end was clean: have every slot written again with a frame in it that no flush is known to
+       cover. After a failed flush the kernel calls lost pages clean, and the next flush would pass them over. (Of
+       settle words in the other slots the suffix rule takes care.) So are the headers
        of the retry ring's blank slots, which step 9 may have taken away. (Where both copies are lost nobody knows the
        boot, and nothing is written again.)
     8. Have the copy that counts durable: a process may have died before its flush. Then write and flush both copies
@@ -242,7 +246,8 @@ Recovery, on opening
    10. Flush the directory, wal_dir and its parents. The main ring is not read: frames are verified when they are. (Of
        the retry ring step 9 reads what no checkpoint covers: the newest slot, or all where both copies are lost, and
        then also those slots of the main ring in which originals of its copies may stand.)
-   11. Read the lanes' blocks. What was stored in another boot or file does not count any more; the header says so from
+   11. Read the lanes' blocks (before step 9, which needs nothing of them). What was stored in another boot or file does
+       not count any more; the header says so from
        now on; where a full disk has no room for it, as soon as there is some, and until then what this opening stores
        does not count for the next one. Delivery judges the rest, and claims what was in flight, before anybody reads
        or publishes. A block that cannot be read counts as damaged.
@@ -266,8 +271,8 @@ the end that a crash left open, behind all that a flush had covered, only the lo
 what stood before the oldest slot when a copy of the checkpoint is lost, too: the other one may not know what was
 recycled. A second reader reports what was damaged since the first one passed, as far as no settle word says that it was
 done, and what is in flight may be named with it: each sequence is reported once. What still stands in the place of the
-lost frames is copied to ``damaged/`` before the slot is recycled (`kept`), with zeros for pages that cannot be read; the
-tables in `recovery` say what comes of each combination.
+lost frames is copied to ``damaged/`` before the slot is recycled (`kept`; the first hundred), with zeros for pages that
+cannot be read; the tables in `recovery` say what comes of each combination.
 
 A slot counts what it waits for once: what is stored in this life by its sequences, what an opening found as it is read.
 Damage that is met in what was counted, by whichever reader, has the slot counted anew (`recount`): once everything in
@@ -334,10 +339,11 @@ Refused, and why
     back. Hidden files and directories, and ``lost+found``, are left alone.
 
     A page with a slot's header or a copy of the checkpoint that cannot be read: it may be the disk's bad moment, and
-    what it says may be all that is known. Nothing was written, so the opening can be repeated. Where it lasts, copy the
-    files to another disk with a tool that puts zeros where nothing can be read (``ddrescue``, or ``dd bs=4096
-    conv=noerror,sync``) and open the copy, or put it in the place of the directory. Zeros are damage like any other:
-    the header at the slot's other end, and the other copy, count, and what stood in the page is named as missing.
+    what it says may be all that is known. Nothing that was stored is changed by then, so the opening can be repeated.
+    Where it lasts, copy the files to another disk with a tool that puts zeros where nothing can be read (``ddrescue``,
+    or ``dd bs=4096 conv=noerror,sync``) and open the copy, or put it in the place of the directory. Zeros are damage
+    like any other: the header at the slot's other end, and the other copy, count, and what stood in the page is named
+    as missing.
 
 Limitations of this version
     A checkpoint knows of one epoch how far it was flushed: of the newest one with a frame. The slots at the end of an

@@ -108,8 +108,8 @@ class Directory:
     file_system: FileSystem
     ages: Ages
     sources: Sources | None  # None: nobody has asked for them yet
-    copies_from: int | None = field(default=None)  # retry position before the copies that are not made to count yet
-    all_copies_settled: bool | None = field(default=None)  # known once the files are closed
+    copies_from: int | None = None  # retry position before the copies that are not made to count yet
+    all_copies_settled: bool | None = None  # known once the files are closed
     _writing: threading.Lock = field(default_factory=threading.Lock)  # somebody writes to the checkpoint
     _untold: bool = False  # a flush has failed, and no word of it was left yet
 

@@ -1,6 +1,6 @@
 """Opening an instance directory: lock, recover, and be durable before the first record is accepted.
 
-What is decided is decided in `recovery`; here it is carried out, in the order of the package docstring.
+What is decided is decided in `recovery`; here it is carried out, as the package docstring has it.
 """
 
 import logging
@@ -227,10 +227,7 @@ def _report_damaged_slots(directory: Directory) -> None:
 
 def _destination(path: Path, stored: Destination, options: Options) -> Destination:
     name = options.name
-    if stored.name not in {
-        None,
-        name,
-    }:  # nor without one: a name that was forgotten would not keep apart what it is for
+    if stored.name not in {None, name}:  # nor without one: a name that is forgotten keeps nothing apart
         message = "the directory belongs to another producer name: use its name, or another wal_dir or instance"
         raise WalDestinationError(f"{message} path={path} stored={stored.name!r} name={name!r}")
     cluster_id = stored.cluster_id or options.cluster_id

@@ -1,7 +1,7 @@
 """The ring: append, settle in place, grow, recycle. The hot path of the whole package is `Ring.append`.
 
-One thread (the event loop's) appends, reads and settles; only `Ring.prepare_spare` and `Ring.sync` may run in the
-keeper's thread.
+One thread (the event loop's) appends, reads and settles; only `Ring.prepare_spare`, `Ring.sync`, `Ring.poison` and
+`Ring.close` may run in the keeper's thread.
 """
 
 import errno
@@ -15,7 +15,7 @@ from aiorecover.errors import RecordTooLargeError, WalCorruptError, WalError, Wa
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checksum import crc32
 from aiorecover.wal.losses import Damage, Losses
-from aiorecover.wal.recovery import RingPlan
+from aiorecover.wal.recovery import Life, RingPlan
 from aiorecover.wal.resident import Resident
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.spares import RingFile, Spares
@@ -146,8 +146,7 @@ class Ring:
 
     def _roll(self, length: int) -> None:
         """Go on to the next slot. May be entered again by a signal handler: whoever comes first wins."""
-        if self.failure is not None:
-            raise self.failure.with_traceback(None)  # else it would grow with each refusal, and keep every record
+        self._refuse_after_failure()
         if length > self.largest:
             message = "the record does not fit a slot: raise slot_bytes for a new directory"
             raise RecordTooLargeError(f"{message} bytes={length} slot_bytes={self._slot_bytes}")
@@ -272,7 +271,8 @@ class Ring:
         count = len(places)  # beforehand: a signal handler that publishes during the call counts too
         slot.unsettled -= count
         if self._unsettled(slot) < 0:  # settled twice: what we know of this slot is wrong, so free nothing more
-            self.poison(WalCorruptError(f"a record was settled twice: reopen the directory slot={slot.header.ordinal}"))
+            poison = self.spares.quota.poison or self.poison  # of the other rings, too
+            poison(WalCorruptError(f"a record was settled twice: reopen the directory slot={slot.header.ordinal}"))
         if slot.done:
             self._unmap(slot)
 
@@ -560,14 +560,17 @@ class Ring:
             WalIOError: and from then on nothing is accepted or recycled (I7).
 
         """
-        if self.failure is not None:
-            raise self.failure.with_traceback(None)  # else it would grow with each refusal, and keep every record
+        self._refuse_after_failure()
         try:
             self._file.sync()
         except WalIOError as error:
             self.poison(error)
             raise
-        if self.failure is not None:  # poisoned meanwhile: nobody may count on what this one flushed
+        self._refuse_after_failure()  # poisoned meanwhile: nobody may count on what this one flushed
+
+    def _refuse_after_failure(self) -> None:
+        """I7."""
+        if self.failure is not None:
             raise self.failure.with_traceback(None)  # else it would grow with each refusal, and keep every record
 
     def poison(self, error: WalError) -> None:
@@ -613,7 +616,7 @@ class Ring:
             self.failure = WalIOError(errno.EBADF, "the ring is closed: open the directory again")
         self._slot.limit = 0
 
-    def _old_slot(self, life: Any) -> Slot:
+    def _old_slot(self, life: Life) -> Slot:
         slot = Slot(life.index, life.header, self._mark)
         slot.ring = self
         slot.limit = 0 if life.seal is not None else slot.limit

@@ -20,9 +20,8 @@ from typing import Any
 from aiorecover.wal import format as fmt
 from aiorecover.wal.copied import Copied
 
-PREFAULT = (
-    64 * 1024
-)  # bytes ahead of the tail: 300 records of 200 bytes; a fault for each page costs three times as much
+# Bytes ahead of the tail: 300 records of 200 bytes; a fault for each page costs three times as much.
+PREFAULT = 64 * 1024
 POPULATE_WRITE = 23 if sys.platform == "linux" else None  # MADV_POPULATE_WRITE (Linux 5.14), which mmap does not name
 DONT_NEED = getattr(mmap, "MADV_DONTNEED", None)
 

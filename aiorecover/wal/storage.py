@@ -1,6 +1,7 @@
 """The only module of ``wal`` that touches the operating system, with `mapping`: thin, no decisions.
 
-Every method turns ``OSError`` into `WalIOError` with the path, so that callers above see one tree of errors.
+Every method of `StorageFile` turns ``OSError`` into `WalIOError` with the path, so that callers above see one tree of
+errors.
 """
 
 import errno

@@ -2,9 +2,9 @@
 
 One process publishes through the hours: little by night, much by day. Brokers fail as a seed says (`broker_faults`),
 and some hours long there is none at all. One such hour comes before the day, so that it begins with all that the
-process and Python's allocator keep for the next outage. Behind the last hour, when all is delivered and the process has had its rest,
-it has to be as it was before the first one: its memory, the ring's file, descriptors, threads, tasks. At last
-everything is read back and judged by record id.
+process and Python's allocator keep for the next outage. Behind the last hour, when all is delivered and the process has
+had its rest, it has to be as it was before the first one: its memory, the ring's file, descriptors, threads, tasks. At
+last everything is read back and judged by record id.
 """
 
 import random
