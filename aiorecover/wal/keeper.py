@@ -1,7 +1,8 @@
 """The one thread of a producer: everything that may block on the disk runs here, one thing at a time.
 
 One thread, because then there is one fdatasync at a time, and a checkpoint cannot overtake another. It is a daemon of
-our own and not the loop's executor: a disk that hangs must not keep the process from ending."""
+our own and not the loop's executor: a disk that hangs must not keep the process from ending.
+"""
 
 import asyncio
 import queue
