@@ -78,6 +78,7 @@ def _instance(instance: Instance, count: int) -> dict[str, Any]:
         "state": instance.state,
         "pid": instance.pid,
         "error": None,
+        "begun": False,
         "checkpoint_lost": False,
         "destination": None,
         "oldest_waiting": None,
@@ -115,6 +116,7 @@ def _look(view: View, about: dict[str, Any], count: int) -> list[FrameView]:
     if view.checkpoint is not None:
         about["destination"] = msgspec.structs.asdict(view.checkpoint.destination)
     ring, slots = _ring(view), view.slots()
+    about["begun"] |= view.checkpoint is not None or bool(slots)
     waiting = _surely(view, lambda: list(islice(view.frames(), max(1, count))))
     about["checkpoint_lost"] |= view.checkpoint is None and any(slot.state == "live" for slot in slots)
     if view.ring == RINGS[0] or ring["missing"] or any(slot.state != "blank" for slot in slots):
@@ -241,6 +243,8 @@ def _heading(one: dict[str, Any]) -> str:
 
 def _about(one: dict[str, Any]) -> Iterator[str]:
     """Where its records go, and how far they have got."""
+    if not one["begun"] and not one["error"]:
+        yield "not begun: nothing is in it, no start has got as far as a checkpoint"
     destination = one.get("destination")
     if destination is not None:
         name = f"name {_text(destination['name'].encode())}, " if destination["name"] is not None else ""

@@ -10,7 +10,7 @@ from aiorecover.wal.directory import CHECKPOINT, LOCK
 from aiorecover.wal.instance import never_ours
 from aiorecover.wal.moved import RING
 from aiorecover.wal.storage import ForeignFile, lock_identity, names_in
-from aiorecover.wal.view import open_view
+from aiorecover.wal.view import hardly_begun, open_view
 
 PROC_LOCKS = Path("/proc/locks")
 
@@ -43,7 +43,7 @@ def instances(wal_dir: Path | str) -> list[Instance]:
     """
     wal_dir = Path(wal_dir)
     names = sorted(names_in(wal_dir), key=lambda name: (not name.isdecimal(), name.zfill(20)))
-    if {CHECKPOINT, RING} & set(names):
+    if {CHECKPOINT, RING} & set(names) or hardly_begun(wal_dir, names):
         return [_instance(wal_dir)]
     paths = [wal_dir / name for name in names if not never_ours(name)]
     return [_instance(path) for path in paths if _is_instance(path)]

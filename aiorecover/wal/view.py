@@ -14,8 +14,9 @@ from typing import Self
 from aiorecover.errors import WalCorruptError, WalError, WalFormatError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint, Copy, RingState, unpack
-from aiorecover.wal.directory import CHECKPOINT
+from aiorecover.wal.directory import CHECKPOINT, FILES, LOCK
 from aiorecover.wal.gaps import START, Place, flushed_behind, unjoined
+from aiorecover.wal.instance import never_ours
 from aiorecover.wal.losses import Damage
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, first_headers, plan, slot_bytes_of
@@ -34,6 +35,7 @@ __all__ = [
     "Summary",
     "View",
     "frames_of",
+    "hardly_begun",
     "open_view",
 ]
 
@@ -344,14 +346,14 @@ def open_view(path: Path | str, ring: str = RING) -> View:
     """Look at ``ring``, ``retry`` or ``dead`` of an instance directory; a ring that is not there has no slots.
 
     Raises:
-        WalFormatError: the directory holds neither checkpoint nor ring, or a newer version's.
+        WalFormatError: the directory holds neither checkpoint nor ring and is not `hardly_begun`, or a newer version's.
         WalCorruptError: neither checkpoint nor ring can be read.
         WalIOError: the operating system refused.
 
     """
     path = Path(path)
     names = names_in(path)
-    if not {CHECKPOINT, RING} & set(names):
+    if not {CHECKPOINT, RING} & set(names) and not hardly_begun(path, names):
         message = "no instance directory: name one that holds a ring, below wal_dir"
         raise WalFormatError(f"{message} path={path}")
     with ExitStack() as opened:
@@ -362,6 +364,25 @@ def open_view(path: Path | str, ring: str = RING) -> View:
         view = View(path, ring, open_file, OPERATING_SYSTEM.boot_id())
         opened.pop_all()
         return view
+
+
+def hardly_begun(path: Path, names: Iterable[str]) -> bool:
+    """Whether ``path``, which holds ``names``, is what a first start leaves that dies while it makes its files.
+
+    Only a lock, with a process id in it or nothing, and beside it no more than empty files of ours: nothing is lost.
+    """
+    found = {name for name in names if not never_ours(name)}
+    if LOCK not in found or not found <= FILES:
+        return False
+    with suppress(WalError), ForeignFile(path / LOCK) as lock:
+        written = lock.read(0, fmt.HEADER_BYTES).strip()
+        return (not written or written.isdigit()) and all(_is_empty(path / name) for name in found - {LOCK})
+    return False
+
+
+def _is_empty(path: Path) -> bool:
+    with ForeignFile(path) as file:
+        return file.size() == 0
 
 
 def frames_of(

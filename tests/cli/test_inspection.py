@@ -100,7 +100,7 @@ def test_a_terminal_of_80_columns_holds_every_count(monkeypatch: pytest.MonkeyPa
     sizes = {"bytes_used": 20 << 30, "bytes_allocated": 1023 << 20}
     ring = {"ring": "retry", **counts, **sizes, "suspect_up_to": 0, "damage": []}
     who = {"path": "wal/0", "state": "free", "pid": None}
-    one = {**who, "error": None, "checkpoint_lost": False, "rings": [ring], "records": []}
+    one = {**who, "error": None, "begun": True, "checkpoint_lost": False, "rings": [ring], "records": []}
     console = Console(record=True, file=io.StringIO())
     inspection.show(console, [one])
     heading, titles, row, wrong = console.export_text().splitlines()
@@ -213,6 +213,51 @@ def test_an_instance_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path
     assert "restore the files" in done.stdout
     assert done.stdout.count("waiting") == 1  # no table without rings
     assert [one["error"] is None for one in as_json(tmp_path)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "names", [["lock"], ["lock", "checkpoint"], ["lock", "checkpoint", "ring", "retry"], ["lock", "retry", ".hidden"]]
+)
+@pytest.mark.parametrize("pid", ["", f"{1 << 22:<20}\n"])
+def test_what_a_first_start_leaves_that_dies_while_it_makes_its_files_is_shown_as_not_begun(
+    tmp_path: Path, names: list[str], pid: str
+) -> None:
+    (tmp_path / "orders").mkdir()
+    for name in names:
+        (tmp_path / "orders" / name).touch()
+    (tmp_path / "orders" / "lock").write_text(pid)
+    for path in (tmp_path, tmp_path / "orders"):
+        done = run(path)
+        heading, told, *_ = done.stdout.splitlines()
+        assert (done.exit_code, heading) == (0, f"{tmp_path / 'orders'}: not in use")
+        assert told == "not begun: nothing is in it, no start has got as far as a checkpoint"
+        assert cells_of(done)[1:4] == ["0", "0", "0"]
+        (one,) = as_json(path)
+        assert (one["begun"], one["error"], one["producer_id"]) == (False, None, None)
+    open_directory(Options(tmp_path, SLOT, 64 * SLOT, 0, instance="orders")).close()
+    assert "not begun" not in run(tmp_path).stdout
+    assert as_json(tmp_path)[0]["begun"] is True
+
+
+@pytest.mark.parametrize("other", ["somebody's", "retry", "damaged"])
+def test_a_lock_beside_something_else_is_not_taken_for_one_that_has_hardly_begun(tmp_path: Path, other: str) -> None:
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "lock").touch()
+    if other == "damaged":
+        (tmp_path / "0" / other).mkdir()
+    else:
+        (tmp_path / "0" / other).write_bytes(b"x")
+    assert run(tmp_path).exit_code == 1
+    assert "no instance directory: " in as_json(tmp_path)[0]["error"]
+    assert run(tmp_path / "0").exit_code == 2
+
+
+def test_a_lock_of_another_program_is_not_ours(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("held by somebody\n")
+    assert run(tmp_path).exit_code == 2
+    (tmp_path / "lock").unlink()
+    (tmp_path / "lock").mkdir()  # an instance of that name
+    assert run(tmp_path).exit_code == 2
 
 
 @pytest.mark.parametrize("name", ["", "absent"])
