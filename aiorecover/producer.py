@@ -312,14 +312,24 @@ class RecoverableProducer:
         """
         if self._life != "running":
             raise self._closed_error()
-        if self._every or self._config.on_full == "wait":  # these wait, and give their turns
-            asked: list[concurrent.futures.Future[Receipt]] = []
-            waiting = asyncio.run_coroutine_threadsafe(self._publish_waiting(asked, topic, value, fields), self._loop)
-            asked.append(waiting)
-            return waiting
-        future: concurrent.futures.Future[Receipt] = concurrent.futures.Future()
-        self._loop.call_soon_threadsafe(self._publish_for_thread, future, topic, value, fields)
+        self._refuse_without_loop()
+        try:
+            if self._every or self._config.on_full == "wait":  # these wait, and give their turns
+                return self._publish_waiting_for_thread(topic, value, fields)
+            future: concurrent.futures.Future[Receipt] = concurrent.futures.Future()
+            self._loop.call_soon_threadsafe(self._publish_for_thread, future, topic, value, fields)
+        except RuntimeError:  # it has ended since we looked
+            self._refuse_without_loop()
+            raise
         return future
+
+    def _publish_waiting_for_thread(
+        self, topic: str, value: object, fields: dict[str, Any]
+    ) -> "concurrent.futures.Future[Receipt]":
+        asked: list[concurrent.futures.Future[Receipt]] = []
+        waiting = asyncio.run_coroutine_threadsafe(self._publish_waiting(asked, topic, value, fields), self._loop)
+        asked.append(waiting)
+        return waiting
 
     async def _publish_waiting(
         self, asked: "list[concurrent.futures.Future[Receipt]]", topic: str, value: object, fields: dict[str, Any]
@@ -462,18 +472,24 @@ class RecoverableProducer:
         opened = self._get_opened()
         if threading.get_ident() != self._thread:
             raise RecoverError("this is not the thread of the producer's loop: call publish_threadsafe from others")
-        if opened.directory.ring.wants_spare:
-            opened.background.want_spare()
-        if self._dispatcher_idle:
-            self._dispatcher_idle = False
-            self._wake(opened.delivery)
         calls = opened.directory.ring.sequence + self._asked
-        if not self._in_turn:
-            self._in_turn = True
-            self._turn_spent = False
-            self._begin_turn(now, calls)
-            self._loop.call_soon(self._end_turn)
-            return False
+        try:
+            if opened.directory.ring.wants_spare:
+                opened.background.want_spare()
+            if self._dispatcher_idle:
+                self._dispatcher_idle = False
+                self._wake(opened.delivery)
+            if not self._in_turn:
+                self._in_turn = True
+                self._turn_spent = False
+                self._begin_turn(now, calls)
+                self._loop.call_soon(self._end_turn)
+                return False
+        except RuntimeError:
+            self._turn_ends = 0
+            self._refuse_without_loop()
+            raise
+        self._refuse_without_loop()  # it was closed in a turn
         spent = self._turn_spent and calls - self._turn_first >= TURN_LEAST
         self._turn_spent = False
         if spent or not 0 <= now - self._turn_started <= TURN_NS:
@@ -720,6 +736,12 @@ class RecoverableProducer:
         if self._life != "running" or self._opened is None:
             raise self._closed_error()
         return self._opened
+
+    def _refuse_without_loop(self) -> None:
+        """Its loop has ended, and nobody has stopped it: what is left of it can be stopped in any other loop."""
+        if self._loop.is_closed():
+            message = "the event loop of the producer has ended: await its stop() in a running loop, and make a new one"
+            raise ClosedError(f"{message} path={self.wal_path}") from None
 
     def _refuse_in_callback(self, call: str) -> None:
         if self._opened is not None and self._opened.delivery.reports.in_callback:

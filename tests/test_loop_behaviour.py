@@ -416,6 +416,42 @@ def test_a_thread_is_told_that_the_producer_is_stopped(run: Run, cluster: MockCl
     run(main())
 
 
+@pytest.mark.parametrize("in_a_turn", [False, True])
+@pytest.mark.parametrize("options", [{}, {"on_full": "wait"}])
+def test_once_its_loop_has_ended_a_producer_refuses_and_can_be_stopped_in_another_one(
+    run: Run, tmp_path: Path, options: dict[str, Any], in_a_turn: bool
+) -> None:
+    """As in a test that forgets to stop it: what it has is delivered by the next one, once it lets go."""
+    left = RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, instance="orders", **options)
+
+    async def leave() -> None:
+        await left.start()
+        await left.publish(TOPIC, b"accepted")
+
+    async def publish_in_another_loop(topic: str, value: bytes) -> None:
+        await left.publish(topic, value)
+
+    run(leave())
+    left._in_turn = in_a_turn
+    ways: list[Callable[[str, bytes], object]] = [
+        left.publish_nowait,
+        left.publish_threadsafe,
+        lambda topic, value: run(publish_in_another_loop(topic, value)),
+    ]
+    for publish in ways * 2:
+        with pytest.raises(ClosedError, match=r"has ended: await its stop\(\) in a running loop"):
+            publish(TOPIC, b"late")
+
+    async def go_on() -> None:
+        assert await left.stop(0) == 1
+        async with RecoverableProducer(
+            tmp_path, bootstrap_servers=NOWHERE, instance="orders", stop_timeout_ms=0
+        ) as new:
+            assert new.statistics().unread == 1
+
+    run(go_on())
+
+
 def test_publishing_from_another_thread_is_refused_and_the_way_to_do_it_is_named(
     run: Run, cluster: MockCluster, started: Started
 ) -> None:
