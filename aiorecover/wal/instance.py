@@ -96,10 +96,18 @@ def _lock_named(file_system: FileSystem, path: Path, timeout: float) -> tuple[Pa
         if lock is not None:
             return path, lock
         if time.monotonic() >= until:
-            owner = _owner_of(file_system, path)
-            message = "another process holds the instance directory: stop it, or choose another instance"
-            raise WalLockedError(f"{message} path={path} pid={owner}")
+            raise _held(file_system, path)
         time.sleep(LOCK_WAIT)
+
+
+def _held(file_system: FileSystem, path: Path) -> WalLockedError:
+    """Not by the process id alone: in two containers both may be 1."""
+    owner = _owner_of(file_system, path)
+    message = "another process holds the instance directory: stop it, or choose another instance"
+    if owner == str(os.getpid()) and file_system.has_open(path / LOCK):
+        message = "this very process holds the instance directory: await stop() of the earlier producer"
+        message += ", start the process anew, or choose another instance"
+    return WalLockedError(f"{message} path={path} pid={owner}")
 
 
 def _try_lock(file_system: FileSystem, path: Path) -> StorageFile | None:

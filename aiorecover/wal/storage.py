@@ -23,6 +23,7 @@ from aiorecover.wal.mapping import map_shared
 FILE_MODE = 0o600  # records may hold anything: nobody else's business
 DIRECTORY_MODE = 0o700
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # random, of this boot: Linux
+DESCRIPTORS = "/dev/fd"  # what this process has open: Linux, macOS, the BSDs
 MADV_POPULATE_WRITE = 23  # Linux 5.14; Python has no name for it
 PAGE = mmap.PAGESIZE  # what the kernel reads and writes as a whole
 PUNCH_BYTES = 1 << 20  # at a time: 0.7 ms
@@ -323,6 +324,13 @@ class FileSystem:
         found = os.stat(path, follow_symlinks=False)
         return found.st_dev, found.st_ino
 
+    def has_open(self, path: Path) -> bool:
+        """Whether this very process has the file open, as far as the system tells."""
+        with suppress(OSError):
+            wanted = self.identity(path)
+            return any(_identity_of(int(name)) == wanted for name in os.listdir(DESCRIPTORS))  # noqa: PTH208
+        return False
+
     def read(self, path: Path) -> bytes:
         """All of a small file."""
         return path.read_bytes()
@@ -389,6 +397,14 @@ class FileSystem:
         with os_errors("look at the file system", path):
             found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
+
+
+def _identity_of(descriptor: int) -> tuple[int, int] | None:
+    """Device and inode of an open file; None: it was closed meanwhile."""
+    with suppress(OSError):
+        found = os.fstat(descriptor)
+        return found.st_dev, found.st_ino
+    return None
 
 
 OPERATING_SYSTEM = FileSystem()

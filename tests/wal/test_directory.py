@@ -162,6 +162,33 @@ def test_a_named_instance_waits_no_longer_than_it_was_told(wal: Path) -> None:
         assert 0.15 < time.monotonic() - began < 10
 
 
+def test_who_holds_a_named_instance_is_told_apart_from_this_very_process(
+    wal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(wal, instance="shop"):
+        ours = rf"^this very process holds the instance directory: await stop\(\) of the earlier .* pid={os.getpid()}$"
+        with pytest.raises(WalLockedError, match=ours):
+            open_directory(options(wal, instance="shop"))
+        monkeypatch.setattr(storage, "DESCRIPTORS", wal / "where the system does not tell")
+        with pytest.raises(WalLockedError, match=r"^another process holds the instance directory: "):
+            open_directory(options(wal, instance="shop"))
+
+
+def test_a_holder_with_our_process_id_in_another_container_is_another_process(wal: Path) -> None:
+    with opened(wal, instance="shop"):
+        pass
+    program = "import fcntl, sys; file = open(sys.argv[1], 'rb+'); fcntl.flock(file, fcntl.LOCK_EX); print(flush=True)"
+    program += "; sys.stdin.read()"
+    arguments = [sys.executable, "-I", "-S", "-c", program, str(wal / "shop" / "lock")]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        assert (wal / "shop" / "lock").read_text().strip() == str(os.getpid())  # as we wrote it
+        with pytest.raises(WalLockedError, match=rf"^another process holds .* pid={os.getpid()}$"):
+            open_directory(options(wal, instance="shop"))
+        holder.kill()
+
+
 def test_who_waits_for_a_named_instance_sleeps_between_two_looks(wal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
     flock = fcntl.flock
