@@ -9,7 +9,7 @@ from itertools import groupby
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.journal import MAIN, RETRY, Entry, Group, encode
 from aiorecover.delivery.lane import Identity, Lane
-from aiorecover.errors import WalError, WalFullError
+from aiorecover.errors import WalError
 from aiorecover.wal.lanes import Lanes
 from aiorecover.wal.slot import Slot
 
@@ -147,9 +147,10 @@ class Journal:
         """One line until it is over, not two a second for each lane."""
         if not self._troubled:
             self._troubled = True
-            what = "free disk space" if isinstance(error, WalFullError) else "check the disk"
-            message = "a batch cannot be written down before it is sent: %s topic=%s partition=%d error=%s"
-            log.warning(message, what, lane.topic, lane.partition, error)
+            message = (
+                "a batch cannot be written down before it is sent: do what error= says topic=%s partition=%d error=%s"
+            )
+            log.warning(message, lane.topic, lane.partition, error)
 
 
 def _places(batch: LaneBatch) -> list[tuple[Group, ...]]:

@@ -193,7 +193,7 @@ def _allocate(path: Path, checkpoint_file: CheckpointFile, *, new: bool) -> None
     except WalFullError as error:
         if new:
             raise
-        log.warning("no room for a checkpoint that grows: free disk space path=%s error=%s", path, error)
+        log.warning("no room for a checkpoint that grows: do what error= says path=%s error=%s", path, error)
 
 
 def _reserve(directory: Directory) -> None:
@@ -209,7 +209,7 @@ def _reserve(directory: Directory) -> None:
     try:
         directory.lanes.grow()
     except WalFullError as error:
-        log.warning("no room for what is in flight: free disk space path=%s error=%s", directory.path, error)
+        log.warning("no room for what is in flight: do what error= says path=%s error=%s", directory.path, error)
 
 
 def _report_damaged_slots(directory: Directory) -> None:

@@ -34,11 +34,24 @@ _CANNOT = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})  # no holes 
 _CHECK = "check the disk and the permissions"
 _READ = "check the disk, or open a copy with zeros where nothing can be read (ddrescue)"
 AFTER_FLUSH = "check the disk, then stop and start again"
+_ROOM = "free disk space or lower wal_max_bytes"
+_LIMITS: dict[int | None, str] = {  # what is no fault of the disk, whatever was to be done
+    errno.EFBIG: (
+        "raise the limit for the size of a file (ulimit -f, LimitFSIZE), take a file system for larger ones, or lower "
+        "wal_max_bytes"
+    ),
+    errno.EMFILE: "raise the limit of open files (ulimit -n, LimitNOFILE)",
+    errno.ENFILE: "raise the system's limit of open files (fs.file-max)",
+    errno.ENOMEM: (
+        "give it more memory, or raise the limit of address space (ulimit -v, LimitAS) or of mappings "
+        "(vm.max_map_count)"
+    ),
+}
 
 
 @contextmanager
 def os_errors(action: str, path: Path, *, full: frozenset[int] = _OUT_OF_SPACE, remedy: str = _CHECK) -> Iterator[None]:
-    """Turn OSError into the package's errors, with the path; ``remedy`` says what to do.
+    """Turn OSError into the package's errors, with the path; ``remedy`` says what to do, unless a limit was reached.
 
     ``full``: what means that nothing was stored. A flush that finds no room has lost what was stored before it.
     """
@@ -46,9 +59,9 @@ def os_errors(action: str, path: Path, *, full: frozenset[int] = _OUT_OF_SPACE, 
         yield
     except OSError as error:
         if error.errno in full:
-            message = f"no room to {action}: free disk space or lower wal_max_bytes path={path}"
+            message = f"no room to {action}: {_LIMITS.get(error.errno, _ROOM)} path={path}"
             raise WalFullError(message) from error
-        message = f"cannot {action}: {remedy}: {error.strerror}"
+        message = f"cannot {action}: {_LIMITS.get(error.errno, remedy)}: {error.strerror}"
         raise WalIOError(error.errno, message, str(path)) from error
 
 

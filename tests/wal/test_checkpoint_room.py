@@ -59,7 +59,7 @@ def test_a_directory_with_records_opens_without_that_room_and_takes_it_once_it_i
     with caplog.at_level(logging.WARNING):
         directory = disk.open()
     assert [record.message.partition(" path=")[0] for record in caplog.records] == [
-        "no room for a checkpoint that grows: free disk space"
+        "no room for a checkpoint that grows: do what error= says"
     ]
     assert directory.unread() == 0, "nothing was flushed"
     assert directory.wants_spare

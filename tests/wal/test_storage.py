@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from aiorecover.errors import WalIOError
+from aiorecover.errors import WalFullError, WalIOError
 from aiorecover.wal import storage
 from aiorecover.wal.storage import FileSystem, StorageFile
 
@@ -165,6 +165,44 @@ def test_a_file_that_cannot_be_looked_at_says_which_and_what_to_do(file: Storage
         with pytest.raises(WalIOError, match="cannot look at the file: check the disk and the permissions: ") as caught:
             look()
         assert caught.value.filename == str(file.path)
+
+
+@pytest.mark.parametrize(
+    ("code", "limit"),
+    [
+        (errno.EMFILE, r"raise the limit of open files \(ulimit -n, LimitNOFILE\): "),
+        (errno.ENFILE, r"raise the system's limit of open files \(fs.file-max\): "),
+        (errno.ENOMEM, r".*of address space \(ulimit -v, LimitAS\) or of mappings \(vm.max_map_count\): "),
+    ],
+)
+def test_a_limit_that_keeps_a_slot_from_being_mapped_is_named(
+    file: StorageFile, monkeypatch: pytest.MonkeyPatch, code: int, limit: str
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    with pytest.raises(WalIOError, match=f"cannot map the file: {limit}{os.strerror(code)}") as caught:
+        file.map(0, PAGE)
+    assert caught.value.errno == code
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (errno.ENOSPC, "free disk space or lower wal_max_bytes path="),
+        (errno.EFBIG, r"raise the limit for the size of a file \(ulimit -f, LimitFSIZE\), .* wal_max_bytes path="),
+    ],
+)
+def test_a_file_that_may_not_be_larger_is_told_apart_from_a_full_disk(
+    file: StorageFile, monkeypatch: pytest.MonkeyPatch, code: int, remedy: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    with pytest.raises(WalFullError, match=f"no room to grow the file: {remedy}"):
+        file.allocate(0, PAGE)
 
 
 def test_a_directory_is_made_below_one_that_is_there_unless_all_are_asked_for(tmp_path: Path) -> None:
