@@ -18,12 +18,14 @@ BAD_PAGES = 64  # in one piece, before the rest of it is given up too: each may 
 class Window:
     """``buffer`` holds the bytes of the slot from ``start`` to ``stop``; both are offsets within the slot."""
 
-    def __init__(self, file: RingFile) -> None:
-        """Hold nothing yet."""
+    def __init__(self, file: RingFile, *, patient: bool = True) -> None:
+        """Hold nothing yet; not ``patient``: what cannot be read is not asked for again, so no read fails."""
         self.buffer = memoryview(bytearray(WINDOW))
         self.start = self.stop = 0
         self._file = file
         self._slot_at = 0
+        self._patient = patient
+        self._bad = 0  # pages that could not be read since one could, for who has no patience
         self._failures: dict[int, int] = {}  # file offset of a read that failed in this slot, how often
         self._given_up: set[int] = set()  # offsets within the slot of pages that were
 
@@ -100,16 +102,21 @@ class Window:
     def _read_into(self, buffer: memoryview, where: int) -> int:
         """As the file's, but a place that cannot be read for long is passed over: zeros hold no frame."""
         try:
-            return self._file.read_into(buffer, where)
+            count = self._file.read_into(buffer, where)
         except WalIOError as error:
             failures = self._failures[where] = self._failures.get(where, 0) + 1
-            if failures < READ_ATTEMPTS:
+            if failures < READ_ATTEMPTS and self._patient:
                 raise
-            return self._read_pages(buffer, where, error, lasting=failures >= OUTAGE_ATTEMPTS)
+            return self._read_pages(buffer, where, error, lasting=failures >= OUTAGE_ATTEMPTS or not self._patient)
+        self._bad = 0
+        return count
 
     def _read_pages(self, buffer: memoryview, where: int, failure: WalIOError, *, lasting: bool) -> int:
-        """Page by page as the file has them, so that whoever reads there loses the same bytes."""
-        bad = at = 0
+        """Page by page as the file has them, so that whoever reads there loses the same bytes.
+
+        Who has no patience tries so many bad pages of a stretch, and not of each piece of it: it may be the whole slot.
+        """
+        bad, at = 0 if self._patient else self._bad, 0
         readable = False
         while at < len(buffer):
             page = buffer[at : at + PAGE - (where + at) % PAGE]
@@ -124,6 +131,7 @@ class Window:
                 bad += 1
                 self._give_up(page, where + at)
             at += len(page)
+        self._bad = 0 if readable else bad
         if not readable and not lasting:
             raise failure  # not a single page: the device is away, rather than damaged
         return len(buffer)

@@ -1,11 +1,13 @@
 """What is at hand of a slot, and what becomes of places that cannot be read."""
 
+from functools import partial
+
 import pytest
 
 from aiorecover.errors import WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal import window as module
-from aiorecover.wal.window import OUTAGE_ATTEMPTS, PAGE, READ_ATTEMPTS, WINDOW, Window
+from aiorecover.wal.window import BAD_PAGES, OUTAGE_ATTEMPTS, PAGE, READ_ATTEMPTS, WINDOW, Window
 from tests.wal.memory import FaultyFile
 from tests.wal.rig import Disk, Opened, missing, take
 
@@ -112,3 +114,21 @@ def test_a_rotten_length_costs_its_frame_and_no_memory_for_good() -> None:
         sizes.add(len(following.reader._window.buffer))
     assert missing(following.ring) == [(1, 4)]
     assert sizes == {WINDOW}
+
+
+def test_who_has_no_patience_meets_no_error_and_few_bad_pages_however_long_the_stretch() -> None:
+    """What stands before and behind it is at hand, but for the rest of the last piece."""
+    file = FaultyFile("ring", b"\1" * 100 * WINDOW)
+    file.stored.fail_reads(WINDOW + PAGE, 90 * WINDOW)
+    window, reads = Window(file, patient=False), list[int]()
+    window.enter(0)
+    file.before["read"] = partial(reads.append, 1)
+    for offset in range(0, 100 * WINDOW, WINDOW):
+        window.fill(offset, 100 * WINDOW, 1, ahead=False)
+        good = {0: WINDOW, WINDOW: PAGE}.get(offset, 0 if offset < 92 * WINDOW else WINDOW)
+        assert bytes(window.buffer[:WINDOW]) == b"\1" * good + bytes(WINDOW - good)
+    assert len(reads) == 100 + WINDOW // PAGE + BAD_PAGES
+    assert window.given_up(0) == WINDOW + PAGE
+    file.stored.fail_reads(95 * WINDOW, 1)
+    window.fill(95 * WINDOW, 100 * WINDOW, 1, ahead=False)
+    assert bytes(window.buffer[:WINDOW]) == bytes(PAGE) + b"\1" * (WINDOW - PAGE), "another stretch, page by page"
