@@ -141,7 +141,9 @@ differ, also from each other's complement. So no stale store of an earlier life 
 and a reader that lost its way finds the next frame by looking for these words (the design had zero for a frame that
 waits, and the bare salt for one that is settled; the complement makes resynchronising possible without trying every
 byte, the mark makes the suffix rule hold through a second crash). Zero is never a frame: a frame has a sequence of 1 or
-more. The last KiB of a slot of the main ring stays unused, so that every record also fits a slot of the other rings.
+more. Nor is what stands behind the last sequence of a seal, whatever else it says: an opening may seal a slot before
+copies that never counted. The last KiB of a slot of the main ring stays unused, so that every record also fits a slot
+of the other rings.
 
 A checkpoint says: producer id, epoch, slot size, destination (Kafka's cluster id, and before one is known where it was
 looked for; a name; how often another cluster took the place of one), the boot of the machine; of each ring the
@@ -179,9 +181,9 @@ Operations
                 (`compaction`): its unsettled frames are copied to the retry ring, the retry ring is flushed, and then a
                 checkpoint with P, the slot's last position, makes the move (`moving`). From there on originals up to P
                 are void. Copies of a move that was never made do not count: they stand behind what the newest
-                checkpoint knows of the retry ring, and the next opening marks them settled, or the checkpoint after it
-                would bring them to life. A record in flight meanwhile is settled in both places. A slot whose settle
-                words are suspect is not moved before all in it is judged.
+                checkpoint knows of the retry ring, and the next opening has the slot end before them, or the checkpoint
+                after it would bring them to life. A record in flight meanwhile is settled in both places. A slot whose
+                settle words are suspect is not moved before all in it is judged.
     rewrite     The retry ring, once under half of it is unsettled: copied to its own end, flushed, and made by a
                 checkpoint whose retry watermark covers the originals. As in a move, what is settled meanwhile is
                 settled in both places, or gets no copy any more. A move or rewriting that fails goes on where it stood;
@@ -235,22 +237,22 @@ Recovery, on opening
     7. A file that was cut inside a slot gets its length back: what is left there is read like any damage. In the same
        boot, unless the end was clean: have every slot written again with a frame in it that no flush is known to
        cover. After a failed flush the kernel calls lost pages clean, and the next flush would pass them over. (Of
-       settle words in the other slots the suffix rule takes care.) So are the headers
-       of the retry ring's blank slots, which step 9 may have taken away. (Where both copies are lost nobody knows the
-       boot, and nothing is written again.)
+       settle words in the other slots the suffix rule takes care.) So are the headers of the retry ring's blank slots,
+       which step 9 may have taken away, and the seal that it may have shortened. (Where both copies are lost nobody
+       knows the boot, and nothing is written again.)
     8. Have the copy that counts durable: a process may have died before its flush. Then write and flush both copies
        with the new epoch and its producer id (I5).
-    9. Mark the copies of moves and rewritings that were never made; slots in which nothing else stands lose their
-       headers, unread, and are free. What cannot be read there is passed over as damage.
-       Reserve a slot each for the retry and the dead ring.
-   10. Flush the directory, wal_dir and its parents. The main ring is not read: frames are verified when they are. (Of
-       the retry ring step 9 reads what no checkpoint covers: the newest slot, or all where both copies are lost, and
-       then also those slots of the main ring in which originals of its copies may stand.)
+    9. Void the copies of moves and rewritings that were never made: slots in which nothing else stands lose their
+       headers and are free; the one before them is sealed so that it ends with the last copy that counts. Nothing is
+       read for it. Where both copies of the checkpoint are lost, the copies are read, and marked; what cannot be read
+       is passed over as damage. Reserve a slot each for the retry and the dead ring.
+   10. Flush the directory, wal_dir and its parents. The rings are not read: frames are verified when they are. (Where
+       both copies of the checkpoint are lost, step 9 reads the retry ring, and those slots of the main ring in which
+       originals of its copies may stand.)
    11. Read the lanes' blocks (before step 9, which needs nothing of them). What was stored in another boot or file does
-       not count any more; the header says so from
-       now on; where a full disk has no room for it, as soon as there is some, and until then what this opening stores
-       does not count for the next one. Delivery judges the rest, and claims what was in flight, before anybody reads
-       or publishes. A block that cannot be read counts as damaged.
+       not count any more; the header says so from now on; where a full disk has no room for it, as soon as there is
+       some, and until then what this opening stores does not count for the next one. Delivery judges the rest, and
+       claims what was in flight, before anybody reads or publishes. A block that cannot be read counts as damaged.
    12. The first reader to reach the end of a slot that a crash left open seals it.
 
 The lane suffix rule (`suffix`), where settle words are suspect: within a lane, everything behind the first frame that

@@ -6,9 +6,13 @@
                 originals do not
     4. recycle  the slot
 
-A crash before step 3 leaves copies that do not count. The next opening marks them void (`void_copies`): they stand
-behind what the newest checkpoint knows of the retry ring. Left as they are, the next checkpoint would bring them to
-life. Slots in which nothing else stands are free at once, or kills in the middle of rewritings would use up its room.
+A crash before step 3 leaves copies that do not count: they stand behind what the newest checkpoint knows of the retry
+ring. Left as they are, the next checkpoint would bring them to life. So the next opening has the seal of their slot say
+that it ends before them (`void_copies`), and nobody reads behind that, in this life or a later one. No read is needed
+for it, and none can fail: marked one by one, those that could not be read at that moment would count beside their
+originals later on. A checkpoint that knows more of the ring flushes it first, and the seal with it; until then the next
+opening does the same again. Slots in which nothing else stands are free at once, or kills in the middle of rewritings
+would use up its room.
 
 What fails goes on where it stood, and what was copied stays: checkpoints may come in between, and copies do not count
 in them. Only a move without room, and a slot that cannot be read, are given up, and mark their copies; not what has a
@@ -26,7 +30,7 @@ import logging
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple
@@ -45,7 +49,6 @@ from aiorecover.wal.slot import Slot
 log = logging.getLogger("aiorecover.wal")
 
 STEP = 512  # frames between two turns of the loop: about a millisecond
-FAILURES_MOST = 1000  # reads in a row that fail at an opening: a slot of 16 MiB is 128 windows, each asked for 5 times
 
 PartitionOf = Callable[[bytes], int]
 
@@ -258,36 +261,42 @@ class Rewrite(Copying):
 
 
 def void_copies(retry: Ring, valid_up_to: int | None, main: Ring) -> None:
-    """Mark the copies that were never made to count as void. Before anything else is read or appended.
+    """Have the copies never count that were never made to. Before anything else is read or appended.
 
-    Slots in which nothing else stands are free instead, unread: what a rewriting that was not made has taken is there
-    for the next one.
+    Slots in which nothing else stands are free then, unread: what a rewriting that was not made has taken is there for
+    the next one.
 
     Args:
         retry: as opened.
         valid_up_to: retry position up to which the newest checkpoint lets them count; None: there is no checkpoint.
-            Then those are void whose originals hold in the main ring: nothing is lost. What a rewriting had copied once
-            more, and not recycled yet, counts twice: only the checkpoint knew which of the two does.
-            A copy that cannot be read is not marked: if it can be later, it counts.
         main: as opened, with the originals; read only where there is no checkpoint.
 
     """
+    if valid_up_to is None:
+        _void_by_originals(retry, main)
+        return
+    for slot in list(retry.live):
+        if slot.first_position > valid_up_to:
+            retry.discard(slot)
+    newest = next(reversed(retry.live), None)
+    epoch, last = fmt.parts(valid_up_to)
+    if newest is not None and newest.header.epoch == epoch and not (newest.sealed and newest.last_sequence <= last):
+        retry.end_at(newest, last)
+
+
+def _void_by_originals(retry: Ring, main: Ring) -> None:
+    """Mark those void whose originals hold in the main ring: nothing is lost.
+
+    What a rewriting had copied once more, and not recycled yet, counts twice: only the checkpoint knew which of the two
+    does. What cannot be read is passed over at once, however much that is: a copy there is not marked, and if it can be
+    read later, it counts.
+    """
     originals = _Originals(main)
     for slot in list(retry.live):
-        if valid_up_to is not None and slot.sealed and slot.last_position <= valid_up_to:
-            continue
-        if valid_up_to is not None and slot.first_position > valid_up_to:
-            retry.discard(slot)
-            continue
-        reader = Reader.inside(retry, slot, unpack_moved, everything=True)
-        while (run := _patiently(reader)) is not None:
-            places = [
-                place
-                for place, sequence, copy in zip(run.places, run.sequences, run.records, strict=True)
-                if _is_void(fmt.position(slot.header.epoch, sequence), copy, valid_up_to, originals)
-            ]
+        for run in _readable(retry, slot, unpack_moved):
+            copies_there = zip(run.places, run.records, strict=True)
+            places = [place for place, copy in copies_there if isinstance(copy, Moved) and copy.position in originals]
             retry.mark_void(slot, places)
-        reader.close()
 
 
 class _Originals:
@@ -314,31 +323,19 @@ class _Originals:
 
     def _read(self, slot: Slot) -> None:
         self._slot, self._positions = slot, array("Q")
-        reader = Reader.inside(self._main, slot, _nothing, everything=True)
-        while (run := _patiently(reader)) is not None:
+        for run in _readable(self._main, slot, _nothing):
             self._positions.extend(fmt.position(slot.header.epoch, sequence) for sequence in run.sequences)
-        reader.close()
 
 
-def _patiently(reader: Reader) -> Run | None:
-    """What it gives next. A bad sector must not keep the directory closed: it passes it over once it asked enough."""
-    for failures in range(FAILURES_MOST):
-        try:
-            run = reader.take(STEP)
-        except WalIOError as error:
-            failure = error
-            continue
-        if failures:
-            message = "a part of the ring cannot be read, and counts as damaged: check the disk"
-            log.warning("%s path=%s error=%s", message, failure.filename, failure)
-        return run
-    raise failure
-
-
-def _is_void(position: int, copy: object, valid_up_to: int | None, originals: _Originals) -> bool:
-    if valid_up_to is not None:
-        return position > valid_up_to
-    return isinstance(copy, Moved) and copy.position in originals
+def _readable(ring: Ring, slot: Slot, decode: Callable[[memoryview], object]) -> Iterator[Run]:
+    """All that a slot holds, settled or not. A bad sector must not keep the directory closed: it is passed over."""
+    reader = Reader.inside(ring, slot, decode, everything=True, patient=False)
+    while (run := reader.take(STEP)) is not None:
+        yield run
+    if reader.gave_up:
+        message = "a part of the ring cannot be read, and counts as damaged: check the disk"
+        log.warning("%s path=%s slot=%d", message, ring.file.path, slot.header.ordinal)
+    reader.close()
 
 
 def _nothing(_: memoryview) -> None:

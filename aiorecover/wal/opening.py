@@ -173,10 +173,17 @@ def _rewrite(found: Plan, files: Files, slot_bytes: int, boot_id: str) -> None:
             last = fmt.SEQUENCE_MASK if life.seal is None else life.seal.last_sequence
             if fmt.position(life.header.epoch, last) > ring.flushed:
                 _rewrite_part(file, life.index * slot_bytes, slot_bytes)
-    for index, salt in found.retry.free:
-        if salt == 0:  # an opening may have taken the headers away, and the disk has them still
-            _rewrite_part(files.retry, index * slot_bytes, fmt.RESERVED)
-            _rewrite_part(files.retry, (index + 1) * slot_bytes - fmt.RESERVED, fmt.RESERVED)
+    for index in _voided(found.retry):
+        _rewrite_part(files.retry, index * slot_bytes, fmt.RESERVED)
+        _rewrite_part(files.retry, (index + 1) * slot_bytes - fmt.RESERVED, fmt.RESERVED)
+
+
+def _voided(retry: RingPlan) -> Iterator[int]:
+    """Slots of which an opening may have taken the headers away, or shortened the seal: the disk may not know of it."""
+    yield from (index for index, salt in retry.free if salt == 0)
+    for life in retry.lives:
+        if life.seal is not None and fmt.position(life.header.epoch, life.seal.last_sequence) == retry.flushed:
+            yield life.index
 
 
 def _rewrite_part(file: StorageFile, offset: int, length: int) -> None:

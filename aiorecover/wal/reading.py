@@ -50,7 +50,13 @@ class Reader:
     """
 
     def __init__(
-        self, ring: Ring, decode: Callable[[memoryview], Any], *, primary: bool = True, suspects: bool = False
+        self,
+        ring: Ring,
+        decode: Callable[[memoryview], Any],
+        *,
+        primary: bool = True,
+        suspects: bool = False,
+        patient: bool = True,
     ) -> None:
         """Stand before the oldest frame."""
         self._ring = ring
@@ -62,7 +68,8 @@ class Reader:
         self._stays = False  # in the slot where it was begun
         self._again_at: tuple[Slot, int] | None = None  # where a frame was found again that had not been readable
         self._again = 0  # and how often in a row
-        self._window = Window(ring.file)
+        self._patient = patient
+        self._window = Window(ring.file, patient=patient)
         self.slot: Slot | None = None
         self._stands = False  # in that slot; False once it is read to its end: then it may be recycled
         self.offset = fmt.FIRST_FRAME
@@ -123,14 +130,24 @@ class Reader:
         *,
         everything: bool = False,
         tells: bool = False,
+        patient: bool = True,
     ) -> "Reader":
-        """A reader of one slot and no further; ``everything``: settled frames, too; ``tells``: of damage."""
-        reader = cls(ring, decode, primary=False)
+        """A reader of one slot and no further; ``everything``: settled frames, too; ``tells``: of damage.
+
+        Not ``patient``: no read fails; what cannot be read is passed over at once, and what stands there may come back
+        for a later reader.
+        """
+        reader = cls(ring, decode, primary=False, patient=patient)
         reader._tells = tells
         reader._everything = everything
         reader._enter(slot)
         reader._stays = True
         return reader
+
+    @property
+    def gave_up(self) -> bool:
+        """A part of the slot at hand could not be read."""
+        return self._window.given_up(0) is not None
 
     def reopen(self, slot: Slot, places: Sequence[int]) -> None:
         """Suspect frames have to be delivered again: from now on they wait, whatever their words said."""
@@ -308,13 +325,14 @@ class Reader:
         suspects = self._suspects and slot.header.epoch != self._ring.epoch and self._ring.is_suspect(slot)
         suspects = suspects or self._everything
         buffer, start, stop = window.buffer, window.start, window.stop
+        last = slot.last_sequence if slot.sealed else fmt.SEQUENCE_MASK
         at, filled = self.offset - start, fmt.aligned(stop - start)
         sequences: list[int] = []
         places: list[int] = []
         records: list[Any] = []
         marks: list[int] = []
         holds = True
-        while len(records) < limit and at + 20 <= stop - start:
+        while len(records) < limit and sequence <= last and at + 20 <= stop - start:
             length, check, found, state = _unpack(buffer, at)
             end = at + 20 + (length & fmt.LENGTH_MASK)
             following = (end + 3) & -4
@@ -336,6 +354,9 @@ class Reader:
                 sequences.append(found)
             at, sequence = following, sequence + 1
         self.offset, self.expected = start + at, sequence
+        if sequence > last and start + at < slot.tail:  # nobody knew where its last frame ends (`Ring.end_at`)
+            slot.tail = start + at
+            self._ring.seal_old(slot)
         if not records:
             return None, holds
         words = [self._word(slot, mark) for mark in marks] if suspects else None
@@ -374,7 +395,7 @@ class Reader:
         end = self._ring.end_of(slot)
         limit = end or slot.header.slot_bytes - fmt.RESERVED
         found = next_frame(self._window, slot.salt, self.offset, self.expected, limit)
-        if found is not None:
+        if found is not None and not (slot.sealed and found[1] > last):
             offset, sequence = found
             if sequence > self.expected:
                 self._report(slot, self.expected, sequence - 1, self.offset, stop=offset)
@@ -382,7 +403,8 @@ class Reader:
                 offset, sequence = self._look_again(slot, offset, sequence)
             self.offset, self.expected = offset, sequence
         elif end is None:
-            self._close_old(slot)
+            if self._patient or not self.gave_up:
+                self._close_old(slot)
         else:  # all that was given a sequence by then was stored before it
             if last >= self.expected:
                 self._report(slot, self.expected, last, self.offset, stop=end)

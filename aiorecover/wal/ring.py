@@ -541,6 +541,22 @@ class Ring:
         self._unmap(slot)
         self.spares.release(slot.index, slot.salt)
 
+    def end_at(self, slot: Slot, last_sequence: int) -> None:
+        """Nothing behind this sequence counts in a slot of an earlier epoch: from now on its seal says so.
+
+        Where it has none nobody knows where the last frame ends that counts: the first reader who comes there.
+        """
+        most = (slot.header.slot_bytes - 2 * fmt.RESERVED) // fmt.FRAME_BYTES
+        slot.last_sequence = min(last_sequence, slot.header.first_sequence + most - 1)
+        count = slot.last_sequence - slot.header.first_sequence + 1
+        if slot.sealed:
+            slot.count = min(slot.count, count)
+        else:
+            slot.count, slot.tail = count, slot.header.slot_bytes - fmt.RESERVED
+        slot.limit = 0
+        self.seal_old(slot)
+        self._unmap(slot)
+
     def slot_with(self, ordinal: int) -> Slot | None:
         """The slot with this ordinal, while it holds something still needed."""
         at = bisect_left(self.live, ordinal, key=_ordinal_of)

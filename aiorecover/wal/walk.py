@@ -187,7 +187,7 @@ class SlotWalk:
         """
         self._seal = self._look_again()
         size = WINDOW
-        while self._offset < self._limit:
+        while self._offset < self._limit and self.expected <= self._last:
             seal, before = self._seal, self._offset
             count = self._copy(min(size, self._limit - before))
             self._seal = self._look_again()
@@ -224,6 +224,11 @@ class SlotWalk:
     def _limit(self) -> int:
         return min(self._seal.tail, self._whole) if self._seal is not None else self._whole
 
+    @property
+    def _last(self) -> int:
+        """What stands behind it does not count, whatever it is."""
+        return self._seal.last_sequence if self._seal is not None else fmt.SEQUENCE_MASK
+
     def _look_again(self) -> fmt.Seal | None:
         """The slot's seal, if it still is in the life that is walked."""
         found = look_at(self._file, self._slot.index, self._slot.slot_bytes)
@@ -259,11 +264,11 @@ class SlotWalk:
         """The frames that the copy holds whole, up to the first one that does not hold."""
         data, salt, ordinal, epoch = self._buffer, self.header.salt, self.header.ordinal, self.header.epoch
         start = self._offset
-        durable, counts_up_to = self._slot.durable, self._slot.counts_up_to
+        last, durable, counts_up_to = self._last, self._slot.durable, self._slot.counts_up_to
         if counts_up_to is None:
             counts_up_to = NEVER
         at = 0
-        while at + fmt.FRAME_BYTES <= count:
+        while at + fmt.FRAME_BYTES <= count and self.expected <= last:
             length, check, sequence, word = _unpack(data, at)
             if sequence != self.expected or not scan.holds(data, at, length, check, sequence, salt, count):
                 return
@@ -319,9 +324,8 @@ class SlotWalk:
                 sequence = int.from_bytes(data[at + 8 : at + 16], "little")
                 between = sequence - self.expected
                 # The checksum covers 32 bits of the sequence: more frames than fit in between?
-                if 0 <= between <= (start + at - self._offset) // fmt.FRAME_BYTES and self._holds_at(
-                    start + at, sequence
-                ):
+                may_be = 0 <= between <= (start + at - self._offset) // fmt.FRAME_BYTES and sequence <= self._last
+                if may_be and self._holds_at(start + at, sequence):
                     return start + at, sequence
             if start + count >= limit:
                 return None

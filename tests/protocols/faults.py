@@ -1,6 +1,6 @@
 """The rules of the log, each taken away in turn: what the scenarios must notice."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, RingState
 from aiorecover.wal.copied import Copied
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.moving import Copying, Move, Rewrite
+from aiorecover.wal.reading import Reader
 from aiorecover.wal.recovery import Plan, plan
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.slot import Slot
@@ -57,12 +58,27 @@ def void_copies_not_marked(patch: Patch) -> None:
 
 
 def void_is_only_settled(patch: Patch) -> None:
-    """After a power cut the suffix rule has what an opening marked delivered again, beside its original."""
+    """An opening marks what does not count. After a power cut the suffix rule delivers it beside its original."""
 
-    def mark_void(self: Ring, slot: Slot, places: Sequence[int]) -> None:
-        self._store_words(slot, places, slot.done_word)
+    def end_at(self: Ring, slot: Slot, last_sequence: int) -> None:
+        reader = Reader.inside(self, slot, bytes, everything=True)
+        while (run := reader.take(100)) is not None:
+            behind = [place for place, one in zip(run.places, run.sequences, strict=True) if one > last_sequence]
+            self._store_words(slot, behind, slot.done_word)
+        reader.close()
 
-    patch.setattr(Ring, "mark_void", mark_void)
+    patch.setattr(Ring, "end_at", end_at)
+
+
+def a_copy_too_many_counts(patch: Patch) -> None:
+    """The first one that was not made to count."""
+    end_at = Ring.end_at
+    patch.setattr(Ring, "end_at", lambda self, slot, last: end_at(self, slot, last + 1))
+
+
+def a_copy_too_few_counts(patch: Patch) -> None:
+    end_at = Ring.end_at
+    patch.setattr(Ring, "end_at", lambda self, slot, last: end_at(self, slot, last - 1))
 
 
 def failed_move_not_settled(patch: Patch) -> None:
@@ -484,6 +500,8 @@ PLANTED: dict[Fault, str] = {
     moved_before_the_copies: "compaction",
     void_copies_not_marked: "a crash in a move",
     void_is_only_settled: "a crash in a second move",
+    a_copy_too_many_counts: "a crash in a second move",
+    a_copy_too_few_counts: "a crash in a second move",
     failed_move_not_settled: "a move that fails",
     failed_move_not_void: "a move that fails in traffic",
     moved_in_one_copy: "compaction",

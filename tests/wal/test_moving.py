@@ -17,6 +17,7 @@ from aiorecover.wal.moved import NO_PARTITION, Moved, pack_moved, unpack_moved
 from aiorecover.wal.moving import Copying, Move, Rewrite
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.run import Entry
+from aiorecover.wal.view import View
 from tests.wal.interruption import Interruption
 from tests.wal.memory import PAGE, broken, no_room
 from tests.wal.rig import SLOT, Disk, Opened, Position, found, read, take
@@ -473,6 +474,121 @@ def test_a_signal_handler_that_raises_anywhere_in_a_move_leaves_no_record_twice_
     assert 0 < made.count(False) < places / 10, "only where something was read and is nowhere yet"
 
 
+# -- where something cannot be read at an opening --------------------------------------------------------------------
+
+
+def unmade_beside_made(opened: Opened) -> list[Position]:
+    """Copies that count, in two pages of a slot, and behind them those of a move that is not made; what waits."""
+    opened.fill_slot()
+    left = sparse(opened, every=4)
+    make(opened, move(opened))
+    make(opened, move(opened))
+    opened.reader.close()
+    moving = move(opened)
+    (slot,) = opened.directory.retry.live
+    behind = fmt.FIRST_FRAME + fmt.parts(moving.copies_from)[1] * fmt.frame_end(0, 516)
+    assert PAGE < behind < 2 * PAGE < slot.tail - PAGE // 2
+    return left
+
+
+@pytest.mark.parametrize("pages", [(1, 1), (2, 1), (1, 2)], ids=["made", "not made", "both"])
+@pytest.mark.parametrize("sealed", [False, True])
+def test_copies_that_cannot_be_read_at_an_opening_count_later_as_they_did_before(
+    pages: tuple[int, int], *, sealed: bool
+) -> None:
+    opened = Opened()
+    left = unmade_beside_made(opened)
+    if sealed:
+        opened.directory.retry.go_on()
+    disk = opened.disk.after_death()
+    disk.retry.stored.fail_reads(pages[0] * PAGE, pages[1] * PAGE)
+    following = Opened(disk)
+    disk.retry.stored._unreadable.clear()
+    assert everything(following) == waiting(opened, left)
+    following.checkpoint()
+    third = following.dies()
+    assert everything(third) == waiting(opened, left)
+    make(third, move(third))  # a checkpoint that knows of copies behind them
+    assert everything(third.dies()) == waiting(opened, left)
+
+
+def test_copies_that_were_never_made_stay_away_though_the_flush_of_what_says_so_failed() -> None:
+    """As with headers that were taken away: the page is clean for the kernel, and the disk has what was before."""
+    opened = Opened()
+    left = unmade_beside_made(opened)
+    opened.checkpoint()
+    second = opened.dies()
+    second.disk.retry.stored.fail_syncs()
+    with pytest.raises(WalIOError):
+        second.directory.retry.sync()
+    third = second.dies()
+    third.read()
+    make(third, move(third))
+    for seed in range(10):
+        got = [position for position, _ in everything(third.loses_power(seed))]
+        assert len(got) == len(set(got))
+        assert set(got) >= set(left)
+
+
+def test_a_look_from_outside_and_every_later_reader_see_a_slot_end_with_the_last_copy_that_counts() -> None:
+    opened = Opened()
+    left = unmade_beside_made(opened)
+    following = opened.dies()
+    (slot,) = following.directory.retry.live
+    whole = slot.tail
+    following.directory.retry.append(pack_moved(fmt.position(1, 10_000), 0, 0, b"of the next epoch"), None)
+    following.checkpoint()
+    counting = [position for position in left if position[1] < following.ring.live[0].header.first_sequence]
+    for _ in range(2):
+        seen = View(following.directory.path, "retry", lambda name: getattr(following.disk, name))
+        got = [fmt.parts(frame.position) for frame in seen.frames()]
+        assert got == [*counting, (1, 10_000)]
+        assert not seen.missing
+        copies(following)
+    assert slot.tail < whole
+    assert slot.tail == fmt.FIRST_FRAME + slot.count * fmt.frame_end(0, 516)
+
+
+def lost_checkpoints(slot_bytes: int, bad: tuple[int, int]) -> tuple[Disk, int]:
+    """Where both copies of the checkpoint are lost, and a part of the retry ring cannot be read; records there."""
+    opened = Opened(Disk(slot_bytes=slot_bytes))
+    opened.append(b"in the main ring")
+    retry, number = opened.directory.retry, 1
+    while not retry.live or retry.rest > slot_bytes // 8:
+        number += 1
+        retry.append(pack_moved(fmt.position(1, number), 0, -1, b"x" * 4000), None)
+    opened.checkpoint()
+    disk = opened.disk.after_death()
+    disk.checkpoint.damage(0, bytes(disk.checkpoint.size()))
+    disk.retry.stored.fail_reads(*bad)
+    return disk, number - 1
+
+
+@pytest.mark.parametrize("size", [1 << 20, 5 << 20])
+def test_whatever_cannot_be_read_at_an_opening_costs_few_reads_and_no_start(
+    caplog: pytest.LogCaptureFixture, size: int
+) -> None:
+    """Each of them may take the disk half a minute."""
+    disk, count = lost_checkpoints(8 << 20, (1 << 20, size))
+    reads: list[int] = []
+    disk.retry.before["read"] = partial(reads.append, 1)
+    following = Opened(disk)
+    assert len(reads) < 300
+    assert f"a part of the ring cannot be read, and counts as damaged: check the disk path={disk.retry.path}" in (
+        caplog.text
+    )
+    disk.retry.stored._unreadable.clear()
+    assert len(copies(following)) == count, "it can be read again"
+
+
+def test_a_tail_that_cannot_be_read_at_an_opening_is_not_taken_for_the_end() -> None:
+    disk, count = lost_checkpoints(1 << 20, (1 << 19, 1 << 18))
+    disk.retry.stored.fail_reads(1 << 19, (1 << 19) - PAGE)
+    following = Opened(disk)
+    disk.retry.stored._unreadable.clear()
+    assert len(copies(following)) == count
+
+
 # -- rewriting the retry ring ----------------------------------------------------------------------------------------
 
 
@@ -554,9 +670,7 @@ def test_what_a_rewriting_that_was_not_ended_has_left_is_missed_by_nobody() -> N
 
 
 @pytest.mark.parametrize("unmade", [False, True])
-def test_a_bad_sector_where_a_crash_left_the_retry_ring_costs_what_stood_there_and_no_start(
-    caplog: pytest.LogCaptureFixture, *, unmade: bool
-) -> None:
+def test_a_bad_sector_where_a_crash_left_the_retry_ring_costs_what_stood_there_and_no_start(*, unmade: bool) -> None:
     opened = Opened()
     retry = opened.directory.retry
     for number in range(30):
@@ -564,7 +678,7 @@ def test_a_bad_sector_where_a_crash_left_the_retry_ring_costs_what_stood_there_a
     opened.directory.write_checkpoint(opened.directory.next_checkpoint(moved=fmt.position(1, 30)))
     before = copies(opened)
     slot = retry.live[-1]
-    if unmade:  # copies of a move that was not made stand behind, to be marked
+    if unmade:  # copies of a move that was not made stand behind
         opened.fill_slot()
         opened.fill_slot()
         opened.read()
@@ -575,11 +689,7 @@ def test_a_bad_sector_where_a_crash_left_the_retry_ring_costs_what_stood_there_a
     bad = slot.file_offset + PAGE
     disk = opened.disk.after_death()
     disk.retry.stored.fail_reads(bad, 1)
-    with caplog.at_level(logging.WARNING):
-        following = Opened(disk)
-    assert f"a part of the ring cannot be read, and counts as damaged: check the disk path={disk.retry.path}" in (
-        caplog.text
-    )
+    following = Opened(disk)
     reader, left = Reader(following.directory.retry, unpack_moved), []
     for _ in range(100):
         with suppress(WalIOError):  # as delivery asks again
