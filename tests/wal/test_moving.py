@@ -1,7 +1,6 @@
 """Moving the oldest slot to the retry ring: each record counts in exactly one place, whenever the end comes."""
 
 import errno
-import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
