@@ -148,6 +148,8 @@ def _simply(area: bytes, salt: int, first: int, seal: fmt.Seal | None) -> Found:
     at, expected = 0, first
     while (following := _next(area, at, written, salt, expected)) is not None:
         at, length, sequence, state = following
+        if seal is not None and sequence > seal.last_sequence:
+            break
         if sequence > expected:
             gaps.append((expected, sequence - 1))
         if not length & fmt.SKIP_BIT and fmt.mark_of(state, salt) is None:
