@@ -906,7 +906,8 @@ async def test_a_second_producer_of_the_same_instance_waits_and_is_told_who_has_
         await refused_to_start(
             tmp_path / "wal",
             WalLockedError,
-            f"stop it, or choose another instance path={tmp_path}/wal/orders pid={os.getpid()}",
+            "this very process holds the instance directory: await stop() of the earlier producer, start the process "
+            f"anew, or choose another instance path={tmp_path}/wal/orders pid={os.getpid()}",
             instance="orders",
             full_timeout_ms=300,
         )
