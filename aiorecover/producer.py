@@ -376,8 +376,9 @@ class RecoverableProducer:
         fields = (topic, key, value, partition, timestamp_ms, headers, context, source)
         try:
             payload = rec.encode(fields)
-        except Exception as error:  # msgspec's own, and whatever the context's attributes raise
-            raise _unencodable(error) from error
+        except Exception as error:
+            _refuse_unencodable(error, context)
+            raise  # a signal handler's, that ran meanwhile
         if context is not None:
             rec.check_context(payload)
         if len(payload) > self._fits:
@@ -770,8 +771,11 @@ def _nothing_in_it(topic: str) -> EncodeError:
     return EncodeError(f"{message} topic={topic}")
 
 
-def _unencodable(error: Exception) -> EncodeError:
-    return EncodeError(f"the record cannot be stored: context must be plain data that msgspec can encode error={error}")
+def _refuse_unencodable(error: Exception, context: object) -> None:
+    """If it is msgspec's own, or whatever the context's attributes raise."""
+    if context is not None or isinstance(error, rec.UNENCODABLE):
+        message = "the record cannot be stored: context must be plain data that msgspec can encode"
+        raise EncodeError(f"{message} error={error}") from error
 
 
 def _refused_nowait() -> Exception:

@@ -27,6 +27,13 @@ _ENDINGS = [b"%03d" % number for number in range(1000)]  # of a sequence's digit
 TOPIC, KEY, VALUE, PARTITION, TIMESTAMP, HEADERS, CONTEXT, SOURCE = range(8)
 
 encode = msgspec.msgpack.Encoder().encode
+UNENCODABLE = (
+    msgspec.MsgspecError,
+    TypeError,
+    ValueError,
+    OverflowError,
+    RecursionError,
+)  # what `encode` raises itself
 _decoder = msgspec.msgpack.Decoder(Record)
 
 

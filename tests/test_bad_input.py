@@ -254,6 +254,29 @@ async def test_a_bad_record_is_refused_in_plain_words_and_nothing_else_happens(t
 
 
 @pytest.mark.asyncio
+async def test_what_a_signal_handler_raises_while_a_record_is_encoded_is_no_fault_of_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a soft time limit does. What a context raises when it is looked at cannot be told apart from it."""
+
+    class SoftTimeLimitError(Exception):
+        pass
+
+    def interrupted(_: object) -> bytes:
+        raise SoftTimeLimitError("over")
+
+    async with accepting(tmp_path) as producer:
+        with monkeypatch.context() as patched:
+            patched.setattr(rec, "encode", interrupted)
+            with pytest.raises(SoftTimeLimitError):
+                producer.publish_nowait("good", b"interrupted")
+            with pytest.raises(SoftTimeLimitError):
+                await producer.publish("good", b"interrupted")
+            with refused(EncodeError, "context must be plain data"):
+                producer.publish_nowait("good", b"interrupted", context=1)
+
+
+@pytest.mark.asyncio
 async def test_good_records_between_all_the_bad_ones_are_delivered_and_no_others(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
