@@ -117,7 +117,8 @@ class Config:
         stop_timeout_ms: how long ``stop()`` and the end of ``async with`` take at most.
         on_permanent_error: what becomes of a record that Kafka refuses for good. "dead_letter": the dead ring keeps it;
             "halt": its partition stands still.
-        dead_letter_topic: where dead letters are published, besides being kept in the dead ring.
+        dead_letter_topic: where dead letters are published, besides being kept in the dead ring. One whose copy does
+            not fit a slot with its extra headers stays there alone, with an ERROR in the log.
         on_delivery: called with the ``DeliveryReport`` of every record, plain or async, before it counts as delivered:
             one after the other in each partition, whose next batch waits. A plain one holds up the loop, an awaited one
             is cancelled after 30 s. What it raises is counted (``callback_errors``) and logged, once a minute at
