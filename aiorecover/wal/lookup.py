@@ -16,7 +16,7 @@ class FrameFound(NamedTuple):
     sequence: int
     payload: memoryview
     settled: bool
-    void: bool  # a copy that never counts
+    void: bool  # a copy that never counts: it says so, or stands behind the end of its slot
 
 
 class Lookup:
@@ -54,8 +54,9 @@ class Lookup:
             return None
         payload = self._buffer[at + fmt.FRAME_BYTES : at + whole]
         mark = fmt.mark_of(word, slot.salt)
-        settled = mark is not None or self._covered(slot, sequence)
-        return FrameFound(sequence, payload, settled, mark == fmt.VOID)
+        void = mark == fmt.VOID or (slot.sealed and sequence > slot.last_sequence)
+        settled = void or mark is not None or self._covered(slot, sequence)
+        return FrameFound(sequence, payload, settled, void)
 
     def _covered(self, slot: Slot, sequence: int) -> bool:
         """A durable watermark says that it is settled, whatever its word says."""

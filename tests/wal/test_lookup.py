@@ -46,6 +46,18 @@ def test_a_copy_that_never_counts_says_so() -> None:
     assert looked_up(opened, places) == [(1, b"a", True, True), (2, b"b", False, False)]
 
 
+def test_what_stands_behind_the_end_of_a_slot_never_counts_either() -> None:
+    """Copies that were never made to count are not marked one by one: the slot ends before them."""
+    opened, places = stored(b"a", b"b", b"c")
+    with Opened(opened.disk.after_death()) as following:
+        following.ring.end_at(following.ring.live[0], 2)
+        assert looked_up(following, places) == [
+            (1, b"a", False, False),
+            (2, b"b", False, False),
+            (3, b"c", True, True),
+        ]
+
+
 def test_what_a_durable_watermark_covers_is_settled_whatever_its_word_says() -> None:
     opened, places = stored(b"a", b"b", b"c")
     opened.ring.recycle(fmt.position(1, 2))
