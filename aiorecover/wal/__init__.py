@@ -353,6 +353,8 @@ Limitations of this version
     Where both copies of the checkpoint are lost, a copy may count though older records of its lane are read behind it,
     in the main ring; one whose original was written over below a header that is still there is delivered, and named as
     missing all the same.
+    Where both seals rot of a slot that an opening has had end before copies that never counted, and its headers do not,
+    these copies count.
     A limit of fewer than nine slots leaves the retry ring one, which is not rewritten: beside a lane that does not come
     back, the main ring may stay full then. Rewriting takes 8 bytes of memory for each record that waits in the ring.
     A copy's place for a partition stays empty: a copy is placed as its original would be. After a power cut nothing of

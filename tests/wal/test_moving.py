@@ -19,7 +19,7 @@ from aiorecover.wal.run import Entry
 from aiorecover.wal.view import View
 from tests.wal.interruption import Interruption
 from tests.wal.memory import PAGE, broken, no_room
-from tests.wal.rig import SLOT, Disk, Opened, Position, found, read, take
+from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing, read, take
 
 Record = tuple[Position, bytes]
 
@@ -546,6 +546,23 @@ def test_a_look_from_outside_and_every_later_reader_see_a_slot_end_with_the_last
         copies(following)
     assert slot.tail < whole
     assert slot.tail == fmt.FIRST_FRAME + slot.count * fmt.frame_end(0, 516)
+
+
+def test_where_the_last_copy_that_counts_rots_it_is_missing_and_what_stands_behind_it_does_not_count() -> None:
+    opened = Opened()
+    left = unmade_beside_made(opened)
+    following = opened.dies()
+    (slot,) = following.directory.retry.live
+    last = fmt.FIRST_FRAME + slot.count * fmt.frame_end(0, 516) - 100
+    following.disk.retry.damage(last, b"rot")
+    following.directory.retry.append(pack_moved(fmt.position(1, 10_000), 0, 0, b"of the next epoch"), None)
+    following.checkpoint()
+    seen = View(following.directory.path, "retry", lambda name: getattr(following.disk, name))
+    got = [fmt.parts(frame.position) for frame in seen.frames()]
+    assert got == [*left[: slot.count - 1], (1, 10_000)]
+    assert [(copy.epoch, copy.sequence) for copy in copies(following)] == got
+    assert [(damage.first, damage.last) for damage in seen.missing] == [(slot.count, slot.count)]
+    assert missing(following.directory.retry) == [(1, slot.count)]
 
 
 def lost_checkpoints(slot_bytes: int, bad: tuple[int, int]) -> tuple[Disk, int]:

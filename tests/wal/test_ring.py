@@ -830,3 +830,18 @@ def test_no_slot_is_begun_that_could_come_to_the_end_of_an_epoch_s_numbers() -> 
             opened.append(b"f" * 500)
         assert opened.ring.last_position == last
         assert fmt.parts(last)[0] == opened.ring.epoch
+
+
+def test_a_slot_ends_where_it_is_told_to_and_never_behind_what_fits_in_it() -> None:
+    """Others may be gone in which the last one stood that counts."""
+    opened = Opened()
+    opened.append(*[b"x" * 100] * 10)
+    for last, records in ((4, 4), (1 << 39, 10)):
+        following = opened.dies()
+        (slot,) = following.ring.live
+        following.ring.end_at(slot, last)
+        assert slot.map is None
+        third = following.dies()
+        assert third.ring.live[0].sealed
+        assert found(third.read()) == list(opened.accepted.items())[:records]
+    assert sum(damage.last - damage.first + 1 for damage in third.ring.damage) == (SLOT - 256) // fmt.FRAME_BYTES - 10
