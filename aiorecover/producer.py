@@ -469,22 +469,26 @@ class RecoverableProducer:
             await asyncio.sleep(0)
 
     def _look(self, now: int) -> bool:
-        """Once in a turn, or when something is up: is the producer open, does anybody wait; True asks for a turn."""
+        """Once in a turn, or when something is up: is the producer open, does anybody wait; True asks for a turn.
+
+        A signal handler may raise out of any line: what a callback is to do counts as asked for once it stands in the
+        loop's queue.
+        """
         opened = self._get_opened()
         if threading.get_ident() != self._thread:
             raise RecoverError("this is not the thread of the producer's loop: call publish_threadsafe from others")
         calls = opened.directory.ring.sequence + self._asked
         try:
             if opened.directory.ring.wants_spare:
-                opened.background.want_spare()
+                self._loop.call_soon(opened.background.want_spare)
             if self._dispatcher_idle:
-                self._dispatcher_idle = False
                 self._wake(opened.delivery)
+                self._dispatcher_idle = False
             if not self._in_turn:
+                self._loop.call_soon(self._end_turn)
                 self._in_turn = True
                 self._turn_spent = False
                 self._begin_turn(now, calls)
-                self._loop.call_soon(self._end_turn)
                 return False
         except RuntimeError:
             self._turn_ends = 0
@@ -517,11 +521,15 @@ class RecoverableProducer:
             self._opened.directory.ring.prefault()
 
     def _wake(self, delivery: Delivery) -> None:
-        """Wake the dispatcher; a signal handler may run while the loop sleeps in its selector, which must end then."""
+        """Wake the dispatcher; a signal handler may run while the loop sleeps in its selector, which must end then.
+
+        Not at once: a signal handler that raises between the end of a future and the call of who waits for it leaves a
+        task that nothing wakes any more, not even a cancellation.
+        """
         if asyncio.current_task(self._loop) is None:
             self._loop.call_soon_threadsafe(delivery.wake)
         else:
-            delivery.wake()
+            self._loop.call_soon(delivery.wake)
 
     def _on_dispatcher_idle(self) -> None:
         self._dispatcher_idle = True

@@ -281,6 +281,61 @@ def test_a_signal_handlers_wish_for_a_slot_that_wakes_nobody_is_found(run: Run, 
     run(main())
 
 
+class RaisedError(Exception):
+    """Out of a signal handler, as a soft time limit does."""
+
+
+@contextmanager
+def raising(at: int, *, queued: bool) -> Iterator[list[int]]:
+    """A signal handler raises in the ``at``-th call that puts a callback into the loop's queue."""
+    loop, calls = asyncio.get_running_loop(), [0]
+    call_soon = loop.call_soon
+
+    def interrupted(*arguments: Any, **named: Any) -> Any:
+        calls[0] += 1
+        if calls[0] != at:
+            return call_soon(*arguments, **named)
+        if queued:
+            call_soon(*arguments, **named)
+        raise RaisedError
+
+    loop.call_soon = interrupted  # type: ignore[assignment]
+    try:
+        yield calls
+    finally:
+        loop.call_soon = call_soon  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("queued", [False, True])
+@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("wanted", ["delivery", "a slot"])
+def test_a_signal_handler_that_raises_out_of_publish_leaves_no_task_that_nothing_wakes(
+    cluster: MockCluster, started: Started, wanted: str, at: int, queued: bool
+) -> None:
+    """On uvloop, whose queue is not Python's, no handler runs there."""
+
+    async def main() -> None:
+        async with started(stop_timeout_ms=5_000) as producer:
+            publishers = Publishers(producer)
+            ring, dispatcher = producer._opened.directory.ring, producer._opened.delivery.dispatcher
+            await until(lambda: not ring.wants_spare and dispatcher._bell is not None)
+            while wanted == "a slot" and not ring.wants_spare:
+                publishers.publish_nowait("before")
+            producer._turn_ends = 0
+            producer._dispatcher_idle |= wanted == "delivery"
+            producer._in_turn = False
+            with raising(at, queued=queued) as calls, pytest.raises(RaisedError):
+                publishers.publish_nowait("interrupted")
+            assert calls == [at]
+            publishers.publish_nowait("afterwards")
+            await until(lambda: not ring.wants_spare)
+            await publishers.assert_delivered_once(cluster)
+            stopping = asyncio.ensure_future(producer.stop())
+            assert await asyncio.wait_for(stopping, 4) == 0
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
 async def until(reached: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
         while not reached():  # noqa: ASYNC110 - looked at from outside
