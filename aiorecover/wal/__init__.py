@@ -148,8 +148,8 @@ of the other rings.
 A checkpoint says: producer id, epoch, slot size, destination (Kafka's cluster id, and before one is known where it was
 looked for; a name; how often another cluster took the place of one), the boot of the machine; of each ring the
 watermark, the next ordinal (a slot that is cut off takes its header with it) and the newest position that a flush has
-covered; P; which settle words are suspect; whether the end was clean, and whether a flush had failed; when records were
-accepted.
+covered, also of each earlier epoch in which something waits, 64 of them at most; P; which settle words are suspect;
+whether the end was clean, and whether a flush had failed; when records were accepted.
 
 Ages (`ages`). No frame says when it was stored: a mark, noted ten times a second, says that everything up to a position
 had been accepted by then, so a record may pass for younger than it is and never for older. Marks are a sixteenth of
@@ -348,8 +348,8 @@ Refused, and why
     as missing.
 
 Limitations of this version
-    A checkpoint knows of one epoch how far it was flushed: of the newest one with a frame. The slots at the end of an
-    earlier epoch are not missed when they are gone.
+    A checkpoint knows of 65 epochs how far they were flushed. After more starts with records, none of them delivered,
+    slots at the end of an older epoch are not missed when they are gone.
     Where both copies of the checkpoint are lost, a copy may count though older records of its lane are read behind it,
     in the main ring; one whose original was written over below a header that is still there is delivered, and named as
     missing all the same.

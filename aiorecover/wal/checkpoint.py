@@ -33,6 +33,7 @@ FORMAT_VERSION = 1
 ENVELOPE = struct.Struct("<8sHHIQI")
 COPY_BYTES = 64 * 1024  # source positions of thousands of partitions fit; a power of two keeps the write aligned
 SECTOR = 512
+ENDS_MOST = 64  # epochs of which it is known how far they were flushed: starts in an outage; 10 bytes each and ring
 CLUSTER_NUMBERS = 1 << 16  # they are kept in 16 bits
 
 
@@ -77,7 +78,8 @@ class RingState(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``watermark``: highest position up to which nothing in the ring is needed any more. ``next_ordinal``: of its next
     slot, because a slot that is cut off the file takes its header with it. ``flushed``: position of the newest frame
-    when the flush before this checkpoint began: every frame up to it is durable. ``by_originals``, of the retry ring:
+    when the flush before this checkpoint began: every frame up to it is durable. ``earlier``: the same of the epochs
+    before that one in which something waits, the newest `ENDS_MOST`. ``by_originals``, of the retry ring:
     both copies of the checkpoint were lost, and nothing was stored there since: a copy counts unless its original
     holds.
     """
@@ -86,6 +88,7 @@ class RingState(msgspec.Struct, frozen=True, omit_defaults=True):
     next_ordinal: int = 1
     flushed: int = 0
     by_originals: bool = False
+    earlier: tuple[int, ...] = ()
 
     def after(self, durable: "RingState") -> "RingState":
         """The same, with what is known already: none of the three ever falls."""
@@ -94,6 +97,7 @@ class RingState(msgspec.Struct, frozen=True, omit_defaults=True):
             next_ordinal=max(self.next_ordinal, durable.next_ordinal),
             flushed=max(self.flushed, durable.flushed),
             by_originals=self.by_originals,
+            earlier=self.earlier,
         )
 
 
@@ -218,6 +222,7 @@ def _can_be(checkpoint: Checkpoint, generation: int) -> bool:
         and all(
             0 <= position < beyond for position in (checkpoint.ages.expired, *map(_position_of, checkpoint.ages.marks))
         )
+        and all(0 <= position < beyond for ring in rings for position in ring.earlier)
         and all(0 < ring.next_ordinal < 1 << 63 for ring in rings)
         and 0 <= checkpoint.destination.cluster_number < CLUSTER_NUMBERS
         and all(

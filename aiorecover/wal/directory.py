@@ -24,7 +24,7 @@ from aiorecover.errors import WalError, WalFullError
 from aiorecover.wal import copies
 from aiorecover.wal import format as fmt
 from aiorecover.wal.ages import Acceptance, Ages, StoredAges
-from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination, RingState
+from aiorecover.wal.checkpoint import ENDS_MOST, Checkpoint, CheckpointFile, Destination, RingState
 from aiorecover.wal.kept import DAMAGED, keep
 from aiorecover.wal.lanes import Lanes
 from aiorecover.wal.losses import Losses, Stretch
@@ -416,6 +416,12 @@ class Directory:
 
 def _state(ring: Ring) -> RingState:
     """Before the first frame of this epoch, what was flushed of earlier ones still tells what may be missing there."""
+    mark = ring.watermark()
     if ring.sequence:
-        return RingState(ring.watermark(), ring.next_ordinal, ring.last_position)
-    return RingState(ring.watermark(), ring.next_ordinal, ring.flushed, ring.by_originals)
+        return RingState(mark, ring.next_ordinal, ring.last_position, earlier=_above(mark, ring.ends))
+    return RingState(mark, ring.next_ordinal, ring.flushed, ring.by_originals, _above(mark, ring.ends[:-1]))
+
+
+def _above(watermark: int, ends: tuple[int, ...]) -> tuple[int, ...]:
+    """Of the epochs in which something may still wait."""
+    return tuple(end for end in ends if end > watermark)[-ENDS_MOST:]

@@ -4,6 +4,7 @@ The reader of an opened ring and the view from outside go by the same rules: so 
 opening will.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from aiorecover.wal import format as fmt
@@ -37,13 +38,19 @@ def unjoined(before: Place, following: Place, floor: int) -> Damage | None:
 def flushed_behind(before: Place, following: Place | None, flushed: int, floor: int) -> Damage | None:
     """What a completed flush covered up to position ``flushed``, where the slots of its epoch end behind ``before``.
 
-    None for ``following`` is behind all slots. Of a whole ring at most one such place has something to tell.
+    None for ``following`` is behind all slots. Of a whole ring at most one such place has something to tell of each
+    epoch.
     """
     epoch, last = fmt.parts(flushed)
     if before.epoch > epoch or (following is not None and following.epoch <= epoch):
         return None
     near = following if before is START and following is not None else before
     return damage_at(epoch, before.sequence if before.epoch == epoch else 1, last, near, floor)
+
+
+def last_flushed(ends: Iterable[int], epoch: int) -> int:
+    """The last sequence of an epoch that a flush had covered; 0 where nothing tells. ``ends``: positions, as known."""
+    return next((last for other, last in map(fmt.parts, ends) if other == epoch), 0)
 
 
 def damage_at(epoch: int, first: int, last: int, near: Place, floor: int) -> Damage | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checksum import crc32
-from aiorecover.wal.gaps import START, Place, damage_at, flushed_behind, start_of, unjoined
+from aiorecover.wal.gaps import START, Place, damage_at, flushed_behind, last_flushed, start_of, unjoined
 from aiorecover.wal.losses import Damage, Stretch
 from aiorecover.wal.resynchronising import next_frame, unsettled
 from aiorecover.wal.ring import RECENT, Ring
@@ -74,7 +74,7 @@ class Reader:
         self._stands = False  # in that slot; False once it is read to its end: then it may be recycled
         self.offset = fmt.FIRST_FRAME
         self.expected = 1
-        self._flush_told = False  # what a flush covered and is not there was reported
+        self._ends = list(ring.ends)  # how far flushes had covered each epoch, unless what is not there was reported
         self.moved = False  # the last `look` went forward
         self.found = 0  # unsettled records of earlier epochs, so far
 
@@ -277,10 +277,11 @@ class Reader:
     def _report_between(self, here: Place, there: Place | None) -> None:
         """Whole slots are gone in between, or, where there is no other one, behind: their sequences are missing."""
         floor = self._ring.floor
-        if not self._flush_told:
-            gone = flushed_behind(here, there, self._ring.flushed, floor)
-            self._flush_told = gone is not None
-            self._tell(gone)
+        for end in tuple(self._ends):
+            gone = flushed_behind(here, there, end, floor)
+            if gone is not None:
+                self._ends.remove(end)
+                self._tell(gone)
         if there is not None:
             self._tell(unjoined(here, there, floor))
 
@@ -443,11 +444,11 @@ class Reader:
 
     def _report_tail(self, slot: Slot) -> bool:
         """What a completed flush covered cannot be missing behind the last frame of a slot, unless it was damaged."""
-        epoch, last = fmt.parts(self._ring.flushed)
+        last = last_flushed(self._ring.ends, slot.header.epoch)
         following = self._ring.after(slot)
         if following is not None and following.header.epoch == slot.header.epoch:
-            epoch, last = following.header.epoch, following.header.first_sequence - 1
-        if slot.header.epoch != epoch or self.expected > last:
+            last = following.header.first_sequence - 1
+        if self.expected > last:
             return False
         most = (slot.header.slot_bytes - fmt.RESERVED - self.offset) // fmt.FRAME_BYTES
         last = min(last, self.expected + most - 1)  # more do not fit: they stood in a slot that is gone

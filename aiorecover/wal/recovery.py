@@ -120,6 +120,7 @@ class RingPlan:
     floor: int = 0
     next_ordinal: int = 1
     flushed: int = 0
+    earlier: tuple[int, ...] = ()
     by_originals: bool = False
     lives: list[Life] = field(default_factory=list)
     free: list[tuple[int, int]] = field(default_factory=list)  # index, salt of the life before
@@ -128,7 +129,7 @@ class RingPlan:
     @property
     def state(self) -> RingState:
         """As a checkpoint says it."""
-        return RingState(self.floor, self.next_ordinal, self.flushed, self.by_originals)
+        return RingState(self.floor, self.next_ordinal, self.flushed, self.by_originals, self.earlier)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +270,7 @@ def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int, *, know
         floor=floor,
         next_ordinal=max(state.next_ordinal, max(ordinals, default=0) + 1),
         flushed=state.flushed,
+        earlier=tuple(end for end in state.earlier if end > floor),
         by_originals=state.by_originals and bool(live),
         lives=live,
         free=free,

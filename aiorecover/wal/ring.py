@@ -14,6 +14,7 @@ from typing import Any
 from aiorecover.errors import RecordTooLargeError, WalCorruptError, WalError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checksum import crc32
+from aiorecover.wal.gaps import last_flushed
 from aiorecover.wal.losses import Damage, Losses
 from aiorecover.wal.recovery import Life, RingPlan
 from aiorecover.wal.resident import Resident
@@ -56,6 +57,7 @@ class Ring:
         self.damaged_slots = list(plan.damaged)
         self.failure: WalError | None = None
         self.flushed = plan.flushed
+        self.ends = (*plan.earlier, plan.flushed)  # of each epoch before this one what a flush had covered
         self.spares = spares
         self._file = file
         self._slot_bytes = spares.slot_bytes
@@ -441,8 +443,7 @@ class Ring:
     def _told(self, slot: Slot) -> int:
         if slot.sealed:
             return slot.count
-        epoch, last = fmt.parts(self.flushed)
-        return last - slot.header.first_sequence + 1 if slot.header.epoch == epoch else 0
+        return max(0, last_flushed(self.ends, slot.header.epoch) - slot.header.first_sequence + 1)
 
     def is_settled(self, sequence: int, place: int) -> bool:
         """Whether a record of this epoch is done; after `close`, as far as the last watermark tells."""

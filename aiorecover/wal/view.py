@@ -15,7 +15,7 @@ from aiorecover.errors import WalCorruptError, WalError, WalFormatError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint, Copy, RingState, unpack
 from aiorecover.wal.directory import CHECKPOINT, FILES, LOCK
-from aiorecover.wal.gaps import START, Place, flushed_behind, unjoined
+from aiorecover.wal.gaps import START, Place, flushed_behind, last_flushed, unjoined
 from aiorecover.wal.instance import never_ours
 from aiorecover.wal.losses import Damage
 from aiorecover.wal.moved import DEAD, RETRY, RING
@@ -91,7 +91,9 @@ class View:
         self.slot_bytes = self._find_slot_bytes()
         self.producer_id = self._find_producer()
         self.suspect_up_to = 0
-        self._flushed = 0  # up to there everything stands in a listed slot, or is covered, or gone
+        self._ends: tuple[
+            int, ...
+        ] = ()  # of each epoch all up to there stands in a listed slot, or is covered, or gone
         self._floor = 0
         self.missing: list[Damage] = []
         self.recycled: list[SlotView] = []
@@ -110,9 +112,9 @@ class View:
         """
         # Before the files: what it says was flushed stands in slots that were begun by now, whatever its owner does.
         before, found = self._listed()
-        flushed = _flushed_up_to(before, self.ring)
+        ends = _ends_of(before, self.ring)
         next_opening = self._plan(found)  # refuses what contradicts itself
-        self._flushed, self._floor = flushed, self._ring_of(next_opening).floor
+        self._ends, self._floor = ends, self._ring_of(next_opening).floor
         views = self._views(found, next_opening)
         suspect = next_opening.suspect.up_to
         still = (one for one in views if one.header is not None and not one.covered)
@@ -187,7 +189,7 @@ class View:
 
     def _tell_between(self, before: Place, following: Place | None) -> None:
         """As the next opening's reader does it."""
-        damages = [flushed_behind(before, following, self._flushed, self._floor)]
+        damages = [flushed_behind(before, following, end, self._floor) for end in self._ends]
         if following is not None:
             damages.append(unjoined(before, following, self._floor))
         self.missing += [damage for damage in damages if damage is not None]
@@ -303,7 +305,7 @@ class View:
                 seal=one.seal,
                 durable=known.floor,
                 counts_up_to=up_to,
-                flushed=_flushed_in(one, following, known.flushed),
+                flushed=_flushed_in(one, following, (*known.earlier, known.flushed)),
             )
             for one, following in zip_longest(ordered, ordered[1:])
         ]
@@ -433,20 +435,22 @@ def _order(slot: SlotFound) -> tuple[bool, int, int]:
     return slot.header is None, slot.header.ordinal if slot.header is not None else 0, slot.index
 
 
-def _flushed_in(slot: SlotFound, following: SlotFound | None, flushed: int) -> int:
+def _flushed_in(slot: SlotFound, following: SlotFound | None, ends: Iterable[int]) -> int:
     """The position up to which a slot that was left open had been filled, as far as a flush or the next one tells."""
     if slot.header is None or slot.seal is not None:
         return 0
     epoch = slot.header.epoch
     if following is not None and following.header is not None and following.header.epoch == epoch:
         return fmt.position(epoch, following.header.first_sequence - 1)
-    return flushed if epoch == flushed >> fmt.SEQUENCE_BITS else 0
+    last = last_flushed(ends, epoch)
+    return fmt.position(epoch, last) if last else 0
 
 
-def _flushed_up_to(checkpoint: Checkpoint | None, ring: str) -> int:
+def _ends_of(checkpoint: Checkpoint | None, ring: str) -> tuple[int, ...]:
     if checkpoint is None:
-        return 0
-    return {RING: checkpoint.main, RETRY: checkpoint.retry, DEAD: checkpoint.dead}[ring].flushed
+        return ()
+    state = {RING: checkpoint.main, RETRY: checkpoint.retry, DEAD: checkpoint.dead}[ring]
+    return (*state.earlier, state.flushed)
 
 
 def _rewritten(before: Checkpoint | None, after: Checkpoint | None) -> bool:
