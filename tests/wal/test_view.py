@@ -1233,8 +1233,8 @@ def test_slots_listed_once_would_have_a_hole(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_a_later_checkpoint_says_would_be_missed_while_the_owner_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    late = property(lambda self: self.checkpoint.main.flushed, lambda *_: None)
-    monkeypatch.setattr(View, "_flushed", late, raising=False)
+    late = property(lambda self: (self.checkpoint.main.flushed,), lambda *_: None)
+    monkeypatch.setattr(View, "_ends", late, raising=False)
     assert any(missing_when_slots_begin_at(moment, flushed=True) for moment in range(1, 8))
 
 
