@@ -236,7 +236,7 @@ async def test_a_child_that_ends_neither_unlocks_nor_damages(
                 with child:
                     assert "parent" in child.result()
                     child.end()
-            with pytest.raises(WalLockedError, match="another process holds"):
+            with pytest.raises(WalLockedError, match="this very process holds"):
                 await RecoverableProducer(
                     tmp_path, bootstrap_servers=NOWHERE, instance="orders", full_timeout_ms=1
                 ).start()

@@ -15,8 +15,9 @@ from aiorecover.wal.slot import Slot
 from tests.support.oracle import read_topic
 
 TOPIC = "values"
-LIMIT = 4.0
-APART = 2.0
+LIMIT = 6.0
+APART = 4.0
+EXPIRED = 1.5  # behind the limit: it may be noticed an eighth of it late, and a second more is for a busy machine
 OLD = fmt.FIRST_FRAME // fmt.WORD + fmt.SETTLE_WORD  # the place of the first record's settle word
 
 OnDelivery = Callable[[DeliveryReport], None]
@@ -100,7 +101,7 @@ async def lives(cluster: MockCluster) -> list[bytes]:
     began = time.monotonic()
     left, new, word = await both_delivered(MemoryDisk(), cluster)
     left = await one_done_again(left, cluster, new, word)
-    await asyncio.sleep(max(0.0, began + LIMIT + APART / 4 - time.monotonic()))
+    await asyncio.sleep(max(0.0, began + LIMIT + EXPIRED - time.monotonic()))
     cluster.broker_up()
     async with service(left, cluster) as producer:
         await producer.flush(timeout_ms=10_000)
