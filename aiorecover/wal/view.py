@@ -91,9 +91,8 @@ class View:
         self.slot_bytes = self._find_slot_bytes()
         self.producer_id = self._find_producer()
         self.suspect_up_to = 0
-        self._ends: tuple[
-            int, ...
-        ] = ()  # of each epoch all up to there stands in a listed slot, or is covered, or gone
+        # Of each epoch all up to there stands in a listed slot, or is covered, or gone.
+        self._ends: tuple[int, ...] = ()
         self._floor = 0
         self.missing: list[Damage] = []
         self.recycled: list[SlotView] = []
