@@ -64,10 +64,12 @@ class Machine(Core):
     def make_move(self, traffic: bool, end: tuple[str, str], power: int | None, fails: str, sector: int) -> None:
         """Copy what is left, and make the move durable; the end may come at each step of that too."""
         life = self.life
-        while not self._copy_some(100):
-            if life.move is None:
-                return
-        slot = life.ring.live[0]
+        moving = life.move
+        while moving is not None and not self._copy_some(100):
+            moving = life.move
+        if moving is None:
+            return
+        slot = moving.slot  # which may have been recycled meanwhile: then the oldest one is another
         self.pending = life.copied()
         captured = life.directory.next_checkpoint(moved=slot.last_position, destination=self._destination())
         if self._write(captured, traffic, end, power, fails, sector):
