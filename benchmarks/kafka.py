@@ -4,7 +4,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
 from benchmarks.load import PARTITIONS
@@ -31,18 +30,8 @@ def topic(cluster: Cluster, purpose: str, partitions: int = PARTITIONS) -> Itera
 
 def verify(cluster: Cluster, name: str, expected: int, partitions: int = PARTITIONS) -> None:
     """Exactly ``expected`` records stand in the topic, by its end offsets."""
-    found = admin.run(_count(cluster.bootstrap_servers, name, partitions))
+    found = admin.run(admin.count_records(cluster.bootstrap_servers, name, partitions))
     assert found == expected, f"a contender did not deliver what it said: {name=} {found=} {expected=}"
-
-
-async def _count(bootstrap_servers: str, name: str, partitions: int) -> int:
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap_servers)
-    await consumer.start()
-    try:
-        ends = await consumer.end_offsets([TopicPartition(name, number) for number in range(partitions)])
-    finally:
-        await consumer.stop()
-    return sum(ends.values())
 
 
 async def _delete(bootstrap_servers: str, name: str) -> None:

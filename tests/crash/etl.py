@@ -15,11 +15,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
-
 from aiorecover import RecoverableProducer
+from tests.support import admin
 from tests.support.broker import Cluster
 from tests.support.oracle import Consumed, read_topic
 
@@ -121,7 +121,8 @@ def run_workers(cluster: Cluster, directory: Path, *, seed: int, kills: int, rec
                 outcome.kills += sum(worker.look() for worker in running)
                 time.sleep(0.01)
             until = time.monotonic() + WITHIN_S
-            while asyncio.run(_count(cluster, names["TOTALS"])) < records and time.monotonic() < until:
+            count = partial(admin.count_records, cluster.bootstrap_servers, names["TOTALS"], PARTITIONS)
+            while asyncio.run(count()) < records and time.monotonic() < until:
                 time.sleep(0.5)
             outcome.stopped = sum(worker.stop() for worker in running)
         finally:
@@ -138,16 +139,6 @@ async def _order(cluster: Cluster, wal: Path, topic: str, count: int) -> None:
             order = b'{"id":%d,"price":3,"count":%d}' % (number, number)
             await producer.publish(topic, order, key=b"%d" % (number % KEYS))
         await producer.flush()
-
-
-async def _count(cluster: Cluster, topic: str) -> int:
-    consumer = AIOKafkaConsumer(bootstrap_servers=cluster.bootstrap_servers)
-    await consumer.start()
-    try:
-        ends = await consumer.end_offsets([TopicPartition(topic, number) for number in range(PARTITIONS)])
-    finally:
-        await consumer.stop()
-    return sum(ends.values())
 
 
 def verdict(outcome: Outcome, found: list[Consumed]) -> Outcome:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.client import AIOKafkaClient
@@ -24,6 +25,7 @@ __all__ = [
     "View",
     "ask_every_node",
     "configure_topic",
+    "count_records",
     "create_placed_topic",
     "create_topic",
     "delete_topic",
@@ -144,6 +146,17 @@ async def _create(bootstrap_servers: str, topic: NewTopic) -> None:
     for refusal in answer.to_object()["topic_errors"]:
         if refusal["error_code"]:
             raise for_code(refusal["error_code"])(f"topic not created, {refusal['error_message']}: {vars(topic)}")
+
+
+async def count_records(bootstrap_servers: str, name: str, partitions: int) -> int:
+    """How many records were ever appended to so many partitions of a topic, by its end offsets."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap_servers)
+    await consumer.start()
+    try:
+        ends = await consumer.end_offsets([TopicPartition(name, number) for number in range(partitions)])
+    finally:
+        await consumer.stop()
+    return sum(ends.values())
 
 
 async def delete_topic(bootstrap_servers: str, name: str) -> None:
