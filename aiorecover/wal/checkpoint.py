@@ -90,6 +90,11 @@ class RingState(msgspec.Struct, frozen=True, omit_defaults=True):
     by_originals: bool = False
     earlier: tuple[int, ...] = ()
 
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """Of each epoch, the oldest first, up to where it was flushed."""
+        return (*self.earlier, self.flushed)
+
     def after(self, durable: "RingState") -> "RingState":
         """The same, with what is known already: none of the three ever falls."""
         return RingState(

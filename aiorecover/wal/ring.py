@@ -57,7 +57,7 @@ class Ring:
         self.damaged_slots = list(plan.damaged)
         self.failure: WalError | None = None
         self.flushed = plan.flushed
-        self.ends = (*plan.earlier, plan.flushed)  # of each epoch before this one what a flush had covered
+        self.ends = plan.state.ends  # of each epoch before this one what a flush had covered
         self.spares = spares
         self._file = file
         self._slot_bytes = spares.slot_bytes

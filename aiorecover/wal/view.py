@@ -304,7 +304,7 @@ class View:
                 seal=one.seal,
                 durable=known.floor,
                 counts_up_to=up_to,
-                flushed=_flushed_in(one, following, (*known.earlier, known.flushed)),
+                flushed=_flushed_in(one, following, known.state.ends),
             )
             for one, following in zip_longest(ordered, ordered[1:])
         ]
@@ -448,8 +448,7 @@ def _flushed_in(slot: SlotFound, following: SlotFound | None, ends: Iterable[int
 def _ends_of(checkpoint: Checkpoint | None, ring: str) -> tuple[int, ...]:
     if checkpoint is None:
         return ()
-    state = {RING: checkpoint.main, RETRY: checkpoint.retry, DEAD: checkpoint.dead}[ring]
-    return (*state.earlier, state.flushed)
+    return {RING: checkpoint.main, RETRY: checkpoint.retry, DEAD: checkpoint.dead}[ring].ends
 
 
 def _rewritten(before: Checkpoint | None, after: Checkpoint | None) -> bool:
