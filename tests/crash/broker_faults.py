@@ -18,6 +18,7 @@ _LONGEST_PEACE_S = 4.0
 _LONGEST_PAUSE_S = 4.0  # above the brokers' session time-out: leaders move
 _SHORTEST_PAUSE_S = 0.05
 _LONGEST_OUTAGE_S = 2.0
+_LOOK_S = 0.1
 
 ONE_AT_A_TIME: Final = {"freeze": 1.0, "kill": 1.0}
 """One node after the other is paused and resumed, or killed and restarted: kinds of faults, with their weights."""
@@ -70,7 +71,10 @@ class _Faults(ABC):
 
 
 class LateNetwork(_Faults):
-    """Holds back what is on its way for a while: of who is killed meanwhile, it arrives under the next one."""
+    """Holds back what is on its way for a while: of who is killed meanwhile, it arrives under the next one.
+
+    How often that happens is chance, but that it happens is not: the network is held until it has happened once.
+    """
 
     def __init__(self, detour: Detour, seed: int, longest_peace_s: float = _LONGEST_PEACE_S) -> None:
         super().__init__(f"network {seed}", longest_peace_s)
@@ -79,6 +83,8 @@ class LateNetwork(_Faults):
     def _one(self) -> None:
         self._detour.hold()
         self._over.wait(self._rng.uniform(_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S))
+        while not self.done["late"] and not self._detour.late() and not self._over.wait(_LOOK_S):
+            self._detour.hold()  # who has connected meanwhile, too
         self.done["late"] += self._detour.release() > 0  # else nothing was on its way
 
     def _mend(self) -> None:

@@ -9,7 +9,7 @@
 It stands for the network and the kernel of a dead client's machine: bytes that a client has handed over arrive late,
 and arrive although it is gone. `Detour(routes, uplink=Uplink(500_000))` stands for a slow line. `python -m
 tests.support.detour [bytes per second, and what it buffers: 500000,65536] host:port=host:port …` answers each line of
-its stdin (`hold`, `deafen`, `release`, `count`, `held`) with a line of JSON, and ends with its stdin.
+its stdin (`hold`, `deafen`, `release`, `count`, `held`, `late`) with a line of JSON, and ends with its stdin.
 """
 
 import asyncio
@@ -97,10 +97,14 @@ class Detour:
         """Wait until so many bytes were carried to the brokers, altogether."""
         self._wait("count", size)
 
+    def late(self) -> int:
+        """So many bytes are held whose clients are gone: they would arrive late."""
+        return int(self._ask("late"))
+
     def release(self) -> int:
         """Deliver what was held; returns when the brokers have closed the connections of clients that are gone.
 
-        The number of bytes that were held.
+        The number of bytes that were late.
         """
         return int(self._ask("release"))
 
@@ -162,6 +166,7 @@ class _Connection:
 
     def __init__(self, line: _Line) -> None:
         self._line = line
+        self._task = asyncio.current_task()  # the loop knows it weakly, once the client is gone: it would be collected
         self.gate = asyncio.Event()
         self.gate.set()
         self.deaf = False
@@ -170,6 +175,10 @@ class _Connection:
         self.ended = asyncio.Event()  # the broker has closed it
         self.orphaned = False  # the client has
         self._waiting: asyncio.Queue[bytes] = asyncio.Queue(line.blocks_ahead)
+
+    def late(self) -> int:
+        """So many bytes of a client that is gone are held."""
+        return self.held if self.orphaned and not self.gate.is_set() else 0
 
     async def carry(self, near: "_Stream", far: "_Stream") -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -217,6 +226,7 @@ class _Carrier:
     def __init__(self, uplink: Uplink | None) -> None:
         self._line = _Line(uplink)
         self._connections: set[_Connection] = set()
+        self._servers: list[asyncio.Server] = []
         self._gone = 0  # bytes that connections carried which are over
 
     async def listen(self, route: str) -> None:
@@ -226,7 +236,13 @@ class _Carrier:
             await self._connect((reader, writer), far)
 
         host, _, port = near.rpartition(":")
-        await asyncio.start_server(connected, sock=self._line.listening(host, int(port)), limit=self._line.block)
+        listening = self._line.listening(host, int(port))
+        self._servers.append(await asyncio.start_server(connected, sock=listening, limit=self._line.block))
+
+    def close(self) -> None:
+        """Listen no more."""
+        for server in self._servers:
+            server.close()
 
     async def _connect(self, near: _Stream, far: str) -> None:
         connection = _Connection(self._line)
@@ -249,6 +265,8 @@ class _Carrier:
             return await self._release()
         if what == "held":
             return sum(connection.held for connection in self._connections)
+        if what == "late":
+            return self._late()
         for connection in self._connections:
             if what == "hold":
                 connection.gate.clear()
@@ -256,17 +274,19 @@ class _Carrier:
                 connection.deaf = True
         return self._gone + sum(connection.sent for connection in self._connections)
 
+    def _late(self) -> int:
+        return sum(connection.late() for connection in self._connections)
+
     async def _release(self) -> int:
-        held = [connection for connection in self._connections if not connection.gate.is_set()]
-        before = sum(connection.sent for connection in held)
-        for connection in held:
+        late = self._late()
+        for connection in self._connections:
             connection.gate.set()
         with contextlib.suppress(TimeoutError):  # a frozen broker reads nothing: the count tells
             async with asyncio.timeout(_DELIVERED_WITHIN_S):
                 for connection in [*self._connections]:
                     if connection.orphaned:
                         await connection.ended.wait()
-        return sum(connection.sent for connection in held) - before
+        return late
 
 
 def _uplink_of(argument: str) -> Uplink | None:
