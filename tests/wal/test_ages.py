@@ -291,6 +291,19 @@ def test_what_no_checkpoint_knew_counts_from_the_opening_behind_it(monkeypatch: 
     assert checkpointed(second).expired >= first.ring.last_position
 
 
+def test_when_a_record_was_accepted_is_told_by_the_clocks_as_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    clocks = Clocks(monkeypatch, disk)
+    directory = open_directory(options(disk))
+    directory.ring.append(b"payload", None)
+    clocks.pass_by(MARK_EVERY)
+    directory.note_age()
+    noted_ms = clocks.wall
+    clocks.pass_by(500)
+    clocks.wall += DAY
+    assert directory.accepted(directory.ring.last_position) == (noted_ms, noted_ms + DAY, 500)
+
+
 def test_sleep_of_the_machine_counts() -> None:
     """The clock that is asked goes on while the machine is suspended."""
     boot = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000

@@ -128,6 +128,18 @@ def test_a_settled_copy_that_rotted_leaves_nothing_to_count_where_its_word_still
     assert not life.directory.retry.losses.miscounted
 
 
+def test_what_a_checkpoint_covers_of_the_retry_ring_says_nothing_of_a_copy_behind_it_that_rotted(life: Life) -> None:
+    retry = life.directory.retry
+    slot = retry.live[1]
+    settle([one for one in life.left if one[2] < slot.marks[0][0]])
+    life.opened.checkpoint()
+    assert retry.live[0] is slot
+    assert retry.floor > 0
+    position, place = copies_in(life, slot)[3]
+    rot(life, slot, place)
+    assert settled(life)[life.waiting.index(position)] is None
+
+
 @pytest.mark.parametrize("held", [False, True])
 def test_what_rots_at_the_end_of_a_slot_and_is_in_hand_is_not_known_to_be_settled_before_it_is(
     life: Life, *, held: bool

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+import weakref
 from typing import Any
 
 import pytest
@@ -31,6 +32,22 @@ async def test_jobs_run_in_order_one_at_a_time_in_the_thread_of_that_name(keeper
     results = await asyncio.gather(*(keeper.submit(job, number) for number in range(100)))
     assert order == list(range(100))
     assert results == [(number, "aiorecover-test") for number in range(100)]
+    keeper.stop()
+    assert keeper.join(10)
+
+
+@pytest.mark.asyncio
+async def test_what_a_job_was_given_is_not_kept_until_the_next_one_comes(keeper: Keeper) -> None:
+    """It may be half a minute, or never; and a job may be given a checkpoint with all that it knows."""
+
+    class Given:
+        pass
+
+    given, gone = Given(), threading.Event()
+    weakref.finalize(given, gone.set)
+    await keeper.submit(id, given)
+    del given
+    assert await asyncio.to_thread(gone.wait, 10), "the thread tells who waits first"
     keeper.stop()
     assert keeper.join(10)
 

@@ -403,9 +403,10 @@ def test_a_growth_that_finds_no_room_changes_nothing_and_can_be_tried_again() ->
     assert lanes.take() == 0
 
 
-def test_a_growth_that_was_cut_off_leaves_whole_blocks_only() -> None:
+@pytest.mark.parametrize("rest", [100, BLOCK_BYTES - 1])
+def test_a_growth_that_was_cut_off_leaves_whole_blocks_only(rest: int) -> None:
     file = stored(b"one")
-    file.cut(SECTOR + BLOCK_BYTES + 100)
+    file.cut(SECTOR + BLOCK_BYTES + rest)
     lanes = opened(file)
     assert (lanes.blocks, [block.bodies for block in lanes.found]) == (1, [(b"one",)])
     lanes.keep(0)

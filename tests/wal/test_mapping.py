@@ -77,13 +77,14 @@ def test_it_outlives_the_descriptor(path: Path) -> None:
 
 @linux
 @pytest.mark.skipif(not mapping.TRACKS, reason="Python maps it by itself")
-@pytest.mark.parametrize("wrong", ["closed", "read-only", "between pages", "nothing"])
+@pytest.mark.parametrize("wrong", ["closed", "read-only", "between pages", "nothing", "less than nothing"])
 def test_what_the_kernel_refuses_is_an_error_and_leaves_nothing_mapped(path: Path, wrong: str) -> None:
     descriptor = os.open(path, os.O_RDONLY if wrong == "read-only" else os.O_RDWR)
     if wrong == "closed":
         os.close(descriptor)
     before = Path("/proc/self/maps").read_text().count("\n")
-    offset, length = (512 if wrong == "between pages" else 0), (0 if wrong == "nothing" else 64 * PART)
+    offset = 512 if wrong == "between pages" else 0
+    length = {"nothing": 0, "less than nothing": -PART}.get(wrong, 64 * PART)
     expected = {"closed": errno.EBADF, "read-only": errno.EACCES}.get(wrong, errno.EINVAL)
     for _ in range(20):
         with pytest.raises(OSError, match=os.strerror(expected)) as refused:

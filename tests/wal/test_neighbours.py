@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from aiorecover.errors import WalIOError
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal import format as fmt
 from aiorecover.wal import neighbours as neighbours_module
@@ -275,6 +276,12 @@ def test_a_directory_that_cannot_be_looked_at_is_an_error_that_says_so_and_names
     told = look(tmp_path).error
     assert "cannot look at the directory: check the disk and the permissions: Permission denied" in told
     assert str(tmp_path / "1") in told
+
+
+def test_a_wal_dir_that_cannot_be_listed_is_an_error_that_says_so_and_names_it(tmp_path: Path) -> None:
+    with pytest.raises(WalIOError, match="cannot list the directory: check the disk and the permissions: ") as caught:
+        beside(tmp_path / "absent").names()
+    assert caught.value.filename == str(tmp_path / "absent")
 
 
 def test_a_cluster_once_known_stays_and_the_addresses_go(tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ def test_a_seal_that_does_not_fit_its_slot_is_none(nonsense: dict[str, int]) -> 
         {"main": RingState(watermark=-1)},
         {"main": RingState(watermark=fmt.position(3, 0))},
         {"retry": RingState(flushed=fmt.position(3, 0))},
+        {"main": RingState(earlier=(1, fmt.position(3, 0)))},
+        {"retry": RingState(earlier=(-1,))},
         {"dead": RingState(next_ordinal=0)},
         {"dead": RingState(next_ordinal=1 << 63)},
         {"suspect": Suspicion(fmt.position(3, 0), 1, 1)},
