@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import gc
 import mmap
 import os
 import subprocess
@@ -13,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from aiorecover.errors import WalFullError, WalIOError
+from aiorecover.errors import WalFormatError, WalFullError, WalIOError
 from aiorecover.wal import storage
-from aiorecover.wal.storage import FileSystem, StorageFile
+from aiorecover.wal.storage import FileSystem, ForeignFile, StorageFile
 
 PAGE = mmap.ALLOCATIONGRANULARITY
 CACHESTAT = 451  # Linux 6.5: how much of a file the kernel still has to write; the number is the same everywhere
@@ -86,6 +87,33 @@ def test_nothing_behind_the_end_is_rewritten_and_the_file_does_not_grow(file: St
         file.rewrite(offset, length)
     assert file.size() == 10 * PAGE + 4
     assert file.read(10 * PAGE, 10) == b"tail"
+
+
+@pytest.mark.parametrize("size", [0, 10 * PAGE])
+def test_where_a_file_ends_with_a_page_nothing_is_left_to_rewrite_behind_it(file: StorageFile, size: int) -> None:
+    file.truncate(size)
+    file.rewrite(size, PAGE)
+    assert file.size() == size
+
+
+@pytest.mark.parametrize("why", ["an older kernel", "another system"])
+def test_where_nobody_can_be_asked_for_a_fault_the_part_is_written_back_and_no_byte_beside_it(
+    file: StorageFile, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """Others may store there meanwhile, and that would be undone."""
+    if why == "an older kernel":
+        refuse_populating(monkeypatch, errno.EINVAL)
+    else:
+        monkeypatch.setattr(sys, "platform", "another")
+    write, written = file.write, list[tuple[int, int]]()
+
+    def noted(data: bytes, offset: int) -> None:
+        written.append((offset, len(data)))
+        write(data, offset)
+
+    monkeypatch.setattr(file, "write", noted)
+    file.rewrite(3 * PAGE + 100, PAGE)
+    assert written == [(3 * PAGE, PAGE + 100)]
 
 
 def test_stores_of_others_at_the_same_time_are_kept(file: StorageFile) -> None:
@@ -203,6 +231,30 @@ def test_a_file_that_may_not_be_larger_is_told_apart_from_a_full_disk(
     monkeypatch.setattr(os, "posix_fallocate", refuse)
     with pytest.raises(WalFullError, match=f"no room to grow the file: {remedy}"):
         file.allocate(0, PAGE)
+
+
+def test_where_there_is_no_call_for_room_a_file_grows_by_zeros(
+    file: StorageFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "another")
+    file.allocate(10 * PAGE, PAGE)
+    assert file.read(0, 20 * PAGE) == b"\x11" * 10 * PAGE + bytes(PAGE)
+
+
+def test_a_pipe_in_the_place_of_a_file_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "ring")
+    gc.collect()  # what an earlier test left to it must not go while it is counted
+    before = os.listdir(storage.DESCRIPTORS)  # noqa: PTH208 - their number
+    with pytest.raises(WalFormatError, match="not an ordinary file"):
+        ForeignFile(tmp_path / "ring")
+    assert len(os.listdir(storage.DESCRIPTORS)) == len(before)  # noqa: PTH208
+
+
+def test_where_the_system_does_not_tell_of_its_boot_none_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "BOOT_ID", tmp_path / "absent")
+    assert FileSystem().boot_id() == ""
 
 
 def test_a_directory_is_made_below_one_that_is_there_unless_all_are_asked_for(tmp_path: Path) -> None:
