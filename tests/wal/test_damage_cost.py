@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from aiorecover.wal.losses import Damage
 from aiorecover.wal.resynchronising import FIRST_PIECE
 from aiorecover.wal.view import View
@@ -43,11 +45,12 @@ def test_two_hundred_holes_in_a_slot_cost_a_small_piece_each_beside_reading_the_
         assert following.disk.ring.bytes_read <= LARGE_SLOT + WINDOW + HOLES * 2 * FIRST_PIECE
 
 
-def test_who_looks_from_outside_passes_damage_and_comes_to_the_end_window_by_window() -> None:
+@pytest.mark.parametrize("place", [128, 148], ids=["length", "payload"])
+def test_who_looks_from_outside_passes_damage_and_comes_to_the_end_window_by_window(place: int) -> None:
     file = CountingFile("ring")
     opened = Opened(Disk(file, max_slots=2, slot_bytes=LARGE_SLOT))
     opened.append(b"damaged", b"whole")
-    file.damage(128, b"rot")
+    file.damage(place, b"rot")
     with View(Path("/memory"), "ring", lambda name: file if name == "ring" else None) as view:
         assert [frame.payload for frame in view.frames()] == [b"whole"]
         assert view.missing == [Damage(1, 1, 1, 1, 128)]

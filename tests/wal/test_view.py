@@ -318,6 +318,14 @@ def test_wherever_the_file_is_cut_the_view_sees_and_misses_what_the_owner_would(
         compare(damaged)
 
 
+@pytest.mark.parametrize(("rest", "slots"), [(0, [0, 1]), (8, [0, 1, 2]), (SLOT - 1, [0, 1, 2])])
+def test_a_slot_inside_which_the_file_was_cut_is_listed_and_none_behind_it(rest: int, slots: list[int]) -> None:
+    disk = several_slots()
+    disk.ring.cut(2 * SLOT + rest)
+    with look(disk) as now:
+        assert [slot.index for slot in now.slots()] == slots
+
+
 @pytest.mark.parametrize("checkpoint", [False, True])
 @pytest.mark.parametrize("noise", [b"\x55", b"\0"], ids=["noise", "zeros"])
 def test_slots_that_are_gone_are_missed_as_the_owner_would(noise: bytes, checkpoint: bool) -> None:
@@ -500,6 +508,16 @@ def test_a_checkpoint_that_is_being_written_is_read_again() -> None:
             disk.checkpoint.write(whole[: 64 * 1024], 0)
 
     disk.checkpoint.before["read"] = store
+    with look(disk) as now:
+        assert now.checkpoint == opened.directory.checkpoint
+
+
+def test_a_checkpoint_that_was_found_whole_is_not_read_again() -> None:
+    """By then one of its copies may be under way, and less would be known than before."""
+    opened = Opened()
+    opened.append(b"record")
+    disk = opened.disk.after_death()
+    during_read(disk, 3, lambda: disk.checkpoint.damage(0, bytes(disk.checkpoint.size())), "checkpoint")
     with look(disk) as now:
         assert now.checkpoint == opened.directory.checkpoint
 
