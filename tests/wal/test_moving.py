@@ -240,6 +240,19 @@ def test_without_a_checkpoint_the_main_ring_is_read_once_however_many_copies_the
     assert len(reads[0]) == len(reads[1]) > 0
 
 
+def test_without_a_checkpoint_nobody_stands_any_more_in_the_slots_that_were_read_for_it() -> None:
+    opened = Opened()
+    sparse(opened)
+    make(opened, move(opened))
+    move(opened)
+    disk = opened.disk.after_death()
+    disk.checkpoint.damage(0, bytes(disk.checkpoint.size()))
+    with Opened(disk) as following:
+        live = [*following.ring.live, *following.directory.retry.live]
+        assert [slot.readers for slot in live] == [0] * len(live)
+        assert following.directory.retry.live
+
+
 def test_what_counted_without_a_checkpoint_counts_in_the_openings_after_that_too() -> None:
     """The checkpoint that the first of them writes knows nothing of the retry ring."""
     opened = Opened()

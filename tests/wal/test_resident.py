@@ -119,3 +119,13 @@ def test_slots_without_anything_at_hand_are_passed_quickly() -> None:
             opened.fill_slot()
         assert opened.ring.give_back_memory() == 4
         assert opened.ring.give_back_memory() == 1  # the one that is written to
+
+
+def test_a_slot_that_nobody_has_mapped_yet_has_nothing_to_give_back() -> None:
+    opened = Opened()
+    opened.fill_slot()
+    opened.ring.go_on()
+    opened.append(b"of the life before")
+    ring = opened.dies().ring
+    assert [slot.map for slot in ring.live] == [None, None]
+    assert ring.give_back_memory() == 0

@@ -2,6 +2,7 @@
 
 import errno
 import threading
+from functools import partial
 from typing import NoReturn
 
 import pytest
@@ -162,6 +163,17 @@ def test_a_full_main_ring_still_leaves_a_slot_for_what_kafka_refuses_and_for_wha
     full(opened)
     opened.directory.dead.append(BIG, None)
     opened.directory.retry.append(BIG, None)
+
+
+def test_a_reserved_slot_that_was_used_has_another_one_before_the_main_ring_grows() -> None:
+    """There may be room for no more than one."""
+    opened = Opened()
+    opened.directory.retry.append(BIG, None)
+    order: list[str] = []
+    for file in (opened.disk.ring, opened.disk.retry, opened.disk.dead):
+        file.before["allocate"] = partial(order.append, file.path.name)
+    opened.directory.prepare_spares()
+    assert order == ["retry", "ring"]
 
 
 def test_a_slot_that_was_given_back_in_part_is_allocated_again_before_it_is_used(

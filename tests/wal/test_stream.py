@@ -195,6 +195,20 @@ def test_what_is_moved_under_a_reader_is_given_once(steps: int) -> None:
     assert not any(slot.moved for slot in life.opened.ring.live), "nobody stands in it any more"
 
 
+def test_who_has_read_the_copies_to_their_end_stands_in_the_main_ring_at_once() -> None:
+    """Else what is moved before the next look would be passed."""
+    life = Life()
+    life.move()
+    other = life.first.back_to(0)
+    given: list[Placed] = []
+    while not other.past_copies:
+        run = other.look(1)
+        given += [run.placed(0)] if run is not None else []
+    assert life.opened.ring.live[0].readers == 1
+    life.move()
+    assert positions(given) + positions(read(other)) == life.waiting
+
+
 @pytest.mark.parametrize("made", [True, False])
 def test_copies_that_do_not_count_yet_are_not_read(made: bool) -> None:
     """Who reads the retry ring meanwhile goes on with the originals: the move may be given up."""
