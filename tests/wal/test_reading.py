@@ -802,7 +802,10 @@ def test_a_bad_page_costs_the_records_in_it_and_no_others(bad: int, times: int) 
     assert following.ring.losses.missing == len(lost)
 
 
-@pytest.mark.parametrize(("bad", "told"), [(0, False), (1, False), (2, True), (6, True)])
+BEHIND = LARGE_SLOT // PAGE  # the first page of the next slot
+
+
+@pytest.mark.parametrize(("bad", "told"), [(0, False), (1, False), (2, True), (6, True), (BEHIND, False)])
 def test_where_a_crash_left_the_end_open_a_bad_page_there_is_told(
     bad: int, caplog: pytest.LogCaptureFixture, *, told: bool
 ) -> None:
@@ -812,10 +815,11 @@ def test_where_a_crash_left_the_end_open_a_bad_page_there_is_told(
     opened.ring.go_on()
     opened.append(*[b"%02d" % number * 350 for number in range(14)])  # to the third page
     last = opened.ring.live[-1]
+    opened.directory.prepare_spares()  # the slot behind is there
     disk = opened.disk.after_death()
+    following = Opened(disk)
     if bad:
         disk.ring.stored.fail_reads(last.file_offset + bad * PAGE, 1)
-    following = Opened(disk)
     patiently(following, 60)
     assert following.ring.live[-1].sealed
     message = "records may be missing behind the last one of a slot, where the disk cannot be read: check the disk"
