@@ -503,6 +503,16 @@ def test_a_full_ring_of_one_slot_takes_records_again_once_the_reader_has_seen_it
         assert missing(opened.ring) == []
 
 
+def test_a_slot_is_left_once_and_only_if_what_was_stored_in_it_is_settled() -> None:
+    with Opened() as opened:
+        left = [opened.ring.leave()]
+        opened.append(b"waits")
+        left.append(opened.ring.leave())
+        opened.settle(opened.read())
+        left += [opened.ring.leave(), opened.ring.leave()]
+        assert left == [False, False, True, False]
+
+
 def test_a_full_disk_harms_nothing_leaves_no_hole_and_is_over_when_it_is_over() -> None:
     with Opened() as opened:
         full_slots(opened, 1)
