@@ -233,11 +233,13 @@ def test_a_file_that_may_not_be_larger_is_told_apart_from_a_full_disk(
         file.allocate(0, PAGE)
 
 
-def test_where_there_is_no_call_for_room_a_file_grows_by_zeros(
-    file: StorageFile, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("begin", [10, 8])
+def test_where_there_is_no_call_for_room_a_file_grows_by_zeros_behind_what_stands_there(
+    file: StorageFile, monkeypatch: pytest.MonkeyPatch, begin: int
 ) -> None:
     monkeypatch.setattr(sys, "platform", "another")
-    file.allocate(10 * PAGE, PAGE)
+    file.allocate(0, 2 * PAGE)
+    file.allocate(begin * PAGE, (11 - begin) * PAGE)
     assert file.read(0, 20 * PAGE) == b"\x11" * 10 * PAGE + bytes(PAGE)
 
 
