@@ -138,9 +138,9 @@ class StorageFile:
         with os_errors("grow the file", self.path):
             if sys.platform == "linux":
                 os.posix_fallocate(self._fd, offset, length)
-                return
-            start = max(offset, os.fstat(self._fd).st_size)  # no such call there: zeros, but not over what stands there
-            os.pwrite(self._fd, bytes(max(0, offset + length - start)), start)
+            else:  # no such call there: zeros, but not over what stands there
+                start = max(offset, os.fstat(self._fd).st_size)
+                os.pwrite(self._fd, bytes(max(0, offset + length - start)), start)
 
     def map(self, offset: int, length: int) -> mmap.mmap:
         """Map a part of the file, shared and writable; it takes no file descriptor."""
