@@ -32,7 +32,7 @@ def stand_before(retry: Ring, position: int, counts_up_to: int | None) -> Stand 
 
     ``counts_up_to``: retry position behind which copies do not count yet; None: all count.
     """
-    slots = [slot for slot in retry.live if slot.marks and not slot.moved and _counts(slot, counts_up_to)]
+    slots = _with_copies(retry, counts_up_to)
     if not slots:
         return None
     slot = slots[max(0, bisect_right(slots, position, key=_first_mark) - 1)]
@@ -40,16 +40,24 @@ def stand_before(retry: Ring, position: int, counts_up_to: int | None) -> Stand 
     return slot, place, sequence
 
 
+def span(retry: Ring, slot: Slot, counts_up_to: int | None) -> tuple[int, int | None]:
+    """First and last position of the records whose copies stood in ``slot``, or would have; None: all behind it."""
+    following = (other for other in _with_copies(retry, counts_up_to) if other.header.ordinal > slot.header.ordinal)
+    last = next((other.marks[0][0] - 1 for other in following), None)
+    return (slot.marks[0][0], last) if slot.marks else (1, 0)
+
+
 def waits(retry: Ring, position: int, counts_up_to: int | None) -> bool | None:
     """Whether a copy of the record that was accepted at ``position`` waits, of those made in this epoch.
 
-    None: damage may have taken it. Then its slot is counted anew, and until that is done nobody knows (`recount`).
+    None: damage may have taken it. Then its slot is counted anew, and until that is done, or nothing waits there any
+    more, nobody knows (`recount`).
     """
     stand = stand_before(retry, position, counts_up_to)
     if stand is None:
         return False
     slot, place, sequence = stand
-    if slot.words is None:  # everything in it is settled
+    if slot.words is None or position < slot.marks[0][0]:  # everything in it is settled; it stands in none
         return False
     slot.warm = True
     with slot.words.cast("B") as data:
@@ -133,6 +141,10 @@ def forget(retry: Ring, copies_from: int) -> None:
         slot.marks = [known for known in slot.marks if fmt.position(slot.header.epoch, known[2]) <= copies_from]
         if slot.first_position <= copies_from:
             return
+
+
+def _with_copies(retry: Ring, counts_up_to: int | None) -> list[Slot]:
+    return [slot for slot in retry.live if slot.marks and not slot.moved and _counts(slot, counts_up_to)]
 
 
 def _counts(slot: Slot, counts_up_to: int | None) -> bool:

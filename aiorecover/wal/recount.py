@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
+from aiorecover.wal import copies
 from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.moved import unpack_moved
@@ -93,11 +94,9 @@ class Recount:
         slot, directory = self.slot, self._directory
         if not self._copies:
             return slot.first_position, fmt.position(slot.header.epoch, self._up_to)
-        if not slot.marks:
-            return 1, 0
-        following = (other for other in directory.retry.live if other.header.ordinal > slot.header.ordinal)
-        last = next((other.marks[0][0] - 1 for other in following if other.marks), directory.ring.moved_up_to)
-        return slot.marks[0][0], min(last, directory.ring.moved_up_to)
+        first, last = copies.span(directory.retry, slot, directory.copies_from)
+        moved = directory.ring.moved_up_to
+        return first, moved if last is None else min(last, moved)
 
 
 def _nothing(_: memoryview) -> None:

@@ -119,6 +119,21 @@ def test_of_what_got_no_copy_it_is_not_known_that_it_was_settled_only_beside_one
     assert position & fmt.SEQUENCE_MASK in sequences
 
 
+def test_what_was_settled_before_the_first_copy_is_known_to_be_whatever_rots_there(life: Life) -> None:
+    """It got none, and no slot that is counted anew would tell of it."""
+    slot = life.directory.retry.live[0]
+    (first, place), *_ = copies_in(life, slot)
+    earlier = [one for one in life.left if one[2] < life.directory.retry.live[1].marks[0][0]]
+    settle(earlier)
+    life.directory.recycle(life.directory.next_checkpoint())
+    assert slot not in life.directory.retry.live
+    following = life.directory.retry.live[0]
+    rot(life, following, copies_in(life, following)[0][1])
+    sequence = first & fmt.SEQUENCE_MASK
+    assert life.directory.is_settled(sequence, place)
+    assert not life.directory.retry.losses.miscounted
+
+
 def test_a_settled_copy_that_rotted_leaves_nothing_to_count_where_its_word_still_says_so(life: Life) -> None:
     slot = life.directory.retry.live[1]
     position, place = copies_in(life, slot)[3]

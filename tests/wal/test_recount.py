@@ -372,3 +372,18 @@ def test_damage_among_the_copies_changes_nothing_of_what_is_known_of_those_behin
     known = [life.directory.is_settled(position & fmt.SEQUENCE_MASK, place) for _, place, position, _ in moved]
     assert [number for number, one in enumerate(known) if one is not False] == [1, 3, 5]
     assert (known[1], known[3], known[5]) == (None, None, True)
+
+
+def test_a_count_beside_a_rewriting_that_is_under_way_tells_of_all_records_of_its_slot() -> None:
+    """The copies that do not count yet stand behind it, and begin with older records."""
+    life = Life()
+    life.move()
+    life.move()
+    slot = life.directory.retry.live[-1]
+    copied = [one for one in read_stream(life.first.back_to(0)) if one[0] is slot]
+    assert life.copy_anew().count
+    life.opened.disk.retry.damage(slot.file_offset + 4 * copied[3][1] + 60, b"rot")
+    told = counted_anew(life.directory, slot)
+    assert told.lost == 1
+    assert (told.first, told.last) == (copied[0][2], life.opened.ring.moved_up_to)
+    assert copied[3][2] not in told.waiting
