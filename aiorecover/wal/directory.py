@@ -241,7 +241,7 @@ class Directory:
     def is_settled(self, sequence: int, place: int) -> bool | None:
         """Whether a record of this epoch is done; after `close`, as far as it can be told.
 
-        None: damage may have taken its copy, and it is not known before that slot is counted anew.
+        None: damage may have taken its copy: it is not known before that slot is counted anew, or nothing waits there.
         """
         position = fmt.position(self.ring.epoch, sequence)
         if position > self.ring.moved_up_to:
@@ -252,8 +252,16 @@ class Directory:
         return None if waits is None else not waits
 
     def is_lost(self, sequence: int, place: int) -> bool:
-        """Whether damage in the main ring took a record of this epoch; see `Ring.is_lost`."""
-        return self.ring.is_lost(sequence, place)
+        """Whether damage in the main ring took a record of this epoch; see `Ring.is_lost`.
+
+        Not if it had been copied by then, as long as its copy waits, or may.
+        """
+        if not self.ring.is_lost(sequence, place):
+            return False
+        position = fmt.position(self.ring.epoch, sequence)
+        if position > self.ring.moved_up_to or self.all_copies_settled is not None:
+            return True
+        return copies.waits(self.retry, position, self.copies_from) is False
 
     @property
     def lost(self) -> int:

@@ -387,3 +387,20 @@ def test_a_count_beside_a_rewriting_that_is_under_way_tells_of_all_records_of_it
     assert told.lost == 1
     assert (told.first, told.last) == (copied[0][2], life.opened.ring.moved_up_to)
     assert copied[3][2] not in told.waiting
+
+
+def test_an_original_that_rots_once_it_is_copied_is_not_lost_while_its_copy_waits() -> None:
+    life = Life()
+    slot = life.opened.ring.live[0]
+    copying = life.copy()
+    _, place, position, _ = next(one for one in life.left if one[0] is slot)
+    sequence = position & fmt.SEQUENCE_MASK
+    life.opened.disk.ring.damage(slot.file_offset + place * 4 + 30, b"rot")
+    second(life.opened, (slot, place, sequence, b""))
+    assert slot in life.opened.ring.losses.miscounted
+    copying.check()
+    life.opened.keep_damaged()
+    life.make(copying)
+    assert slot not in life.opened.ring.live
+    assert not life.directory.is_lost(sequence, place)
+    assert life.directory.is_settled(sequence, place) is False
