@@ -38,6 +38,7 @@ class Recounting:
         self._on_counted = on_counted
         self._under_way: Recount | None = None
         self._held: dict[Slot, frozenset[int]] = {}  # what was in somebody's hands when the slot was counted last
+        self._untold = False  # slots were dropped, and who may have waited for their end was not looked at yet
         self._not_before = 0.0
 
     async def look(self) -> None:
@@ -47,6 +48,9 @@ class Recounting:
             return
         if self._under_way is None:
             self._under_way = self._next()
+        if self._untold:
+            await self._reports.look_again()
+            self._untold = False
         if self._under_way is None:
             return
         with suppress(WalIOError):  # it is tried again; after some tries the place counts as damaged
@@ -61,6 +65,7 @@ class Recounting:
                 if slot.moved or slot.done or ring.slot_with(slot.header.ordinal) is not slot:  # nothing counts there
                     ring.losses.counted(slot, reports)
                     self._held.pop(slot, None)
+                    self._untold = True
                 elif self._moves.may_recount(slot) and not self._is_held_as_before(slot):
                     return Recount(self._directory, slot)
         return None

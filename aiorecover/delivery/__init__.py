@@ -302,12 +302,14 @@ Reports
     line a minute at most tells of it, and the record is settled. Reports are read back from the frames: nothing is kept
     for records that nobody asks about. Who waits for a record that became a dead letter gets a
     `PermanentDeliveryError`; who asks for it later too, as long as it is one of the last 65,536. So does who waits for
-    one that damage took from the ring, once its slot is counted anew (`wal.recount`); `on_delivery` is not called for
-    it, and it is in no lane. Who asks later about one that had been moved, where damage took some, and it is not among
-    the last 65,536 delivered, gets that error, too: nobody knows any more. Who is the first to meet the damage waits
-    until the slot is counted anew. What is in a batch when its frame rots is delivered and settled as any other
-    (`holders`): a batch is sent, cut and told of by its own bytes, and only a letter needs the frame (`frames` says
-    what comes of it). ``statistics().lost`` counts.
+    one that damage took from the ring, once its slot is counted anew (`wal.recount`), or nothing waits in it any more;
+    `on_delivery` is not called for it, and it is in no lane. Where some of what is damaged there is in somebody's hands
+    he waits until that is settled, as nothing tells the two apart. Who asks later about one that had been moved, where
+    damage took some, and it is not among the last 65,536 delivered, gets that error, too: nobody knows any more. Who is
+    the first to meet the damage waits as long as the others; where none was ever lost there, his record was settled
+    before it rotted, and he gets its report. What is in a batch when its frame rots is delivered and settled as any
+    other (`holders`): a batch is sent, cut and told of by its own bytes, and only a letter needs the frame (`frames`
+    says what comes of it). ``statistics().lost`` counts.
 
 Backlogs
     Each second it is noted how many records are left (`backlog`). ``statistics().seconds_left`` is what these take at

@@ -9,6 +9,7 @@ import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgspec
@@ -38,6 +39,7 @@ log = logging.getLogger("aiorecover.delivery")
 
 CALLBACKS_A_TURN = 256  # plain on_delivery calls between two turns of the loop
 TELL_INTERVAL = 60.0  # seconds between two lines about callbacks that fail: it may be that each one does
+LOOKS_A_TURN = 16  # at those who wait, between two turns of the loop: one in doubt may take 0.5 ms
 CALLBACK_LIMIT = 30.0  # seconds for one awaited on_delivery: a callback that hangs must not stop delivery for ever
 
 
@@ -47,6 +49,20 @@ class _Buried(NamedTuple):
     topic: str | None
     partition: int | None
     refusal: Refusal
+
+
+@dataclass(slots=True)
+class _Waited:
+    """A record that somebody waits for.
+
+    ``doubt``: damage was met where it stands, and nobody can tell yet what became of it; if it is lost, this is what
+    who waits is told of Kafka.
+    """
+
+    topic: str
+    place: int
+    futures: "list[asyncio.Future[DeliveryReport]]" = field(default_factory=list)
+    doubt: Persistence | None = None
 
 
 OnDelivery = Callable[[DeliveryReport], Awaitable[None] | None]
@@ -61,11 +77,10 @@ class Reports:
         self._ring = directory.ring
         self._producer_id = directory.producer_id
         self._on_delivery = on_delivery
-        self._waiters: dict[int, list[asyncio.Future[DeliveryReport]]] = {}
+        self._waiters: dict[int, _Waited] = {}
         self._remembered = Remembered(directory.ring)
         self._refused: dict[int, DeliveryError | _Buried] = {}
         self._doubtful: list[tuple[int, int]] = []  # positions of moved records of which damage took some
-        self._unsure: set[int] = set()  # waited for; whether they were settled before damage came is not known
         self._closed = False
         self._pending: DeliveryPendingError | None = None  # why nothing is delivered, until somebody mends it
         self._told = float("-inf")  # when a line told of a callback that failed
@@ -94,18 +109,29 @@ class Reports:
         elif self._pending is not None:
             future.set_exception(self._pending.with_traceback(None))  # else it would grow, and keep whoever was told
         else:
-            if settled is None and sequence not in self._waiters:
-                self._unsure.add(sequence)
-            self._waiters.setdefault(sequence, []).append(future)
+            self._wait(topic, sequence, place, future, doubted=settled is None)
         return future
+
+    def _wait(
+        self, topic: str, sequence: int, place: int, future: "asyncio.Future[DeliveryReport]", *, doubted: bool
+    ) -> None:
+        """``doubted``: whether the record was settled before damage came is not known, unless somebody waited then."""
+        waited = self._waiters.get(sequence)
+        if waited is None:
+            waited = self._waiters[sequence] = _Waited(topic, place, doubt="possibly" if doubted else None)
+        elif doubted and waited.doubt is None:
+            waited.doubt = "not"
+        waited.futures.append(future)
 
     def forget(self, sequence: int, future: "asyncio.Future[DeliveryReport]") -> None:
         """Nobody waits for ``future`` any more."""
-        waiting = self._waiters.get(sequence, [])
-        if future in waiting:
-            waiting.remove(future)
-        if not waiting:
-            self._waiters.pop(sequence, None)
+        waited = self._waiters.get(sequence)
+        if waited is None:
+            return
+        if future in waited.futures:
+            waited.futures.remove(future)
+        if not waited.futures:
+            del self._waiters[sequence]
 
     def hold_off(self, error: DeliveryPendingError | None) -> None:
         """Nothing is delivered until somebody mends what is wrong: tell those who wait, and who comes; None: it is."""
@@ -113,10 +139,14 @@ class Reports:
         if error is None:
             return
         for sequence in list(self._waiters):
-            for future in self._waiters.pop(sequence):
+            for future in self._take_waiters(sequence):
                 if not future.done():
                     future.set_exception(error)
                     future.exception()  # a waiter that nobody awaits is no error
+
+    def _take_waiters(self, sequence: int) -> "list[asyncio.Future[DeliveryReport]]":
+        waited = self._waiters.pop(sequence, None)
+        return [] if waited is None else waited.futures
 
     # -- for the lanes -----------------------------------------------------------------------------------------------
 
@@ -147,7 +177,7 @@ class Reports:
     def tell(self, reports: list[tuple[int, DeliveryReport]]) -> None:
         """Wake those who waited."""
         for sequence, report in reports:
-            for future in self._waiters.pop(sequence, ()):
+            for future in self._take_waiters(sequence):
                 if not future.done():
                     future.set_result(report)
 
@@ -162,28 +192,50 @@ class Reports:
         """Damage was met where these records stood: tell those who wait for what is not there.
 
         Not before all that is in flight of what is damaged was settled: nothing tells the two apart. What this count
-        found lost is not found again by the one that comes then.
+        found lost is not found again by the one that comes then; nor need one come (`look_again`).
         """
-        if found.lost and found.last <= self._ring.moved_up_to:
+        moved = found.last <= self._ring.moved_up_to
+        if found.lost and moved and (found.first, found.last) not in self._doubtful:
             self._doubtful.append((found.first, found.last))
-        if found.held:
-            return
-        for sequence in list(self._waiters):
+        for sequence, waited in list(self._waiters.items()):
             position = fmt.position(self._ring.epoch, sequence)
             if position in found.waiting:
-                self._unsure.discard(sequence)
+                waited.doubt = None
             elif found.first <= position <= found.last:
-                persisted: Persistence = "possibly" if sequence in self._unsure else "not"
-                self._tell_refused(sequence, self._lost(sequence, persisted=persisted))
-        self._unsure.intersection_update(self._waiters)
+                waited.doubt = waited.doubt or "not"
+                if not found.held:
+                    self._end_doubt(sequence, waited, lost=not moved or self._is_doubtful(position))
+
+    async def look_again(self) -> None:
+        """Nobody has a slot counted any more in which damage was met, for nothing waits there: tell whoever that ends.
+
+        He is told what who asks now would be. Who waits for what is in somebody's hands waits on: its slot is there.
+        """
+        for number, (sequence, waited) in enumerate(list(self._waiters.items())):
+            if number % LOOKS_A_TURN == LOOKS_A_TURN - 1:
+                await asyncio.sleep(0)
+            if self._waiters.get(sequence) is not waited:
+                continue
+            lost = self._directory.is_lost(sequence, waited.place)
+            if (lost or waited.doubt is not None) and self._directory.is_settled(sequence, waited.place):
+                position = fmt.position(self._ring.epoch, sequence)
+                self._end_doubt(sequence, waited, lost=lost or self._is_doubtful(position))
+
+    def _end_doubt(self, sequence: int, waited: _Waited, *, lost: bool) -> None:
+        if lost:
+            self._tell_refused(sequence, self._lost(sequence, persisted=waited.doubt or "not"))
+        else:
+            self.tell([(sequence, self._remember(waited.topic, sequence, waited.place))])
 
     def _is_lost(self, sequence: int, place: int) -> bool:
         """Whether damage took a record, or it cannot be told that it did not."""
         if self._directory.is_lost(sequence, place):
             return True
-        position = fmt.position(self._ring.epoch, sequence)
-        doubtful = any(first <= position <= last for first, last in self._doubtful)
+        doubtful = self._is_doubtful(fmt.position(self._ring.epoch, sequence))
         return doubtful and bool(self._directory.is_settled(sequence, place))
+
+    def _is_doubtful(self, position: int) -> bool:
+        return any(first <= position <= last for first, last in self._doubtful)
 
     def _lost(self, sequence: int, persisted: Persistence) -> PermanentDeliveryError:
         found = "before it was delivered" if persisted == "not" else "and it is not known whether it was delivered"
@@ -226,7 +278,7 @@ class Reports:
         while len(self._refused) >= REMEMBERED_RECORDS:
             del self._refused[next(iter(self._refused))]
         self._refused[sequence] = told
-        for future in self._waiters.pop(sequence, ()):
+        for future in self._take_waiters(sequence):
             if not future.done():
                 future.set_exception(self._error(sequence, told))
 
@@ -235,8 +287,8 @@ class Reports:
     def close(self) -> None:
         """Nothing more will be delivered by this producer: tell whoever waits."""
         self._closed = True
-        for waiting in self._waiters.values():
-            for future in waiting:
+        for waited in self._waiters.values():
+            for future in waited.futures:
                 if not future.done():
                     future.set_exception(_stopped())
                     future.exception()  # a waiter that nobody awaits is no error

@@ -283,7 +283,9 @@ waits, and what somebody has in hand, who read it before its bytes rotted. So a 
 lost in it. Where some of what is damaged is in hand it is counted again once that is settled. What a move or a
 rewriting cannot read has its slots counted anew, too, and is tried again then. So has a slot of the retry ring in which
 somebody asks for a record and meets damage where its copy would stand: until that is counted nobody knows whether the
-record is settled (`copies`). A slot of the dead ring is counted anew when somebody takes letters out.
+record is settled (`copies`). A slot in which nothing waits any more before its turn comes is not counted; that is told
+as a count would be, for all in it is settled or moved, or an earlier count found it lost. A slot of the dead ring is
+counted anew when somebody takes letters out.
 
 Read-only view
     `view.open_view` looks at a directory from outside, for the command line and for Spark: it takes no lock, opens

@@ -308,7 +308,30 @@ async def test_a_record_of_which_the_copy_rots_unseen_is_not_called_delivered() 
     for waiter, persisted in ((early, "not"), (late[0], "not"), (late[1], "possibly"), (moved.asks(7), "possibly")):
         is_told_lost(waiter, persisted)
     assert not moved.asks(5).done()
-    assert not moved.reports._unsure
+
+
+async def test_a_record_that_was_settled_before_its_copy_rotted_is_reported_where_the_count_finds_nothing_lost() -> (
+    None
+):
+    """Its word has rotted, too, so who asks has to wait for the count; who asks then is told the same."""
+    moved = Moved()
+    moved.settle(7)
+    moved.rot(7, word=True)
+    waiter = moved.asks(7)
+    assert not waiter.done()
+    moved.count_anew()
+    assert waiter.result() == moved.asks(7).result()
+    assert waiter.result().status == "delivered"
+
+
+async def test_who_joins_one_that_waited_before_the_damage_is_told_with_him_that_nothing_was_delivered() -> None:
+    moved = Moved()
+    early = moved.asks(3)
+    moved.rot(3)
+    late = moved.asks(3)
+    moved.count_anew()
+    for waiter in (early, late):
+        is_told_lost(waiter, "not")
 
 
 async def test_a_record_that_rots_in_hand_is_delivered_and_one_beside_it_is_lost_whenever_somebody_asks() -> None:

@@ -147,6 +147,35 @@ async def test_what_is_in_flight_when_it_rots_is_delivered(kafka_stand_in: Kafka
         await the_ring_goes_round(producer, "a")
 
 
+async def test_who_waits_for_what_rots_beside_a_record_in_flight_is_told_though_all_else_is_delivered_first(
+    kafka_stand_in: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slot is free before it is counted once more."""
+    disk = MemoryDisk()
+    async with producer_of(disk) as producer:
+        kafka_stand_in.gate.clear()
+        sent = await producer.publish("a", b"-" * 300)
+        late = [await producer.publish("late", b"%03d" % number * 100) for number in range(10)]
+        await until(lambda: producer.statistics().in_flight == 1)
+        await until(lambda: dispatcher_of(producer).reader.at & 0xFFFF_FFFF > 11)
+        waiters = [asyncio.create_task(receipt.delivered(timeout_ms=20_000)) for receipt in (sent, late[5])]
+        await asyncio.sleep(0.01)
+        rot(disk, sent, producer)
+        rot(disk, late[5], producer)
+        monkeypatch.setattr(recounting_module, "PAUSE", 1.0)
+        kafka_stand_in.topics["late"] = {0}
+        await until(lambda: producer.statistics().lost == 1)
+        slot = producer._opened.directory.ring.live[0]  # type: ignore[union-attr]
+        assert not any(waiter.done() for waiter in waiters)
+        kafka_stand_in.gate.set()
+        await the_ring_goes_round(producer, "a")
+        await until(lambda: slot.map is None)
+        assert (await waiters[0]).status == "delivered"
+        with pytest.raises(PermanentDeliveryError, match="before it was delivered"):
+            await waiters[1]
+        assert (producer.statistics().lost, producer.statistics().missing) == (1, 2)
+
+
 @pytest.mark.parametrize("where", ["ring", "retry"])
 async def test_what_rots_beside_a_stalled_lane_keeps_neither_moves_nor_rewritings_from_going_on(
     partitions_stall: Stalling, where: str

@@ -26,7 +26,7 @@ async def turns() -> None:
 
 
 def waiting(reports: Reports) -> int:
-    return sum(len(futures) for futures in reports._waiters.values())
+    return sum(len(waited.futures) for waited in reports._waiters.values())
 
 
 async def test_whoever_awaits_it_is_told_the_metadata(directory: Directory, reports: Reports) -> None:

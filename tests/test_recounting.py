@@ -1,0 +1,261 @@
+"""Slots are counted anew while who waits for their records waits: each is told, also where that comes too late."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from aiorecover import recounting as module
+from aiorecover.delivery import reports as reports_module
+from aiorecover.delivery.reports import Reports
+from aiorecover.errors import PermanentDeliveryError
+from aiorecover.receipt import DeliveryReport
+from aiorecover.recounting import Recounting
+from aiorecover.wal import format as fmt
+from aiorecover.wal.directory import Directory
+from aiorecover.wal.slot import Slot
+from tests.wal.rig import Opened
+from tests.wal.rig import read as read_slot
+from tests.wal.test_recount import all_counted_anew, filled, rot, second
+from tests.wal.test_stream import Life, read, settle
+
+pytestmark = pytest.mark.asyncio
+
+Waiter = asyncio.Future[DeliveryReport]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAUSE", 0.0)
+
+
+class Rig:
+    """Counts anew in a directory; what somebody has in hand is given."""
+
+    def __init__(self, directory: Directory) -> None:
+        self.directory = directory
+        self.reports = Reports(directory, None)
+        self.in_hand: set[int] = set()
+        rig = cast("Any", self)
+        self.recounting = Recounting(directory, rig, rig, self.reports, lambda: None)
+
+    def may_recount(self, slot: Slot) -> bool:
+        return slot.complete
+
+    def places_in(self, _: Slot) -> set[int]:
+        return self.in_hand
+
+    async def look(self) -> None:
+        """As often as it takes."""
+        for _ in range(5):
+            await self.recounting.look()
+
+    def waits_for(self, sequence: int, place: int) -> Waiter:
+        return self.reports.waiter("t", sequence, place)
+
+
+class InRing(Rig):
+    """Forty records of a slot were read; the fifth rots in somebody's hands, the thirtieth while it is behind."""
+
+    def __init__(self) -> None:
+        self.opened = Opened()
+        self.entries = filled(self.opened)
+        self.slot = self.opened.ring.live[0]
+        self.opened.ring.go_on()
+        self.opened.append(b"next slot")
+        self.opened.settle(self.opened.read())
+        self.opened.reader.close()
+        super().__init__(self.opened.directory)
+
+    def rots(self) -> None:
+        rot(self.opened, 5, 30)
+        second(self.opened, self.entries[0])
+        self.opened.keep_damaged()
+        self.in_hand = {self.entries[4][1]}
+
+    def ends(self) -> None:
+        """All is settled but for what is lost."""
+        self.in_hand = set()
+        self.opened.settle(entry for entry in self.entries if entry[2] != 30)
+        assert self.slot.done
+
+    def asks(self, number: int) -> Waiter:
+        _, place, sequence, _ = self.entries[number - 1]
+        return self.waits_for(sequence, place)
+
+
+class InRetryRing(Rig):
+    """Records wait in the retry ring, in a slot that is full."""
+
+    def __init__(self) -> None:
+        self.life = Life()
+        for _ in range(2):
+            self.life.move()
+        super().__init__(self.life.directory)
+        self.slot = self.directory.retry.live[0]
+        self.directory.retry.go_on()
+        self.copies = [one for one in read(self.life.first.back_to(0)) if one[0] is self.slot]
+        self.originals = [one for one in self.life.left if one[2] <= self.life.opened.ring.moved_up_to]
+
+    def rot(self, number: int) -> None:
+        """With its settle word."""
+        self.directory.files.retry.damage(self.slot.file_offset + 4 * self.copies[number][1], b"rotten")  # type: ignore[attr-defined]
+
+    def settle(self, *but: int) -> None:
+        settle([one for number, one in enumerate(self.copies) if number not in but])
+
+    def asks(self, number: int) -> Waiter:
+        _, place, position, _ = self.originals[number]
+        return self.waits_for(position & fmt.SEQUENCE_MASK, place)
+
+    def rewrite(self) -> None:
+        rewriting = self.life.copy_anew()
+        rewriting.check()
+        self.life.make_anew(rewriting)
+        assert self.slot.moved
+
+
+def is_told_lost(waiter: Waiter, persisted: str) -> None:
+    with pytest.raises(PermanentDeliveryError, match="damage took the record") as caught:
+        waiter.result()
+    assert caught.value.persisted == persisted
+
+
+@pytest.mark.parametrize("recycled", [False, True])
+async def test_what_was_lost_beside_a_record_in_hand_is_told_also_if_that_was_the_last_of_its_slot(
+    *, recycled: bool
+) -> None:
+    ring = InRing()
+    early, in_hand, other = ring.asks(30), ring.asks(5), ring.asks(12)
+    ring.rots()
+    await ring.look()
+    late = ring.asks(30)
+    assert not any(waiter.done() for waiter in (early, in_hand, other, late)), "nothing tells the two apart yet"
+    ring.ends()
+    if recycled:
+        ring.opened.checkpoint()
+        assert ring.slot not in ring.opened.ring.live
+    await ring.look()
+    for waiter in (early, late):
+        is_told_lost(waiter, "not")
+    assert not ring.opened.ring.losses.miscounted
+
+
+async def test_what_was_lost_beside_a_record_in_hand_is_told_also_if_the_rest_of_its_slot_is_moved() -> None:
+    life = Life()
+    slot = life.opened.ring.live[0]
+    rig = Rig(life.directory)
+    inside = [one for one in life.left if one[0] is slot]
+    (_, held, _, _), (_, place, position, _) = inside[1:3]
+    waiter = rig.waits_for(position & fmt.SEQUENCE_MASK, place)
+    waits = rig.waits_for(inside[3][2] & fmt.SEQUENCE_MASK, inside[3][1])
+    for rotten in (held, place):
+        life.opened.disk.ring.damage(slot.file_offset + rotten * 4 + 30, b"rot")
+    read_slot(reader := life.opened.reader.behind(slot, inside[0][1], inside[0][2] & fmt.SEQUENCE_MASK))
+    reader.close()
+    life.opened.keep_damaged()
+    rig.in_hand = {held}
+    await rig.look()
+    rig.in_hand = set()
+    settle(inside[1:2])
+    copying = life.copy()
+    copying.check()
+    life.make(copying)
+    assert slot.moved
+    await rig.look()
+    is_told_lost(waiter, "not")
+    assert not waits.done(), "its copy waits"
+
+
+async def test_who_asks_for_what_was_settled_before_it_rotted_is_told_once_nothing_of_its_slot_is_left() -> None:
+    ring = InRetryRing()
+    settle(ring.copies[7:8])
+    ring.rot(7)
+    waiter = ring.asks(7)
+    assert not waiter.done()
+    ring.settle(7)
+    assert ring.slot.done
+    await ring.look()
+    assert waiter.result().status == "delivered"
+    assert waiter.result() == ring.asks(7).result()
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+async def test_of_what_was_settled_nobody_knows_any_more_where_a_copy_beside_one_in_hand_was_lost(
+    *, rewritten: bool
+) -> None:
+    ring = InRetryRing()
+    early, waits = ring.asks(5), ring.asks(1)
+    settle(ring.copies[7:8])
+    for rotten in (3, 7, 5):
+        ring.rot(rotten)
+    ring.in_hand = {ring.copies[3][1]}
+    settled = ring.asks(7)
+    await ring.look()
+    assert ring.directory.retry.lost == 1
+    assert not early.done()
+    assert not settled.done()
+    ring.in_hand = set()
+    if rewritten:
+        settle(ring.copies[3:4])
+        ring.life.opened.keep_damaged()
+        ring.rewrite()
+    else:
+        ring.settle(7, 5)
+        assert ring.slot.done
+        waits.cancel()
+    await ring.look()
+    is_told_lost(early, "not")
+    is_told_lost(settled, "possibly")
+    is_told_lost(ring.asks(7), "possibly")
+    assert waits.cancelled() or not waits.done()
+
+
+async def test_who_is_in_doubt_in_another_slot_waits_on() -> None:
+    """A slot of which nothing is left tells nothing of what is in hand elsewhere."""
+    ring = InRetryRing()
+    for rotten in (3, 5):
+        ring.rot(rotten)
+    ring.in_hand = {ring.copies[number][1] for number in (3, 5)}
+    in_hand = ring.asks(5)
+    await ring.look()
+    ring.directory.ring.losses.miscounts(ring.life.placed[0][0])  # of which nothing is left
+    await ring.look()
+    assert not in_hand.done()
+    assert list(ring.directory.retry.losses.miscounted) == [ring.slot]
+
+
+async def test_one_who_is_interrupted_as_he_tells_those_who_wait_tells_the_others_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ring = InRetryRing()
+    monkeypatch.setattr(reports_module, "LOOKS_A_TURN", 2)
+    numbers = range(3, 8)
+    settle(ring.copies[3:8])
+    for number in numbers:
+        ring.rot(number)
+    waiters = [ring.asks(number) for number in numbers]
+    ring.settle(*numbers)
+    looking = asyncio.create_task(ring.recounting.look())
+    await asyncio.sleep(0)
+    assert waiters[0].done()
+    assert not waiters[-1].done()
+    looking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await looking
+    await ring.look()
+    assert {waiter.result().status for waiter in waiters} == {"delivered"}
+
+
+async def test_nothing_is_kept_of_who_does_not_wait_any_more() -> None:
+    ring = InRing()
+    waiter = ring.asks(30)
+    ring.rots()
+    await ring.look()
+    ring.reports.forget(30, waiter)
+    assert not ring.reports._waiters
+    ring.ends()
+    await ring.look()
+    assert not ring.reports._waiters
+    assert not ring.recounting._held
+    assert all_counted_anew(ring.opened) == 0
