@@ -188,12 +188,15 @@ class Slot:
     def blank(self) -> None:
         """Take both header copies away: what stands in the slot is nobody's any more.
 
-        And the first frame's: else a crash while the next life's header is stored would leave what looks damaged.
+        And the first frame's: else a crash while the next life's header is stored would leave what looks damaged. So
+        would a crash in here, if a seal or a frame were left beside the last copy while that is taken away: the seals
+        go before the frame, or it would be missed, and the headers last, one after the other (`recovery.classify`).
         """
+        self.store_header()  # without a seal, and the same at both ends, whatever stood there
         mapping = self._mapping()
-        end = self.header.slot_bytes - fmt.RESERVED
-        mapping[end : end + fmt.RESERVED] = bytes(fmt.RESERVED)
-        mapping[: fmt.FIRST_FRAME + fmt.FRAME_BYTES] = bytes(fmt.FIRST_FRAME + fmt.FRAME_BYTES)
+        mapping[fmt.FIRST_FRAME : fmt.FIRST_FRAME + fmt.FRAME_BYTES] = bytes(fmt.FRAME_BYTES)
+        for start in (self.header.slot_bytes - fmt.RESERVED, 0):
+            mapping[start : start + fmt.HEADER_BYTES] = bytes(fmt.HEADER_BYTES)
 
     def store_seal(self) -> None:
         """Write down what the slot holds, at both ends, before the next slot's header."""

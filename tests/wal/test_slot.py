@@ -1,6 +1,115 @@
-"""One life of a slot, in memory: where a frame of it counts."""
+"""One life of a slot: where a frame counts; and headers taken away: at any end it is free, or what it was before."""
 
+import mmap
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import pytest
+
+from aiorecover.wal import format as fmt
+from aiorecover.wal.recovery import HEAD_BYTES, SlotFound, classify
+from aiorecover.wal.slot import Slot
 from tests.wal.test_stream import Life, settle
+
+SLOT = fmt.SLOT_BYTES_MIN
+END = SLOT - fmt.RESERVED
+HEADER = fmt.SlotHeader(SLOT, 77 << fmt.NONCE_BITS, 9, 1, 0x0100_0009, 1, 0)
+SEAL = fmt.Seal(count=3, tail=400, last_sequence=3)
+
+
+class Stores(mmap.mmap):
+    """A mapping that notes down what is stored, and in which order."""
+
+    stores: list[tuple[int, bytes]]
+
+    def __setitem__(self, place: Any, stored: Any) -> None:
+        self.stores.append((place.start or 0, bytes(stored)))
+        super().__setitem__(place, stored)
+
+
+def filled(*, sealed: bool) -> Stores:
+    """A slot with three frames."""
+    mapping = Stores(-1, SLOT)
+    mapping.stores = []
+    slot = Slot(0, HEADER)
+    slot.attach(mapping)
+    slot.store_header()
+    frame = fmt.FRAME.pack(100, fmt.frame_crc(b"f" * 100, HEADER.salt, 1), 1, fmt.open_word(HEADER.salt)) + b"f" * 100
+    for number in range(3):
+        start = fmt.FIRST_FRAME + number * len(frame)
+        mapping[start : start + len(frame)] = frame
+    if sealed:
+        slot.count, slot.tail, slot.last_sequence = SEAL.count, SEAL.tail, SEAL.last_sequence
+        slot.store_seal()
+    return mapping
+
+
+def blanked(*, sealed: bool, other: tuple[int, bytes] = (0, b"")) -> tuple[bytes, list[tuple[int, bytes]]]:
+    """What a slot held before its headers were taken away, and what was stored for that, in order.
+
+    ``other``: where something else stands in it, and what.
+    """
+    mapping = filled(sealed=sealed)
+    mapping[other[0] : other[0] + len(other[1])] = other[1]
+    slot = Slot(0, HEADER)
+    slot.attach(mapping)
+    before = mapping[:]
+    mapping.stores.clear()
+    slot.blank()
+    return before, mapping.stores
+
+
+def moments(before: bytes, stores: list[tuple[int, bytes]]) -> Iterator[tuple[bytes, list[bytes]]]:
+    """The slot behind each byte that is stored, and as it stood before each store up to there."""
+    content, stood = bytearray(before), [before]
+    for start, stored in stores:
+        for number, byte in enumerate(stored):
+            content[start + number] = byte
+            yield bytes(content), list(stood)
+        stood.append(bytes(content))
+
+
+def found(front: bytes, end: bytes) -> SlotFound:
+    return classify(0, front[:HEAD_BYTES], end[END:])
+
+
+OLD = fmt.SlotHeader(SLOT, 77 << fmt.NONCE_BITS, 2, 1, 0x0200_0002, 1, 0)
+EARLIER = (fmt.pack_slot_header(OLD) + fmt.pack_seal(SEAL, OLD.salt)).ljust(fmt.RESERVED, b"\0")
+ENDS = {
+    "both ends": (0, b""),
+    "front of the life before": (0, EARLIER),
+    "end of the life before": (END, EARLIER),
+    "front damaged": (0, b"\x5a" * fmt.RESERVED),
+    "end damaged": (END, b"\x5a" * fmt.RESERVED),
+}
+
+
+@pytest.mark.parametrize("sealed", [True, False], ids=["sealed", "open"])
+@pytest.mark.parametrize("ends", ENDS)
+def test_whenever_the_process_dies_a_slot_is_free_or_what_it_was(ends: str, *, sealed: bool) -> None:
+    """Damaged it would be for ever; and behind a seal frames that are gone would be missed."""
+    before, stores = blanked(sealed=sealed, other=ENDS[ends])
+    states = []
+    for content, _ in moments(before, stores):
+        now = found(content, content)
+        states.append(now.state)
+        if now.state == "live":
+            assert now.header == HEADER
+            assert now.seal is None or content[fmt.FIRST_FRAME : END] == before[fmt.FIRST_FRAME : END]
+    assert set(states) == {"live", "torn", "blank"}
+    assert states[-1] == "blank"
+
+
+@pytest.mark.parametrize("sealed", [True, False], ids=["sealed", "open"])
+def test_whichever_sectors_a_power_cut_takes_a_slot_is_free_or_what_it_was(*, sealed: bool) -> None:
+    """Its two ends are as they stood between any two stores, or one as it is in the middle of the last one."""
+    before, stores = blanked(sealed=sealed)
+    for content, stood in moments(before, stores):
+        for front, end in [*product([content], stood), *product(stood, [content]), *product(stood, stood)]:
+            now = found(front, end)
+            assert (now.state, now.header) in [("live", HEADER), ("torn", None), ("blank", None)]
+            assert now.seal in {None, SEAL}
 
 
 def test_a_frame_counts_where_it_stands_until_its_copy_does_and_then_in_the_newest_copy_of_it() -> None:
