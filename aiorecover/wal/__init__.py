@@ -306,8 +306,9 @@ Read-only view
        says was flushed stands in slots that had begun by then, or was recycled, and then the checkpoint that is read
        behind them covers it.
     4. A record is settled when its settle word says so, or when the ring's watermark, in the main ring also P, covers
-       it. In the retry ring copies behind what the checkpoint knows of it are void; without a checkpoint all count.
-       Where settle words are suspect, a view shows what they say, and up to where they are: lanes are not judged.
+       it. In the retry ring copies behind what the checkpoint knows of it are void: they are not looked at, and nobody
+       misses them, as after the next opening; without a checkpoint all count. Where settle words are suspect, a view
+       shows what they say, and up to where they are: lanes are not judged.
 
     Every record that waits from the first to the last moment of a walk is in it; no record is wrong, and none comes
     twice, unless it is moved or rewritten meanwhile: who walks the main ring and then the retry ring sees it, and a

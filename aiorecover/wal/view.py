@@ -100,7 +100,8 @@ class View:
     def slots(self) -> list[SlotView]:
         """Every slot of the ring: the live ones in the order of their records, then the blank and damaged ones.
 
-        All lives that began before the newest one listed are there, or were recycled.
+        All lives that began before the newest one listed are there, or were recycled. A slot of which nothing counts is
+        blank.
 
         Raises:
             RecycledError: the retry ring was rewritten again and again meanwhile: look again.
@@ -292,7 +293,7 @@ class View:
         """The slots in the order of `slots`, with what an opening would know of their frames."""
         known = self._ring_of(next_opening)
         up_to = next_opening.copies_up_to if self.ring == RETRY else None
-        ordered = sorted(found, key=_order)
+        ordered = sorted((_as_it_counts(one, up_to) for one in found), key=_order)
         return [
             SlotView(
                 path=self.path,
@@ -432,6 +433,14 @@ def _scan(file: StorageFile | None, size: int) -> list[SlotFound]:
 def _order(slot: SlotFound) -> tuple[bool, int, int]:
     """The live ones in the order of their records, then the others as they lie."""
     return slot.header is None, slot.header.ordinal if slot.header is not None else 0, slot.index
+
+
+def _as_it_counts(slot: SlotFound, counts_up_to: int | None) -> SlotFound:
+    """As the next opening has it: a slot that begins behind the last copy that counts is free."""
+    if slot.header is None or counts_up_to is None:
+        return slot
+    first = fmt.position(slot.header.epoch, slot.header.first_sequence)
+    return SlotFound(slot.index, "blank") if first > counts_up_to else slot
 
 
 def _flushed_in(slot: SlotFound, following: SlotFound | None, ends: Iterable[int]) -> int:

@@ -41,7 +41,8 @@ class SlotView:
 
     ``state`` is as in `recovery.SlotFound`. ``durable``: frames up to it count as settled, whatever their settle words
     say (the ring's watermark, in the main ring also P, of the checkpoint that was read after the slot).
-    ``counts_up_to``: in the retry ring, copies behind it do not count yet; None where all do, or nothing tells.
+    ``counts_up_to``: in the retry ring, copies behind it do not count yet, and are not looked at; None where all do, or
+    nothing tells.
     ``flushed``: in a slot that was left open, the position up to which frames were stored, as a flush or the next slot
     of its epoch tells; else 0.
     """
@@ -173,6 +174,8 @@ class SlotWalk:
         self._seal = slot.seal
         self._buffer = bytearray(min(WINDOW, slot.slot_bytes))
         self._whole = slot.slot_bytes - fmt.RESERVED
+        counts_up_to = NEVER if slot.counts_up_to is None else slot.counts_up_to
+        self._counting = counts_up_to - fmt.position(header.epoch, 0)  # the last sequence of its epoch that counts
         self._offset = fmt.FIRST_FRAME
         self.expected = header.first_sequence
         self.missing: list[Damage] = []
@@ -227,7 +230,7 @@ class SlotWalk:
     @property
     def _last(self) -> int:
         """What stands behind it does not count, whatever it is."""
-        return self._seal.last_sequence if self._seal is not None else fmt.SEQUENCE_MASK
+        return min(self._seal.last_sequence if self._seal is not None else fmt.SEQUENCE_MASK, self._counting)
 
     def _look_again(self) -> fmt.Seal | None:
         """The slot's seal, if it still is in the life that is walked."""
@@ -264,9 +267,7 @@ class SlotWalk:
         """The frames that the copy holds whole, up to the first one that does not hold."""
         data, salt, ordinal, epoch = self._buffer, self.header.salt, self.header.ordinal, self.header.epoch
         start = self._offset
-        last, durable, counts_up_to = self._last, self._slot.durable, self._slot.counts_up_to
-        if counts_up_to is None:
-            counts_up_to = NEVER
+        last, durable = self._last, self._slot.durable
         at = 0
         while at + fmt.FRAME_BYTES <= count and self.expected <= last:
             length, check, sequence, word = _unpack(data, at)
@@ -277,7 +278,7 @@ class SlotWalk:
             if length & fmt.SKIP_BIT:
                 continue
             number = fmt.position(epoch, sequence)
-            done = number <= durable or fmt.mark_of(word, salt) is not None or number > counts_up_to
+            done = number <= durable or fmt.mark_of(word, salt) is not None
             if done and not settled:
                 continue
             payload = bytes(data[frame_at + fmt.FRAME_BYTES : frame_at + fmt.FRAME_BYTES + length])
@@ -347,10 +348,11 @@ class SlotWalk:
     def _end(self) -> None:
         """No frame of this life follows: what its seal counts, or a flush covered, should have come before that."""
         if self._seal is not None:
-            last, end = self._seal.last_sequence, self._limit
+            last, end = self._last, self._limit
         else:
             most = (self._whole - self._offset) // fmt.FRAME_BYTES  # more do not fit: they stood in a slot that is gone
-            last, end = min(self._slot.flushed & fmt.SEQUENCE_MASK, self.expected + most - 1), self._whole
+            flushed = self._slot.flushed & fmt.SEQUENCE_MASK
+            last, end = min(flushed, self.expected + most - 1, self._last), self._whole
         if last >= self.expected:
             self._report(self.expected, last)
             self.expected, self._offset = last + 1, end
