@@ -96,13 +96,14 @@ class RingState(msgspec.Struct, frozen=True, omit_defaults=True):
         return (*self.earlier, self.flushed)
 
     def after(self, durable: "RingState") -> "RingState":
-        """The same, with what is known already: none of the three ever falls."""
+        """The same, with what is known already: nothing falls, and once something was stored it stays so."""
+        newer = self if self.flushed >= durable.flushed else durable
         return RingState(
             watermark=max(self.watermark, durable.watermark),
             next_ordinal=max(self.next_ordinal, durable.next_ordinal),
-            flushed=max(self.flushed, durable.flushed),
-            by_originals=self.by_originals,
-            earlier=self.earlier,
+            flushed=newer.flushed,
+            by_originals=self.by_originals and durable.by_originals,
+            earlier=newer.earlier,
         )
 
 

@@ -1,5 +1,6 @@
 """Two alternating copies: a torn write costs one interval, and never the directory."""
 
+from itertools import combinations
 from zlib import crc32
 
 import msgspec
@@ -8,6 +9,7 @@ from msgspec.structs import replace
 
 from aiorecover.errors import WalCorruptError, WalFormatError, WalIOError
 from aiorecover.wal import checkpoint
+from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import (
     CLUSTER_NUMBERS,
     COPY_BYTES,
@@ -262,3 +264,27 @@ def test_a_copy_that_nobody_flushed_is_durable_before_the_other_one_is_overwritt
         with pytest.raises(WalIOError):
             following.write_both(content(4))
         assert newest(after.after_power_cut(seed)) in {3, 4}
+
+
+OLDEST, OLDER = fmt.position(1, 4), fmt.position(2, 7)  # how far the two epochs before were flushed
+STATES = {
+    "nothing stored yet": RingState(2, 3, OLDER, by_originals=True, earlier=(OLDEST,)),
+    "more settled": RingState(OLDEST, 3, OLDER, by_originals=True),
+    "copies not made": RingState(2, 4, fmt.position(3, 0), earlier=(OLDEST, OLDER)),
+    "begun": RingState(2, 4, fmt.position(3, 1), earlier=(OLDEST, OLDER)),
+    "gone on": RingState(OLDER, 5, fmt.position(3, 6)),
+}
+
+
+@pytest.mark.parametrize(("one", "other"), list(combinations(STATES, 2)))
+def test_whichever_of_two_checkpoints_is_written_behind_the_other_nothing_is_taken_back(one: str, other: str) -> None:
+    """Of the ends of epochs, as far as something may wait there."""
+    states = STATES[one], STATES[other]
+    for known in (states[0].after(states[1]), states[1].after(states[0])):
+        assert known.watermark == max(state.watermark for state in states)
+        assert known.next_ordinal == max(state.next_ordinal for state in states)
+        assert known.by_originals == all(state.by_originals for state in states)
+        ends = {fmt.parts(end)[0]: end for end in sorted(end for state in states for end in state.ends)}
+        assert [end for end in known.ends if end > known.watermark] == [
+            end for end in ends.values() if end > known.watermark
+        ]

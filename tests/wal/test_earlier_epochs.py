@@ -76,6 +76,24 @@ def test_what_was_settled_and_recycled_is_not_missed() -> None:
     assert len(accepted) == 7
 
 
+def test_a_checkpoint_that_was_captured_before_another_takes_nothing_back_of_an_earlier_epoch() -> None:
+    disk, _ = lives(3)
+    with Opened(disk) as opened:
+        early = opened.directory.next_checkpoint()
+        opened.append(RECORD)
+        opened.checkpoint()
+        ends = opened.directory.checkpoint.main.ends
+        assert ends == (fmt.position(1, 3), fmt.position(2, 1))
+        opened.directory.write_checkpoint(early)
+        assert opened.directory.checkpoint.main.ends == ends
+        left = opened.disk.after_death()
+    left.ring.damage(0, bytes(SLOT))
+    assert seen(left) == {(1, 1), (1, 2), (1, 3)}
+    with Opened(left) as opened:
+        opened.read()
+        assert missing(opened.ring) == [(1, 1), (1, 2), (1, 3)]
+
+
 def test_of_so_many_starts_the_newest_are_remembered_and_a_start_without_records_is_none() -> None:
     disk, _ = lives(*[1] * 4, 0, *[1] * ENDS_MOST, disk=Disk(max_slots=2 * ENDS_MOST))
     with Opened(disk) as opened:
