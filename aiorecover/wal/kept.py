@@ -55,6 +55,7 @@ def _keep(file_system: FileSystem, path: Path, ring: StorageFile, stretch: Stret
     file = file_system.open(directory / name)
     try:
         file.write(data, 0)
+        file.truncate(len(data))  # of a longer stretch that was kept from here before, the rest is of another damage
         file.sync()
     finally:
         file.close()

@@ -14,10 +14,11 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal import kept, losses
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.kept import DAMAGED
-from aiorecover.wal.losses import Damage, Losses
+from aiorecover.wal.losses import Damage, Losses, Stretch
 from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.storage import OPERATING_SYSTEM, FileSystem
+from aiorecover.wal.slot import Slot
+from aiorecover.wal.storage import OPERATING_SYSTEM, FileSystem, StorageFile
 from tests.wal.memory import PAGE, broken, no_room
 from tests.wal.rig import SLOT, Disk, Machine, Opened, read
 
@@ -109,6 +110,16 @@ def test_behind_many_pages_that_cannot_be_read_nothing_more_is_asked_of_the_disk
     assert data[: PAGE - start] == opened.disk.ring.live()[start:PAGE]
     assert not any(data[PAGE - start :])
     assert len(asked) == 3, "all, what is in front of the bad pages, and the first of them"
+
+
+def test_a_shorter_stretch_from_the_same_place_leaves_nothing_of_the_one_kept_before(tmp_path: Path) -> None:
+    (tmp_path / "ring").write_bytes(b"\xee" * SLOT)
+    ring = StorageFile(tmp_path / "ring")
+    slot = Slot(0, fmt.SlotHeader(SLOT, 0, 1, 1, 1, 1, 0))
+    for stop in (3000, 2000):
+        kept.keep(OPERATING_SYSTEM, tmp_path, ring, [Stretch(slot, 1000, stop)])
+        assert (tmp_path / DAMAGED / "ring-1-1000").read_bytes() == b"\xee" * (stop - 1000)
+    ring.close()
 
 
 def test_of_a_file_that_was_cut_what_is_left_is_kept() -> None:
