@@ -13,15 +13,18 @@ with its own epoch; entries of earlier ones stay where they are until their bloc
 Stored by pwrite and not through a mapping: that takes 6 us more (10 instead of 4, for an entry of 3,000 records), and
 a full or failing disk is an error that can be handled, where a mapping ends the process. Blocks are allocated by the
 keeper's thread before they are given out: a lane that has one can always write to it, for delivery is what makes room.
+A file that has holes, as a copy may, is allocated as a whole by the opening.
 
 It is a journal and no more, so what cannot be read keeps no directory closed: it counts as damaged, and its block is
-not used by this opening. Nor does a full disk: the header is written once there is room.
+not used by this opening. Nor does a full disk: header and holes are written once there is room.
 """
 
 import logging
 import struct
 from bisect import bisect_left, insort
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from operator import neg
 from typing import Protocol
 
@@ -52,6 +55,7 @@ class LanesFileLike(Protocol):
     @property
     def path(self) -> object: ...  # noqa: D102
     def size(self) -> int: ...  # noqa: D102
+    def disk_bytes(self) -> int: ...  # noqa: D102
     def allocate(self, offset: int, length: int) -> None: ...  # noqa: D102
     def read(self, offset: int, length: int) -> bytes: ...  # noqa: D102
     def write(self, data: bytes, offset: int) -> None: ...  # noqa: D102
@@ -176,12 +180,13 @@ class Lanes:
         self._since = before.since if before is not None and before.same_place(now) else epoch
         self._blocks = max(0, file.size() - SECTOR) // BLOCK_BYTES
         self._generations = [0] * self._blocks
-        self._unreadable: set[int] = set()
+        self._unusable: set[int] = set()  # cannot be read, or not cleared
+        self._holes = file.disk_bytes() < file.size()
         self.found = [found for block in range(self._blocks) if (found := self._look(block)) is not None]
         # Neither header nor entry: of a new directory, or somebody has removed or emptied it. Delivery knows which.
         self.is_new = before is None and not self.found
         # Always in this order: the lowest is taken first.
-        self._free = [block for block in reversed(range(self._blocks)) if block not in self._unreadable]
+        self._free = [block for block in reversed(range(self._blocks)) if block not in self._unusable]
         self._stored = False
         self._header: bytes | None = None  # that there was no room for yet
         if self._since == epoch:
@@ -199,15 +204,15 @@ class Lanes:
 
     @property
     def wants_room(self) -> bool:
-        """Under a quarter of the blocks is left, or the header is not written: let the keeper call `grow`."""
-        return self._wants_blocks or self._header is not None
+        """Under a quarter of the blocks is left, or header or holes are not written: let the keeper call `grow`."""
+        return self._wants_blocks or self._header is not None or self._holes
 
     @property
     def _wants_blocks(self) -> bool:
         return 4 * len(self._free) < self._blocks or not self._free
 
     def grow(self) -> None:
-        """Allocate as many blocks again as there are, if they are wanted (the keeper's thread).
+        """Allocate as many blocks again as there are, if they are wanted, and the file's holes (the keeper's thread).
 
         And write the header that there was no room for: what this opening has stored is known from then on, in this
         boot and this file. Nobody waits for that.
@@ -218,8 +223,14 @@ class Lanes:
         """
         if self._header is not None:
             self._write_late(self._header)
-        if not self._wants_blocks:
-            return
+        if self._wants_blocks:
+            self._add_blocks()
+        if self._holes:
+            with suppress(WalIOError):  # if it is the disk, the next store says so
+                self._file.allocate(0, self._file.size())
+            self._holes = False
+
+    def _add_blocks(self) -> None:
         count = max(FIRST_BLOCKS, min(self._blocks, MOST_AT_ONCE))
         first = self._blocks
         self._file.allocate(_place(first, 0), count * BLOCK_BYTES)
@@ -229,32 +240,55 @@ class Lanes:
 
     def keep(self, block: int) -> None:
         """A block that was found goes on belonging to its lane."""
-        if block in self._unreadable:
+        if block in self._unusable:
             return
         del self._free[bisect_left(self._free, -block, key=neg)]  # not `remove`: 4 s for 10,000 lanes
 
     def give_back(self, block: int) -> None:
         """A block that was kept belongs to no lane any more."""
-        if block in self._unreadable:
+        if block in self._unusable:
             return
         insort(self._free, block, key=neg)
 
     def clear(self, block: int) -> None:
         """What was found in a block must never count again: as if nothing had ever stood there.
 
-        Where a block cannot be read, that may fail: then a later opening may find it, beside the one that its lane has
-        by then, and two for one lane count for nothing.
+        Where a block cannot be read, that may fail, and where it belongs to no lane, for want of room: then a later
+        opening may find it, beside the one that its lane has by then, and two for one lane count for nothing.
 
         Raises:
             WalIOError: the disk failed.
+            WalFullError: the disk is full, and a file system that needs room to change what stands there.
 
         """
         try:
-            self._file.write(bytes(BLOCK_BYTES), _place(block, 0))
-        except WalIOError:
-            if block not in self._unreadable:
+            if block in self._unusable:
+                self._file.write(bytes(BLOCK_BYTES), _place(block, 0))
+            else:
+                self._wipe(block)
+        except (WalIOError, WalFullError) as error:
+            if not self._may_stay(block, error):
                 raise
         self._stored = True
+
+    def _wipe(self, block: int) -> None:
+        """Only where something stands, which needs no room, whatever holes the block has.
+
+        The heads first: where it is cut off, the block is damaged. One copy alone may be the older one.
+        """
+        start, end = _place(block, 0), _place(block + 1, 0)
+        edges = [start, *range(start - start % PAGE + PAGE, end, PAGE), end]
+        heads = [(place, place + ENTRY.size) for place in (start, _place(block, 1))]
+        for first, last in (*heads, *pairwise(edges)):
+            if any(self._file.read(first, last - first)):
+                self._file.write(bytes(last - first), first)
+
+    def _may_stay(self, block: int, error: WalError) -> bool:
+        """Whether what could not be cleared harms nobody: no lane uses the block, nor will one in this opening."""
+        if isinstance(error, WalFullError) and block in self._free:
+            self.keep(block)
+            self._unusable.add(block)
+        return block in self._unusable
 
     def take(self) -> int | None:
         """A block for a lane without one; None: let the keeper call `grow`."""
@@ -292,7 +326,7 @@ class Lanes:
         if data is not None:
             copies = [unpack_entry(data[:ENTRY_BYTES]), unpack_entry(data[ENTRY_BYTES:])]
         else:
-            self._unreadable.add(block)
+            self._unusable.add(block)
             message = "a block of the lanes cannot be read, the lane that it was for begins anew: check the disk"
             log.warning("%s block=%d path=%s", message, block, self._file.path)
             parts = (self._read(_place(block, copy), ENTRY_BYTES) for copy in (0, 1))

@@ -7,6 +7,7 @@ that moment.
 
 import errno
 import mmap
+import os
 import random
 from collections.abc import Callable
 from typing import Any, NoReturn, Self
@@ -15,7 +16,7 @@ from aiorecover.errors import WalFullError, WalIOError
 from aiorecover.testing import memory_file
 from aiorecover.testing.memory_file import PAGE, SECTOR, StoredFile
 
-__all__ = ["PAGE", "SECTOR", "FaultyFile", "MemoryFile", "broken", "no_room"]
+__all__ = ["PAGE", "SECTOR", "FaultyFile", "MemoryFile", "broken", "no_blocks", "no_room"]
 
 
 class MemoryFile(memory_file.MemoryFile):
@@ -97,3 +98,8 @@ def no_room() -> NoReturn:
 def broken() -> NoReturn:
     """For ``FaultyFile.before``: the disk answers with an error."""
     raise WalIOError(errno.EIO, "cannot use the file: input/output error", "memory")
+
+
+def no_blocks(_: int) -> NoReturn:
+    """For ``StoredFile.belong_to``: the disk has no room for another block."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

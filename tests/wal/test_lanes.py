@@ -1,5 +1,8 @@
 """The file of the lanes: what counts of it, whatever became of its bytes; and room for a thousand lanes."""
 
+import threading
+from functools import partial
+
 import pytest
 
 from aiorecover.errors import WalFormatError, WalFullError, WalIOError
@@ -19,7 +22,7 @@ from aiorecover.wal.lanes import (
     unpack_entry,
     unpack_header,
 )
-from tests.wal.memory import PAGE, FaultyFile, broken, no_room
+from tests.wal.memory import PAGE, FaultyFile, broken, no_blocks, no_room
 from tests.wal.rig import Disk, Opened
 
 PRODUCER = 7
@@ -255,6 +258,7 @@ def test_a_block_that_cannot_be_read_is_cleared_if_that_can_be(*, writable: bool
     file.stored.fail_reads(SECTOR, BLOCK_BYTES)
     lanes = opened(file)
     assert lanes.found == [BlockFound(0, (), True, False, 0), BlockFound(1, (), True, False, 0)]  # a page is of both
+    lanes.store(2, b"three")
     if not writable:
         file.before["write"] = broken
     for block in (0, 1):
@@ -415,6 +419,106 @@ def test_a_growth_that_was_cut_off_leaves_whole_blocks_only(rest: int) -> None:
     assert block == 1
     lanes.store(block, b"two")
     assert [block.bodies for block in found(file)] == [(b"one",), (b"two",)]
+
+
+# -- holes -----------------------------------------------------------------------------------------------------------
+
+
+def sparse(file: FaultyFile) -> FaultyFile:
+    """A copy with holes where whole pages were zeros."""
+    image = file.live()
+    copy = FaultyFile("lanes", image)
+    for page in range(0, len(image) - PAGE, PAGE):
+        if not any(image[page : page + PAGE]):
+            copy.punch(page, PAGE)
+    assert copy.disk_bytes() < copy.size()
+    return copy
+
+
+def others_take_the_rest(file: FaultyFile) -> None:
+    file.stored.belong_to(threading.RLock(), no_blocks)
+
+
+def there_is_room_again(file: FaultyFile) -> None:
+    file.stored.belong_to(threading.RLock(), lambda _: None)
+
+
+def test_a_copy_with_holes_takes_every_entry_on_a_disk_that_is_full_by_then() -> None:
+    before = Opened()
+    before.directory.lanes.store(0, b"in flight")
+    disk = before.disk.after_death()
+    disk.lanes = sparse(disk.lanes)
+    lanes = disk.open().lanes
+    others_take_the_rest(disk.lanes)
+    assert not lanes.wants_room
+    for block in range(FIRST_BLOCKS):
+        for _ in range(2):
+            lanes.store(block, b"x" * BODY_MOST)
+
+
+def test_holes_that_there_is_no_room_for_keep_no_directory_closed_and_are_filled_when_there_is_some() -> None:
+    before = Opened()
+    before.directory.lanes.store(0, b"in flight")
+    disk = before.disk.after_death()
+    disk.lanes = sparse(disk.lanes)
+    others_take_the_rest(disk.lanes)
+    directory = disk.open()
+    assert directory.wants_spare
+    directory.prepare_spares()
+    with pytest.raises(WalFullError):
+        directory.lanes.store(3, b"x" * BODY_MOST)
+    there_is_room_again(disk.lanes)
+    directory.prepare_spares()
+    others_take_the_rest(disk.lanes)
+    assert not directory.lanes.wants_room
+    directory.lanes.store(3, b"x" * BODY_MOST)
+    assert directory.lanes.found[0].bodies == (b"in flight",)
+
+
+def test_a_file_without_holes_is_not_allocated_again() -> None:
+    file = stored(b"one")
+    file.before["allocate"] = no_room
+    opened(file).grow()
+
+
+@pytest.mark.parametrize("bodies", [(b"one",), (b"older", b"newer"), (b"x" * 7000, b"short")])
+def test_a_block_with_holes_is_cleared_without_room(bodies: tuple[bytes, ...]) -> None:
+    file = sparse(stored(*bodies))
+    lanes = opened(file)
+    others_take_the_rest(file)
+    lanes.clear(0)
+    assert found(file) == []
+
+
+def test_a_block_that_no_lane_has_and_that_cannot_be_cleared_for_want_of_room_is_not_used() -> None:
+    """As on a file system that writes nothing in its place; a lane's own entry must not stay unnoticed."""
+    file = stored(b"one", b"two")
+    lanes = opened(file)
+    file.before["write"] = no_room
+    lanes.clear(0)
+    assert (lanes.free, lanes.take()) == (FIRST_BLOCKS - 1, 1)
+    lanes = opened(file)
+    lanes.keep(0)
+    with pytest.raises(WalFullError):
+        lanes.clear(0)
+
+
+def test_a_block_that_is_cleared_in_part_is_a_doubt_and_never_the_older_entry_alone() -> None:
+    for bodies in [(b"older" * 2000, b"newer" * 2000), (b"older", b"newer"), (b"oldest", b"older", b"newer")]:
+        for writes in range(9):
+            file = stored(*bodies)
+            lanes = opened(file)
+            file.before["write"] = partial(_fail_behind, [None] * writes)
+            lanes.clear(0)
+            del file.before["write"]
+            whole = BlockFound(0, bodies[: -3 if len(bodies) > 2 else None : -1], False, True, EPOCH)
+            assert all(block.damaged or block == whole for block in found(file)), writes
+
+
+def _fail_behind(left: list[None]) -> None:
+    if not left:
+        no_room()
+    left.pop()
 
 
 # -- in a directory --------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import errno
 import threading
 from functools import partial
-from typing import NoReturn
 
 import pytest
 
@@ -12,16 +11,12 @@ from aiorecover.testing.memory_file import MemoryFile
 from aiorecover.wal.room import KEPT, MAIN
 from aiorecover.wal.spares import Limits, Quota, Spares
 from aiorecover.wal.storage import StorageFile
-from tests.wal.memory import FaultyFile
+from tests.wal.memory import FaultyFile, no_blocks
 from tests.wal.rig import RESERVED, SLOT, Disk, Opened, found
 from tests.wal.test_moving import everything, make, move, waiting
 
 SLOTS = 14
 BIG = b"f" * 3000  # five in a slot
-
-
-def no_blocks(_: int) -> NoReturn:
-    raise OSError(errno.ENOSPC, "no space left on device")
 
 
 def on_disk(opened: Opened) -> int:
