@@ -351,11 +351,12 @@ class Lanes:
     def _write_header(self, header: Header, *, readable: bool) -> None:
         """Where it cannot be read, as a whole page, and if it must be, not at all; without room for it, later (`grow`).
 
-        Without it what this opening stores is not known to the next one; nothing worse comes of that.
+        Then without the rest of its page: a lane may have the first block by then. Without a header what this opening
+        stores is not known to the next one; nothing worse comes of that.
         """
-        packed = pack_header(header) if readable else pack_header(header).ljust(PAGE, b"\0")
+        packed = pack_header(header)
         try:
-            self._file.write(packed, 0)
+            self._file.write(packed if readable else packed.ljust(PAGE, b"\0"), 0)
         except WalFullError as error:
             self._header = packed
             self._tell_unwritten("free disk space", error)

@@ -332,6 +332,30 @@ def test_what_stood_there_before_is_not_known_by_a_header_that_comes_late() -> N
     ]
 
 
+@pytest.mark.parametrize("blocks", [0, FIRST_BLOCKS])
+def test_a_header_that_comes_late_leaves_what_was_entered_behind_it(blocks: int) -> None:
+    """Also where it could not be read once, and was to be written as a whole page: a lane may have the first block."""
+    file = stored(b"old")
+    file.cut(SECTOR + blocks * BLOCK_BYTES)
+    file.before["read"] = partial(_fail_once, file)
+    file.before["write"] = no_room
+    lanes = opened(file, epoch=2, boot="another")
+    if blocks == 0:
+        lanes.grow()
+    file.before.clear()
+    assert lanes.take() == 0
+    for body in (b"one", b"two"):
+        lanes.store(0, body)
+    lanes.grow()
+    assert not lanes.wants_room
+    assert found(file, epoch=3, boot="another")[0] == BlockFound(0, (b"two", b"one"), False, True, 2)
+
+
+def _fail_once(file: FaultyFile) -> None:
+    del file.before["read"]
+    broken()
+
+
 def test_a_header_that_comes_late_and_cannot_be_written_is_given_up(caplog: pytest.LogCaptureFixture) -> None:
     file = FaultyFile("lanes")
     file.before["write"] = no_room
