@@ -16,6 +16,7 @@ lock of the interpreter, so that the loop goes on meanwhile.
 """
 
 import errno
+from collections.abc import Iterable
 from typing import Protocol
 
 from aiorecover.errors import WalIOError
@@ -31,24 +32,28 @@ class Pages(Protocol):
     def write(self, data: bytes, offset: int) -> None: ...  # noqa: D102
 
 
-def mend(file: Pages, offset: int, length: int) -> list[int]:
-    """Write zeros over each whole page that cannot be read, in a part of ``file`` that nobody needs; their offsets.
+def unreadable(file: Pages, offset: int, length: int) -> list[int]:
+    """Read a part of ``file``; the offsets of the pages that cannot be."""
+    buffer = memoryview(bytearray(min(STEP, length)))
+    end = offset + length
+    found: list[int] = []
+    for start in range(offset, end, STEP):
+        stop = min(start + STEP, end)
+        if not _can_be_read(file, buffer[: stop - start], start):
+            found += [page for page in range(start, stop, PAGE) if not _can_be_read(file, buffer[:PAGE], page)]
+    return found
+
+
+def mend(file: Pages, pages: Iterable[int]) -> None:
+    """Write zeros over each of these whole pages, in a part of ``file`` that nobody needs.
 
     Raises:
         WalIOError: one of them cannot be written either.
         WalFullError: a page needs room that the disk does not have.
 
     """
-    buffer = memoryview(bytearray(min(STEP, length)))
-    end = offset + length
-    mended: list[int] = []
-    for start in range(offset, end, STEP):
-        stop = min(start + STEP, end)
-        if not _can_be_read(file, buffer[: stop - start], start):
-            mended += [page for page in range(start, stop, PAGE) if not _can_be_read(file, buffer[:PAGE], page)]
-    for page in mended:
+    for page in pages:
         file.write(bytes(PAGE), page)
-    return mended
 
 
 def _can_be_read(file: Pages, buffer: memoryview, offset: int) -> bool:

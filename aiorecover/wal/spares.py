@@ -6,7 +6,7 @@ re-entrant because a signal handler may publish while its own thread holds it.
 
 Who takes a slot stores into it through its mapping, so each page of it was read once by this process before the slot is
 first given out, and is again after any read of the file has failed (`mending`): of one that is ready by the keeper's
-thread, since the loop's does not wait for it.
+thread, without the lock. The loop's does not wait for it: it takes the slot, read or not.
 """
 
 import logging
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from aiorecover.errors import WalError, WalFullError, WalIOError
-from aiorecover.wal.mending import mend
+from aiorecover.wal.mending import mend, unreadable
 from aiorecover.wal.room import CUT_MOST, KEEP_FREE, Holding, Room, Shares, Way
 
 log = logging.getLogger("aiorecover.wal")
@@ -178,8 +178,8 @@ class Spares:
         with self._lock:
             if not self._ready:
                 self._ready.append(self._acquire())
-            elif self.wanted:
-                self._mend_ready()
+                return
+        self._mend_ready()
 
     def reserve(self) -> None:
         """As `prepare`, at an opening, which has no time to read a slot (1 GiB perhaps): the keeper's thread will.
@@ -330,15 +330,31 @@ class Spares:
         return first
 
     def _mend_ready(self) -> None:
-        """It was reserved, or a page was lost since. Nobody can take it, and store into it, meanwhile."""
-        try:
-            spare = self._ready.pop()
-        except IndexError:  # it was taken right now
-            return
-        try:
-            self._make_sound(spare[0])
-        finally:
-            self._ready.append(spare)
+        """It was reserved, or a page was lost since. While it is read it can be taken: a bad disk takes its time."""
+        with self._lock:
+            doubted = [index for index, _, _ in self._ready[-1:] if self._begins_reading(index)]
+        for index in doubted:
+            try:
+                lost = unreadable(self._file, index * self.slot_bytes, self.slot_bytes)
+                if lost and not self._mend_if_ready(index, lost):
+                    self._sound.discard(index)
+            except BaseException:
+                self._sound.discard(index)
+                raise
+
+    def _mend_if_ready(self, index: int, lost: list[int]) -> bool:
+        """Nobody can take the slot, and store into it, meanwhile; False: somebody has."""
+        with self._lock:
+            try:
+                spare = self._ready.pop()
+            except IndexError:
+                return False
+            try:
+                if spare[0] == index:
+                    self._mend(lost)
+                return spare[0] == index
+            finally:
+                self._ready.append(spare)
 
     def _map(self, index: int, *, mended: bool) -> Any:
         size = self.slot_bytes
@@ -350,31 +366,36 @@ class Spares:
         return self._file.map(index * size, size)
 
     def _make_sound(self, index: int) -> None:
-        if self._failed_reads != self._file.failed_reads:
-            self._failed_reads = self._file.failed_reads
-            self.distrust()
-        if index in self._sound:
+        """Have every page of a slot that no life stands in at hand for stores, whatever the disk has lost of it."""
+        if not self._begins_reading(index):
             return
-        self._sound.add(index)  # first: who distrusts it meanwhile takes it out, and it is read once more
         try:
-            self._mend(index)
+            self._mend(unreadable(self._file, index * self.slot_bytes, self.slot_bytes))
         except BaseException:
             self._sound.discard(index)
             raise
 
-    def _mend(self, index: int) -> None:
-        """Have every page of a slot that no life stands in at hand for stores, whatever the disk has lost of it."""
+    def _begins_reading(self, index: int) -> bool:
+        """Whether it has to be read. It counts as sound at once: who distrusts it meanwhile has it read once more."""
+        if self._failed_reads != self._file.failed_reads:
+            self._failed_reads = self._file.failed_reads
+            self.distrust()
+        if index in self._sound:
+            return False
+        self._sound.add(index)
+        return True
+
+    def _mend(self, lost: list[int]) -> None:
+        """Have these pages be zeros that can be read."""
         try:
-            mended = mend(self._file, index * self.slot_bytes, self.slot_bytes)
+            mend(self._file, lost)
         except WalIOError as error:
             if self.quota.poison is not None:
                 self.quota.poison(error)
             raise
-        if mended:
+        if lost:
             message = "pages of the ring could not be read and were written anew, nothing in them was needed"
-            log.warning(
-                "%s: check the disk path=%s pages=%d offset=%d", message, self._file.path, len(mended), mended[0]
-            )
+            log.warning("%s: check the disk path=%s pages=%d offset=%d", message, self._file.path, len(lost), lost[0])
 
     def _grow(self) -> tuple[int, int]:
         size = self.slot_bytes

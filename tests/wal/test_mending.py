@@ -1,14 +1,15 @@
 """Pages that cannot be read any more: written anew where no life stands, and nowhere else."""
 
+import threading
 from functools import partial
 
 import pytest
 
 from aiorecover.errors import WalFullError, WalIOError
-from aiorecover.wal import mending
+from aiorecover.wal import mending, spares
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.room import DEAD, MAIN, RETRY
-from aiorecover.wal.spares import Limits, Quota, Spares
+from aiorecover.wal.spares import Limits, Quota, RingFile, Spares
 from aiorecover.wal.storage import PAGE
 from tests.wal.memory import FaultyFile, broken, no_room
 from tests.wal.rig import SLOT, Opened
@@ -24,6 +25,12 @@ def file() -> FaultyFile:
     return made
 
 
+def mend_all(file: FaultyFile, offset: int, length: int) -> list[int]:
+    pages = mending.unreadable(file, offset, length)
+    mending.mend(file, pages)
+    return pages
+
+
 @pytest.mark.parametrize("step", [PAGE, 4 * PAGE, 1 << 20])
 def test_pages_that_cannot_be_read_are_zeros_then_and_the_others_stay_as_they_are(
     file: FaultyFile, monkeypatch: pytest.MonkeyPatch, step: int
@@ -31,7 +38,7 @@ def test_pages_that_cannot_be_read_are_zeros_then_and_the_others_stay_as_they_ar
     monkeypatch.setattr(mending, "STEP", step)
     for page in (0, 1, 3, 5, 8, 11):
         file.stored.fail_reads(page * PAGE, 1)
-    assert mending.mend(file, PAGE, 8 * PAGE) == [page * PAGE for page in (1, 3, 5, 8)]
+    assert mend_all(file, PAGE, 8 * PAGE) == [page * PAGE for page in (1, 3, 5, 8)]
     zeros = [page for page in range(1, 9) if file.read(page * PAGE, PAGE) == bytes(PAGE)]
     assert zeros == [1, 3, 5, 8]
     assert all(file.read(page * PAGE, PAGE) == b"\x11" * PAGE for page in (2, 4, 6, 7))
@@ -42,22 +49,22 @@ def test_pages_that_cannot_be_read_are_zeros_then_and_the_others_stay_as_they_ar
 
 def test_where_all_can_be_read_nothing_is_written(file: FaultyFile) -> None:
     file.before["write"] = broken
-    assert mending.mend(file, 0, 12 * PAGE) == []
+    assert mend_all(file, 0, 12 * PAGE) == []
 
 
 def test_a_page_that_cannot_be_written_either_is_an_error_of_the_disk(file: FaultyFile) -> None:
     file.stored.fail_reads(PAGE, 1)
     file.before["write"] = broken
     with pytest.raises(WalIOError):
-        mending.mend(file, 0, 12 * PAGE)
+        mend_all(file, 0, 12 * PAGE)
     file.before["write"] = no_room
     with pytest.raises(WalFullError):
-        mending.mend(file, 0, 12 * PAGE)
+        mend_all(file, 0, 12 * PAGE)
 
 
 def test_a_closed_file_is_not_taken_for_a_bad_disk(file: FaultyFile) -> None:
     file.close()
-    assert mending.mend(file, 0, 12 * PAGE) == []
+    assert mend_all(file, 0, 12 * PAGE) == []
 
 
 # -- the slots of a ring ---------------------------------------------------------------------------------------------
@@ -210,12 +217,13 @@ def test_a_page_that_is_lost_while_a_slot_is_read_has_it_read_once_more(monkeypa
     ring.spares._sound.clear()
     mended: list[int] = []
 
-    def reading(index: int) -> None:
-        mended.append(index)
+    def reading(_: RingFile, offset: int, __: int) -> list[int]:
+        mended.append(offset)
         if len(mended) == 1:
             ring.spares.distrust()
+        return []
 
-    monkeypatch.setattr(ring.spares, "_mend", reading)
+    monkeypatch.setattr(spares, "unreadable", reading)
     ring.spares._make_sound(0)
     ring.spares._make_sound(0)
     ring.spares._make_sound(0)
@@ -239,3 +247,71 @@ def test_a_slot_that_is_ready_is_read_again_once_a_page_of_its_file_could_not_be
     assert not directory.wants_spare
     opened.fill_slot(BIG)
     assert opened.ring.live[-1].index == ready
+
+
+@pytest.mark.parametrize("name", ["ring", "retry", "dead"])
+def test_nobody_who_stores_waits_while_the_slot_that_is_ready_is_read(name: str) -> None:
+    opened = Opened()
+    ring, file = ring_named(opened, name)
+    fill(ring, 1, 2)
+    directory = opened.directory
+    while directory.wants_spare:
+        directory.prepare_spares()
+    lose(file, 0)
+    reads, disk_answers = threading.Event(), threading.Event()
+
+    def hangs() -> None:
+        reads.set()
+        disk_answers.wait(10)
+
+    file.before["read"] = hangs
+    keeper = threading.Thread(target=directory.prepare_spares)
+    publisher = threading.Thread(target=fill, args=(ring, 2, 2))  # takes the one that is ready, and another one
+    keeper.start()
+    assert reads.wait(10)
+    publisher.start()
+    publisher.join(2)
+    waited = publisher.is_alive()
+    disk_answers.set()
+    for thread in (keeper, publisher):
+        thread.join(10)
+    assert not waited
+
+
+def test_a_slot_that_is_taken_while_it_is_read_is_written_to_by_nobody_else_and_is_read_again_once_it_is_free() -> None:
+    opened = Opened()
+    ring, file = opened.ring, opened.disk.ring
+    fill(ring, 1, 2)
+    while opened.directory.wants_spare:
+        opened.directory.prepare_spares()
+    index = ring.spares._ready[-1][0]
+    lose(file, index * SLOT + 2 * PAGE)
+
+    def taken() -> None:
+        del file.before["read"]
+        fill(ring, 2, 1)
+
+    file.before["read"] = taken
+    opened.directory.prepare_spares()
+    assert ring.live[-1].index == index
+    assert file.live()[index * SLOT : (index + 1) * SLOT].count(b"2" * 3000) >= 4
+    with pytest.raises(WalIOError):
+        file.read(index * SLOT + 2 * PAGE, PAGE)
+    assert index not in ring.spares._sound
+
+
+def test_while_a_page_of_the_slot_that_is_ready_is_written_anew_it_cannot_be_taken() -> None:
+    opened = Opened()
+    ring, file = opened.ring, opened.disk.ring
+    fill(ring, 1, 2)
+    while opened.directory.wants_spare:
+        opened.directory.prepare_spares()
+    index = ring.spares._ready[-1][0]
+    lose(file, index * SLOT + 2 * PAGE)
+    file.before["write"] = partial(fill, ring, 2, 1)  # as from a signal handler: the lock keeps no thread's own out
+    opened.directory.prepare_spares()
+    assert ring.live[-1].index != index
+    file.before.clear()
+    fill(ring, 3, 1)
+    assert ring.live[-1].index == index
+    assert file.read(index * SLOT, SLOT).count(b"3" * 3000) >= 4
