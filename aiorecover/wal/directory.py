@@ -11,11 +11,10 @@ wal_dir/            0700
     damaged/        bytes in which no frame holds, see `kept`
 """
 
-import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -110,7 +109,7 @@ class Directory:
     sources: Sources | None  # None: nobody has asked for them yet
     copies_from: int | None = None  # retry position before the copies that are not made to count yet
     all_copies_settled: bool | None = None  # known once the files are closed
-    _writing: threading.Lock = field(default_factory=threading.Lock)  # somebody writes to the checkpoint
+    _writing: bool = False  # the keeper's thread writes a checkpoint
     _untold: bool = False  # a flush has failed, and no word of it was left yet
 
     def __post_init__(self) -> None:
@@ -177,13 +176,20 @@ class Directory:
         """
         checkpoint = checkpoint.after(self.checkpoint)
         try:
-            with self._writing:
-                self._write(checkpoint)
+            self._write_alone(checkpoint)
         except WalError as error:  # no room is no better: the copy may be half written
             self.poison(error)
             raise
         finally:
             self._leave_word()
+
+    def _write_alone(self, checkpoint: Checkpoint) -> None:
+        """Nobody leaves word meanwhile."""
+        self._writing = True
+        try:
+            self._write(checkpoint)
+        finally:
+            self._writing = False
 
     def _write(self, checkpoint: Checkpoint) -> None:
         for ring in self.rings:
@@ -356,14 +362,13 @@ class Directory:
         """Unless a checkpoint is just being written: then whoever writes it does so behind it.
 
         Any thread may poison at any moment. In the place of a checkpoint that is being made durable the word would say
-        what the one before said, and whoever has made that one counts on what it says.
+        what the one before said, and whoever has made that one counts on what it says. None is begun behind this look:
+        the rings refuse the flush that comes first. So it takes no lock, which a signal handler that raises could have
+        stay taken; what such a one left undone, or two threads do at once, is only stored again.
         """
-        while self._untold and self._writing.acquire(blocking=False):
-            try:
-                self._untold = False
-                self.checkpoint_file.leave_word(msgspec.structs.replace(self.checkpoint, poisoned=True, closed=False))
-            finally:
-                self._writing.release()
+        if self._untold and not self._writing:
+            self.checkpoint_file.leave_word(msgspec.structs.replace(self.checkpoint, poisoned=True, closed=False))
+            self._untold = False
 
     def moved_away(self) -> str | None:
         """What is wrong with the files behind our paths, if anything: somebody removed or replaced them."""

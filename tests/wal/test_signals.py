@@ -4,16 +4,19 @@ The tests go through every place where CPython may run a handler (`tests.wal.int
 use a real timer.
 """
 
+import errno
 import gc
 import random
 import signal
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
 import pytest
 
+from aiorecover.errors import WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.ring import RECENT
 from aiorecover.wal.run import Entry
@@ -289,6 +292,34 @@ def test_a_handler_that_raises_at_any_place_leaves_the_record_out_and_the_ring_w
         got = found(opened.read())
         assert got == sorted(opened.accepted.items()), at
         assert missing(opened.ring) == [], at
+
+
+class Poisons(Scenario):
+    """A page can be neither read nor written: nothing more is accepted, and the next opening is told."""
+
+    def act(self) -> None:
+        self.opened.directory.poison(WalIOError(errno.EIO, "a page can be neither read nor written"))
+
+
+def test_a_handler_that_raises_where_a_failure_is_told_hinders_no_checkpoint_and_the_next_opening_is_told() -> None:
+    def raise_it() -> None:
+        raise _InterruptedError
+
+    for at in every_place(Poisons):
+        made = Poisons()
+        with pytest.raises(_InterruptedError), Interruption(raise_it, at):
+            made.act()
+        keeper = threading.Thread(target=_write_checkpoint, args=(made.opened,), daemon=True)
+        keeper.start()
+        keeper.join(5)
+        assert not keeper.is_alive(), at
+        suspect = made.opened.dies().ring.suspect.up_to
+        assert (suspect > 0) == (made.opened.ring.failure is not None), at
+
+
+def _write_checkpoint(opened: Opened) -> None:
+    with suppress(WalIOError):
+        opened.checkpoint()
 
 
 def test_only_the_first_of_two_that_go_on_to_the_next_slot_wins() -> None:
