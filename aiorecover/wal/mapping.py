@@ -5,9 +5,14 @@ it can be told not to (``trackfd``). An outage is a file of a thousand mapped sl
 descriptors by default: the last ones would be those of the connections to Kafka, and of whatever else the service does.
 So before 3.13 the range is reserved by an anonymous mapping, which has none, and the file is mapped over it. Python's
 object knows address and length, and unmaps both alike.
+
+The range is reserved as shared memory: private memory would count against RLIMIT_DATA, though nobody ever stores into
+it. Where the kernel promises no more memory than it has (vm.overcommit_memory=2) both may be refused: then the mapping
+has a descriptor.
 """
 
 import ctypes
+import errno
 import mmap
 import os
 import sys
@@ -15,6 +20,9 @@ import sys
 TRACKS = sys.version_info < (3, 13)  # a copy of the descriptor is kept unless it is mapped by ourselves
 MAP_FIXED = 0x10  # Linux, on every architecture that Python runs on there; `mmap` does not name it
 FAILED = ctypes.c_void_p(-1).value
+_BEFOREHAND = {errno.EBADF, errno.EACCES}  # what the kernel refuses before it takes away what was mapped there
+
+_given_up: list[mmap.mmap] = []  # ranges that may be somebody else's by now: never unmapped
 
 
 def map_shared(descriptor: int, length: int, offset: int) -> mmap.mmap:
@@ -29,11 +37,21 @@ def map_shared(descriptor: int, length: int, offset: int) -> mmap.mmap:
     if sys.platform != "linux":  # pragma: no cover - its constants are not known here
         return mmap.mmap(descriptor, length, offset=offset)
     if length <= 0 or offset % mmap.ALLOCATIONGRANULARITY:
-        raise OSError(22, os.strerror(22))
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    reserved = mmap.mmap(-1, length, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    try:
+        reserved = mmap.mmap(-1, length, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        return mmap.mmap(descriptor, length, offset=offset)
     try:
         _map_over(reserved, descriptor, length, offset)
+    except OSError as error:
+        if error.errno in _BEFOREHAND:
+            reserved.close()
+        else:
+            _given_up.append(reserved)
+        raise
     except BaseException:
         reserved.close()
         raise

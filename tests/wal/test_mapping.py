@@ -1,9 +1,13 @@
 """A part of a file is mapped without a descriptor of its own, as the kernel sees it."""
 
+import ctypes
 import errno
+import gc
 import mmap
 import os
+import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +18,8 @@ from aiorecover.wal.mapping import map_shared
 
 PART = mmap.ALLOCATIONGRANULARITY
 linux = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's own lists are read from /proc")
+
+needed = pytest.mark.skipif(not mapping.TRACKS, reason="Python maps it by itself")
 
 
 @pytest.fixture
@@ -76,7 +82,7 @@ def test_it_outlives_the_descriptor(path: Path) -> None:
 
 
 @linux
-@pytest.mark.skipif(not mapping.TRACKS, reason="Python maps it by itself")
+@needed
 @pytest.mark.parametrize("wrong", ["closed", "read-only", "between pages", "nothing", "less than nothing"])
 def test_what_the_kernel_refuses_is_an_error_and_leaves_nothing_mapped(path: Path, wrong: str) -> None:
     descriptor = os.open(path, os.O_RDONLY if wrong == "read-only" else os.O_RDWR)
@@ -93,3 +99,69 @@ def test_what_the_kernel_refuses_is_an_error_and_leaves_nothing_mapped(path: Pat
     assert Path("/proc/self/maps").read_text().count("\n") < before + 20
     if wrong != "closed":
         os.close(descriptor)
+
+
+UNDER_A_LIMIT = """
+    import os, resource, sys
+    from aiorecover.wal.mapping import map_shared
+
+    length = 256 << 20
+    descriptor = os.open(sys.argv[1], os.O_RDWR)
+    os.truncate(descriptor, length)
+    resource.setrlimit(resource.RLIMIT_DATA, (length // 2, length // 2))
+    before = os.listdir("/proc/self/fd")
+    mapped = map_shared(descriptor, length, 0)
+    assert os.listdir("/proc/self/fd") == before
+    mapped[:2] = b"ok"
+"""
+
+
+@linux
+def test_a_limit_of_private_memory_does_not_count_it(path: Path) -> None:
+    subprocess.run([sys.executable, "-c", textwrap.dedent(UNDER_A_LIMIT), str(path)], check=True, timeout=60)
+    with path.open("rb") as file:
+        assert file.read(2) == b"ok"
+
+
+@linux
+@needed
+def test_where_no_range_can_be_reserved_it_takes_a_descriptor(
+    descriptor: int, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its memory counts for the kernel, though it is never used."""
+    map_by_python = mmap.mmap
+
+    def within_limits(number: int, length: int, **more: int) -> mmap.mmap:
+        if number < 0:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        return map_by_python(number, length, **more)
+
+    monkeypatch.setattr(mmap, "mmap", within_limits)
+    mapped = map_shared(descriptor, PART, PART)
+    mapped[:2] = b"ok"
+    mapped.close()
+    assert path.read_bytes()[PART : PART + 2] == b"ok"
+
+
+@linux
+@needed
+def test_what_another_thread_has_mapped_where_a_mapping_failed_stays(
+    descriptor: int, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel may take the reserved range away and fail then; whoever maps next may be given it."""
+    others = tmp_path / "others"
+    others.write_bytes(bytes(PART))
+    map_over = mapping._mmap
+
+    def fails(address: int, length: int, protection: int, flags: int, _: int, offset: int) -> int | None:
+        with others.open("r+b") as file:
+            map_over(address, length, protection, flags, file.fileno(), offset)
+        ctypes.set_errno(errno.ENOMEM)
+        return mapping.FAILED
+
+    monkeypatch.setattr(mapping, "_mmap", fails)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOMEM)):
+        map_shared(descriptor, PART, 0)
+    gc.collect()
+    assert is_mapped(others)
+    assert not is_mapped(path)
