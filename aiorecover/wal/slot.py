@@ -178,6 +178,10 @@ class Slot:
 
     def store_header(self) -> None:
         """Both copies, the one at the end first, before the life's first frame."""
+        self._store_header()
+
+    def _store_header(self) -> None:
+        """Without a seal, and the same at both ends, whatever stood there."""
         packed = fmt.pack_slot_header(self.header)
         mapping = self._mapping()
         end = self.header.slot_bytes - fmt.RESERVED
@@ -192,7 +196,7 @@ class Slot:
         would a crash in here, if a seal or a frame were left beside the last copy while that is taken away: the seals
         go before the frame, or it would be missed, and the headers last, one after the other (`recovery.classify`).
         """
-        self.store_header()  # without a seal, and the same at both ends, whatever stood there
+        self._store_header()
         mapping = self._mapping()
         mapping[fmt.FIRST_FRAME : fmt.FIRST_FRAME + fmt.FRAME_BYTES] = bytes(fmt.FRAME_BYTES)
         for start in (self.header.slot_bytes - fmt.RESERVED, 0):
