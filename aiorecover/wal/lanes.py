@@ -279,9 +279,11 @@ class Lanes:
         start, end = _place(block, 0), _place(block + 1, 0)
         edges = [start, *range(start - start % PAGE + PAGE, end, PAGE), end]
         heads = [(place, place + ENTRY.size) for place in (start, _place(block, 1))]
+        found = self._file.read(start, BLOCK_BYTES)
         for first, last in (*heads, *pairwise(edges)):
-            if any(self._file.read(first, last - first)):
-                self._file.write(bytes(last - first), first)
+            zeros = bytes(last - first)
+            if found[first - start : last - start] != zeros:
+                self._file.write(zeros, first)
 
     def _may_stay(self, block: int, error: WalError) -> bool:
         """Whether what could not be cleared harms nobody: no lane uses the block, nor will one in this opening."""

@@ -178,16 +178,7 @@ class Slot:
 
     def store_header(self) -> None:
         """Both copies, the one at the end first, before the life's first frame."""
-        self._store_header()
-
-    def _store_header(self) -> None:
-        """Without a seal, and the same at both ends, whatever stood there."""
-        packed = fmt.pack_slot_header(self.header)
-        mapping = self._mapping()
-        end = self.header.slot_bytes - fmt.RESERVED
-        blank = bytes(fmt.RESERVED - len(packed))
-        mapping[end : end + fmt.RESERVED] = packed + blank
-        mapping[: fmt.RESERVED] = packed + blank
+        self._store_at_both_ends(self._header_without_seal())
 
     def blank(self) -> None:
         """Take both header copies away: what stands in the slot is nobody's any more.
@@ -196,11 +187,17 @@ class Slot:
         would a crash in here, if a seal or a frame were left beside the last copy while that is taken away: the seals
         go before the frame, or it would be missed, and the headers last, one after the other (`recovery.classify`).
         """
-        self._store_header()
+        self._store_at_both_ends(self._header_without_seal())  # the same, whatever stood there
+        self._mapping()[fmt.FIRST_FRAME : fmt.FIRST_FRAME + fmt.FRAME_BYTES] = bytes(fmt.FRAME_BYTES)
+        self._store_at_both_ends(bytes(fmt.HEADER_BYTES))
+
+    def _header_without_seal(self) -> bytes:
+        return fmt.pack_slot_header(self.header).ljust(fmt.RESERVED, b"\0")
+
+    def _store_at_both_ends(self, reserved: bytes) -> None:
         mapping = self._mapping()
-        mapping[fmt.FIRST_FRAME : fmt.FIRST_FRAME + fmt.FRAME_BYTES] = bytes(fmt.FRAME_BYTES)
         for start in (self.header.slot_bytes - fmt.RESERVED, 0):
-            mapping[start : start + fmt.HEADER_BYTES] = bytes(fmt.HEADER_BYTES)
+            mapping[start : start + len(reserved)] = reserved
 
     def store_seal(self) -> None:
         """Write down what the slot holds, at both ends, before the next slot's header."""
