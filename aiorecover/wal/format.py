@@ -76,6 +76,11 @@ class SlotHeader:
     first_sequence: int
     created_ms: int
 
+    @property
+    def first_position(self) -> int:
+        """Position of the first frame."""
+        return position(self.epoch, self.first_sequence)
+
     def may_hold(self, sequence: int) -> bool:
         """Whether a frame here can have this sequence. Its checksum knows the lower half alone: the upper may rot."""
         return 0 <= sequence - self.first_sequence < self.slot_bytes // FRAME_BYTES

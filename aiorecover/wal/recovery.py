@@ -258,7 +258,7 @@ def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int, *, know
         raise WalCorruptError(message)
     floor = max(state.watermark, moved)
     if not known:
-        floor = max(floor, _position_before(lives[0].header) if lives else state.flushed)
+        floor = max(floor, lives[0].header.first_position - 1 if lives else state.flushed)
     free, live = [], []
     for life in lives:
         if _covered(life, floor):
@@ -283,10 +283,6 @@ def _covered(life: Life, durable: int) -> bool:
     if life.seal is None:
         return False
     return fmt.position(life.header.epoch, life.seal.last_sequence) <= durable
-
-
-def _position_before(header: fmt.SlotHeader) -> int:
-    return fmt.position(header.epoch, header.first_sequence) - 1
 
 
 def _suspicion(copies: Sequence[Copy], newest: Checkpoint | None, last_epoch: int, boot_id: str) -> Suspicion:

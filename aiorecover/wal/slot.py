@@ -118,7 +118,7 @@ class Slot:
     @property
     def first_position(self) -> int:
         """Position of the first frame."""
-        return fmt.position(self.header.epoch, self.header.first_sequence)
+        return self.header.first_position
 
     @property
     def last_position(self) -> int:

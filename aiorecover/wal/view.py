@@ -439,8 +439,7 @@ def _as_it_counts(slot: SlotFound, counts_up_to: int | None) -> SlotFound:
     """As the next opening has it: a slot that begins behind the last copy that counts is free."""
     if slot.header is None or counts_up_to is None:
         return slot
-    first = fmt.position(slot.header.epoch, slot.header.first_sequence)
-    return SlotFound(slot.index, "blank") if first > counts_up_to else slot
+    return SlotFound(slot.index, "blank") if slot.header.first_position > counts_up_to else slot
 
 
 def _flushed_in(slot: SlotFound, following: SlotFound | None, ends: Iterable[int]) -> int:

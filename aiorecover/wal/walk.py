@@ -86,7 +86,7 @@ class SlotView:
     @property
     def first_position(self) -> int:
         """Position of its first frame; 0 for a slot that is not live."""
-        return fmt.position(self.header.epoch, self.header.first_sequence) if self.header is not None else 0
+        return self.header.first_position if self.header is not None else 0
 
     @property
     def created_ms(self) -> int | None:
