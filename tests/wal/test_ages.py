@@ -219,6 +219,15 @@ class Clocks:
         self.wall += ms
 
 
+def with_a_record(monkeypatch: pytest.MonkeyPatch) -> tuple[MemoryDisk, Clocks, Directory]:
+    """That was accepted right now."""
+    disk = MemoryDisk()
+    clocks = Clocks(monkeypatch, disk)
+    directory = open_directory(options(disk))
+    directory.ring.append(b"payload", None)
+    return disk, clocks, directory
+
+
 def checkpointed(directory: Directory) -> Directory:
     directory.write_checkpoint(directory.next_checkpoint())
     return directory
@@ -228,10 +237,7 @@ def checkpointed(directory: Directory) -> Directory:
 def test_a_jump_of_the_wall_clock_in_a_living_process_changes_nothing(
     jump: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = MemoryDisk()
-    clocks = Clocks(monkeypatch, disk)
-    directory = open_directory(options(disk))
-    directory.ring.append(b"payload", None)
+    _, clocks, directory = with_a_record(monkeypatch)
     clocks.pass_by(MARK_EVERY)
     directory.note_age()
     clocks.wall += jump
@@ -246,10 +252,7 @@ def test_a_jump_of_the_wall_clock_in_a_living_process_changes_nothing(
 def test_a_jump_of_the_wall_clock_between_two_lives_of_one_boot_changes_nothing(
     jump: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = MemoryDisk()
-    clocks = Clocks(monkeypatch, disk)
-    first = open_directory(options(disk))
-    first.ring.append(b"payload", None)
+    disk, clocks, first = with_a_record(monkeypatch)
     clocks.pass_by(MARK_EVERY)
     checkpointed(first)
     position = first.ring.last_position
@@ -263,10 +266,7 @@ def test_a_jump_of_the_wall_clock_between_two_lives_of_one_boot_changes_nothing(
 
 
 def test_what_expired_before_a_crash_has_expired_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = MemoryDisk()
-    clocks = Clocks(monkeypatch, disk)
-    first = open_directory(options(disk))
-    first.ring.append(b"payload", None)
+    disk, clocks, first = with_a_record(monkeypatch)
     clocks.pass_by(MARK_EVERY)
     first.note_age()
     clocks.pass_by(2_000)
@@ -279,10 +279,7 @@ def test_what_expired_before_a_crash_has_expired_after_it(monkeypatch: pytest.Mo
 
 
 def test_what_no_checkpoint_knew_counts_from_the_opening_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = MemoryDisk()
-    clocks = Clocks(monkeypatch, disk)
-    first = open_directory(options(disk))
-    first.ring.append(b"payload", None)
+    disk, clocks, first = with_a_record(monkeypatch)
     clocks.pass_by(900)
     second = open_directory(options(disk.after_process_death()))
     clocks.pass_by(900)
@@ -292,10 +289,7 @@ def test_what_no_checkpoint_knew_counts_from_the_opening_behind_it(monkeypatch: 
 
 
 def test_when_a_record_was_accepted_is_told_by_the_clocks_as_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = MemoryDisk()
-    clocks = Clocks(monkeypatch, disk)
-    directory = open_directory(options(disk))
-    directory.ring.append(b"payload", None)
+    _, clocks, directory = with_a_record(monkeypatch)
     clocks.pass_by(MARK_EVERY)
     directory.note_age()
     noted_ms = clocks.wall

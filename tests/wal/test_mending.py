@@ -278,14 +278,20 @@ def test_nobody_who_stores_waits_while_the_slot_that_is_ready_is_read(name: str)
     assert not waited
 
 
-def test_a_slot_that_is_taken_while_it_is_read_is_written_to_by_nobody_else_and_is_read_again_once_it_is_free() -> None:
+def ready_with_a_lost_page() -> tuple[Opened, int]:
+    """Index of the slot that is ready."""
     opened = Opened()
-    ring, file = opened.ring, opened.disk.ring
-    fill(ring, 1, 2)
+    fill(opened.ring, 1, 2)
     while opened.directory.wants_spare:
         opened.directory.prepare_spares()
-    index = ring.spares._ready[-1][0]
-    lose(file, index * SLOT + 2 * PAGE)
+    index = opened.ring.spares._ready[-1][0]
+    lose(opened.disk.ring, index * SLOT + 2 * PAGE)
+    return opened, index
+
+
+def test_a_slot_that_is_taken_while_it_is_read_is_written_to_by_nobody_else_and_is_read_again_once_it_is_free() -> None:
+    opened, index = ready_with_a_lost_page()
+    ring, file = opened.ring, opened.disk.ring
 
     def taken() -> None:
         del file.before["read"]
@@ -301,13 +307,8 @@ def test_a_slot_that_is_taken_while_it_is_read_is_written_to_by_nobody_else_and_
 
 
 def test_while_a_page_of_the_slot_that_is_ready_is_written_anew_it_cannot_be_taken() -> None:
-    opened = Opened()
+    opened, index = ready_with_a_lost_page()
     ring, file = opened.ring, opened.disk.ring
-    fill(ring, 1, 2)
-    while opened.directory.wants_spare:
-        opened.directory.prepare_spares()
-    index = ring.spares._ready[-1][0]
-    lose(file, index * SLOT + 2 * PAGE)
     file.before["write"] = partial(fill, ring, 2, 1)  # as from a signal handler: the lock keeps no thread's own out
     opened.directory.prepare_spares()
     assert ring.live[-1].index != index
