@@ -156,7 +156,7 @@ class Adoption:
             limit = self._let_go
         finally:
             left = await self._close(name, home, limit)
-        if whole and not left:
+        if not left and (whole or await self._is_empty(name)):
             self.directories += 1
             log.info("the adopted directory is delivered and let go directory=%s", name)
         else:
@@ -181,6 +181,11 @@ class Adoption:
                 return False
             else:
                 return True
+
+    async def _is_empty(self, name: str) -> bool:
+        """What a turn did not wait for may have been delivered while it was closed."""
+        seen = await self._keeper.submit(self._neighbours.look, name)
+        return seen.waiting is False
 
     async def _close(self, name: str, home: Home, limit: float) -> int:
         try:

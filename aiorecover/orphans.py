@@ -7,7 +7,8 @@ progress it is due again as soon as an owner who waits can have taken it; withou
 somebody else that brought nothing counts as one of ours: many workers try no more often than one.
 
 After a power cut each turn begins where the first one did, until one of them has judged all that is suspect
-(`wal.suffix`). So a turn that did not come so far is followed by one of twice the time.
+(`wal.suffix`). So a turn that did not come so far is followed by one of twice the time, and without a pause: that it
+brought nothing is no sign that nothing can be delivered. Of the longest one it is.
 
 Where a directory belongs is told by its name and by the cluster that it remembers. One that never reached a cluster,
 and has no name, belongs to us if it was looking for its Kafka at an address that is one of ours. An address such as
@@ -157,10 +158,13 @@ class Orphans:
         ``judged``: the next turn begins behind them.
         """
         known = self._known[name]
+        too_short = not judged and known.turns < LONGEST  # no sign that nothing can be delivered
         known.turns = 1 if judged else min(known.turns * 2, LONGEST)
         known.ours, known.told, known.left = True, "", left
         if settled:
             known.not_before, known.pause = now + RETAKE, 0.0
+        elif too_short:
+            known.not_before = now + RETAKE
         else:
             _back_off(known, now)
 

@@ -644,6 +644,20 @@ async def test_while_something_waits_checkpoints_go_on_as_a_sign_of_life(
         await until(lambda: producer.statistics().checkpoints >= 3, 30)
 
 
+async def test_what_is_delivered_while_its_turn_is_closed_is_delivered_to_the_end(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cluster: MockClusterProcess
+) -> None:
+    async def never(_self: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("aiorecover.opened.Opened.drain", never)
+    accepted = await orphan(tmp_path)
+    async with worker(tmp_path, cluster, full_timeout_ms=300) as producer:
+        await adopted(producer)
+        assert producer.statistics().records_adopted == len(accepted)
+    assert waiting(tmp_path)["0"] == ("free", False)
+
+
 async def test_what_is_too_much_for_a_turn_after_a_power_cut_is_delivered_in_longer_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

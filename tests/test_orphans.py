@@ -132,6 +132,20 @@ def test_a_turn_that_has_to_be_begun_anew_is_followed_by_one_of_twice_the_time_u
     assert orphans.turns("1") == 1
 
 
+def test_a_turn_too_short_to_judge_all_says_nothing_of_kafka_and_the_longest_one_does() -> None:
+    orphans = seen((100, ORPHAN))
+    now, pauses = 160.0, []
+    while orphans.turns("1") < LONGEST:
+        orphans.let_go("1", now, settled=0, left=3, judged=False)
+        again = moment(orphans, now)
+        assert again is not None
+        pauses.append(again - now)
+        now = again
+    assert pauses == [RETAKE] * 5
+    orphans.let_go("1", now, settled=0, left=3, judged=False)
+    assert moment(orphans, now) == now + PAUSE_FIRST
+
+
 def test_several_orphans_take_turns() -> None:
     orphans = Orphans(GRACE)
     both = [ORPHAN, replace(ORPHAN, name="2", directory_id=102)]
