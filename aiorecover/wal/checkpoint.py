@@ -14,7 +14,7 @@ import logging
 import struct
 from contextlib import suppress
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Protocol
 
 import msgspec
@@ -48,17 +48,38 @@ class CheckpointFileLike(Protocol):
     def sync(self) -> None: ...  # noqa: D102
 
 
+Line = tuple[tuple[str, int], ...]
+"""Openings, oldest first, and the last position that is in Kafka of what the directory held in each."""
+
+
+class Transactional(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Of a directory whose records go in transactions: what is known of the position that Kafka keeps for it.
+
+    ``line``: the openings of this directory, the present one last. ``others``: those of its copies. ``read_in``: epoch
+    of the last one that has read the position. ``topic``: partition 0 of it has the position; empty: where it is by
+    default. ``number`` of the transactional id in use.
+    """
+
+    line: Line = ()
+    others: Line = ()
+    read_in: int = 0
+    topic: str = ""
+    number: int = 0
+
+
 class Destination(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where the records of a directory belong; None is not yet known.
 
     ``servers``: where they were to go, as long as ``cluster_id`` is not known. ``cluster_number``: one more each time
     that another cluster takes the place of the one before; what delivery keeps of a cluster bears it.
+    ``transactional``: None: they do not go in transactions.
     """
 
     cluster_id: str | None = None
     name: str | None = None
     servers: tuple[str, ...] = ()
     cluster_number: int = 0
+    transactional: Transactional | None = None
 
     @property
     def next_number(self) -> int:
@@ -69,7 +90,11 @@ class Destination(msgspec.Struct, frozen=True, omit_defaults=True):
         """The newer of the two, which the one written before may be."""
         ahead = (durable.cluster_number - self.cluster_number) % CLUSTER_NUMBERS
         if ahead == 0:
-            return durable if self.cluster_id is None else self
+            transactional = self.transactional  # None: from now on they go in none
+            if transactional is not None and durable.transactional is not None:
+                transactional = max(transactional, durable.transactional, key=attrgetter("number", "read_in"))
+            newer = durable if self.cluster_id is None else self
+            return msgspec.structs.replace(newer, transactional=transactional)
         return durable if ahead < CLUSTER_NUMBERS // 2 else self
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from aiorecover.errors import WalCorruptError, WalDestinationError, WalFullError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal import room
@@ -239,7 +241,7 @@ def _destination(path: Path, stored: Destination, options: Options) -> Destinati
         raise WalDestinationError(f"{message} path={path} stored={stored.name!r} name={name!r}")
     cluster_id = stored.cluster_id or options.cluster_id
     servers = () if cluster_id is not None else options.servers
-    return Destination(cluster_id=cluster_id, name=name, servers=servers, cluster_number=stored.cluster_number)
+    return msgspec.structs.replace(stored, cluster_id=cluster_id, name=name, servers=servers)
 
 
 def _restore_length(ring: StorageFile, slot_bytes: int) -> None:

@@ -17,6 +17,7 @@ from aiorecover.wal.checkpoint import (
     CheckpointFile,
     Destination,
     RingState,
+    Transactional,
 )
 from tests.wal.memory import SECTOR, FaultyFile, MemoryFile, broken
 from tests.wal.rig import Opened
@@ -232,6 +233,61 @@ def test_a_destination_that_is_fewer_than_half_of_the_numbers_ahead_is_the_newer
     for ahead, newer in [(half - 1, True), (half, False), (half + 1, False)]:
         there = Destination(cluster_id="there", cluster_number=(last + ahead) % CLUSTER_NUMBERS)
         assert here.after(there) == (there if newer else here)
+
+
+READ_BEFORE = Transactional(line=(("a/1", 5), ("b/2", 0)), read_in=2)
+READ = Transactional(line=(("b/2", 7), ("c/3", 0)), read_in=3, topic="orders")
+
+
+@pytest.mark.parametrize("cluster_id", [None, "ours"])
+def test_what_is_known_of_the_position_is_not_taken_back_by_a_checkpoint_that_was_captured_before(
+    cluster_id: str | None,
+) -> None:
+    older, newer = (Destination(cluster_id=cluster_id, transactional=known) for known in (READ_BEFORE, READ))
+    assert older.after(newer) == newer
+    assert newer.after(older) == newer
+
+
+@pytest.mark.parametrize("cluster_id", [None, "ours"])
+def test_what_is_first_known_of_the_position_is_remembered_whether_the_cluster_is_known_or_not(
+    cluster_id: str | None,
+) -> None:
+    known = Destination(transactional=READ_BEFORE)
+    durable = Destination(cluster_id=cluster_id)
+    assert known.after(durable) == Destination(cluster_id=cluster_id, transactional=READ_BEFORE)
+    assert replace(durable, transactional=READ_BEFORE).after(durable).transactional == READ_BEFORE
+
+
+def test_a_cluster_that_is_known_and_a_position_that_is_newer_are_both_remembered() -> None:
+    """Each may be captured while the other one is being written."""
+    both = Destination(cluster_id="ours", transactional=READ)
+    assert Destination(cluster_id="ours", transactional=READ_BEFORE).after(Destination(transactional=READ)) == both
+    assert Destination(transactional=READ).after(Destination(cluster_id="ours", transactional=READ_BEFORE)) == both
+
+
+def test_where_records_go_in_transactions_no_more_that_is_remembered() -> None:
+    durable = Destination(cluster_id="ours", transactional=READ)
+    assert Destination(cluster_id="ours").after(durable) == Destination(cluster_id="ours")
+
+
+def test_of_another_cluster_the_position_is_another_one() -> None:
+    first = Destination(cluster_id="first", transactional=READ)
+    second = Destination(cluster_id="second", cluster_number=first.next_number, transactional=READ_BEFORE)
+    assert second.after(first) == second
+    assert first.after(second) == second
+
+
+def test_a_position_is_known_as_it_was_written_and_an_older_file_knows_none() -> None:
+    file = MemoryFile("checkpoint")
+    CheckpointFile(file).write_both(content(1, Destination(cluster_id="ours", transactional=READ)))
+    found = CheckpointFile(file).newest()
+    assert found is not None
+    assert found.destination.transactional == READ
+    packed = checkpoint.pack(content(1, Destination(cluster_id="ours")), 1)
+    assert b"transactional" not in packed  # it is as files were before there was the field
+    read = checkpoint.unpack(packed).checkpoint
+    assert read is not None
+    assert read.destination == Destination(cluster_id="ours")
 
 
 def test_what_is_remembered_of_a_cluster_stays_in_the_file() -> None:
