@@ -1,0 +1,153 @@
+"""One transaction of an AIOKafkaProducer, and the position that stands in it; each step has a time limit.
+
+aiokafka waits for all of this without one, and commits although batches have failed: who calls `commit` has the answer
+to every batch by then. The position is an offset of a group that has no members, read back from its coordinator. That
+is asked only by a session that has just begun: its start has ended whatever a process before it had left undecided.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.client import ConnectionGroup, CoordinationType
+from aiokafka.errors import (
+    ConcurrentTransactions,
+    GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
+    IllegalOperation,
+    KafkaConnectionError,
+    KafkaError,
+    NodeNotReadyError,
+    NotCoordinatorForGroupError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, InitProducerIdRequest
+from aiokafka.structs import OffsetAndMetadata, TopicPartition
+
+from aiorecover.delivery.committed import Committed, parsed
+from aiorecover.delivery.offset_fetch import UNSTABLE, StableOffsetFetch, answered
+
+_T = TypeVar("_T")
+
+STEP_LIMIT = 30.0  # seconds for one of them: a coordinator that was killed is replaced after ten
+READ_PAUSE = 0.05  # seconds until the coordinator is asked once more, which is not ready
+
+
+class NotStableError(KafkaError):
+    """A transaction with the position is being committed, or aborted."""
+
+
+_NOT_NOW = (
+    GroupCoordinatorNotAvailableError,
+    GroupLoadInProgressError,
+    NotCoordinatorForGroupError,
+    NodeNotReadyError,
+    KafkaConnectionError,
+    RequestTimedOutError,
+    NotStableError,
+)
+
+OFFSETS_TOPIC = "__consumer_offsets"
+"""Where the position stands by default: under a partition that is in every cluster, and that nobody deletes."""
+
+
+def group_of(directory: str) -> str:
+    """The name of a directory's group; its transactional ids begin with it, so that rights can be given for both."""
+    return f"aiorecover-{directory}"
+
+
+def transactional_id(group: str, number: int) -> str:
+    """The one in use: another number is taken where a transaction of the one before does not end."""
+    return f"{group}-{number}" if number else group
+
+
+def note_unfinished(producer: AIOKafkaProducer, on_answer: Callable[[bool], None]) -> None:
+    """Be told whether an earlier transaction is still not over, whenever the coordinator says so, or that it is.
+
+    It keeps a producer from starting, and later on from adding partitions; aiokafka asks on, without a word.
+    """
+    send: Any = producer.client.send
+
+    async def looking(node_id: Any, request: Any, **more: Any) -> Any:
+        answer = await send(node_id, request, **more)
+        if isinstance(request, InitProducerIdRequest):
+            on_answer(answer.error_code == ConcurrentTransactions.errno)
+        elif isinstance(request, AddPartitionsToTxnRequest):
+            codes = [code for _, partitions in answer.errors for _, code in partitions]
+            on_answer(ConcurrentTransactions.errno in codes)
+        return answer
+
+    producer.client.send = looking  # type: ignore[method-assign]
+
+
+async def begin(producer: AIOKafkaProducer) -> None:
+    """Begin; nothing is asked of Kafka before the first batch.
+
+    Raises:
+        KafkaError: the session cannot: it has to be built anew.
+
+    """
+    await _limited(producer.begin_transaction())
+
+
+async def commit(producer: AIOKafkaProducer, group: str, topic: str, committed: Committed) -> None:
+    """Commit what was sent, and the position with it. Whatever is raised: whether it was committed is not known.
+
+    Raises:
+        KafkaError: as `begin`.
+
+    """
+    place = TopicPartition(topic, 0)
+    offsets: Mapping[TopicPartition, OffsetAndMetadata] = {
+        place: OffsetAndMetadata(committed.position, committed.metadata)
+    }
+    await _limited(producer.send_offsets_to_transaction(offsets, group))
+    await _limited(producer.commit_transaction())
+
+
+async def read(producer: AIOKafkaProducer, group: str, topic: str) -> Committed | None:
+    """The position that was committed last; None where there is none, or not any more.
+
+    Raises:
+        KafkaError: it cannot be told now.
+
+    """
+    return await _limited(_read(producer, group, topic))
+
+
+async def _read(producer: AIOKafkaProducer, group: str, topic: str) -> Committed | None:
+    """Again and again while its coordinator is being found, or moves."""
+    while True:
+        try:
+            return await _read_once(producer, group, topic)
+        except _NOT_NOW:
+            await asyncio.sleep(READ_PAUSE)
+
+
+async def _read_once(producer: AIOKafkaProducer, group: str, topic: str) -> Committed | None:
+    client = producer.client
+    node_id = await client.coordinator_lookup(CoordinationType.GROUP, group)
+    if not await client.ready(node_id, group=ConnectionGroup.COORDINATION):
+        raise NodeNotReadyError
+    request = StableOffsetFetch(group, topic, 0)
+    offset, text, code = answered(await client.send(node_id, request, group=ConnectionGroup.COORDINATION))
+    if code == UNSTABLE:
+        raise NotStableError
+    if code and for_code(code) is not UnknownTopicOrPartitionError:
+        raise for_code(code)
+    return parsed(offset, text) if offset >= 0 else None
+
+
+async def _limited(step: Awaitable[_T]) -> _T:
+    try:
+        async with asyncio.timeout(STEP_LIMIT):
+            return await step
+    except TimeoutError:
+        message = f"the transaction did not go on within {STEP_LIMIT:.0f} s"
+        raise KafkaError(message) from None
+    except (AssertionError, IllegalOperation) as error:  # aiokafka's transaction is in another state: its sender failed
+        message = "the transaction is lost"
+        raise KafkaError(message) from error
