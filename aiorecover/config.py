@@ -57,16 +57,13 @@ _LOGIN = ("sasl_plain_username", "sasl_plain_password", "sasl_oauth_token_provid
 _FORCED: tuple[tuple[str, tuple[object, ...], str], ...] = (
     ("acks", ("all", -1), 'only acks="all" keeps what was acknowledged: leave it out'),
     ("enable_idempotence", (True,), "order and recovery rest on idempotence: leave it out"),
-    ("transactional_id", (None,), "transactions are not available yet in aiorecover 0.1: leave it out"),
+    ("transactional_id", (None,), 'the library names its transactions: set guarantee="exactly_once" and leave it out'),
     ("loop", (None,), "the producer takes the loop that start() runs in: leave it out"),
     ("api_version", (None,), "versions are negotiated with the broker: leave it out"),
 )
 
 # Options whose other values come with a later version: option, the one value that works today.
-_NOT_YET: tuple[tuple[str, object], ...] = (
-    ("guarantee", "at_least_once"),
-    ("audit_topic", None),
-)
+_NOT_YET: tuple[tuple[str, object], ...] = (("audit_topic", None),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +83,9 @@ class Config:
             cluster was replaced; what tells no id is refused then. None: the one that the directory remembers, or else
             the first one reached.
         instance: the folder in ``wal_dir`` to take, and to wait for; None: the first number that is free.
-        guarantee: "at_least_once"; "exactly_once" is not available yet.
+        guarantee: "at_least_once", which repeats nothing when a process dies; or "exactly_once": in transactions, so
+            neither does a power cut, a lost answer or a restored directory, for who reads with
+            ``isolation_level="read_committed"``. All partitions wait for the one that does not get through.
         fsync: what a power cut may take. "never": what the kernel had not written; "interval": at most what came after
             the last flush began; "always": nothing, ``publish`` waits for the disk.
         fsync_interval_ms: pause between two flushes under ``fsync="interval"``.
@@ -124,7 +123,8 @@ class Config:
             is cancelled after 30 s. What it raises is counted (``callback_errors``) and logged, once a minute at
             most.
         recovery_check: after a power cut, look in Kafka for what was in flight, so that it does not come twice; needs
-            permission to Read the topics, and holds delivery for 10 s at most.
+            permission to Read the topics, and holds delivery for 10 s at most. Under "exactly_once" nothing is looked
+            for.
         key_serializer: callable(key), or an object with serialize(topic, key, headers).
         value_serializer: callable(value), or an object with serialize(topic, value, headers).
         partitioner: callable(key, all_partitions, available), as in aiokafka; None: Kafka's murmur2. Asked once for a

@@ -18,18 +18,20 @@ from aiorecover.delivery.delivery import Delivery
 from aiorecover.delivery.refusal import is_owed
 from aiorecover.delivery.resume import Taken, take_up
 from aiorecover.delivery.session import REMEMBER_LIMIT
-from aiorecover.errors import ClosedError, DeliveryError
+from aiorecover.errors import ClosedError, ConfigError, DeliveryError
 from aiorecover.source_positions import read_on
 from aiorecover.statistics import Statistics
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.keeper import Keeper
+from aiorecover.wal.moved import RETRY, RING
 from aiorecover.wal.neighbours import Neighbour, Neighbours
 from aiorecover.wal.opening import open_directory
 from aiorecover.wal.sources import Sources
 from aiorecover.wal.storage import OPERATING_SYSTEM
 from aiorecover.wal.sync import GroupCommit
+from aiorecover.wal.view import View
 
 log = logging.getLogger("aiorecover")
 
@@ -61,6 +63,7 @@ class Opened:
             self.dead,
             grow=lambda: keeper.submit(directory.grow_lanes),
             remember=self._remember,
+            durable=self._flush_ring,
             on_idle=on_idle,
         )
         self.background = Background(config, directory, keeper, self.delivery, on_room)
@@ -156,6 +159,15 @@ class Opened:
         async with asyncio.timeout(REMEMBER_LIMIT):
             await self.background.checkpoint()
 
+    async def _flush_ring(self) -> None:
+        """What is stored by now is durable when this returns.
+
+        Raises:
+            WalIOError: the disk failed.
+
+        """
+        await self.commit.durable(patient=True)
+
     def _make_adoption(self, grace: float) -> Adoption:
         directory = self.directory
         neighbours = Neighbours(
@@ -172,6 +184,7 @@ class Opened:
                 adoption_grace_ms=None,
                 cluster_id=None,
                 delivery_timeout_ms=its.limit_ms,
+                guarantee="at_least_once" if its.destination.transactional is None else "exactly_once",
             )
             home = await Opened.open(config, lock_timeout=0.0, destined=self.delivery.cluster.id)
             home.start()
@@ -344,7 +357,7 @@ class Opened:
             accepted=ring.accepted,
             recovered=delivery.dispatcher.reader.found,
             unread=self.directory.unread(),
-            delivered=delivery.sender.delivered,
+            delivered=delivery.delivered,
             dead_lettered=delivery.dead_lettered,
             lost=self.directory.lost,
             expired=delivery.expiry.dead_lettered,
@@ -401,6 +414,49 @@ def _options(config: Config, lock_timeout: float | None, destined: str | None) -
     )
 
 
+def _check_guarantee(directory: Directory, config: Config) -> None:
+    """What waits has to be delivered as it was accepted: nothing else knows what of it is in Kafka.
+
+    Raises:
+        ConfigError: the option is another one than when it was.
+
+    """
+    if directory.checkpoint.destination.cluster_id is None:  # nothing of it can be in Kafka; or nobody knows any more
+        return
+    was = "at_least_once" if directory.checkpoint.destination.transactional is None else "exactly_once"
+    if was != config.guarantee and _waits(directory):
+        message = (
+            f"records wait that were accepted with guarantee={was!r}: start with that once, until all is delivered"
+        )
+        raise ConfigError(f"{message} guarantee={config.guarantee!r} records={directory.records_left}")
+
+
+def _check_in_flight(taken: Taken, config: Config) -> None:
+    """A batch that may be in Kafka without a transaction is no part of one; also where Kafka tells no cluster id.
+
+    Raises:
+        ConfigError: there is one.
+
+    """
+    if config.guarantee == "exactly_once" and any(resumed.frames for resumed in taken.lanes):
+        message = "batches are in flight that were sent with guarantee='at_least_once': start with that once"
+        raise ConfigError(f"{message}, until all is delivered guarantee={config.guarantee!r}")
+
+
+def _waits(directory: Directory) -> bool:
+    """Whether a record does. Where settle words are suspect, nobody knows before all were judged."""
+    if not directory.records_left:
+        return False
+    if directory.ring.suspect.up_to > directory.ring.floor:
+        return True
+    files, path = directory.file_system, directory.path
+    for ring in (RING, RETRY):
+        with View(path, ring, lambda name: files.open_foreign(path / name), files.boot_id()) as view:
+            if next(view.frames(), None) is not None:
+                return True
+    return False
+
+
 async def _opening(keeper: Keeper, options: Options, config: Config) -> tuple[Directory, Taken]:
     """Open in the keeper's thread, and take up what was in flight.
 
@@ -413,7 +469,9 @@ async def _opening(keeper: Keeper, options: Options, config: Config) -> tuple[Di
         try:
             files = options.file_system
             wall_ms = files.wall_ms() if config.recovery_check else None
+            _check_guarantee(directory, config)
             taken = take_up(directory, files.since_boot_ms(), wall_ms, named=config.cluster_id)
+            _check_in_flight(taken, config)
             read_on(directory)
         except BaseException:
             directory.close()

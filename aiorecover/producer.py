@@ -705,6 +705,7 @@ class RecoverableProducer:
         ``created``, ``starting``, ``connecting``, ``connected``, ``wrong_cluster`` (Kafka is another cluster than the
         one that the records belong to: nothing is sent), ``halted`` (Kafka refused a record for good, and the
         dead ring is full or on_permanent_error="halt": its lane stands), ``failed`` (the disk; nothing is accepted),
+        ``fenced`` (exactly once: a copy of the directory is delivered elsewhere, and nothing more from here),
         ``interrupted`` (somebody has cancelled tasks of ours, all tasks perhaps: they are begun again after a second),
         ``stopping``, ``stopped``, ``forked``.
         """
@@ -714,6 +715,8 @@ class RecoverableProducer:
             return "failed"
         if self._opened.interrupted:
             return "interrupted"
+        if self._opened.delivery.fenced:
+            return "fenced"
         if self._opened.delivery.halted:
             return "halted"
         return self._opened.delivery.session.state

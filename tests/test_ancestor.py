@@ -1,7 +1,7 @@
 """Every known defect of the Java ancestor, and every test of its C++ relative, with the tests here that answer to it.
 
 The ancestor is hevoio's recoverable-kafka-producer on BigQueue; the relative is modern-cpp-kafka with its
-KafkaRecoverableProducer. A row without a test belongs to a guarantee that this version refuses by name.
+KafkaRecoverableProducer.
 """
 
 import subprocess
@@ -11,19 +11,14 @@ from typing import NamedTuple
 
 import pytest
 
-from aiorecover import ConfigError, RecoverableProducer
-
 REPOSITORY = Path(__file__).parents[1]
-
-EXACTLY_ONCE = 'guarantee="exactly_once"'
 
 
 class Row(NamedTuple):
-    """``later``: the guarantee that the counterpart will come with; then there are no tests."""
+    """What was wrong, or was to be shown, and the tests that show it here."""
 
     what: str
-    tests: tuple[str, ...] = ()
-    later: str = ""
+    tests: tuple[str, ...]
 
 
 # By its number in the list of defects, the worst first.
@@ -318,32 +313,62 @@ TESTS: dict[str, Row] = {
             "tests/test_time_limits.py::test_without_a_broker_every_call_ends_in_its_time_and_stop_leaves_nothing",
         ),
     ),
-    "Transaction.CommitTransaction": Row("what is committed is seen, and nothing else", later=EXACTLY_ONCE),
-    "Transaction.CatchException": Row("errors of a transaction's state", later=EXACTLY_ONCE),
-    "Transaction.ContinueTheTransaction": Row("only what is committed is seen after a restart", later=EXACTLY_ONCE),
-    "Transaction.ContinueTheTransaction2": Row("exactly once after a restart", later=EXACTLY_ONCE),
-    "Transaction.DeliveryFailure": Row("a time-out inside a transaction: nothing is seen", later=EXACTLY_ONCE),
+    "Transaction.CommitTransaction": Row(
+        "what is committed is seen, and nothing else",
+        (
+            "tests/delivery/test_transactions.py::test_nobody_is_told_and_nothing_is_settled_before_the_commit",
+            "tests/crash/test_transactions.py::test_a_process_that_a_copy_has_taken_over_from_commits_nothing_more",
+        ),
+    ),
+    "Transaction.CatchException": Row(
+        "errors of a transaction's state",
+        (
+            ("tests/delivery/test_transaction.py::test_a_transaction_in_another_state_than_aiokafka_expects_is_lost"),
+            (
+                "tests/delivery/test_transactions.py::"
+                "test_a_commit_that_fails_is_made_again_with_all_that_was_in_it_and_told_once"
+            ),
+        ),
+    ),
+    "Transaction.ContinueTheTransaction": Row(
+        "only what is committed is seen after a restart",
+        (
+            ("tests/crash/test_transactions.py::test_killed_in_each_step_everything_is_committed_once_and_in_order"),
+            (
+                "tests/delivery/test_transactional_lives.py::"
+                "test_wherever_a_process_dies_each_record_is_committed_once_and_in_order"
+            ),
+        ),
+    ),
+    "Transaction.ContinueTheTransaction2": Row(
+        "exactly once after a restart",
+        (
+            "tests/crash/test_transactions.py::test_nothing_is_missing_repeated_or_out_of_order_after_ten_kills",
+            (
+                "tests/delivery/test_transactional_lives.py::"
+                "test_what_is_committed_and_not_settled_is_told_of_and_not_sent_again"
+            ),
+        ),
+    ),
+    "Transaction.DeliveryFailure": Row(
+        "a time-out inside a transaction: nothing is seen",
+        (
+            "tests/delivery/test_transaction.py::test_each_step_ends",
+            "tests/delivery/test_transactions.py::test_lost_while_it_is_answered_all_goes_into_the_next_one",
+        ),
+    ),
 }
-_STILL_MISSING = 5
 _OF_OTHERS = 28
 
 ROWS = [*DEFECTS.values(), *TESTS.values()]
 COUNTERPARTS = sorted({test for row in ROWS for test in row.tests})
 
 
-def test_the_table_has_a_row_for_everything_and_counts_what_is_missing() -> None:
+def test_the_table_has_a_row_for_everything_and_none_is_without_a_test() -> None:
     assert list(DEFECTS) == list(range(1, 22))
     assert len(TESTS) == _OF_OTHERS
-    missing = [row for row in ROWS if not row.tests]
-    print(f"{len(COUNTERPARTS)} tests answer to {len(ROWS) - len(missing)} rows; later: {len(missing)}")
-    assert len(missing) == _STILL_MISSING
-    assert [row for row in ROWS if bool(row.tests) == bool(row.later)] == []
-
-
-def test_what_comes_later_is_refused_until_then(tmp_path: Path) -> None:
-    assert {row.later for row in ROWS if row.later} == {EXACTLY_ONCE}
-    with pytest.raises(ConfigError, match="not available yet"):
-        RecoverableProducer(tmp_path, bootstrap_servers="127.0.0.1:1", guarantee="exactly_once")
+    print(f"{len(COUNTERPARTS)} tests answer to {len(ROWS)} rows")
+    assert [row for row in ROWS if not row.tests] == []
 
 
 @pytest.mark.timeout(240)

@@ -35,6 +35,6 @@ def test_a_default_of_the_readme_said_aloud_changes_nothing(row: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(NOT_YET))
 def test_what_is_said_to_come_later_is_refused_today(name: str) -> None:
-    value = {"guarantee": "exactly_once", "audit_topic": "audit"}.get(name, 1)
+    value = {"audit_topic": "audit"}.get(name, 1)
     with pytest.raises(ConfigError, match=f"leave {name} out"):
         Config.from_options("wal", "localhost", {name: value})

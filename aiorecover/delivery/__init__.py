@@ -207,6 +207,20 @@ Recovery check
     warning, and it goes on as without. ``recovery_check=False`` reads nothing. ``statistics().recovered_in_kafka``
     counts.
 
+Exactly once
+    With ``guarantee="exactly_once"`` all of this is in transactions: runs of the ring without a gap, each with the
+    position that it ends at, by which the next process knows what is in Kafka (`transactions`, `committed`). There is
+    one session, its transactional id is the directory's. No journal, no second session, no recovery check, no moves to
+    the retry ring: the position decides, and a lane that does not get through holds up all. Nothing is passed over: the
+    dispatcher waits in front of a record whose lane is not known. What is refused, cut, or too old is dealt with as
+    above, within the run. A batch that may be in the transaction, and is refused or expires, ends the transaction:
+    the next one begins with what it held. Where a power cut takes settle words, the position covers what they said.
+
+    Not covered: where Kafka has forgotten the position (`offsets.retention.minutes`), settle words count, of which a
+    power cut may have taken some. A directory restored from a copy whose last start had never reached Kafka sends what
+    it holds of that start again, if the original did, too. A topic that is made anew loses what was in it, committed
+    or not.
+
 Errors
     One table (`outcomes`). Retriable: for ever, or up to an age (below). Permanent: the records themselves are refused
     (below). Nothing is dropped.

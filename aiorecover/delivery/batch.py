@@ -57,9 +57,10 @@ class LaneBatch(BatchBuilder):
     offset at which its records were found in Kafka: it holds none of their bytes, and is not sent.
     """
 
-    def __init__(self, size: int, codec: int) -> None:
-        """Start empty; ``size`` in bytes before compression."""
-        super().__init__(size, codec)  # type: ignore[no-untyped-call]
+    def __init__(self, size: int, codec: int, *, transactional: bool = False) -> None:
+        """Start empty; ``size`` in bytes before compression. ``transactional``: it is sent in transactions alone."""
+        super().__init__(size, codec, is_transactional=transactional)  # type: ignore[no-untyped-call]
+        self.transactional = transactional
         self.add = self._builder.append
         self.count = 0
         self.slot: Slot | None = None
@@ -143,6 +144,11 @@ class LaneBatch(BatchBuilder):
         _IDENTITY.pack_into(self._buffer, _IDENTITY_AT, producer_id, epoch, base_sequence)
         crc = calc_crc32c(bytes(self._buffer[_ATTRIBUTES_AT:]))
         struct.pack_into(">I", self._buffer, _CRC_AT, crc)
+
+    def forget_attempts(self) -> None:
+        """The transaction in which it was sent was aborted: nobody reads anything of it."""
+        self.identity = None
+        self.possibly = False
 
     @property
     def is_fresh(self) -> bool:

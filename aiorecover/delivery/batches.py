@@ -30,10 +30,11 @@ class Batches:
         batch_bytes: int,
         linger: float,
         doubtful_up_to: int,
+        transactional: bool = False,
     ) -> None:
         """``deliver`` of lanes with a batch to send; ``linger``: seconds until what is open is handed over.
 
-        ``doubtful_up_to``: as in `Expiry`.
+        ``doubtful_up_to``: as in `Expiry`. ``transactional``: as of `LaneBatch`.
         """
         self._router = router
         self._stalled = stalled
@@ -42,6 +43,7 @@ class Batches:
         self._batch_bytes = batch_bytes
         self._linger = linger
         self._doubtful_up_to = doubtful_up_to
+        self._transactional = transactional
         self._open: dict[Lane, None] = {}
         self._tick = 0.0  # when what is open must be handed over
         self._lingering = 0  # batches begun since the last tick
@@ -64,7 +66,8 @@ class Batches:
             return None
         share = (BATCH_BYTES - self._stalled.bytes) // (2 * (len(self._open) + 1))
         most = self._batch_bytes if lane.limit is None else min(self._batch_bytes, lane.limit.next(time.monotonic()))
-        lane.open = LaneBatch(min(most, max(SMALLEST_BATCH, share)), self._codec)
+        size = min(most, max(SMALLEST_BATCH, share))
+        lane.open = LaneBatch(size, self._codec, transactional=self._transactional)
         lane.open.probes = lane.limit is not None and most > lane.limit.bytes
         if not self._lingering:
             self._tick = asyncio.get_running_loop().time() + self._linger
@@ -113,6 +116,11 @@ class Batches:
             else:
                 lane.due = True
         self._lingering = 0
+
+    def close_all(self) -> None:
+        """A transaction ends: what is open belongs to it, also where other batches wait before it."""
+        for lane in list(self._open):
+            self.close(lane)
 
     def follow(self, lane: Lane) -> None:
         """What was in flight is not any more: the lane's lingering batch may follow."""

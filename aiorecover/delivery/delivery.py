@@ -5,9 +5,10 @@ import contextlib
 import logging
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
+import msgspec
 from aiokafka.errors import KafkaConnectionError, KafkaError
 
 from aiorecover.config import Config
@@ -15,12 +16,14 @@ from aiorecover.delivery.batch import CODECS, LaneBatch
 from aiorecover.delivery.behind import Order
 from aiorecover.delivery.chatter import Chatter
 from aiorecover.delivery.cluster import Cluster
+from aiorecover.delivery.committed import owner_of
+from aiorecover.delivery.covered import Covered
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.dispatcher import DISCOVER_INTERVAL, DISCOVER_MAX, Dispatcher
 from aiorecover.delivery.expiry import Expiry
-from aiorecover.delivery.flush import Flush
+from aiorecover.delivery.flush import Flush, Queue
 from aiorecover.delivery.frames import frames_of, position_at
-from aiorecover.delivery.holders import Holders
+from aiorecover.delivery.holders import Frames, Holders
 from aiorecover.delivery.in_kafka import InKafka, oldest_hints
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import START_ANEW, Lane, lane_halted, lane_waits
@@ -33,12 +36,15 @@ from aiorecover.delivery.resume import Resumed, Taken, rebuild
 from aiorecover.delivery.router import Router
 from aiorecover.delivery.sender import Sender
 from aiorecover.delivery.sessions import Sessions
+from aiorecover.delivery.transaction import group_of, transactional_id
+from aiorecover.delivery.transactional_sender import TransactionalSender
+from aiorecover.delivery.transactions import Transactions
 from aiorecover.delivery.untimely import Untimely
-from aiorecover.errors import ClosedError, DeliveryPendingError
+from aiorecover.errors import ClosedError, DeliveryPendingError, WalDestinationError
 from aiorecover.record import decode
 from aiorecover.supervised import Supervised
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import Destination
+from aiorecover.wal.checkpoint import Destination, Transactional
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.run import Placed, Run
 from aiorecover.wal.stream import Stream
@@ -58,11 +64,13 @@ class Delivery:
         *,
         grow: Callable[[], Awaitable[None]],
         remember: Callable[[], Awaitable[None]],
+        durable: Callable[[], Awaitable[None]],
         on_idle: Callable[[], None],
     ) -> None:
         """Know the opened directory, and what was ``taken`` up of the last process.
 
         ``grow`` has more blocks allocated in the file `lanes`; ``remember`` makes a checkpoint, with `destination`;
+        ``durable`` returns once the ring is flushed;
         ``on_idle``: the dispatcher sleeps, and the next publish must call `wake`.
         """
         self._directory = directory
@@ -79,14 +87,24 @@ class Delivery:
             self._destination, config.cluster_id, remember=self._remember_cluster, on_change=self._on_cluster
         )
         untimely = Untimely(directory.accepted)
-        self.sessions = Sessions(config, self._on_metadata, self._on_failed, self.cluster, untimely)
+        self._exactly_once = config.guarantee == "exactly_once"
+        text = fmt.producer_text(fmt.directory_of(directory.checkpoint.producer_id))
+        group = group_of(text) if self._exactly_once else None
+        number = self._destination.transactional.number if self._destination.transactional is not None else 0
+        name = transactional_id(group, number) if group is not None else None
+        self.sessions = Sessions(
+            config, self._on_metadata, self._on_failed, self.cluster, untimely, transactional_id=name
+        )
         self.session = self.sessions.healthy
         self.router = Router(self.session.partitions, self.session.available, self.session.want, config.partitioner)
         self.reports = Reports(directory, config.on_delivery)
         in_kafka = InKafka(fmt.directory_of(directory.checkpoint.producer_id), directory.ring.epoch)
-        hints = oldest_hints(taken.hints) if config.recovery_check else []
+        hints = oldest_hints(taken.hints) if config.recovery_check and not self._exactly_once else []
         self.check = RecoveryCheck(config, self.session, hints, in_kafka)
         self.expiry = self._expiry_of(config, dead)
+        self.transactions: Transactions | None = None
+        self._committing: Supervised | None = None
+        self.covered: Covered | None = None
         self.dispatcher = self._dispatcher_of(config, in_kafka, on_idle)
         clock_ms = directory.file_system.since_boot_ms
         journal = Journal(directory.lanes, grow, clock_ms, lambda: self.cluster.destination.cluster_number)
@@ -102,13 +120,19 @@ class Delivery:
             on_unreadable=self._on_unreadable,
             on_open=self._on_open,
         )
+        if group is not None:
+            self._begin_transactions(group, durable)
         self._closed = False
         self._wrong: DeliveryPendingError | None = None  # why nothing is delivered
         self._progress: set[asyncio.Future[None]] = set()
         self._held: deque[tuple[Lane, Resumed]] = deque()  # lanes whose batch in flight is not built again yet
         self._in_no_lane = [resumed for resumed in taken.lanes if resumed.frames]
-        self.moves = Moves(directory, self.router, self.dispatcher, journal, self._in_no_lane)
-        self.holders = Holders(self.router, self.dispatcher, self.refused, self.expiry, self._in_no_lane)
+        self.moves = Moves(
+            directory, self.router, self.dispatcher, journal, self._in_no_lane, contiguous=self._exactly_once
+        )
+        self.holders = Holders(
+            self.router, self.dispatcher, self.refused, self.expiry, self._in_no_lane, self._uncommitted
+        )
         self._resuming = Supervised("resume", self._resume)
         self._checking = Supervised("recovery-check", self._check)
         self.batches_resumed = 0
@@ -146,7 +170,78 @@ class Delivery:
             holds=self._holds,
             in_kafka=in_kafka,
             session=lambda: self.session.number,
+            cover=self._cover if self._exactly_once else None,
         )
+
+    def _begin_transactions(self, group: str, durable: Callable[[], Awaitable[None]]) -> None:
+        checkpoint = self._directory.checkpoint
+        if not isinstance(self.sender, TransactionalSender):
+            raise TypeError
+        self.transactions = self.sender.transactions = Transactions(
+            self.session,
+            self.dispatcher,
+            group=group,
+            owner=owner_of(checkpoint.producer_id, checkpoint.epoch),
+            epoch=checkpoint.epoch,
+            known=self._known_of_transactions(),
+            floor=self._ring.watermark,
+            a_topic=self._a_topic,
+            lanes=self.router.lanes,
+            queues=self._queues,
+            deliver=self.sender.deliver,
+            settle=self.sender.settle,
+            flush_ring=durable,
+            remember=self._remember,
+            on_change=self._notify,
+            on_fenced=self._on_fenced,
+        )
+        self._committing = Supervised("transactions", self.transactions.run)
+        self.covered = Covered(self.reports, self.dispatcher.reader, self._covered_up_to, self._on_covered)
+
+    def _known_of_transactions(self) -> Transactional:
+        """What the last opening remembered; where the checkpoint was lost, the openings whose slots are here."""
+        known = self._destination.transactional or Transactional()
+        if known.line:
+            return known
+        headers = [slot.header for slot in self._ring.live]
+        owners = dict.fromkeys(owner_of(header.producer_id, header.epoch) for header in headers)
+        return msgspec.structs.replace(known, line=tuple((owner, 0) for owner in owners))
+
+    def _a_topic(self) -> str | None:
+        return next((name for name, topic in self.router.topics.items() if topic.count), None)
+
+    def _queues(self) -> Iterable[Queue]:
+        queues: list[Queue] = [self.refused, *self.expiry.queues]
+        return queues if self.covered is None else [*queues, self.covered]
+
+    def _uncommitted(self) -> Iterator[Frames]:
+        if self.transactions is not None:
+            for batch in self.transactions.uncommitted:
+                yield from batch.frames
+        if self.covered is not None:
+            yield from self.covered.taken
+
+    def _covered_up_to(self) -> int:
+        return self.transactions.covered if self.transactions is not None else 0
+
+    def _on_covered(self) -> None:
+        self.dispatcher.wake()
+        if self.transactions is not None:
+            self.transactions.wake()
+        self._notify()
+
+    def _cover(self, run: Run) -> int | None:
+        return self.covered.take(run) if self.covered is not None else 0
+
+    def _on_fenced(self, owner: str) -> None:
+        message = (
+            "another process delivers a copy of this directory, and has taken over: nothing more is delivered from "
+            "here. what was accepted here since it was copied stays in the ring"
+        )
+        log.error("%s taken_over_by=%s path=%s", message, owner, self._directory.path)
+        self._wrong = _not_delivered(WalDestinationError(f"{message} taken_over_by={owner}"))
+        self.reports.hold_off(self._wrong)
+        self._notify()
 
     def _refused_of(self, config: Config, dead: DeadLetters, journal: Journal) -> Refused:
         return Refused(
@@ -162,7 +257,8 @@ class Delivery:
         )
 
     def _sender_of(self, config: Config, journal: Journal) -> Sender:
-        return Sender(
+        kind = TransactionalSender if self._exactly_once else Sender
+        return kind(
             self.sessions,
             self.reports,
             self.refused,
@@ -194,6 +290,8 @@ class Delivery:
         if not self.check.over:
             self._checking.start(Chatter().context())  # it says itself what its consumer's lines are about
         self.sessions.start()
+        if self._committing is not None:
+            self._committing.start()
         self.expire()
 
     async def _resume(self) -> None:
@@ -238,11 +336,15 @@ class Delivery:
         self._notify()
         try:  # at the same time: a lane that waits for the user's `on_delivery` must not keep the connections open
             ended = self._resuming.end() | self._checking.end() | self.rehoming.end()
+            if self._committing is not None:
+                ended |= self._committing.end()
             await asyncio.gather(*ended, return_exceptions=True)
             await asyncio.gather(self.sender.close(), self.sessions.close())
         finally:
             try:
                 await self.expiry.close()
+                if self.covered is not None:
+                    await self.covered.close()
                 await self.refused.close()
             finally:
                 self.reports.close()
@@ -268,7 +370,7 @@ class Delivery:
         while True:
             await self.dispatcher.fell_behind.wait()
             pause = DISCOVER_INTERVAL
-            while self.dispatcher.has_gaps or self.router.undecided:
+            while self.dispatcher.has_gaps or self.router.undecided or self.dispatcher.undecided:
                 if self.dispatcher.fell_behind.is_set():
                     self.dispatcher.fell_behind.clear()
                     pause = DISCOVER_INTERVAL
@@ -304,6 +406,9 @@ class Delivery:
             ClosedError: delivery was stopped.
 
         """
+        if self.transactions is not None:
+            await self._flush_transactions(self.transactions, self._tail())
+            return
         flush = Flush(self._tail(), lambda: [self.refused, *self.expiry.queues], leaves_halted=leave_halted)
         self.dispatcher.begin_flush(flush)
         try:
@@ -321,6 +426,19 @@ class Delivery:
         for lane in self.halted if leave_halted else ():
             raise lane_halted(lane, lane.in_flight)
 
+    async def _flush_transactions(self, transactions: Transactions, tail: int) -> None:
+        self.dispatcher.begin_flush(flush := Flush(tail))
+        try:
+            while transactions.settled_up_to < tail:
+                self.refused.check()
+                for lane in self.halted:
+                    if not lane.resumes:
+                        raise lane_halted(lane, lane.in_flight)
+                transactions.hurry(tail)
+                await self._next_look(flush)
+        finally:
+            self.dispatcher.end_flush(flush)
+
     async def _next_look(self, flush: Flush) -> None:
         """Wait for the next change, unless there is no use in it."""
         if self._wrong is not None:
@@ -332,7 +450,8 @@ class Delivery:
     @property
     def destination(self) -> Destination:
         """Where the records belong, as far as that is known now."""
-        return self.cluster.destination
+        known = self.transactions.known if self.transactions is not None else None
+        return msgspec.structs.replace(self.cluster.destination, transactional=known)
 
     async def _remember_cluster(self) -> None:
         """Have it durable, and only then forget what was kept of the cluster before this one.
@@ -349,6 +468,8 @@ class Delivery:
             self.identities_renewed += forgotten
 
     def _on_cluster(self) -> None:
+        if self.transactions is not None and self.transactions.fenced:  # whatever the cluster is
+            return
         wrong = self.cluster.wrong_id
         self._wrong = None if wrong is None else _not_delivered(self.cluster.error(wrong))
         self.reports.hold_off(self._wrong)
@@ -382,6 +503,16 @@ class Delivery:
         return set(found)
 
     @property
+    def fenced(self) -> bool:
+        """Somebody else delivers a copy of this directory."""
+        return self.transactions is not None and self.transactions.fenced
+
+    @property
+    def delivered(self) -> int:
+        """Records that are in Kafka; in transactions: committed."""
+        return self.sender.delivered + (self.covered.settled if self.covered is not None else 0)
+
+    @property
     def dead_lettered(self) -> int:
         """Records that became dead letters."""
         return self.refused.dead_lettered + self.expiry.dead_lettered
@@ -390,7 +521,8 @@ class Delivery:
     def interrupted(self) -> bool:
         """Somebody has cancelled a task of ours: it is begun again after a pause."""
         tasks = self.sessions, self._resuming, self._checking, self.rehoming, self.refused, self.expiry
-        return self.sender.interrupted > 0 or any(task.interrupted for task in tasks)
+        of_transactions = [task for task in (self._committing, self.covered) if task is not None]
+        return self.sender.interrupted > 0 or any(task.interrupted for task in (*tasks, *of_transactions))
 
     @property
     def halted(self) -> list[Lane]:
@@ -408,9 +540,12 @@ class Delivery:
         return slot.last_position if slot.sealed else fmt.position(slot.header.epoch, fmt.SEQUENCE_MASK)
 
     def _answered(self, run: Run) -> bool:
-        return self.session.answered and not self.expiry.holds(run) and not self._holds(run)
+        begun = self.transactions is None or self.transactions.begun
+        return begun and self.session.answered and not self.expiry.holds(run) and not self._holds(run)
 
     def _holds(self, run: Run) -> bool:
+        if self.transactions is not None and self.transactions.may_have(run.epoch):
+            return True
         return self.check.holds(own_epoch=run.epoch == self._ring.epoch)
 
     def _deliver(self, lane: Lane) -> None:
@@ -432,7 +567,8 @@ class Delivery:
         self._notify()
 
     def _on_failed(self, lane: Lane, began: float | None) -> None:
-        self.dispatcher.failed(lane, began)
+        if self.transactions is None:  # there, a lane that does not get through holds up all, and none is passed over
+            self.dispatcher.failed(lane, began)
 
     def _undecodable(self, entry: Placed, reason: str) -> bool:
         return not self._halts and self.refused.take_undecodable(entry, reason)
@@ -477,7 +613,8 @@ class Delivery:
         known = self.router.refresh()
         if self.router.undecided and not undecided:
             self.dispatcher.fell_behind.set()  # more answers are needed
-        self.rehoming.begin()
+        if self.transactions is None:
+            self.rehoming.begin()
         if known or self.dispatcher.has_gaps:
             self.dispatcher.start_catching_up()
         self.dispatcher.wake()  # in any case: it may hold records until the first answer, whatever that says

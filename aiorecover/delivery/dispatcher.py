@@ -60,6 +60,7 @@ class Dispatcher:
         doubtful_up_to: int = 0,
         in_kafka: InKafka | None = None,
         session: Callable[[], int | None] = lambda: 0,
+        cover: Callable[[Run], int | None] | None = None,
     ) -> None:
         """Know whom to tell.
 
@@ -75,11 +76,15 @@ class Dispatcher:
 
         ``in_kafka``: records of earlier epochs that are there already; None: nothing is known of any. ``session``: as
         in `StalledLanes`.
+
+        ``cover``: of transactions, which hold contiguous runs of the ring: nothing is passed over. It takes the first
+        records of a run that are committed already, and says how many; None: not now, it will `wake` us.
         """
         self._judge = Judge(InKafka(0, 0) if in_kafka is None else in_kafka)
         self.reader = reader
         self.router = router
         self._answered = answered
+        self._cover = cover
         self._undecodable = undecodable
         self._on_idle = on_idle
         self._held: Run | None = None
@@ -110,11 +115,13 @@ class Dispatcher:
             batch_bytes=batch_bytes,
             linger=linger,
             doubtful_up_to=doubtful_up_to,
+            transactional=cover is not None,
         )
         self._more_expired = False  # what was passed over is looked at once for all that say so
         self._failure: Exception | None = None  # why dispatching stopped in the middle
         self.fell_behind = self._passed.fell_behind
         self.undeliverable = 0
+        self.undecided = False  # of transactions: the next record has no lane
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -269,6 +276,10 @@ class Dispatcher:
     # -- records into batches ----------------------------------------------------------------------------------------
 
     def _dispatch_any(self, run: Run, going: GoingBack | None = None) -> int:
+        if self._cover is not None:
+            covered = self._cover(run)
+            if covered != 0:
+                return covered or 0
         if self._judge.concerned(run):
             return self._dispatch_one_by_one(run, going)
         count, expires = self._expiry.leading(run)
@@ -301,6 +312,8 @@ class Dispatcher:
                 if lane is None:
                     lane = self._route((slot, place, fmt.position(run.epoch, sequence), record), going)
                     if lane is None:
+                        if self._cover is not None and type(record) is tuple:
+                            return places.index(place)
                         continue
                 alone[0] = (RECORD_ID_HEADER, identity)
                 wire = alone if headers is None else [*headers, *alone]
@@ -338,7 +351,12 @@ class Dispatcher:
         if self._gaps and self._passed.covers(entry, going):
             return None
         lane = self._passed.lane(topic, entry, going)
-        if lane is None or lane.passed_over:
+        if self._cover is not None:
+            self.undecided = lane is None  # what only metadata, or the partitioner, can help
+            if lane is None or lane.halted is not None:
+                self.fell_behind.set()
+                return None
+        elif lane is None or lane.passed_over:
             self._passed.fall_behind(topic, lane, entry, going)
             return None
         if self._gaps and self._passed.older_are_behind(lane, entry, going):
@@ -354,6 +372,11 @@ class Dispatcher:
         self.stalled.through(lane, batch)
         self.wake()
         self.batches.follow(lane)
+
+    def taken(self, lane: Lane) -> None:
+        """As `acknowledged`, but its bytes stay in memory until the transaction is committed."""
+        self.batches.follow(lane)
+        self.wake()
 
     def _report_undeliverable(self, entry: Placed, reason: object) -> None:
         """A record that cannot be decoded is a dead letter, or else stays in the ring; the others go on."""
@@ -426,6 +449,11 @@ class Dispatcher:
             yield self._held
         yield from self.reader.left
         yield from self._drain.held
+
+    @property
+    def idle(self) -> bool:
+        """It has read all there is, and put it into lanes."""
+        return self._bell is not None and self._held is None and not self.reader.has_more
 
     @property
     def has_gaps(self) -> bool:

@@ -4,7 +4,7 @@ Asked where the frames of some are damaged: those are not lost, for they were re
 letter that an earlier process has left: it may go on, as the process died before it was settled.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 
 from aiorecover.delivery.dispatcher import Dispatcher
@@ -27,13 +27,18 @@ class Holders:
         refused: Refused,
         expiry: Expiry,
         in_no_lane: Sequence[Resumed],
+        uncommitted: Callable[[], Iterable[Frames]],
     ) -> None:
-        """``in_no_lane``: what the last process had in flight and is not built again yet."""
+        """``in_no_lane``: what the last process had in flight and is not built again yet.
+
+        ``uncommitted``: of transactions, what is in no lane any more, and not settled yet.
+        """
         self._router = router
         self._dispatcher = dispatcher
         self._refused = refused
         self._expiry = expiry
         self._in_no_lane = in_no_lane
+        self._uncommitted = uncommitted
 
     def places_in(self, slot: Slot) -> set[int]:
         """Places of the frames of ``slot`` that somebody has; also of copies there that count for what he has."""
@@ -61,6 +66,7 @@ class Holders:
                     yield from (slot for slot, _ in batch.frames)
         yield from (run.slot for run in self._dispatcher.held)
         yield from (slot for resumed in self._in_no_lane for _, slot, _ in resumed.frames)
+        yield from (slot for slot, _ in self._uncommitted())
 
     def _frames(self) -> Iterator[Frames]:
         for lane in self._router.lanes():
@@ -73,6 +79,7 @@ class Holders:
                 yield slot, places
         for slot, place in chain(self._refused.taken, self._expiry.taken):
             yield slot, (place,)
+        yield from self._uncommitted()
 
 
 def _may_hold(slot: Slot, position: int) -> bool:

@@ -231,6 +231,17 @@ class Lane:
             self.ready.appendleft(self.in_flight)
         self.in_flight = None
 
+    def rewind(self, back: Iterable[LaneBatch]) -> None:
+        """Begin anew under another identity, with what was acknowledged in a transaction that was not committed."""
+        back = list(back)
+        self.settled -= sum(batch.count for batch in back)
+        self.ready.extendleft(reversed(back))
+        for batch in self.ready:
+            batch.forget_attempts()
+        self.identity = None
+        self.sequence = 0
+        self.leaves = False
+
     def identify(self, batch: LaneBatch, fresh: Identity) -> None:
         """Give ``batch`` its place in the lane's sequence, once; ``fresh`` is used where the lane has no identity."""
         if self.identity is None:

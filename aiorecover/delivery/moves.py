@@ -24,18 +24,26 @@ class Moves:
         dispatcher: Dispatcher,
         journal: Journal,
         in_no_lane: Sequence[Resumed],
+        *,
+        contiguous: bool = False,
     ) -> None:
-        """``in_no_lane``: what the last process had in flight and is not built again yet."""
+        """``in_no_lane``: what the last process had in flight and is not built again yet.
+
+        ``contiguous``: all goes in transactions, which hold runs of the main ring: nothing is moved.
+        """
         self._directory = directory
         self._router = router
         self._dispatcher = dispatcher
         self._journal = journal
         self._in_no_lane = in_no_lane
+        self._contiguous = contiguous
 
     @property
     def worth_a_look(self) -> bool:
         """Some lane does not get through, or something was passed over: else slots come free by themselves."""
         dispatcher = self._dispatcher
+        if self._contiguous:
+            return False
         return dispatcher.has_gaps or dispatcher.stalled.expected or any(map(_stuck, self._router.lanes()))
 
     def may_move(self, slot: Slot) -> bool:

@@ -22,7 +22,7 @@ def pieces_of(batch: LaneBatch) -> Iterator[Piece]:
 
 async def part_of(batch: LaneBatch, pieces: Iterable[Piece], codec: int) -> LaneBatch:
     """A batch of those ``pieces`` of ``batch``, in their order; without an identity."""
-    part = LaneBatch(PART_BYTES, codec)
+    part = LaneBatch(PART_BYTES, codec, transactional=batch.transactional)
     part.earlier = batch.earlier + batch.attempts
     part.first_ms = batch.first_ms
     part.doubtful = batch.maybe_there

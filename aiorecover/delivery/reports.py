@@ -159,6 +159,11 @@ class Reports:
             if number % CALLBACKS_A_TURN == CALLBACKS_A_TURN - 1:
                 await asyncio.sleep(0)
 
+    async def announce_covered(self, named: Named, topic: str) -> None:
+        """Call `on_delivery` for a record that is in Kafka, nobody knows where."""
+        if self._on_delivery is not None:
+            await self._call(self._report(named, topic, None, None))
+
     def collect(self, batch: LaneBatch, topic: str, metadata: RecordMetadata) -> list[tuple[int, DeliveryReport]]:
         """The reports that somebody waits for; to be handed to `tell` once the batch is settled."""
         self._remembered.keep(batch.frames, batch.count, metadata.partition, metadata.offset)

@@ -16,8 +16,8 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError, RequestTimedOutError, kafka_errors
@@ -34,12 +34,15 @@ from aiorecover.delivery.lane import Identity
 from aiorecover.delivery.outcomes import UNNAMED_CODES
 from aiorecover.delivery.requests import Requests
 from aiorecover.delivery.silence import Silence
+from aiorecover.delivery.transaction import note_unfinished
 from aiorecover.errors import ClosedError
 from aiorecover.supervised import Supervised
 
 __all__ = ["Session", "SessionLostError"]
 
 log = logging.getLogger("aiorecover.session")
+
+_T = TypeVar("_T")
 
 kafka_errors.update(UNNAMED_CODES)  # codes that aiokafka would all show as UnknownError(-1); subclasses of it
 
@@ -64,15 +67,20 @@ class Session:
         *,
         cluster: Cluster | None = None,
         healthy: "Session | None" = None,
+        transactional_id: str | None = None,
     ) -> None:
         """Do nothing yet; ``on_metadata`` is called when topics may have changed.
 
         ``cluster``: the only one that anything is sent to; None: whichever answers first.
         ``healthy``: this one is for suspects, beside that one, whose brokers are asked first.
+        ``transactional_id``: all is sent in transactions (`transact`); None: nothing is.
         """
         self._config = config
         self.cluster = Cluster() if cluster is None else cluster
         self._healthy = healthy
+        self.transactional_id = transactional_id  # may be set to another one: it counts from the next connection on
+        self.unfinished_since: float | None = None  # an earlier transaction is not over, by the loop's clock
+        self.start_refused = False  # and that is why there is no connection
         self._on_metadata = on_metadata
         self._patience = config.request_timeout_ms / 1000  # seconds with batches in flight and no answer
         first = config.retry_backoff_ms / 1000
@@ -131,6 +139,51 @@ class Session:
             self._silence.ended(time.monotonic())
         self._silence.broken(time.monotonic())
         return metadata
+
+    async def transact(self, step: Callable[[AIOKafkaProducer], Awaitable[_T]]) -> _T:
+        """Do something with the producer itself, as long as it lives; ``step`` has a time limit of its own.
+
+        Raises:
+            SessionLostError: it has ended first; whether it was done is not known.
+            KafkaError: what ``step`` raises.
+            ClosedError: the session is closed.
+
+        """
+        producer = await self._ready()
+        end = self._end
+        doing = asyncio.get_running_loop().create_task(_awaited(step(producer)), context=self._context.copy())
+        try:
+            waiting: set[asyncio.Future[Any]] = {doing} if end is None else {doing, end}
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if not doing.done():
+                raise SessionLostError
+            return doing.result()
+        finally:
+            doing.cancel()
+
+    async def apart(
+        self, step: Callable[[AIOKafkaProducer], Awaitable[_T]], transactional_id: str | None, limit: float
+    ) -> _T:
+        """Do something with a producer of its own, with another transactional id, or with none.
+
+        Raises:
+            KafkaError: no server could be reached within ``limit`` seconds, or what ``step`` raises.
+
+        """
+        trouble: BaseException = KafkaConnectionError()
+        for server in random.sample(self._config.bootstrap_servers, len(self._config.bootstrap_servers)):
+            try:
+                async with asyncio.timeout(limit):
+                    producer, holdings = await self._started(server, transactional_id=transactional_id)
+            except (KafkaError, TimeoutError, OSError) as error:
+                trouble = error
+                continue
+            try:
+                return await step(producer)
+            finally:
+                await self._close_hard(producer, holdings)
+        message = f"no server could be reached: {trouble!r}"
+        raise KafkaConnectionError(message) from trouble
 
     async def _add(self, producer: AIOKafkaProducer, batch: LaneBatch, place: TopicPartition) -> Any:
         """Hand a batch to the sender; its future.
@@ -280,7 +333,7 @@ class Session:
             answering = self._healthy.connected_brokers() if self._healthy is not None else []
             for server in answering + servers:
                 try:
-                    producer, holdings = await self._started(server)
+                    producer, holdings = await self._started(server, transactional_id=self.transactional_id)
                 except WrongClusterError as error:
                     wrong = error.found
                 except Exception as error:  # noqa: BLE001 - whatever it is, records wait: try on
@@ -293,14 +346,16 @@ class Session:
             self._on_round(wrong)
             await asyncio.sleep(self._reconnecting.next())
 
-    async def _started(self, server: str) -> tuple[AIOKafkaProducer, Holdings]:
-        producer = AIOKafkaProducer(**self._options(server))
+    async def _started(self, server: str, *, transactional_id: str | None) -> tuple[AIOKafkaProducer, Holdings]:
+        producer = AIOKafkaProducer(**self._options(server), transactional_id=transactional_id)
         Requests(producer, longest=self._patience, alone=self._healthy is not None, on_moving=self._on_moving)
         starting = asyncio.timeout(CONNECT_LIMIT)
         guard = ClusterGuard(producer.client, self.cluster, lambda found: self._on_wrong(producer, starting, found))
         if self._healthy is not None:  # its lanes have identities: it must not wait for a frozen broker to give one
             producer._txn_manager.set_pid_and_epoch(0, 0)  # noqa: SLF001
         holdings = Holdings(producer)
+        if transactional_id is not None and transactional_id == self.transactional_id:
+            note_unfinished(producer, self._on_unfinished)
         try:
             async with starting:
                 try:
@@ -320,6 +375,13 @@ class Session:
                 raise WrongClusterError(guard.wrong) from error
             raise
         return producer, holdings
+
+    def _on_unfinished(self, unfinished: bool) -> None:  # noqa: FBT001 - the answer to a question
+        if not unfinished:
+            self.unfinished_since = None
+        elif self.unfinished_since is None:
+            self.unfinished_since = asyncio.get_running_loop().time()
+        self.start_refused = unfinished and self._producer is None
 
     def _tell_unreachable(self, causes: Mapping[str, str]) -> None:
         """One line for each kind of trouble, not two a second; ``causes``: the text of each error by its class."""
@@ -460,6 +522,10 @@ class Session:
             "enable_idempotence": True,
             "acks": "all",
         }
+
+
+async def _awaited(step: Awaitable[_T]) -> _T:
+    return await step
 
 
 def _is_connected(producer: AIOKafkaProducer) -> bool:

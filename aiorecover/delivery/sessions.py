@@ -54,15 +54,18 @@ class Sessions:
         on_failed: Callable[[Lane, float | None], None] = lambda *_: None,
         cluster: Cluster | None = None,
         untimely: Untimely | None = None,
+        transactional_id: str | None = None,
     ) -> None:
         """Do nothing yet; ``on_metadata`` is called when topics may have changed.
 
         ``on_failed`` is told of each attempt that failed and when it began (`time.monotonic`); None for the time: the
         session was lost, or the records are at fault, and nothing is known of the lane. ``cluster``: as in `Session`.
         ``untimely`` tells whether it is the records that are at fault where their timestamps are refused; None: it is.
+        ``transactional_id``: as in `Session`; then there is no second one, and no lane is suspect.
         """
         self._cluster = Cluster() if cluster is None else cluster
-        self.healthy = Session(config, on_metadata, cluster=self._cluster)
+        self.healthy = Session(config, on_metadata, cluster=self._cluster, transactional_id=transactional_id)
+        self._suspects = transactional_id is None
         self._config = config
         self._on_failed = on_failed
         self._untimely = untimely
@@ -168,6 +171,8 @@ class Sessions:
         return Backoff(self._config.retry_backoff_ms / 1000, longest, random.uniform)
 
     def _failed(self, lane: Lane, error: KafkaError) -> None:
+        if not self._suspects:
+            return
         suspicion = self._suspicions.setdefault(lane, Suspicion())
         silent = isinstance(error, SilentError)
         if suspicion.failed(time.monotonic(), self._through, silent=silent):

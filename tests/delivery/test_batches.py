@@ -11,12 +11,15 @@ from aiorecover.delivery import batches as module
 from aiorecover.delivery import lane as lane_module
 from aiorecover.delivery.batches import BATCH_BYTES, SMALLEST_BATCH, Batches
 from aiorecover.delivery.lane import MAX_READY, Lane
+from aiorecover.delivery.parts import part_of
 
 pytestmark = pytest.mark.asyncio
 
 ROUTER: Any = SimpleNamespace(rotate=lambda lane: None)
 SLOT: Any = SimpleNamespace(name="one slot")
 OTHER: Any = SimpleNamespace(name="another")
+ATTRIBUTES_AT = 21  # two bytes of a record batch
+TRANSACTIONAL = 0x10
 
 
 class Held:
@@ -25,7 +28,7 @@ class Held:
     bytes = 0
 
 
-def batches_of(sent: list[Lane], held: Any = None, *, linger: float = 0.0) -> Batches:
+def batches_of(sent: list[Lane], held: Any = None, *, linger: float = 0.0, transactional: bool = False) -> Batches:
     stalled: Any = held or Held()
     return Batches(
         ROUTER,
@@ -35,6 +38,7 @@ def batches_of(sent: list[Lane], held: Any = None, *, linger: float = 0.0) -> Ba
         batch_bytes=1 << 20,
         linger=linger,
         doubtful_up_to=0,
+        transactional=transactional,
     )
 
 
@@ -50,7 +54,7 @@ async def test_the_more_lanes_are_open_the_smaller_their_batches_but_none_is_sma
 ) -> None:
     sizes: list[int] = []
 
-    def batch(size: int, codec: int) -> Any:
+    def batch(size: int, codec: int, **_: bool) -> Any:
         sizes.append(size)
         return SimpleNamespace(count=0)
 
@@ -130,3 +134,31 @@ async def test_what_was_found_in_kafka_is_settled_with_its_neighbours_there_and_
     assert [(one.found_at, one.count) for one in found if one is not None] == [(7, 2), (10, 3), (13, 1)]
     assert found[0] is not None
     assert [(slot.name, places) for slot, places in found[0].frames] == [("one slot", [7]), ("another", [8])]  # type: ignore[attr-defined]
+
+
+async def test_where_a_transaction_ends_all_that_is_open_belongs_to_it_also_behind_other_batches() -> None:
+    sent: list[Lane] = []
+    batches = batches_of(sent, linger=5.0)
+    idle, busy = Lane("t", 0), Lane("t", 1)
+    for _ in range(MAX_READY):
+        fill(batches, busy)
+        batches.close(busy)
+    busy.next()
+    for lane in (idle, busy, busy):
+        fill(batches, lane)
+    batches.close_all()
+    assert [(lane.open, lane.added, len(lane.ready)) for lane in (idle, busy)] == [(None, 1, 1), (None, 4, 2)]
+    assert batches.closed_bytes == sum(batch.bytes for lane in (idle, busy) for batch in lane.batches)
+    assert sent[-2:] == [idle, busy]
+
+
+@pytest.mark.parametrize("transactional", [True, False])
+async def test_a_batch_says_to_kafka_whether_it_belongs_to_a_transaction(*, transactional: bool) -> None:
+    batches = batches_of([], transactional=transactional)
+    lane = Lane("t", 0)
+    fill(batches, lane)
+    batches.close(lane)
+    (batch,) = lane.ready
+    assert bool(bytes(batch._build())[ATTRIBUTES_AT + 1] & TRANSACTIONAL) is transactional
+    part = await part_of(batch, [], 0)
+    assert part.transactional is transactional

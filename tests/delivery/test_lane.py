@@ -409,3 +409,49 @@ def test_a_lane_whose_partition_is_gone_sends_nothing_and_gives_its_records_to_o
     assert gone.next() is rest
     gone.identify(rest, FRESH)
     assert rest.identity == (9, 4, 0)
+
+
+# --- in transactions
+
+
+def test_begun_anew_what_was_acknowledged_goes_first_in_its_order_and_under_another_identity() -> None:
+    lane = lane_with(1, 2, 3, 4)
+    back = []
+    for offset in (10, 11):
+        batch = lane.next()
+        assert batch is not None
+        lane.identify(batch, FRESH)
+        batch.possibly = True
+        lane.acknowledged(offset)
+        back.append(batch)
+    third = lane.next()
+    assert third is not None
+    lane.identify(third, FRESH)
+    lane.leaves = True
+    lane.put_back()
+    assert (lane.next(), lane.settled, lane.added) == (None, 3, 10)
+    lane.rewind(back)
+    assert (lane.settled, lane.added) == (0, 10)
+    assert [batch.count for batch in lane.ready] == [1, 2, 3, 4]
+    assert [(batch.identity, batch.possibly) for batch in lane.ready] == [(None, False)] * 4
+    assert bases_of(lane, Identity(7, 1)) == [(7, 1, 0), (7, 1, 1), (7, 1, 3), (7, 1, 6)]
+
+
+def test_a_lane_without_anything_acknowledged_begins_anew_with_what_is_ready() -> None:
+    lane = lane_with(2)
+    (batch,) = lane.ready
+    lane.identify(batch, FRESH)
+    lane.leaves = True
+    lane.rewind([])
+    assert (lane.identity, lane.settled, lane.leaves) == (None, 0, False)
+    assert bases_of(lane, Identity(8, 0)) == [(8, 0, 0)]
+
+
+def bases_of(lane: Lane, fresh: Identity) -> list[tuple[int, int, int] | None]:
+    """What its batches are sent under, one after the other."""
+    identities = []
+    while (batch := lane.next()) is not None:
+        lane.identify(batch, fresh)
+        identities.append(batch.identity)
+        lane.acknowledged()
+    return identities

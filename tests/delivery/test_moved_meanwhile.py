@@ -290,6 +290,7 @@ def delivery_of(opened: Opened) -> Delivery:
         DeadLetters(directory.dead, never),
         grow=never,
         remember=never,
+        durable=never,
         on_idle=lambda: None,
     )
 

@@ -137,6 +137,14 @@ def test_it_is_worth_a_look_only_where_somebody_does_not_get_through() -> None:
     assert looks == [False, True, True]
 
 
+def test_where_all_goes_in_transactions_nothing_is_moved() -> None:
+    scene = Scene()
+    scene.lane.failing = True
+    assert scene.moves.worth_a_look
+    scene.moves._contiguous = True
+    assert not scene.moves.worth_a_look
+
+
 def test_lanes_with_a_batch_in_what_is_moved_are_pointed_to_the_copies() -> None:
     scene = Scene()
     scene.give("entered")

@@ -101,14 +101,14 @@ class SecuredKafka(KafkaCluster):
         change = UserScramCredentialUpsertion(USER, info, password.encode())
         self._ask(lambda admin: admin.alter_user_scram_credentials([change]))
 
-    def grant(self, topic: str, right: str = "WRITE") -> None:
+    def grant(self, name: str, right: str = "WRITE", kind: str = "TOPIC") -> None:
         """Give `USER` a right by Kafka's name of it; whoever may write may see the topic too."""
-        binding = AclBinding(*_right_to(topic, right))
+        binding = AclBinding(*_right_to(name, right, kind))
         self._ask(lambda admin: admin.create_acls([binding]))
 
-    def revoke(self, topic: str, right: str = "WRITE") -> None:
+    def revoke(self, name: str, right: str = "WRITE", kind: str = "TOPIC") -> None:
         """Take back what `grant` gave."""
-        bindings = AclBindingFilter(*_right_to(topic, right))
+        bindings = AclBindingFilter(*_right_to(name, right, kind))
         self._ask(lambda admin: admin.delete_acls([bindings]))
 
     def _ask(self, question: Callable[[AdminClient], Mapping[Any, "Future[Any]"]]) -> None:
@@ -121,9 +121,9 @@ class SecuredKafka(KafkaCluster):
         return [*super()._listeners(node_id, address, controller), own]
 
 
-def _right_to(topic: str, right: str) -> tuple[Any, ...]:
-    kind, exactly = ResourceType.TOPIC, ResourcePatternType.LITERAL
-    return kind, topic, exactly, f"User:{USER}", "*", AclOperation[right], AclPermissionType.ALLOW
+def _right_to(name: str, right: str, kind: str) -> tuple[Any, ...]:
+    exactly = ResourcePatternType.LITERAL
+    return ResourceType[kind], name, exactly, f"User:{USER}", "*", AclOperation[right], AclPermissionType.ALLOW
 
 
 def _certificate(authority: trustme.CA) -> dict[str, str]:

@@ -1,0 +1,518 @@
+"""Exactly once: the ring goes to Kafka in transactions, one after the other, each with the position that it ends at.
+
+    dispatcher ─> lanes ─> batches ─> Kafka, in a transaction     acknowledged: taken, not settled
+                                        │  all acknowledged or dead letters, the ring flushed up to the position
+    ring <─ settle <─ on_delivery <─ commit, with the position
+
+Run
+    What one transaction holds is a contiguous run of the ring: everything behind the position before, up to its own.
+    So nothing is passed over: a lane that does not get through holds up all. A run ends after 100 ms, after up to
+    500 ms as long as more is there to be read, and at once when somebody flushes, or memory is full. What is dispatched
+    meanwhile waits for the next one.
+
+Order of the steps
+    1. Every batch is acknowledged, and what Kafka refused is a dead letter, durable (aiokafka would commit though
+       batches failed).
+    2. The ring is flushed (I11): a position that a power cut takes back would be given to other records.
+    3. The position is added, and the transaction committed.
+    4. Everybody is told, and the frames are settled (I3).
+
+After a crash, and whenever a session was lost
+    A new session of the same transactional id ends what the one before had left open (fences it), one way or the other.
+    Only then the position is read, and it decides: what it covers is settled, all else is sent, in a new transaction.
+    Settle words say nothing but what was committed before, so they are right as far as they go.
+
+Whose position it is
+    The position bears the name of the opening that committed it, and tells how far the ones before it had come
+    (`committed`). Before an opening commits anything it has it durable that it has read the position, and commits the
+    same one once more under its own name. A process whose directory was copied, and whose copy was opened elsewhere,
+    finds another name there: it stops delivering for good. What it had accepted since is delivered by its next start.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
+from aiokafka.structs import RecordMetadata
+
+from aiorecover.delivery import transaction
+from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.committed import (
+    Committed,
+    covered_by,
+    dispatched,
+    is_ours,
+    opened_by,
+    read_by,
+    to_commit,
+)
+from aiorecover.delivery.dispatcher import Dispatcher
+from aiorecover.delivery.flush import Queue
+from aiorecover.delivery.frames import position_at
+from aiorecover.delivery.hard_close import SessionLostError
+from aiorecover.delivery.lane import Lane
+from aiorecover.delivery.pace import Pace
+from aiorecover.delivery.session import Session
+from aiorecover.errors import WalError
+from aiorecover.wal.checkpoint import Transactional
+
+log = logging.getLogger("aiorecover.delivery")
+
+LOOK = 0.05  # seconds between two looks, where nobody tells
+PAUSE = 0.1  # seconds until it is tried again after an error; the session, built anew, has pauses of its own
+CONNECT_LOOK = 1.0  # seconds between two looks whether there is a session
+UNFINISHED_LIMIT = 15.0  # seconds: a leader that is gone is replaced within ten, if there is a replica
+APART_LIMIT = 10.0  # seconds until another producer is connected
+FENCE_LIMIT = 2.0  # the same, where it may not
+DISK_PAUSE = 5.0  # seconds between two attempts where the ring cannot be flushed: reopening it is what helps
+
+Taken = tuple[Lane, LaneBatch, RecordMetadata]
+"""A batch that is acknowledged, in the order in which they were."""
+
+
+class FencedError(Exception):
+    """Somebody else delivers a copy of this directory."""
+
+
+class Transactions:
+    """The transaction that is open, and what is in it."""
+
+    def __init__(
+        self,
+        session: Session,
+        dispatcher: Dispatcher,
+        *,
+        group: str,
+        owner: str,
+        epoch: int,
+        known: Transactional,
+        floor: Callable[[], int],
+        a_topic: Callable[[], str | None],
+        lanes: Callable[[], Iterable[Lane]],
+        queues: Callable[[], Iterable[Queue]],
+        deliver: Callable[[Lane], None],
+        settle: Callable[[Taken], Awaitable[None]],
+        flush_ring: Callable[[], Awaitable[None]],
+        remember: Callable[[], Awaitable[None]],
+        on_change: Callable[[], None],
+        on_fenced: Callable[[str], None],
+    ) -> None:
+        """Know whom to ask and to tell.
+
+        ``owner`` and ``epoch`` of this opening; ``known``: what the last one remembered. ``floor``: up to here all is
+        settled. ``a_topic``: one that records go to, and that is there; None: not yet.
+        ``queues``: what is in no lane, and on its way to become a dead letter. ``flush_ring`` returns once
+        what is stored is durable; ``remember`` makes `known` durable. ``on_fenced``: who has committed instead of us.
+        """
+        self._session = session
+        self._dispatcher = dispatcher
+        self._group = group
+        self._owner = owner
+        self._epoch = epoch
+        self.known = opened_by(known, owner)
+        self._was_read = known.read_in > 0  # by an opening before this one
+        self._floor = floor
+        self._a_topic = a_topic
+        self._lanes = lanes
+        self._queues = queues
+        self._deliver = deliver
+        self._settle = settle
+        self._flush_ring = flush_ring
+        self._remember = remember
+        self._on_change = on_change
+        self._on_fenced = on_fenced
+        self._pace = Pace()
+        self._news = asyncio.Event()
+        self._number: int | None = None  # of the session whose transaction is open
+        self._used: int | None = None  # of the last session that had one: each has its own epoch, used from 0 on once
+        self._marks: dict[Lane, int] | None = None  # records of each lane in the run that ends; None: it goes on
+        self._taken: list[Taken] = []
+        self._to_settle: list[Taken] = []  # committed
+        self._last: dict[int, int] = {}  # positions of records of earlier epochs, by these, that were acknowledged
+        self._in_doubt: int | None = None  # a commit up to here was begun, and not answered
+        self._committed_to = 0
+        self._told: set[type[BaseException]] = set()  # what has been told of since a commit went well
+        self._left: int | None = None  # number of a transactional id that we have given up
+        self._read = False  # the position was read by this opening
+        self.covered = 0  # by the position that was found at first
+        self.settled_up_to = 0
+        self.hurried_to = 0  # somebody waits for everything up to here
+        self.fenced = False
+        self.commits = 0
+        self.aborts = 0
+
+    # -- for the lanes -----------------------------------------------------------------------------------------------
+
+    @property
+    def begun(self) -> bool:
+        """The position is known: records may be dispatched."""
+        return self._read
+
+    def may_have(self, epoch: int) -> bool:
+        """Records of it may be in Kafka, and are not told apart yet: none of them goes anywhere else meanwhile."""
+        return not self._read and epoch != self._epoch and self.known.read_in > 0
+
+    def admits(self, lane: Lane) -> bool:
+        """Whether the lane's next batch belongs to the transaction that is open."""
+        if self._number is None or self._number != self._session.number:
+            return False
+        return self._marks is None or lane.settled < self._marks.get(lane, 0)
+
+    async def changed(self) -> None:
+        """Return when that may be another answer."""
+        await self._until_news(LOOK)
+
+    def take(self, lane: Lane, batch: LaneBatch, metadata: RecordMetadata) -> None:
+        """A batch is acknowledged, and waits for the commit."""
+        self._taken.append((lane, batch, metadata))
+        self._note_earlier(batch)
+        self._dispatcher.taken(lane)
+        self.wake()
+
+    def _note_earlier(self, batch: LaneBatch) -> None:
+        for slot, places in batch.frames:
+            epoch = slot.header.epoch
+            if epoch != self._epoch:
+                self._last[epoch] = max(self._last.get(epoch, 0), position_at(slot, places[-1]))
+
+    def wake(self) -> None:
+        """Something may be at its end."""
+        self._news.set()
+
+    def hurry(self, position: int) -> None:
+        """Somebody waits for everything up to there."""
+        self.hurried_to = max(self.hurried_to, position)
+        self.wake()
+
+    @property
+    def uncommitted(self) -> Iterable[LaneBatch]:
+        """What is acknowledged, and in no lane any more, and not settled yet."""
+        return [batch for _, batch, _ in (*self._to_settle, *self._taken)]
+
+    # -- the loop ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """One transaction after the other, for ever; whatever goes wrong in one, the next begins with what it held."""
+        if self._in_doubt is not None:  # somebody has cancelled our task: only the position tells what became of it
+            self._number = None
+        while not self.fenced:
+            try:
+                await self._settle_committed()
+                await self._open()
+                await self._fill()
+                await self._end()
+            except FencedError as error:
+                self.fenced = True
+                self._on_fenced(str(error))
+                await self._session.close()  # one that is built anew would fence the other
+            except (WalError, TimeoutError) as error:
+                self._tell(error, "the ring cannot be flushed, so nothing is committed: check the disk")
+                await asyncio.sleep(DISK_PAUSE)
+            except KafkaError as error:
+                self._lost(error)
+                await asyncio.sleep(PAUSE)
+
+    async def _open(self) -> None:
+        """Begin a transaction, of a session whose predecessors have none."""
+        if self._number is not None and self._number == self._session.number:
+            return
+        self._number = None
+        await self._rewind_lanes()
+        number = await self._connected()
+        found = await self._look_up()
+        if self._read:
+            await self._decide(found)
+        else:
+            await self._begin_with(found)
+        self._send_again()
+        if self._left is not None:
+            await self._fence(self._left)
+        await self._session.transact(transaction.begin)
+        self._number = self._used = number
+        self._set_going()
+
+    async def _look_up(self) -> Committed | None:
+        try:
+            return await self._session.transact(self._reading)
+        except TopicAuthorizationFailedError:
+            if self.known.topic or self.known.read_in:  # it is there, and nowhere else
+                raise
+        topic = await self._first_topic()
+        log.warning(
+            "no permission to read %s: the position stands beside the records of a topic instead, and is lost with it "
+            "topic=%s group=%s",
+            transaction.OFFSETS_TOPIC,
+            topic,
+            self._group,
+        )
+        self.known = msgspec.structs.replace(self.known, topic=topic)
+        return await self._session.transact(self._reading)
+
+    async def _reading(self, producer: AIOKafkaProducer) -> Committed | None:
+        return await transaction.read(producer, self._group, self._topic)
+
+    async def _first_topic(self) -> str:
+        """The first one that something is published to, and that is there."""
+        while (topic := self._a_topic()) is None:
+            await self._until_news(LOOK)
+            if self._session.number is None:
+                raise SessionLostError
+        return topic
+
+    async def _begin_with(self, found: Committed | None) -> None:
+        """The first look at the position: settle what it covers, and have it bear our name."""
+        if found is not None and found.number > self.known.number:  # by a copy, or by what we are a copy of
+            self._use_number(found.number)
+            self._session.give_up("its transactions have another transactional id")
+            raise SessionLostError
+        if found is not None and found.number < self.known.number:  # the process before us died before it came so far
+            self._left = found.number
+        if found is None and self._was_read:
+            log.warning(
+                "kafka has no position of this directory any more: what was settled counts, and what was in flight may "
+                "come twice. it forgets one that is as old as the brokers' offsets.retention.minutes group=%s",
+                self._group,
+            )
+        elif found is not None and self._was_read and not is_ours(found, self.known):
+            log.warning(
+                "another process has delivered a copy of this directory, or this is the copy: what that one has "
+                "committed of its records is not sent again delivered_by=%s group=%s",
+                found.owner,
+                self._group,
+            )
+        self.covered = covered_by(found, self.known)
+        before, self.known = self.known, read_by(self.known, found, self._epoch)
+        try:
+            await self._remember()
+        except BaseException:
+            self.known = before
+            raise
+        await self._session.transact(transaction.begin)
+        await self._commit(self.covered or self._floor())
+        self._read = True
+
+    async def _decide(self, found: Committed | None) -> None:
+        """What became of the transaction of the session before: the position tells."""
+        if found is not None and found.owner != self._owner:
+            raise FencedError(found.owner)
+        doubt, self._in_doubt = self._in_doubt, None
+        if doubt is not None and found is not None and found.owner == self._owner and found.position >= doubt:
+            self._committed(doubt)
+            await self._settle_committed()
+
+    async def _fill(self) -> None:
+        """Wait until the run shall end."""
+        clock = asyncio.get_running_loop().time
+        began: float | None = None
+        while True:
+            self._check_session()
+            now = clock()
+            if self._has_something:
+                began = now if began is None else began
+                idle = self._dispatcher.idle and not self._in_lanes
+                hurried = self.hurried_to > self.settled_up_to
+                if self._pace.is_over(now, began, idle=idle, urgent=hurried or self._dispatcher.batches.full):
+                    return
+            elif self._position > self.settled_up_to:  # nothing of it has to be sent
+                self._reached(self._position)
+            await self._until_news(LOOK if began is not None else self._pace.longest)
+
+    async def _end(self) -> None:
+        """The steps of a commit, in their order."""
+        position = self._close_run()
+        await self._until_answered(self._marks or {}, [(queue, queue.added) for queue in self._queues()])
+        await self._flush_ring()
+        self._in_doubt = position
+        await self._commit(position)
+        self._in_doubt = None
+        self._committed(position)
+        self._pace.ended(asyncio.get_running_loop().time(), more=not self._dispatcher.idle)
+        number, self._number = self._number, None
+        if number == self._session.number:  # else the next one begins with a session of its own
+            with suppress(KafkaError):
+                await self._session.transact(transaction.begin)
+                self._number = number
+        self._set_going()
+
+    def _set_going(self) -> None:
+        for lane in self._lanes():
+            if lane.ready:
+                self._deliver(lane)
+        self._dispatcher.wake()
+        self.wake()
+
+    def _close_run(self) -> int:
+        """What is dispatched from now on belongs to the next one; the position of this one."""
+        self._dispatcher.batches.close_all()
+        self._marks = {lane: lane.added for lane in self._lanes()}
+        return self._position
+
+    async def _until_answered(self, lanes: Mapping[Lane, int], letters: Sequence[tuple[Queue, int]]) -> None:
+        """So many records of each lane are acknowledged, or dead letters; and what is in none is that."""
+        waiting: list[tuple[Lane | Queue, int]] = [*lanes.items(), *letters]
+        self.wake()
+        while waiting:
+            self._check_session()
+            one, mark = waiting[-1]
+            if one.settled >= mark:
+                waiting.pop()
+            else:
+                await self._until_news(LOOK)
+
+    async def _commit(self, position: int) -> None:
+        self.known = dispatched(self.known, self._last)
+        committed = to_commit(position, self.known)
+        await self._session.transact(lambda producer: transaction.commit(producer, self._group, self._topic, committed))
+        self.commits += 1
+
+    def _committed(self, position: int) -> None:
+        """All of the run is in Kafka."""
+        self._to_settle += self._taken
+        self._taken = []
+        self._marks = None
+        self._committed_to = position
+        self._told.clear()
+
+    async def _settle_committed(self) -> None:
+        while self._to_settle:
+            await self._settle(self._to_settle[0])
+            _, batch, _ = self._to_settle.pop(0)
+            self._dispatcher.batches.closed_bytes -= batch.bytes
+        if self._committed_to > self.settled_up_to:
+            self._dispatcher.wake()
+            self._reached(self._committed_to)
+
+    # -- after a loss ------------------------------------------------------------------------------------------------
+
+    def _lost(self, error: KafkaError) -> None:
+        """The transaction cannot go on; the session that is built anew has the broker abort it, if it is not over."""
+        self.aborts += 1
+        self._number = None
+        if not isinstance(error, SessionLostError):
+            self._tell(error, "a transaction was lost, and what was in it is sent again in the next one")
+            self._session.give_up(f"{type(error).__name__}: {error}")
+        self.wake()
+
+    def _tell(self, error: BaseException, message: str) -> None:
+        """One line for each kind of trouble, until a commit goes well."""
+        if type(error) not in self._told:
+            self._told.add(type(error))
+            log.warning("%s error=%r group=%s", message, error, self._group)
+
+    async def _rewind_lanes(self) -> None:
+        """Have every lane let go of what it has in flight: it may not go first any more."""
+        for lane in self._lanes():
+            lane.leaves = True
+        self.wake()
+        while any(lane.delivering for lane in self._lanes()):
+            await self._until_news(LOOK)
+
+    def _send_again(self) -> None:
+        """What was acknowledged in a transaction that was not committed goes first in its lane."""
+        back: dict[Lane, list[LaneBatch]] = {}
+        for lane, batch, _ in self._taken:
+            back.setdefault(lane, []).append(batch)
+        self._taken = []
+        self._marks = None
+        for lane in self._lanes():
+            lane.rewind(back.get(lane, ()))
+
+    # -- what there is -----------------------------------------------------------------------------------------------
+
+    @property
+    def _topic(self) -> str:
+        return self.known.topic or transaction.OFFSETS_TOPIC
+
+    @property
+    def _position(self) -> int:
+        """Everything up to here was dispatched."""
+        return self._dispatcher.waiting_from - 1
+
+    @property
+    def _in_lanes(self) -> bool:
+        return any(not lane.holds_nothing for lane in self._lanes())
+
+    @property
+    def _has_something(self) -> bool:
+        busy = bool(self._taken) or any(queue.settled < queue.added for queue in self._queues())
+        return busy or self._in_lanes
+
+    def _reached(self, position: int) -> None:
+        self.settled_up_to = position
+        self._on_change()
+
+    def _check_session(self) -> None:
+        if self._number != self._session.number:
+            raise SessionLostError
+        if self._never_ends:
+            message = "the transaction before this one does not end"
+            raise KafkaError(message)
+
+    @property
+    def _never_ends(self) -> bool:
+        since = self._session.unfinished_since
+        return since is not None and asyncio.get_running_loop().time() - since > UNFINISHED_LIMIT
+
+    async def _connected(self) -> int:
+        """The number of a session that has had no transaction of ours: lanes begin anew in it."""
+        while (number := self._session.number) is None or number == self._used:
+            if number is not None:
+                self._session.give_up("its transaction cannot go on")
+                await asyncio.sleep(LOOK)
+                continue
+            await self._session.connected_within(CONNECT_LOOK)
+            if self._session.start_refused and self._never_ends:  # by now it is decided, one way or the other
+                await self._leave_unfinished()
+        return number
+
+    async def _leave_unfinished(self) -> None:
+        """Go on under another transactional id: a transaction of this one does not end.
+
+        As where the leader of one of its partitions is gone: it is decided, and that partition cannot be told. Our
+        attempts to connect have seen to it that it is decided, and once the position is stable, it says how. So what
+        comes next may begin; in the lane in question nothing passes what is there. A copy of the directory must not
+        begin with the number that we leave: once the position bears ours, that one is fenced, or it still does not end.
+        """
+        await self._session.apart(self._reading, None, APART_LIMIT)
+        log.warning(
+            "a transaction does not end, for want of a leader perhaps: going on under another transactional id "
+            "group=%s number=%d",
+            self._group,
+            self.known.number + 1,
+        )
+        before, self._left = self.known, self.known.number
+        self._use_number(before.number + 1)
+        try:
+            await self._remember()
+        except BaseException:
+            self._use_number(before.number)
+            raise
+
+    def _use_number(self, number: int) -> None:
+        self.known = msgspec.structs.replace(self.known, number=number)
+        self._session.transactional_id = transaction.transactional_id(self._group, number)
+        self._session.unfinished_since = None
+        self._session.start_refused = False
+
+    async def _fence(self, number: int) -> None:
+        """Nobody uses the transactional id that we have left: the position bears the new one's number from now on."""
+        await self._session.transact(transaction.begin)
+        await self._commit(max(self.settled_up_to, self._committed_to) or self._floor())
+        name = transaction.transactional_id(self._group, number)
+        with suppress(KafkaError):  # it still does not end: so nobody else can use it, who would not read the position
+            await self._session.apart(_nothing, name, FENCE_LIMIT)
+        self._left = None
+
+    async def _until_news(self, limit: float) -> None:
+        self._news.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit):
+                await self._news.wait()
+
+
+async def _nothing(_: AIOKafkaProducer) -> None:
+    return
