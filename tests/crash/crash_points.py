@@ -9,16 +9,25 @@ import signal
 from collections.abc import Callable
 from typing import Any, Final
 
+from aiokafka import AIOKafkaProducer
 from aiokafka.conn import AIOKafkaConnection
 from aiokafka.producer.sender import SendProduceReqHandler
 from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.protocol.transaction import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    TxnOffsetCommitRequest,
+)
 
+from aiorecover.delivery import transaction
 from aiorecover.delivery.drain import Drain, GoingBack
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.moves import Moves
 from aiorecover.delivery.sender import Sender
 from aiorecover.delivery.session import Session
 from aiorecover.delivery.stalled import StalledLanes
+from aiorecover.opened import Opened
 from aiorecover.wal.checkpoint import CheckpointFile
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.lanes import Lanes
@@ -26,7 +35,16 @@ from aiorecover.wal.moving import Move
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.stream import Stream
 
-__all__ = ["DRAINING_POINTS", "MOVING_POINTS", "OPENINGS", "POINTS", "STALLED_POINTS", "arm"]
+__all__ = [
+    "DRAINING_POINTS",
+    "MOVING_POINTS",
+    "OPENINGS",
+    "POINTS",
+    "STALLED_POINTS",
+    "TRANSACTION_OPENINGS",
+    "TRANSACTION_POINTS",
+    "arm",
+]
 
 
 class Fuse:
@@ -43,7 +61,7 @@ class Fuse:
             os.kill(os.getpid(), self._end)
 
 
-def before(owner: type, name: str) -> Callable[[Fuse], None]:
+def before(owner: Any, name: str) -> Callable[[Fuse], None]:
     """When a method is called; for a coroutine: made, and not begun."""
 
     def plant(fuse: Fuse) -> None:
@@ -58,7 +76,7 @@ def before(owner: type, name: str) -> Callable[[Fuse], None]:
     return plant
 
 
-def after(owner: type, name: str) -> Callable[[Fuse], None]:
+def after(owner: Any, name: str) -> Callable[[Fuse], None]:
     """When a plain method has returned."""
 
     def plant(fuse: Fuse) -> None:
@@ -74,7 +92,7 @@ def after(owner: type, name: str) -> Callable[[Fuse], None]:
     return plant
 
 
-def after_await(owner: type, name: str) -> Callable[[Fuse], None]:
+def after_await(owner: Any, name: str) -> Callable[[Fuse], None]:
     """When a coroutine has returned; an exception does not count."""
 
     def plant(fuse: Fuse) -> None:
@@ -90,17 +108,21 @@ def after_await(owner: type, name: str) -> Callable[[Fuse], None]:
     return plant
 
 
-def when_written_to_the_broker(fuse: Fuse) -> None:
+def when_written_to_the_broker(kind: type) -> Callable[[Fuse], None]:
     """The kernel has the request, and delivers it although we are dead."""
-    send = AIOKafkaConnection.send
 
-    def dying(self: AIOKafkaConnection, request: Any, *arguments: Any, **more: Any) -> Any:
-        answer = send(self, request, *arguments, **more)  # type: ignore[no-untyped-call]
-        if isinstance(request, ProduceRequest):
-            fuse.burn()
-        return answer
+    def plant(fuse: Fuse) -> None:
+        send = AIOKafkaConnection.send
 
-    AIOKafkaConnection.send = dying  # type: ignore[method-assign]
+        def dying(self: AIOKafkaConnection, request: Any, *arguments: Any, **more: Any) -> Any:
+            answer = send(self, request, *arguments, **more)  # type: ignore[no-untyped-call]
+            if isinstance(request, kind):
+                fuse.burn()
+            return answer
+
+        AIOKafkaConnection.send = dying  # type: ignore[method-assign]
+
+    return plant
 
 
 def in_the_middle_of_the_journal(fuse: Fuse) -> None:
@@ -189,7 +211,7 @@ POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
     "in the middle of the journal": in_the_middle_of_the_journal,
     "after the journal": after(Lanes, "store"),
     "before the send": before(Session, "send"),
-    "after the send": when_written_to_the_broker,
+    "after the send": when_written_to_the_broker(ProduceRequest),
     "before the answer is read": before(SendProduceReqHandler, "handle_response"),
     "after the acknowledgement": after_await(Session, "send"),
     "before the first settle word": before(Ring, "settle"),
@@ -234,6 +256,43 @@ DRAINING_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
 """Reached only where it is well again."""
 
 
+TRANSACTION_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
+    **{
+        point: POINTS[point]
+        for point in (
+            "before the send",
+            "after the send",
+            "after the acknowledgement",
+            "before the first settle word",
+            "in the middle of settling",
+            "after the last settle word",
+            "before a checkpoint",
+            "after a checkpoint",
+        )
+    },
+    "before a transaction begins": before(transaction, "begin"),
+    "after a transaction has begun": after_await(transaction, "begin"),
+    "when a partition is added": when_written_to_the_broker(AddPartitionsToTxnRequest),
+    "before the ring is flushed": before(Opened, "_flush_ring"),
+    "after the ring is flushed": after_await(Opened, "_flush_ring"),
+    "when the group is added": when_written_to_the_broker(AddOffsetsToTxnRequest),
+    "when the position is sent": when_written_to_the_broker(TxnOffsetCommitRequest),
+    "after the position is sent": before(AIOKafkaProducer, "commit_transaction"),
+    "when the commit is sent": when_written_to_the_broker(EndTxnRequest),
+    "after the commit": after_await(transaction, "commit"),
+}
+"""With ``guarantee="exactly_once"``."""
+
+TRANSACTION_OPENINGS: Final[dict[str, Callable[[Fuse], None]]] = {
+    "before the position is read": before(transaction, "read"),
+    "after the position is read": after_await(transaction, "read"),
+    "before the opening is remembered": before(Opened, "_remember"),
+    "after the opening is remembered": after_await(Opened, "_remember"),
+}
+"""Of those, reached once in each life, or twice."""
+
+
 def arm(point: str, times: int, end: signal.Signals = signal.SIGKILL) -> None:
     """Die in this process, or stand still (SIGSTOP), when `point` is reached for the `times`-th time."""
-    (POINTS | STALLED_POINTS | MOVING_POINTS | DRAINING_POINTS | OPENINGS)[point](Fuse(times, end))
+    known = POINTS | STALLED_POINTS | MOVING_POINTS | DRAINING_POINTS | OPENINGS
+    (known | TRANSACTION_POINTS | TRANSACTION_OPENINGS)[point](Fuse(times, end))

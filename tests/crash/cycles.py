@@ -8,7 +8,7 @@ left, and judges (`tests.crash.judgement`).
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -42,8 +42,10 @@ def run_cycles(
     servers: str = "",
     meanwhile: AbstractContextManager[Any] | None = None,
     longest_life_s: float = 1.2,
-    crash_points: bool = False,
+    crash_points: bool | Sequence[str] = False,
+    isolation_level: str = "read_uncommitted",
     report: Callable[[str], None] = lambda _: None,
+    **options: Any,
 ) -> Verdict:
     """Kill `cycles` lives of one publisher, let another one deliver the rest, and judge.
 
@@ -51,7 +53,7 @@ def run_cycles(
     takes the write-ahead log and the children's log; `servers` are what the lives connect to, the cluster's own by
     default. `meanwhile` is entered for the cycles and left before the rest is delivered: what fails in these. A life
     that publishes is killed within `longest_life_s`. With `crash_points` some lives kill themselves at one of
-    `tests.crash.crash_points`.
+    `tests.crash.crash_points`, or at one of those that are named. `options` are those of all lives.
     """
     rng = random.Random(seed)
     topics = [f"{name}-{seed}-{number}-{os.urandom(3).hex()}" for number in range(TOPICS)]
@@ -59,7 +61,8 @@ def run_cycles(
         cluster.create_topic(topic, PARTITIONS)
     ledger = Ledger()
     log = directory / "children.log"
-    shared = {"slot_bytes": rng.choice([1 << 14, 1 << 16, 1 << 20])}
+    shared = {"slot_bytes": rng.choice([1 << 14, 1 << 16, 1 << 20]), **options}
+    points = [*POINTS] if crash_points is True else [*(crash_points or ())]
     ends = {**ENDS, **(SELF_KILL if crash_points else {})}
     base = Task(
         parent_pid=0,
@@ -74,7 +77,7 @@ def run_cycles(
     )
     with meanwhile or nullcontext():
         for cycle in range(1, cycles + 1):
-            child, how = _one_cycle(rng, base, cycle, shared, ends, log, longest_life_s)
+            child, how = _one_cycle(rng, base, cycle, shared, ends, log, longest_life_s, points)
             ledger.take(child)
             report(f"seed={seed} cycle={cycle}/{cycles} {how} accepted={sum(map(len, ledger.accepted.values()))}")
     drain = [("flush", {"timeout_ms": int(_DRAIN_WITHIN_S * 1000)})]
@@ -83,7 +86,7 @@ def run_cycles(
     ledger.take(last)
     ledger.complaints += uneven(statistics)
     ledger.complaints += loud_lines(log)
-    return examine(cluster, topics, ledger, left=statistics["left"])
+    return examine(cluster, topics, ledger, left=statistics["left"], isolation_level=isolation_level)
 
 
 def _one_cycle(
@@ -94,6 +97,7 @@ def _one_cycle(
     ends: Mapping[str, int],
     log: Path,
     longest_life_s: float,
+    points: Sequence[str],
 ) -> tuple[Child, str]:
     """One life and its end; how it ended, for people."""
     end = rng.choices([*ends], [*ends.values()])[0]
@@ -115,7 +119,7 @@ def _one_cycle(
         options=options,
         group=rng.choice([1, 8, 64]),
         uvloop=rng.random() < 0.5,
-        crash=(rng.choice([*POINTS]), rng.choice([1, 2, 5, 20])) if end == "crash point" else None,
+        crash=(rng.choice(points), rng.choice([1, 2, 5, 20])) if end == "crash point" else None,
     )
     child = Child(task, log)
     if end == "stopped":

@@ -142,7 +142,15 @@ class Verdict:
 # -- the judgement -----------------------------------------------------------------------------------------------------
 
 
-def examine(cluster: Cluster, topics: Sequence[str], ledger: Ledger, *, left: int = 0, once: bool = True) -> Verdict:
+def examine(
+    cluster: Cluster,
+    topics: Sequence[str],
+    ledger: Ledger,
+    *,
+    left: int = 0,
+    once: bool = True,
+    isolation_level: str = "read_uncommitted",
+) -> Verdict:
     """Read the topics and hold every record against what was said; the publishers are gone.
 
     Without ``once`` a record may stand there twice: where the lanes' identities could not be trusted.
@@ -153,7 +161,9 @@ def examine(cluster: Cluster, topics: Sequence[str], ledger: Ledger, *, left: in
     for number, topic in enumerate(topics):
         consumed = [
             record._replace(value=digest(record.value))
-            for record in admin.run(read_topic(cluster.bootstrap_servers, topic, timeout_s=_READ_WITHIN_S))
+            for record in admin.run(
+                read_topic(cluster.bootstrap_servers, topic, isolation_level=isolation_level, timeout_s=_READ_WITHIN_S)
+            )
         ]
         verdict = judge(ledger.accepted[number], consumed, whole_lanes=True)
         verdicts.append(verdict)

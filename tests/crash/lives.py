@@ -91,9 +91,9 @@ class Child:
 
     def suspend(self, seconds: float) -> None:
         """It stands still for so long; the broker sees its connections, and hears nothing."""
-        self._process.send_signal(signal.SIGSTOP)
+        self.stand_still()
         time.sleep(seconds)
-        self._process.send_signal(signal.SIGCONT)
+        self.go_on()
 
     def wait_still(self, timeout_s: float = _START_WITHIN_S) -> None:
         """Wait until it stands still by itself (`Task.still`)."""
@@ -105,6 +105,10 @@ class Child:
             time.sleep(0.01)
         if found.si_code != os.CLD_STOPPED:
             raise self._failure("the child ended before it stood still")
+
+    def stand_still(self) -> None:
+        """From outside, until it shall `go_on`; the broker sees its connections, and hears nothing."""
+        self._process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
         """It stood still."""

@@ -3,21 +3,27 @@
 `plant` changes the library inside the process that calls it, which is a child that will be killed.
 """
 
+import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from aiokafka import AIOKafkaProducer
+
 from aiorecover import opened
-from aiorecover.delivery import delivery, resume
+from aiorecover.delivery import delivery, resume, session, transaction, transactions
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.cluster import Cluster
+from aiorecover.delivery.committed import Committed
 from aiorecover.delivery.delivery import Delivery
 from aiorecover.delivery.journal import Doubt
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import Identity, Lane
 from aiorecover.delivery.resume import Taken
 from aiorecover.delivery.sender import Sender
+from aiorecover.delivery.session import Session
+from aiorecover.delivery.transactions import Transactions
 from aiorecover.wal import format as fmt
 from aiorecover.wal import instance, opening, reading, scan
 from aiorecover.wal.directory import LOCK, Directory, Options
@@ -29,6 +35,8 @@ from aiorecover.wal.slot import Slot
 from aiorecover.wal.storage import FileSystem, StorageFile
 
 __all__ = ["FAULTS", "plant"]
+
+LATE_S = 2.0  # longer than any transaction that is not held up
 
 
 def settle_at_hand_over() -> None:
@@ -203,6 +211,55 @@ def adopt_what_is_locked() -> None:
     _put(opening, "lock_instance", pass_the_lock)
 
 
+def commit_the_position_apart() -> None:
+    """Against exactly once: the position is not in the transaction of the records that it covers."""
+    commit = transaction.commit
+
+    async def apart(producer: AIOKafkaProducer, group: str, topic: str, committed: Committed) -> None:
+        if not producer._txn_manager.is_empty_transaction():
+            await producer.commit_transaction()
+            await producer.begin_transaction()
+        await commit(producer, group, topic, committed)
+
+    _put(transaction, "commit", apart)
+
+
+def settle_before_the_commit() -> None:
+    """Against exactly once: an acknowledgement inside a transaction is taken for the end of it."""
+    take = Transactions.take
+
+    def settle_and_take(self: Transactions, lane: Lane, batch: LaneBatch, metadata: Any) -> None:
+        for slot, places in batch.frames:
+            slot.ring.settle(slot, places)
+        batch.frames = []  # there is nothing left to settle after the commit
+        take(self, lane, batch, metadata)
+
+    _put(Transactions, "take", settle_and_take)
+
+
+def commit_without_the_answers() -> None:
+    """Against exactly once: whatever became of the batches, aiokafka commits; of one lane they are late."""
+    send = Session.send
+
+    async def send_late(self: Session, batch: LaneBatch, topic: str, partition: int) -> Any:
+        if partition == 0:
+            await asyncio.sleep(LATE_S)
+        return await send(self, batch, topic, partition)
+
+    async def all_answered(self: Transactions, *_: Any) -> None:
+        return
+
+    _put(Session, "send", send_late)
+    _put(Transactions, "_until_answered", all_answered)
+
+
+def wait_less_for_transactions() -> None:
+    """No fault: what takes half a minute is given up after some seconds."""
+    _put(transaction, "STEP_LIMIT", 3.0)
+    _put(transactions, "UNFINISHED_LIMIT", 3.0)
+    _put(session, "CONNECT_LIMIT", 2.0)
+
+
 FAULTS: dict[str, Callable[[], None]] = {
     fault.__name__: fault
     for fault in (
@@ -221,6 +278,10 @@ FAULTS: dict[str, Callable[[], None]] = {
         use_identities_of_another_cluster,
         send_to_any_cluster,
         adopt_what_is_locked,
+        commit_the_position_apart,
+        settle_before_the_commit,
+        commit_without_the_answers,
+        wait_less_for_transactions,
     )
 }
 

@@ -24,7 +24,7 @@ class Scenario:
     """Lives on one directory that publish equal records, in turn into each lane of one topic.
 
     ``servers``: what the lives connect to, unless they say so themselves; ``prefix``: see `Child`;
-    ``topic``: one that exists.
+    ``topic``: one that exists. ``exactly_once``: the guarantee of all lives, and only what is committed is read.
     """
 
     def __init__(
@@ -36,6 +36,7 @@ class Scenario:
         servers: str = "",
         prefix: Sequence[str] = (),
         topic: str = "",
+        exactly_once: bool = False,
     ) -> None:
         self.cluster = cluster
         self.ledger = Ledger()
@@ -46,6 +47,8 @@ class Scenario:
         self._servers = servers or cluster.bootstrap_servers
         self._prefix = prefix
         self._lives = 0
+        self._guarantee = {"guarantee": "exactly_once"} if exactly_once else {}
+        self._isolation_level = "read_committed" if exactly_once else "read_uncommitted"
         if not topic:
             cluster.create_topic(self.topic, lanes)
 
@@ -75,7 +78,7 @@ class Scenario:
             life=self._lives,
             seed=1,
             steps=list(steps),
-            options={"slot_bytes": SLOT_BYTES, "checkpoint_interval_ms": 20, **options},
+            options={"slot_bytes": SLOT_BYTES, "checkpoint_interval_ms": 20, **self._guarantee, **options},
             uniform=True,
             fault=fault,
             crash=crash,
@@ -108,4 +111,8 @@ class Scenario:
     def verdict(self, *, once: bool = True, **last: Any) -> Verdict:
         """A last life delivers what is left; without ``once`` some may stand there twice."""
         self.finish(self.life(FLUSH, **last))
-        return examine(self.cluster, [self.topic], self.ledger, once=once)
+        return self.examine(once=once)
+
+    def examine(self, *, once: bool = True) -> Verdict:
+        """Judge what stands there now; as `verdict`."""
+        return examine(self.cluster, [self.topic], self.ledger, once=once, isolation_level=self._isolation_level)

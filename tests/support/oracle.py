@@ -9,6 +9,7 @@ looked for by its id, its key and value are compared, and its place is judged by
 """
 
 import asyncio
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ _EXAMPLES = 5  # so many of each kind of fault are written out
 _POLL_MS = 500
 _FETCH_BYTES = 8 << 20
 _CLOSE_WITHIN_S = 10
+_DECIDED_WITHIN_S = 2.0
+_LOOK_S = 0.01
 
 Lane = tuple[Any, ...]
 Place = tuple[str, Any]
@@ -242,8 +245,8 @@ async def read_topic(
 ) -> list[Consumed]:
     """Everything that stands in the topic at the time of the call, partition by partition, by offset.
 
-    Nothing is waited for: first see to it that the publisher is finished. Where a broker goes away meanwhile,
-    reading begins again; `TimeoutError` if the end is not reached in time.
+    Nothing is waited for, but for the end of transactions: first see to it that the publisher is finished. Where a
+    broker goes away meanwhile, reading begins again; `TimeoutError` if the end is not reached in time.
     """
 
     async def attempt() -> list[Consumed]:
@@ -264,11 +267,31 @@ async def _read_whole(bootstrap_servers: str, topic: str, isolation_level: str) 
     try:
         await consumer.start()
         consumer.assign(partitions)
+        if isolation_level == "read_committed":
+            await _until_decided(bootstrap_servers, consumer, partitions)
         found = await _read_to_end(consumer, partitions)
     finally:
         async with asyncio.timeout(_CLOSE_WITHIN_S):
             await consumer.stop()
     return sorted(found, key=lambda record: (record.partition, record.offset))
+
+
+async def _until_decided(bootstrap_servers: str, committed: AIOKafkaConsumer, places: list[TopicPartition]) -> None:
+    """Until no transaction is open any more: a commit is answered before each partition has heard of it.
+
+    Not for ever: there may be one that nobody ends.
+    """
+    everything = AIOKafkaConsumer(bootstrap_servers=bootstrap_servers, group_id=None, enable_auto_commit=False)
+    try:
+        await everything.start()
+        give_up_at = time.monotonic() + _DECIDED_WITHIN_S
+        while await committed.end_offsets(places) != await everything.end_offsets(places):
+            if time.monotonic() > give_up_at:
+                break
+            await asyncio.sleep(_LOOK_S)
+    finally:
+        async with asyncio.timeout(_CLOSE_WITHIN_S):
+            await everything.stop()
 
 
 async def _partitions(bootstrap_servers: str, topic: str) -> list[TopicPartition]:

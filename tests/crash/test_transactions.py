@@ -1,0 +1,259 @@
+"""Exactly once: killed in each step of a transaction, taken over by a copy, among brokers that fail.
+
+What is committed is read by a plain consumer, and judged by record id.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from tests.crash.crash_points import TRANSACTION_OPENINGS, TRANSACTION_POINTS
+from tests.crash.judgement import Verdict
+from tests.crash.scenario import FLUSH, Scenario
+from tests.prove.transactions import prove
+from tests.support import admin
+from tests.support.broker import Cluster, KafkaCluster
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[KafkaCluster]:
+    """Three nodes of our own: one of them dies here."""
+    with KafkaCluster(3) as cluster:
+        yield cluster
+
+
+LANES = 6
+TIMES = (1, 2, 5)
+CYCLES = 10
+SEED = 1
+_DIES_WITHIN_S = 30.0  # it takes a fraction of a second
+_LEFT_S = 60.0  # until a transactional id is given up
+_THAWED_S = 3.0  # until a process that went on has tried all it can
+
+
+def until(true: Callable[[], bool], limit: float) -> None:
+    give_up_at = time.monotonic() + limit
+    while not true():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("point", TRANSACTION_POINTS)
+def test_killed_in_each_step_everything_is_committed_once_and_in_order(
+    kafka3: Cluster, tmp_path: Path, point: str
+) -> None:
+    scenario = Scenario(kafka3, tmp_path, lanes=LANES, exactly_once=True)
+    for times in TIMES:
+        child = scenario.life(("publish", {"rate": 5_000}), crash=(point, times))
+        assert child.wait_dead(_DIES_WITHIN_S), f"never reached: {point} {times} times"
+        scenario.ledger.take(child)
+    verdict = scenario.verdict()
+    print(verdict)
+    assert verdict.ok, str(verdict)
+
+
+@pytest.mark.parametrize("point", TRANSACTION_OPENINGS)
+def test_killed_while_the_position_is_read_everything_is_committed_once(
+    kafka3: Cluster, tmp_path: Path, point: str
+) -> None:
+    scenario = Scenario(kafka3, tmp_path, lanes=LANES, exactly_once=True)
+    for when in ("after the position is sent", "when the commit is sent"):
+        child = scenario.life(("publish", {"rate": 5_000}), crash=(when, 3))
+        assert child.wait_dead(_DIES_WITHIN_S)
+        scenario.ledger.take(child)
+        child = scenario.life(("publish", {"rate": 5_000}), crash=(point, 1))
+        assert child.wait_dead(_DIES_WITHIN_S), f"never reached: {point}"
+        scenario.ledger.take(child)
+    verdict = scenario.verdict()
+    print(verdict)
+    assert verdict.ok, str(verdict)
+
+
+def test_nothing_is_missing_repeated_or_out_of_order_after_ten_kills(kafka3: KafkaCluster) -> None:
+    assert prove(kafka3, SEED, CYCLES) == 0
+
+
+def test_a_process_that_a_copy_has_taken_over_from_commits_nothing_more(kafka3: Cluster, tmp_path: Path) -> None:
+    """Frozen with batches in a transaction; all that it held is committed by the copy, and by nobody else."""
+    scenario = Scenario(kafka3, tmp_path, lanes=LANES, exactly_once=True)
+    zombie = scenario.life(
+        ("publish", {"count": 500}), FLUSH, ("publish", {"count": 5_000}), ("wait", {}), still=("before the send", 8)
+    )
+    zombie.wait_still()
+    original = scenario.wal_dir
+    scenario.use(scenario.copy())
+    heir = scenario.life(FLUSH, ("publish", {"count": 1_000}), FLUSH)
+    scenario.finish(heir)
+    zombie.go_on()
+    time.sleep(_THAWED_S)
+    scenario.kill(zombie)
+    found = scenario.examine()
+    log = (tmp_path / "children.log").read_text()
+    assert found.repeated == 0, str(found)
+    assert not found.out_of_order, str(found)
+    assert "another process delivers a copy of this directory" in log
+    assert original != scenario.wal_dir
+
+
+def test_where_a_commit_hangs_another_transactional_id_goes_on(mortal: KafkaCluster, tmp_path: Path) -> None:
+    """The leader of a partition is gone between the acknowledgement and the commit, and there is no replica."""
+    topic = f"leaderless-{os.urandom(3).hex()}"
+    replicas = {number: [node.node_id] for number, node in enumerate(mortal.nodes)}
+    admin.run(admin.create_placed_topic(mortal.bootstrap_servers, topic, replicas))
+    scenario = Scenario(mortal, tmp_path, lanes=len(replicas), topic=topic, exactly_once=True)
+    child = scenario.life(
+        *(("publish", {"count": 300}), FLUSH) * 3,
+        fault="wait_less_for_transactions",
+        still=("before the ring is flushed", 2),
+    )
+    child.wait_still()
+    mortal.nodes[0].kill()
+    child.go_on()
+    log = tmp_path / "children.log"
+    until(lambda: "going on under another transactional id" in log.read_text(), _LEFT_S)
+    mortal.nodes[0].start()
+    scenario.finish(child)
+    verdict = scenario.verdict()
+    assert verdict.ok, str(verdict)
+    assert verdict.accepted == verdict.delivered == 900
+
+
+@pytest.mark.parametrize("dies", [None, "after the opening is remembered"])
+def test_what_a_restored_copy_accepts_is_committed_though_the_original_went_on_and_it_dies_at_its_first_start(
+    kafka: Cluster, tmp_path: Path, dies: str | None
+) -> None:
+    scenario = Scenario(kafka, tmp_path, lanes=LANES, exactly_once=True)
+    scenario.finish(scenario.life(("publish", {"count": 500}), FLUSH))
+    held = scenario.copy()
+    for _ in range(2):
+        scenario.finish(scenario.life(("publish", {"count": 1_000}), FLUSH))
+    scenario.use(held)
+    if dies is not None:
+        child = scenario.life(("publish", {"rate": 5_000}), crash=(dies, 1))
+        assert child.wait_dead(_DIES_WITHIN_S)
+        scenario.ledger.take(child)
+    scenario.finish(scenario.life(("publish", {"count": 100}), FLUSH))
+    found = scenario.verdict()
+    assert (found.missing, found.repeated) == ([], 0), str(found)
+
+
+def test_what_a_copy_has_not_committed_when_it_dies_is_committed_by_the_next_one(
+    kafka: Cluster, tmp_path: Path
+) -> None:
+    """The first heir has said that it is there, and dies; the second is restored from the same copy."""
+    scenario = Scenario(kafka, tmp_path, lanes=LANES, exactly_once=True)
+    scenario.finish(scenario.life(("publish", {"count": 500}), FLUSH))
+    child = scenario.life(("publish", {"rate": 5_000}), crash=("before the ring is flushed", 3))
+    assert child.wait_dead(_DIES_WITHIN_S)
+    scenario.ledger.take(child)
+    held = scenario.copy()
+    heir = scenario.life(crash=("before the ring is flushed", 1))
+    assert heir.wait_dead(_DIES_WITHIN_S)
+    scenario.use(held)
+    found = scenario.verdict()
+    assert (found.missing, found.repeated) == ([], 0), str(found)
+
+
+# -- conditions --------------------------------------------------------------------------------------------------------
+
+
+def test_after_a_power_cut_in_a_transaction_everything_is_committed_once_and_in_order(
+    kafka: Cluster, tmp_path: Path
+) -> None:
+    scenario = Scenario(kafka, tmp_path, lanes=LANES, exactly_once=True)
+    for number, point in enumerate(("after the commit", "in the middle of settling", "when the commit is sent")):
+        child = scenario.life(("publish", {"rate": 5_000}), crash=(point, 3), boot_id=f"boot-{number}")
+        assert child.wait_dead(_DIES_WITHIN_S)
+        scenario.ledger.take(child)
+    verdict = scenario.verdict(boot_id="boot-last")
+    assert verdict.ok, str(verdict)
+
+
+@pytest.mark.parametrize("point", ["after the commit", "before the ring is flushed"])
+def test_without_any_checkpoint_everything_is_committed_once_and_in_order(
+    kafka: Cluster, tmp_path: Path, point: str
+) -> None:
+    scenario = Scenario(kafka, tmp_path, lanes=LANES, exactly_once=True)
+    for _ in range(2):
+        child = scenario.life(("publish", {"rate": 5_000}), crash=(point, 3))
+        assert child.wait_dead(_DIES_WITHIN_S)
+        scenario.ledger.take(child)
+        checkpoint = scenario.wal_dir / "0" / "checkpoint"
+        checkpoint.write_bytes(b"\xa5" * checkpoint.stat().st_size)
+    found = scenario.verdict()
+    assert (found.missing, found.repeated, found.out_of_order) == ([], 0, []), str(found)
+
+
+def test_without_the_position_nothing_is_lost_and_a_line_says_so(kafka: Cluster, tmp_path: Path) -> None:
+    scenario = Scenario(kafka, tmp_path, lanes=LANES, exactly_once=True)
+    child = scenario.life(("publish", {"rate": 5_000}), crash=("before the ring is flushed", 3))
+    assert child.wait_dead(_DIES_WITHIN_S)
+    scenario.ledger.take(child)
+    forget_groups(kafka)
+    verdict = scenario.verdict()
+    assert verdict.ok, str(verdict)
+    assert "kafka has no position of this directory any more" in (tmp_path / "children.log").read_text()
+
+
+def forget_groups(cluster: Cluster) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    groups = [group.group_id for group in admin.list_consumer_groups().result().valid]
+    for answer in admin.delete_consumer_groups([name for name in groups if name.startswith("aiorecover-")]).values():
+        answer.result()
+
+
+def test_what_is_committed_and_not_settled_does_not_expire_at_the_next_start(kafka: Cluster, tmp_path: Path) -> None:
+    """Neither while no broker can be reached, nor later: whoever went by its letter would publish it again."""
+    scenario = Scenario(kafka, tmp_path, lanes=LANES, exactly_once=True)
+    age: dict[str, Any] = {"delivery_timeout_ms": 1_000, "request_timeout_ms": 500}
+    child = scenario.life(("publish", {"count": 300}), ("wait", {}), crash=("after the commit", 2), **age)
+    assert child.wait_dead(_DIES_WITHIN_S)
+    scenario.ledger.take(child)
+    time.sleep(1.5)
+    away = scenario.life(("wait", {}), servers="127.0.0.1:1", stop_timeout_ms=100, **age)
+    away.wait_for("wait")
+    time.sleep(1)
+    away.tell()
+    letters = scenario.finish(away)["dead_lettered"]
+    letters += scenario.finish(scenario.life(FLUSH, **age))["dead_lettered"]
+    found = scenario.examine()
+    assert (found.repeated, letters + found.delivered) == (0, found.accepted), f"{letters=} {found}"
+
+
+# -- what has to be seen ----------------------------------------------------------------------------------------------
+
+
+def killed(scenario: Scenario, fault: str | None, point: str, times: int) -> Verdict:
+    child = scenario.life(("publish", {"rate": 5_000}), fault=fault, crash=(point, times))
+    assert child.wait_dead(_DIES_WITHIN_S), f"never reached: {point}"
+    scenario.ledger.take(child)
+    return scenario.verdict()
+
+
+@pytest.mark.parametrize("fault", [None, "commit_the_position_apart"])
+def test_a_position_that_is_not_in_the_transaction_is_seen(kafka: Cluster, tmp_path: Path, fault: str | None) -> None:
+    scenario = Scenario(kafka, tmp_path, lanes=LANES, exactly_once=True)
+    verdict = killed(scenario, fault, "when the group is added", 3)
+    assert (verdict.repeated > 0) == (fault is not None), str(verdict)
+    assert verdict.ok == (fault is None), str(verdict)
+
+
+@pytest.mark.parametrize("fault", [None, "settle_before_the_commit"])
+def test_settling_before_the_commit_is_seen(kafka: Cluster, tmp_path: Path, fault: str | None) -> None:
+    scenario = Scenario(kafka, tmp_path, lanes=LANES, exactly_once=True)
+    verdict = killed(scenario, fault, "before the ring is flushed", 3)
+    assert bool(verdict.missing) == (fault is not None), str(verdict)
+
+
+@pytest.mark.parametrize("fault", [None, "commit_without_the_answers"])
+def test_a_commit_that_does_not_look_at_the_batches_is_seen(kafka: Cluster, tmp_path: Path, fault: str | None) -> None:
+    scenario = Scenario(kafka, tmp_path, lanes=LANES, exactly_once=True)
+    verdict = killed(scenario, fault, "after the commit", 3)
+    assert bool(verdict.missing) == (fault is not None), str(verdict)

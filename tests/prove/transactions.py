@@ -1,0 +1,80 @@
+"""`python -m tests.prove transactions --seed S --count N`: exactly once, across kill -9 and whatever the brokers do.
+
+Three real brokers, replication 3, two in sync. A publisher of twelve lanes with ``guarantee="exactly_once"`` dies again
+and again: at random moments, and at chosen points of a transaction (`tests.crash.crash_points`). Meanwhile the brokers
+are frozen, killed, killed all at once and rolled: the coordinators of the transaction and of the position among them,
+and leaders of its partitions right before a commit. At last everything is read back by a plain consumer that reads what
+is committed, and judged by record id: missing 0, repeated 0, out of order 0. What a round is: `rounds`.
+
+Exit status: 0 proved, 1 a promise was broken, a process failed (the directory is kept and named) or too little
+happened, 2 cannot run.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from tests.crash.broker_faults import HARD, BrokerFaults
+from tests.crash.crash_points import TRANSACTION_OPENINGS, TRANSACTION_POINTS
+from tests.crash.cycles import run_cycles
+from tests.crash.judgement import Verdict
+from tests.prove.rounds import chosen, progress, prove_rounds
+from tests.support.broker import BrokerUnavailableError, KafkaCluster
+from tests.support.jars import JarsError
+
+__all__ = ["main", "prove", "too_little"]
+
+_BROKERS = 3
+_LIFE_S = 2.5  # long enough for a life to begin under one fault and to die under another
+_PEACE_S = 3.0  # transactions take some rest to be committed at all
+_FLOOR_CYCLES = 20  # a shorter run may be over before all of that has come
+_FAULTS = ("freeze", "kill")  # at least once each
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prove it, or say what is broken."""
+    parser = argparse.ArgumentParser(prog="python -m tests.prove transactions", description="exactly once")
+    parser.add_argument("--seed", type=int, help="repeat a run; without it a random one is chosen and printed")
+    parser.add_argument("--count", type=int, default=500, help="how many cycles (default 500)")
+    options = parser.parse_args(arguments)
+    try:
+        with KafkaCluster(_BROKERS) as cluster:
+            print(f"broker: {cluster.description}", flush=True)
+            return prove(cluster, chosen(options.seed), options.count)
+    except (BrokerUnavailableError, JarsError) as error:
+        print(f"broker: {error}", file=sys.stderr)
+        return 2
+
+
+def prove(cluster: KafkaCluster, seed: int, cycles: int) -> int:
+    """Go through the rounds; the exit status."""
+    return prove_rounds("transactions", partial(_play, cluster), seed, cycles, floor=too_little)
+
+
+def _play(cluster: KafkaCluster, seed: int, count: int, directory: Path, faults: Counter[str]) -> tuple[Verdict, str]:
+    broken = BrokerFaults(cluster, seed, HARD, longest_peace_s=_PEACE_S)
+    verdict = run_cycles(
+        cluster,
+        count,
+        seed,
+        directory,
+        name="transactions",
+        meanwhile=broken,
+        longest_life_s=_LIFE_S,
+        crash_points=[*TRANSACTION_POINTS, *TRANSACTION_OPENINGS],
+        isolation_level="read_committed",
+        report=progress,
+        guarantee="exactly_once",
+    )
+    faults += broken.done
+    return verdict, f"brokers: {broken}"
+
+
+def too_little(happened: Counter[str], cycles: int) -> list[str]:
+    """What a run had so seldom that it proves nothing, in words. What that is: `tests.prove.rounds.Floor`."""
+    if cycles < _FLOOR_CYCLES:
+        return []
+    return [f"{what}={happened[what]} expected>=1" for what in _FAULTS if not happened[what]]
