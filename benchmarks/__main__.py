@@ -18,6 +18,7 @@ from benchmarks import (
     restart,
     sessions,
     throughput,
+    transactions,
 )
 from benchmarks.ring import append as ring_append
 from benchmarks.ring import backlog as ring_backlog
@@ -36,6 +37,7 @@ WITH_KAFKA: dict[str, Callable[[Setting], Result]] = {
     "restart": restart.run,
     "journal": journal.run,
     "sessions": sessions.run,
+    "transactions": transactions.run,
     "ring_delivery": ring_delivery.run,
 }
 WITHOUT_KAFKA: dict[str, Callable[[Setting], Result]] = {

@@ -9,6 +9,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from benchmarks.load import PARTITIONS
 from tests.support import admin
 from tests.support.broker import Cluster, ExternalKafka, choose_cluster
+from tests.support.oracle import read_topic
 
 
 @contextmanager
@@ -31,6 +32,12 @@ def topic(cluster: Cluster, purpose: str, partitions: int = PARTITIONS) -> Itera
 def verify(cluster: Cluster, name: str, expected: int, partitions: int = PARTITIONS) -> None:
     """Exactly ``expected`` records stand in the topic, by its end offsets."""
     found = admin.run(admin.count_records(cluster.bootstrap_servers, name, partitions))
+    assert found == expected, f"a contender did not deliver what it said: {name=} {found=} {expected=}"
+
+
+def verify_committed(cluster: Cluster, name: str, expected: int) -> None:
+    """As `verify`, by reading what is committed: transactions leave marks that count as offsets."""
+    found = len(admin.run(read_topic(cluster.bootstrap_servers, name, isolation_level="read_committed")))
     assert found == expected, f"a contender did not deliver what it said: {name=} {found=} {expected=}"
 
 

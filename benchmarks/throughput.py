@@ -87,8 +87,9 @@ def _figures(records: int, accepted: float, watch: Watch) -> dict[str, Any]:
 # -- the contenders, each in its own process ---------------------------------------------------------------------------
 
 
-async def aiorecover(bootstrap_servers: str, topic: str, records: int, wal_dir: str) -> dict[str, Any]:
-    async with load.producer(wal_dir, bootstrap_servers, linger_ms=LINGER_MS, max_batch_size=BATCH_BYTES) as producer:
+async def aiorecover(bootstrap_servers: str, topic: str, records: int, wal_dir: str, **options: Any) -> dict[str, Any]:
+    options |= {"linger_ms": LINGER_MS, "max_batch_size": BATCH_BYTES}
+    async with load.producer(wal_dir, bootstrap_servers, **options) as producer:
         await load.publish_all(producer, topic, WARM_UP)
         await producer.flush()
         gc.collect()
