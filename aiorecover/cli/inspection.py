@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from aiorecover.wal.checkpoint import Destination
     from aiorecover.wal.instances import Instance
     from aiorecover.wal.view import FrameView, View
 
@@ -114,7 +115,7 @@ def _look(view: View, about: dict[str, Any], count: int) -> list[FrameView]:
     """Add what one ring tells; the oldest record in it that is to be delivered, if any."""
     about["producer_id"] = about.get("producer_id") or view.producer_id
     if view.checkpoint is not None:
-        about["destination"] = msgspec.structs.asdict(view.checkpoint.destination)
+        about["destination"] = _destination(view.checkpoint.destination)
     ring, slots = _ring(view), view.slots()
     about["begun"] |= view.checkpoint is not None or bool(slots)
     waiting = _surely(view, lambda: list(islice(view.frames(), max(1, count))))
@@ -241,6 +242,12 @@ def _heading(one: dict[str, Any]) -> str:
     return f"{one['path']}: {user}{producer}"
 
 
+def _destination(destination: Destination) -> dict[str, Any]:
+    about = msgspec.structs.asdict(destination)
+    guarantee = "at_least_once" if about.pop("transactional") is None else "exactly_once"
+    return {**about, "guarantee": guarantee}
+
+
 def _about(one: dict[str, Any]) -> Iterator[str]:
     """Where its records go, and how far they have got."""
     if not one["begun"] and not one["error"]:
@@ -250,7 +257,8 @@ def _about(one: dict[str, Any]) -> Iterator[str]:
         name = f"name {_text(destination['name'].encode())}, " if destination["name"] is not None else ""
         looked = f", looked for one at {', '.join(destination['servers'])}" if destination["servers"] else ""
         cluster = f"kafka cluster {_text(destination['cluster_id'].encode())}" if destination["cluster_id"] else ""
-        yield f"{name}{cluster or f'no kafka cluster reached yet{looked}'}"
+        once = ", exactly once" if destination["guarantee"] == "exactly_once" else ""
+        yield f"{name}{cluster or f'no kafka cluster reached yet{looked}'}{once}"
     if one.get("oldest_waiting") is not None:
         yield f"the oldest record that waits: {one['oldest_waiting']}"
 

@@ -20,7 +20,7 @@ from aiorecover.cli.app import app
 from aiorecover.delivery import refusal
 from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import Destination
+from aiorecover.wal.checkpoint import Destination, Transactional
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.losses import Damage
 from aiorecover.wal.moved import pack_moved
@@ -81,10 +81,22 @@ def test_where_the_records_go_and_how_far_they_have_got_is_shown(tmp_path: Path)
     assert destination == "name orders, kafka cluster abc"
     assert oldest == f"the oldest record that waits: {directory.producer_id}/1/3"
     (shown,) = as_json(tmp_path)
-    assert shown["destination"] == {"cluster_id": "abc", "name": "orders", "servers": [], "cluster_number": 0}
+    where = {"cluster_id": "abc", "name": "orders", "servers": [], "cluster_number": 0}
+    assert shown["destination"] == {**where, "guarantee": "at_least_once"}
     directory.ring.settle(directory.ring.live[0], places[2:])
     assert "oldest record" not in run(tmp_path).stdout
     directory.close()
+
+
+def test_of_a_directory_whose_records_go_in_transactions_that_is_shown(tmp_path: Path) -> None:
+    directory = open_directory(Options(tmp_path, SLOT, 64 * SLOT, 0))
+    known = Destination(cluster_id="abc", transactional=Transactional(line=(("an opening", 7),), number=2))
+    directory.write_checkpoint(directory.next_checkpoint(destination=known))
+    directory.close()
+    assert run(tmp_path).stdout.splitlines()[1] == "kafka cluster abc, exactly once"
+    (shown,) = as_json(tmp_path)
+    where: dict[str, object] = {"cluster_id": "abc", "name": None, "servers": [], "cluster_number": 0}
+    assert shown["destination"] == {**where, "guarantee": "exactly_once"}
 
 
 def test_a_terminal_of_80_columns_holds_every_count(monkeypatch: pytest.MonkeyPatch) -> None:
