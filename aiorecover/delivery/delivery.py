@@ -5,7 +5,8 @@ import contextlib
 import logging
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from itertools import islice
 
 import msgspec
@@ -16,12 +17,11 @@ from aiorecover.delivery.batch import CODECS, LaneBatch
 from aiorecover.delivery.behind import Order
 from aiorecover.delivery.chatter import Chatter
 from aiorecover.delivery.cluster import Cluster
-from aiorecover.delivery.committed import owner_of
-from aiorecover.delivery.covered import Covered
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.dispatcher import DISCOVER_INTERVAL, DISCOVER_MAX, Dispatcher
+from aiorecover.delivery.exactly_once import ExactlyOnce, first_id
 from aiorecover.delivery.expiry import Expiry
-from aiorecover.delivery.flush import Flush, Queue
+from aiorecover.delivery.flush import Flush
 from aiorecover.delivery.frames import frames_of, position_at
 from aiorecover.delivery.holders import Frames, Holders
 from aiorecover.delivery.in_kafka import InKafka, oldest_hints
@@ -36,7 +36,6 @@ from aiorecover.delivery.resume import Resumed, Taken, rebuild
 from aiorecover.delivery.router import Router
 from aiorecover.delivery.sender import Sender
 from aiorecover.delivery.sessions import Sessions
-from aiorecover.delivery.transaction import group_of, transactional_id
 from aiorecover.delivery.transactional_sender import TransactionalSender
 from aiorecover.delivery.transactions import Transactions
 from aiorecover.delivery.untimely import Untimely
@@ -44,7 +43,7 @@ from aiorecover.errors import ClosedError, DeliveryPendingError, WalDestinationE
 from aiorecover.record import decode
 from aiorecover.supervised import Supervised
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import Destination, Transactional
+from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.run import Placed, Run
 from aiorecover.wal.stream import Stream
@@ -87,11 +86,8 @@ class Delivery:
             self._destination, config.cluster_id, remember=self._remember_cluster, on_change=self._on_cluster
         )
         untimely = Untimely(directory.accepted)
-        self._exactly_once = config.guarantee == "exactly_once"
-        text = fmt.producer_text(fmt.directory_of(directory.checkpoint.producer_id))
-        group = group_of(text) if self._exactly_once else None
-        number = self._destination.transactional.number if self._destination.transactional is not None else 0
-        name = transactional_id(group, number) if group is not None else None
+        in_transactions = config.guarantee == "exactly_once"
+        name = first_id(directory) if in_transactions else None
         self.sessions = Sessions(
             config, self._on_metadata, self._on_failed, self.cluster, untimely, transactional_id=name
         )
@@ -99,16 +95,14 @@ class Delivery:
         self.router = Router(self.session.partitions, self.session.available, self.session.want, config.partitioner)
         self.reports = Reports(directory, config.on_delivery)
         in_kafka = InKafka(fmt.directory_of(directory.checkpoint.producer_id), directory.ring.epoch)
-        hints = oldest_hints(taken.hints) if config.recovery_check and not self._exactly_once else []
+        hints = oldest_hints(taken.hints) if config.recovery_check and not in_transactions else []
         self.check = RecoveryCheck(config, self.session, hints, in_kafka)
         self.expiry = self._expiry_of(config, dead)
-        self.transactions: Transactions | None = None
-        self._committing: Supervised | None = None
-        self.covered: Covered | None = None
         self.dispatcher = self._dispatcher_of(config, in_kafka, on_idle)
         clock_ms = directory.file_system.since_boot_ms
         journal = Journal(directory.lanes, grow, clock_ms, lambda: self.cluster.destination.cluster_number)
         self.refused = self._refused_of(config, dead, journal)
+        self.exactly_once = self._exactly_once_of(durable) if in_transactions else None
         self.sender = self._sender_of(config, journal)
         self.rehoming = Rehoming(
             self.router,
@@ -120,15 +114,13 @@ class Delivery:
             on_unreadable=self._on_unreadable,
             on_open=self._on_open,
         )
-        if group is not None:
-            self._begin_transactions(group, durable)
         self._closed = False
         self._wrong: DeliveryPendingError | None = None  # why nothing is delivered
         self._progress: set[asyncio.Future[None]] = set()
         self._held: deque[tuple[Lane, Resumed]] = deque()  # lanes whose batch in flight is not built again yet
         self._in_no_lane = [resumed for resumed in taken.lanes if resumed.frames]
         self.moves = Moves(
-            directory, self.router, self.dispatcher, journal, self._in_no_lane, contiguous=self._exactly_once
+            directory, self.router, self.dispatcher, journal, self._in_no_lane, contiguous=in_transactions
         )
         self.holders = Holders(
             self.router, self.dispatcher, self.refused, self.expiry, self._in_no_lane, self._uncommitted
@@ -170,78 +162,8 @@ class Delivery:
             holds=self._holds,
             in_kafka=in_kafka,
             session=lambda: self.session.number,
-            cover=self._cover if self._exactly_once else None,
+            cover=self._cover if config.guarantee == "exactly_once" else None,
         )
-
-    def _begin_transactions(self, group: str, durable: Callable[[], Awaitable[None]]) -> None:
-        checkpoint = self._directory.checkpoint
-        if not isinstance(self.sender, TransactionalSender):
-            raise TypeError
-        self.transactions = self.sender.transactions = Transactions(
-            self.session,
-            self.dispatcher,
-            group=group,
-            owner=owner_of(checkpoint.producer_id, checkpoint.epoch),
-            epoch=checkpoint.epoch,
-            known=self._known_of_transactions(),
-            floor=self._ring.watermark,
-            a_topic=self._a_topic,
-            lanes=self.router.lanes,
-            queues=self._queues,
-            deliver=self.sender.deliver,
-            settle=self.sender.settle,
-            flush_ring=durable,
-            remember=self._remember,
-            on_change=self._notify,
-            on_fenced=self._on_fenced,
-        )
-        self._committing = Supervised("transactions", self.transactions.run)
-        self.covered = Covered(self.reports, self.dispatcher.reader, self._covered_up_to, self._on_covered)
-
-    def _known_of_transactions(self) -> Transactional:
-        """What the last opening remembered; where the checkpoint was lost, the openings whose slots are here."""
-        known = self._destination.transactional or Transactional()
-        if known.line:
-            return known
-        headers = [slot.header for slot in self._ring.live]
-        owners = dict.fromkeys(owner_of(header.producer_id, header.epoch) for header in headers)
-        return msgspec.structs.replace(known, line=tuple((owner, 0) for owner in owners))
-
-    def _a_topic(self) -> str | None:
-        return next((name for name, topic in self.router.topics.items() if topic.count), None)
-
-    def _queues(self) -> Iterable[Queue]:
-        queues: list[Queue] = [self.refused, *self.expiry.queues]
-        return queues if self.covered is None else [*queues, self.covered]
-
-    def _uncommitted(self) -> Iterator[Frames]:
-        if self.transactions is not None:
-            for batch in self.transactions.uncommitted:
-                yield from batch.frames
-        if self.covered is not None:
-            yield from self.covered.taken
-
-    def _covered_up_to(self) -> int:
-        return self.transactions.covered if self.transactions is not None else 0
-
-    def _on_covered(self) -> None:
-        self.dispatcher.wake()
-        if self.transactions is not None:
-            self.transactions.wake()
-        self._notify()
-
-    def _cover(self, run: Run) -> int | None:
-        return self.covered.take(run) if self.covered is not None else 0
-
-    def _on_fenced(self, owner: str) -> None:
-        message = (
-            "another process delivers a copy of this directory, and has taken over: nothing more is delivered from "
-            "here. what was accepted here since it was copied stays in the ring"
-        )
-        log.error("%s taken_over_by=%s path=%s", message, owner, self._directory.path)
-        self._wrong = _not_delivered(WalDestinationError(f"{message} taken_over_by={owner}"))
-        self.reports.hold_off(self._wrong)
-        self._notify()
 
     def _refused_of(self, config: Config, dead: DeadLetters, journal: Journal) -> Refused:
         return Refused(
@@ -256,9 +178,26 @@ class Delivery:
             on_room=self._on_dead_ring_room,
         )
 
+    def _exactly_once_of(self, durable: Callable[[], Awaitable[None]]) -> ExactlyOnce:
+        return ExactlyOnce(
+            self._directory,
+            self.session,
+            self.router,
+            self.dispatcher,
+            self.reports,
+            self.refused,
+            self.expiry,
+            deliver=self._deliver,
+            flush_ring=durable,
+            remember=self._remember,
+            on_change=self._notify,
+            on_fenced=self._on_fenced,
+        )
+
     def _sender_of(self, config: Config, journal: Journal) -> Sender:
-        kind = TransactionalSender if self._exactly_once else Sender
-        return kind(
+        once = self.exactly_once
+        made = Sender if once is None else partial(TransactionalSender, once.transactions)
+        return made(
             self.sessions,
             self.reports,
             self.refused,
@@ -290,8 +229,8 @@ class Delivery:
         if not self.check.over:
             self._checking.start(Chatter().context())  # it says itself what its consumer's lines are about
         self.sessions.start()
-        if self._committing is not None:
-            self._committing.start()
+        if self.exactly_once is not None:
+            self.exactly_once.start()
         self.expire()
 
     async def _resume(self) -> None:
@@ -336,15 +275,15 @@ class Delivery:
         self._notify()
         try:  # at the same time: a lane that waits for the user's `on_delivery` must not keep the connections open
             ended = self._resuming.end() | self._checking.end() | self.rehoming.end()
-            if self._committing is not None:
-                ended |= self._committing.end()
+            if self.exactly_once is not None:
+                ended |= self.exactly_once.end()
             await asyncio.gather(*ended, return_exceptions=True)
             await asyncio.gather(self.sender.close(), self.sessions.close())
         finally:
             try:
                 await self.expiry.close()
-                if self.covered is not None:
-                    await self.covered.close()
+                if self.exactly_once is not None:
+                    await self.exactly_once.close()
                 await self.refused.close()
             finally:
                 self.reports.close()
@@ -406,8 +345,8 @@ class Delivery:
             ClosedError: delivery was stopped.
 
         """
-        if self.transactions is not None:
-            await self._flush_transactions(self.transactions, self._tail())
+        if self.exactly_once is not None:
+            await self._flush_transactions(self.exactly_once.transactions, self._tail())
             return
         flush = Flush(self._tail(), lambda: [self.refused, *self.expiry.queues], leaves_halted=leave_halted)
         self.dispatcher.begin_flush(flush)
@@ -450,7 +389,7 @@ class Delivery:
     @property
     def destination(self) -> Destination:
         """Where the records belong, as far as that is known now."""
-        known = self.transactions.known if self.transactions is not None else None
+        known = self.exactly_once.known if self.exactly_once is not None else None
         return msgspec.structs.replace(self.cluster.destination, transactional=known)
 
     async def _remember_cluster(self) -> None:
@@ -467,8 +406,18 @@ class Delivery:
             forgotten = await left.forget()
             self.identities_renewed += forgotten
 
+    def _on_fenced(self, owner: str) -> None:
+        message = (
+            "another process delivers a copy of this directory, and has taken over: nothing more is delivered from "
+            "here. what was accepted here since it was copied stays in the ring"
+        )
+        log.error("%s taken_over_by=%s path=%s", message, owner, self._directory.path)
+        self._wrong = _not_delivered(WalDestinationError(f"{message} taken_over_by={owner}"))
+        self.reports.hold_off(self._wrong)
+        self._notify()
+
     def _on_cluster(self) -> None:
-        if self.transactions is not None and self.transactions.fenced:  # whatever the cluster is
+        if self.fenced:  # whatever the cluster is
             return
         wrong = self.cluster.wrong_id
         self._wrong = None if wrong is None else _not_delivered(self.cluster.error(wrong))
@@ -505,12 +454,12 @@ class Delivery:
     @property
     def fenced(self) -> bool:
         """Somebody else delivers a copy of this directory."""
-        return self.transactions is not None and self.transactions.fenced
+        return self.exactly_once is not None and self.exactly_once.fenced
 
     @property
     def delivered(self) -> int:
         """Records that are in Kafka; in transactions: committed."""
-        return self.sender.delivered + (self.covered.settled if self.covered is not None else 0)
+        return self.sender.delivered if self.exactly_once is None else self.exactly_once.delivered
 
     @property
     def dead_lettered(self) -> int:
@@ -521,8 +470,8 @@ class Delivery:
     def interrupted(self) -> bool:
         """Somebody has cancelled a task of ours: it is begun again after a pause."""
         tasks = self.sessions, self._resuming, self._checking, self.rehoming, self.refused, self.expiry
-        of_transactions = [task for task in (self._committing, self.covered) if task is not None]
-        return self.sender.interrupted > 0 or any(task.interrupted for task in (*tasks, *of_transactions))
+        more = () if self.exactly_once is None else (self.exactly_once,)
+        return self.sender.interrupted > 0 or any(task.interrupted for task in (*tasks, *more))
 
     @property
     def halted(self) -> list[Lane]:
@@ -540,13 +489,19 @@ class Delivery:
         return slot.last_position if slot.sealed else fmt.position(slot.header.epoch, fmt.SEQUENCE_MASK)
 
     def _answered(self, run: Run) -> bool:
-        begun = self.transactions is None or self.transactions.begun
+        begun = self.exactly_once is None or self.exactly_once.transactions.begun
         return begun and self.session.answered and not self.expiry.holds(run) and not self._holds(run)
 
     def _holds(self, run: Run) -> bool:
-        if self.transactions is not None and self.transactions.may_have(run.epoch):
+        if self.exactly_once is not None and self.exactly_once.transactions.may_have(run.epoch):
             return True
         return self.check.holds(own_epoch=run.epoch == self._ring.epoch)
+
+    def _cover(self, run: Run) -> int | None:
+        return 0 if self.exactly_once is None else self.exactly_once.take(run)
+
+    def _uncommitted(self) -> Iterable[Frames]:
+        return () if self.exactly_once is None else self.exactly_once.taken
 
     def _deliver(self, lane: Lane) -> None:
         self.sender.deliver(lane)
@@ -567,7 +522,7 @@ class Delivery:
         self._notify()
 
     def _on_failed(self, lane: Lane, began: float | None) -> None:
-        if self.transactions is None:  # there, a lane that does not get through holds up all, and none is passed over
+        if self.exactly_once is None:  # there, a lane that does not get through holds up all, and none is passed over
             self.dispatcher.failed(lane, began)
 
     def _undecodable(self, entry: Placed, reason: str) -> bool:
@@ -613,7 +568,7 @@ class Delivery:
         known = self.router.refresh()
         if self.router.undecided and not undecided:
             self.dispatcher.fell_behind.set()  # more answers are needed
-        if self.transactions is None:
+        if self.exactly_once is None:
             self.rehoming.begin()
         if known or self.dispatcher.has_gaps:
             self.dispatcher.start_catching_up()

@@ -11,19 +11,22 @@ from aiorecover.delivery.outcomes import Persisted, Verdict, outcome_of
 from aiorecover.delivery.sender import Over, Sender
 from aiorecover.delivery.session import SessionLostError
 from aiorecover.delivery.sessions import GivenUpError, tell_stuck
-from aiorecover.delivery.transactions import Taken, Transactions
+from aiorecover.delivery.transactions import Transactions
 
 
 class TransactionalSender(Sender):
     """As `Sender`, but the identity is the transaction's, nothing is written down, and an acknowledgement is no end."""
 
-    transactions: Transactions  # set before anything is sent
+    def __init__(self, transactions: Transactions, *others: Any, **options: Any) -> None:
+        """``transactions``: which tell when, and take what was acknowledged; the others: as of `Sender`."""
+        super().__init__(*others, **options)
+        self._transactions = transactions
 
     async def _attempt(self, lane: Lane, batch: LaneBatch, over: Over) -> RecordMetadata:
-        while not self.transactions.admits(lane):
+        while not self._transactions.admits(lane):
             if over():
                 raise GivenUpError
-            await self.transactions.changed()
+            await self._transactions.changed()
         lane.identify(batch, await self._sessions.identity(lane, over))
         return await self._sessions.send(lane, batch, over)
 
@@ -47,9 +50,9 @@ class TransactionalSender(Sender):
         """What may be in the transaction is not given up before that is aborted."""
         if not batch.possibly:
             return await super()._part_with_expired(lane, batch)
-        if self.transactions.admits(lane):  # else it is lost already, and the session may be the next one
+        if self._transactions.admits(lane):  # else it is lost already, and the session may be the next one
             self._sessions.give_up(lane, "what was sent has expired")
-        await self.transactions.changed()
+        await self._transactions.changed()
         return False
 
     async def _settle(self, lane: Lane, batch: LaneBatch, metadata: RecordMetadata) -> None:
@@ -60,16 +63,4 @@ class TransactionalSender(Sender):
         if batch.rest is not None:
             batch.rest.at_fault = True
         lane.acknowledged(metadata.offset)
-        self.transactions.take(lane, batch, metadata)
-
-    async def settle(self, taken: Taken) -> None:
-        """I3: it is committed; after everybody who wants to know first was told."""
-        lane, batch, metadata = taken
-        self._expiry.forget_rotten(batch)
-        await self._refused.withdraw(batch)
-        await self._reports.announce(batch, lane.topic, metadata)
-        waited: Any = self._reports.collect(batch, lane.topic, metadata)
-        for slot, places in batch.frames:
-            slot.ring.settle(slot, places)
-        self.delivered += batch.count
-        self._reports.tell(waited)
+        self._transactions.take(lane, batch, metadata)

@@ -288,9 +288,9 @@ def delivery_of(producer: RecoverableProducer) -> Delivery:
 
 
 def transactions_of(producer: RecoverableProducer) -> Transactions:
-    transactions = delivery_of(producer).transactions
-    assert transactions is not None
-    return transactions
+    exactly_once = delivery_of(producer).exactly_once
+    assert exactly_once is not None
+    return exactly_once.transactions
 
 
 def directory_of(producer: RecoverableProducer) -> Directory:

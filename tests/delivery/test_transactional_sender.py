@@ -90,7 +90,8 @@ class Around:
 
 def sender_of(around: Any) -> TransactionalSender:
     never: Any = SimpleNamespace()  # there is no journal in transactions
-    sender = TransactionalSender(
+    return TransactionalSender(
+        around,
         around,
         never,
         around,
@@ -102,8 +103,6 @@ def sender_of(around: Any) -> TransactionalSender:
         on_halted=never,
         on_parted=lambda *_: None,
     )
-    sender.transactions = around
-    return sender
 
 
 async def sent(lane: Lane, around: Around) -> None:
