@@ -34,7 +34,7 @@ from aiorecover.delivery.lane import Identity
 from aiorecover.delivery.outcomes import UNNAMED_CODES
 from aiorecover.delivery.requests import Requests
 from aiorecover.delivery.silence import Silence
-from aiorecover.delivery.transaction import note_unfinished
+from aiorecover.delivery.transaction import note_unfinished, retrieve_errors
 from aiorecover.errors import ClosedError
 from aiorecover.supervised import Supervised
 
@@ -354,6 +354,8 @@ class Session:
         if self._healthy is not None:  # its lanes have identities: it must not wait for a frozen broker to give one
             producer._txn_manager.set_pid_and_epoch(0, 0)  # noqa: SLF001
         holdings = Holdings(producer)
+        if transactional_id is not None:
+            retrieve_errors(producer)
         if transactional_id is not None and transactional_id == self.transactional_id:
             note_unfinished(producer, self._on_unfinished)
         try:

@@ -7,6 +7,7 @@ is asked only by a session that has just begun: its start has ended whatever a p
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer
@@ -81,6 +82,21 @@ def note_unfinished(producer: AIOKafkaProducer, on_answer: Callable[[bool], None
         return answer
 
     producer.client.send = looking  # type: ignore[method-assign]
+
+
+def retrieve_errors(producer: AIOKafkaProducer) -> None:
+    """What ends its transaction is told by the next step, or the session ends with it; asyncio has nothing to add.
+
+    aiokafka leaves it in a future, and where nobody commits any more, that would be printed as never retrieved.
+    """
+    manager: Any = producer._txn_manager  # noqa: SLF001
+    for name in ("error_transaction", "fatal_error"):
+        setattr(manager, name, partial(_retrieving, manager, getattr(manager, name)))
+
+
+def _retrieving(manager: Any, fail: Callable[[BaseException], None], error: BaseException) -> None:
+    fail(error)
+    manager._transaction_waiter.exception()  # noqa: SLF001
 
 
 async def begin(producer: AIOKafkaProducer) -> None:

@@ -1,6 +1,8 @@
 """The steps of one transaction, with a stand-in for aiokafka's producer: each ends, in an answer or a Kafka error."""
 
 import asyncio
+import gc
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,13 +15,22 @@ from aiokafka.errors import (
     ProducerFenced,
     TopicAuthorizationFailedError,
 )
+from aiokafka.producer.transaction_manager import TransactionManager
 from aiokafka.protocol.commit import OffsetFetchResponse_v3
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from aiorecover.delivery import transaction
 from aiorecover.delivery.committed import Committed
 from aiorecover.delivery.offset_fetch import UNSTABLE, OffsetFetchRequest_v7, OffsetFetchResponse_v7
-from aiorecover.delivery.transaction import OFFSETS_TOPIC, begin, commit, group_of, read, transactional_id
+from aiorecover.delivery.transaction import (
+    OFFSETS_TOPIC,
+    begin,
+    commit,
+    group_of,
+    read,
+    retrieve_errors,
+    transactional_id,
+)
 
 pytestmark = pytest.mark.asyncio
 
@@ -168,3 +179,18 @@ async def test_each_step_ends(kafka: Any, monkeypatch: pytest.MonkeyPatch) -> No
 async def test_each_directory_has_a_name_of_its_own_in_kafka() -> None:
     assert len({transactional_id(group_of(directory), number) for directory in "ab" for number in (0, 1, 2)}) == 6
     assert transactional_id(group_of("a"), 1).startswith("aiorecover-")
+
+
+@pytest.mark.parametrize("end", ["error_transaction", "fatal_error"])
+async def test_what_ends_a_transaction_that_nobody_commits_any_more_is_not_printed(end: str) -> None:
+    printed: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: printed.append(context))
+    producer: Any = SimpleNamespace(_txn_manager=TransactionManager("id", 1000))
+    retrieve_errors(producer)
+    producer._txn_manager.set_pid_and_epoch(7, 0)
+    producer._txn_manager.begin_transaction()
+    getattr(producer._txn_manager, end)(TopicAuthorizationFailedError())
+    del producer
+    gc.collect()
+    await asyncio.sleep(0)
+    assert printed == []
