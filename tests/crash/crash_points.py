@@ -2,6 +2,7 @@
 
 A kill from outside seldom falls between two lines that matter; here it always does. The library has no hooks for this:
 `arm` wraps its methods inside the process that is to die. A point that is not reached so often is told by the parent.
+Where a power cut is played in one process (`cuts`), a `Fuse` with another end is planted, and taken out again.
 """
 
 import os
@@ -34,31 +35,35 @@ from aiorecover.wal.lanes import Lanes
 from aiorecover.wal.moving import Move
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.stream import Stream
+from tests.crash.replaced import Replaced
 
 __all__ = [
     "DRAINING_POINTS",
+    "LOST_REQUESTS",
     "MOVING_POINTS",
     "OPENINGS",
     "POINTS",
     "STALLED_POINTS",
     "TRANSACTION_OPENINGS",
     "TRANSACTION_POINTS",
+    "Fuse",
     "arm",
 ]
 
 
-class Fuse:
-    """Burns one step at a time; at the last one the process is dead, or stands still."""
+class Fuse(Replaced):
+    """Burns one step at a time; the last one is the end. It is `put` into the library."""
 
-    def __init__(self, steps: int, end: signal.Signals = signal.SIGKILL) -> None:
+    def __init__(self, steps: int, end: Callable[[], None]) -> None:
+        super().__init__()
         self._steps = steps
         self._end = end
 
     def burn(self) -> None:
-        """SIGKILL to ourselves: no further line is run, in this thread or any other; or SIGSTOP, until SIGCONT."""
+        """One step nearer to the end."""
         self._steps -= 1
         if self._steps == 0:
-            os.kill(os.getpid(), self._end)
+            self._end()
 
 
 def before(owner: Any, name: str) -> Callable[[Fuse], None]:
@@ -71,7 +76,7 @@ def before(owner: Any, name: str) -> Callable[[Fuse], None]:
             fuse.burn()
             return method(*arguments, **more)
 
-        setattr(owner, name, dying)
+        fuse.put(owner, name, dying)
 
     return plant
 
@@ -87,7 +92,7 @@ def after(owner: Any, name: str) -> Callable[[Fuse], None]:
             fuse.burn()
             return result
 
-        setattr(owner, name, dying)
+        fuse.put(owner, name, dying)
 
     return plant
 
@@ -103,7 +108,7 @@ def after_await(owner: Any, name: str) -> Callable[[Fuse], None]:
             fuse.burn()
             return result
 
-        setattr(owner, name, dying)
+        fuse.put(owner, name, dying)
 
     return plant
 
@@ -120,7 +125,23 @@ def when_written_to_the_broker(kind: type) -> Callable[[Fuse], None]:
                 fuse.burn()
             return answer
 
-        AIOKafkaConnection.send = dying  # type: ignore[method-assign]
+        fuse.put(AIOKafkaConnection, "send", dying)
+
+    return plant
+
+
+def when_lost(kind: type) -> Callable[[Fuse], None]:
+    """Right before a request is written: the broker never hears of it. For a fuse whose end keeps us from writing."""
+
+    def plant(fuse: Fuse) -> None:
+        send = AIOKafkaConnection.send
+
+        def dying(self: AIOKafkaConnection, request: Any, *arguments: Any, **more: Any) -> Any:
+            if isinstance(request, kind):
+                fuse.burn()
+            return send(self, request, *arguments, **more)  # type: ignore[no-untyped-call]
+
+        fuse.put(AIOKafkaConnection, "send", dying)
 
     return plant
 
@@ -143,7 +164,7 @@ def in_the_middle_of_the_journal(fuse: Fuse) -> None:
         finally:
             self._file.write = write  # type: ignore[method-assign]
 
-    Lanes.store = dying  # type: ignore[method-assign]
+    fuse.put(Lanes, "store", dying)
 
 
 def in_the_middle_of_settling(fuse: Fuse) -> None:
@@ -159,7 +180,7 @@ def in_the_middle_of_settling(fuse: Fuse) -> None:
         fuse.burn()
         settle(self, slot, places[half:])
 
-    Ring.settle = dying  # type: ignore[method-assign]
+    fuse.put(Ring, "settle", dying)
 
 
 def before_the_checkpoint_is_flushed(fuse: Fuse) -> None:
@@ -171,7 +192,7 @@ def before_the_checkpoint_is_flushed(fuse: Fuse) -> None:
         fuse.burn()
         write(self, checkpoint)
 
-    CheckpointFile.write = dying  # type: ignore[method-assign]
+    fuse.put(CheckpointFile, "write", dying)
 
 
 def when_copies_are_flushed(fuse: Fuse) -> None:
@@ -188,8 +209,8 @@ def when_copies_are_flushed(fuse: Fuse) -> None:
             fuse.burn()
         write_both(self, checkpoint)
 
-    Directory.write_checkpoint = noting  # type: ignore[method-assign]
-    CheckpointFile.write_both = dying  # type: ignore[method-assign]
+    fuse.put(Directory, "write_checkpoint", noting)
+    fuse.put(CheckpointFile, "write_both", dying)
 
 
 def when_a_lane_is_passed_over(fuse: Fuse) -> None:
@@ -202,7 +223,7 @@ def when_a_lane_is_passed_over(fuse: Fuse) -> None:
             fuse.burn()
         return chosen
 
-    StalledLanes.pass_over = dying  # type: ignore[method-assign]
+    fuse.put(StalledLanes, "pass_over", dying)
 
 
 POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
@@ -291,8 +312,21 @@ TRANSACTION_OPENINGS: Final[dict[str, Callable[[Fuse], None]]] = {
 }
 """Of those, reached once in each life, or twice."""
 
+LOST_REQUESTS: Final[dict[str, Callable[[Fuse], None]]] = {
+    "when a batch is lost": when_lost(ProduceRequest),
+    "when the adding of a partition is lost": when_lost(AddPartitionsToTxnRequest),
+    "when the adding of the group is lost": when_lost(AddOffsetsToTxnRequest),
+    "when the position is lost": when_lost(TxnOffsetCommitRequest),
+    "when the commit is lost": when_lost(EndTxnRequest),
+}
+"""Of a transaction; what is written and arrives: `TRANSACTION_POINTS`."""
+
 
 def arm(point: str, times: int, end: signal.Signals = signal.SIGKILL) -> None:
-    """Die in this process, or stand still (SIGSTOP), when `point` is reached for the `times`-th time."""
+    """Die in this process, or stand still (SIGSTOP), when `point` is reached for the `times`-th time.
+
+    SIGKILL to ourselves: no further line is run, in this thread or any other; or SIGSTOP, until SIGCONT.
+    """
     known = POINTS | STALLED_POINTS | MOVING_POINTS | DRAINING_POINTS | OPENINGS
-    (known | TRANSACTION_POINTS | TRANSACTION_OPENINGS)[point](Fuse(times, end))
+    fuse = Fuse(times, lambda: os.kill(os.getpid(), end))
+    (known | TRANSACTION_POINTS | TRANSACTION_OPENINGS)[point](fuse)

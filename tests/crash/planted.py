@@ -1,11 +1,13 @@
 """Faults that are planted on purpose, each against one invariant: a check that never goes red proves nothing.
 
-`plant` changes the library inside the process that calls it, which is a child that will be killed.
+`plant` changes the library inside the process that calls it, which is a child that will be killed; `planted` does so
+for a while.
 """
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from aiorecover.delivery.resume import Taken
 from aiorecover.delivery.sender import Sender
 from aiorecover.delivery.session import Session
 from aiorecover.delivery.transactions import Transactions
+from aiorecover.opened import Opened
 from aiorecover.wal import format as fmt
 from aiorecover.wal import instance, opening, reading, scan
 from aiorecover.wal.directory import LOCK, Directory, Options
@@ -33,8 +36,9 @@ from aiorecover.wal.ring import Ring
 from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.storage import FileSystem, StorageFile
+from tests.crash.replaced import Replaced
 
-__all__ = ["FAULTS", "plant"]
+__all__ = ["FAULTS", "plant", "planted"]
 
 LATE_S = 2.0  # longer than any transaction that is not held up
 
@@ -253,6 +257,15 @@ def commit_without_the_answers() -> None:
     _put(Transactions, "_until_answered", all_answered)
 
 
+def commit_without_a_flush() -> None:
+    """Against I11: the position covers what a power cut may take."""
+
+    async def at_once(self: Opened) -> None:
+        return
+
+    _put(Opened, "_flush_ring", at_once)
+
+
 def wait_less_for_transactions() -> None:
     """No fault: what takes half a minute is given up after some seconds."""
     _put(transaction, "STEP_LIMIT", 3.0)
@@ -281,15 +294,14 @@ FAULTS: dict[str, Callable[[], None]] = {
         commit_the_position_apart,
         settle_before_the_commit,
         commit_without_the_answers,
+        commit_without_a_flush,
         wait_less_for_transactions,
     )
 }
 
 
-def _put(owner: Any, name: str, broken: Any) -> None:
-    """Replace what is there: a fault that finds no place any more must be told, not planted into nothing."""
-    assert hasattr(owner, name), f"nothing to break, the library has changed: {owner=} {name=}"
-    setattr(owner, name, broken)
+_replaced = Replaced()
+_put = _replaced.put
 
 
 def boot(boot_id: str) -> None:
@@ -306,3 +318,14 @@ def later(hours: int) -> None:
 def plant(fault: str) -> None:
     """Break the library in this process."""
     FAULTS[fault]()
+
+
+@contextmanager
+def planted(fault: str | None) -> Iterator[None]:
+    """The library is broken in this process until this is over; None: it is not."""
+    try:
+        if fault is not None:
+            plant(fault)
+        yield
+    finally:
+        _replaced.restore()

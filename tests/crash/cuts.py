@@ -1,0 +1,276 @@
+"""Power cuts in the steps of a transaction: what the disk has kept is opened by the next process.
+
+A chain of lives on one `MemoryDisk`, with a real broker. In each of them a worker makes records from a stream of
+numbers (the `source` of each), until the power goes at one step of a transaction. The next life has what a power cut
+leaves of the disk, by a seed, and not a byte that the old one would still write reaches the broker: a request was
+written and arrives, or is never written (`crash_points.LOST_REQUESTS`). The new life goes on with the number that
+`source_positions` says. The last one delivers to the end; then a plain consumer that reads what is committed tells:
+
+    missing      nothing that a flush had covered; with ``fsync="always"`` nothing that was accepted
+    repeated     no record, and no number of the stream: what was committed and is gone from the ring would be made
+                 once more, under another id (I11)
+    positions    none given to two records (I5)
+    order        that of the ids, for each key
+"""
+
+import asyncio
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Final
+
+from aiokafka import TopicPartition
+from aiokafka.conn import AIOKafkaConnection
+
+from aiorecover import RecoverableProducer
+from aiorecover.testing import MemoryDisk
+from aiorecover.testing.memory_file import StoredFile
+from tests.crash.crash_points import LOST_REQUESTS, OPENINGS, TRANSACTION_OPENINGS, TRANSACTION_POINTS, Fuse
+from tests.support.broker import Cluster
+from tests.support.oracle import Accepted, Consumed, judge, read_topic
+
+__all__ = ["CUT_POINTS", "PARTITIONS", "Cut", "Verdict", "cuts_of", "play"]
+
+CUT_POINTS: Final[Mapping[str, Callable[[Fuse], None]]] = {
+    **TRANSACTION_POINTS,
+    **LOST_REQUESTS,
+    **TRANSACTION_OPENINGS,
+    **{point: OPENINGS[point] for point in ("before an opening is durable", "after an opening is durable")},
+}
+_ONCE: Final = frozenset([*TRANSACTION_OPENINGS, *OPENINGS])
+"""Reached once or twice in a life."""
+_FSYNC: Final = ("always", "interval", "never")
+
+PARTITIONS = 6
+_KEYS = 17
+_SOURCE: Final = TopicPartition("numbers", 0)
+_BURST = 10  # records between two pauses
+_PAUSE_S = 0.003
+_WRITTEN_BACK = 0.02  # of the bursts: the kernel writes something
+_LAST = 50  # numbers of the last life
+_OFTEN_MS = 20
+_REACHED_WITHIN_S = 30.0
+_FLUSH_MS = 60_000
+_EXAMPLES = 5
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where the power goes, when that is reached for the ``times``-th time."""
+
+    point: str
+    times: int
+    fsync: str
+    seed: int
+
+
+def cuts_of(seed: int, times: Sequence[int]) -> list[Cut]:
+    """Each of the points once, in any order; ``times``: one of them, where a point is reached again and again."""
+    rng = random.Random(f"cuts {seed}")
+    return [
+        Cut(point, 1 if point in _ONCE else rng.choice(times), rng.choice(_FSYNC), rng.randrange(1 << 32))
+        for point in rng.sample(list(CUT_POINTS), len(CUT_POINTS))
+    ]
+
+
+class PowerCut:
+    """One of them: the machine is on until `strike`."""
+
+    def __init__(self, disk: MemoryDisk, cut: Cut) -> None:
+        self.gone = asyncio.Event()
+        self.left = disk
+        self.accepted: list[Accepted] = []
+        self.surely = 0  # so many of these must be there
+        self._disk = disk
+        self._cut = cut
+        self._off = False
+        self._flushed = 0
+        self._loop = asyncio.get_running_loop()
+
+    def strike(self) -> None:
+        """In whichever thread: first nothing is written any more, and then the disk is as it is."""
+        self._off = True
+        self.surely = len(self.accepted) if self._cut.fsync == "always" else self._flushed
+        self.left = self._disk.after_power_cut(self._cut.seed, (512, 4096)[self._cut.seed % 2])
+        self.accepted = list(self.accepted)
+        self._loop.call_soon_threadsafe(self.gone.set)
+
+    @contextmanager
+    def armed(self) -> Iterator[None]:
+        """It strikes at its point; until this is over nothing of the old process reaches the broker."""
+        fuse = Fuse(self._cut.times, self.strike)
+        self._guard_connections(fuse)
+        self._look_at_flushes(fuse)
+        CUT_POINTS[self._cut.point](fuse)
+        try:
+            yield
+        finally:
+            fuse.restore()
+
+    def _guard_connections(self, fuse: Fuse) -> None:
+        send = AIOKafkaConnection.send
+
+        def written(connection: AIOKafkaConnection, request: Any, *arguments: Any, **more: Any) -> Any:
+            if self._off:
+                return self._loop.create_future()
+            return send(connection, request, *arguments, **more)  # type: ignore[no-untyped-call]
+
+        fuse.put(AIOKafkaConnection, "send", written)
+
+    def _look_at_flushes(self, fuse: Fuse) -> None:
+        sync = StoredFile.sync
+
+        def flushed(stored: StoredFile) -> None:
+            by_now = len(self.accepted)
+            sync(stored)
+            if stored.name == "ring":
+                self._flushed = max(self._flushed, by_now)
+
+        fuse.put(StoredFile, "sync", flushed)
+
+
+@dataclass
+class Verdict:
+    """What became of the records of all lives."""
+
+    cuts: int = 0
+    accepted: int = 0
+    delivered: int = 0
+    missing: list[str] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
+    out_of_order: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    lost: int = 0
+    """Accepted, covered by no flush, and gone with the power: allowed."""
+
+    @property
+    def ok(self) -> bool:
+        """Nothing missing, repeated, out of order or otherwise wrong."""
+        return not (self.missing or self.repeated or self.out_of_order or self.wrong)
+
+    def __str__(self) -> str:
+        counts = f"cuts={self.cuts} accepted={self.accepted} delivered={self.delivered} missing={len(self.missing)} "
+        counts += f"repeated={len(self.repeated)} out_of_order={len(self.out_of_order)} lost={self.lost}"
+        examples = [*self.missing, *self.repeated, *self.out_of_order, *self.wrong][:_EXAMPLES]
+        return "\n  ".join([f"{'ok' if self.ok else 'NOT OK'}: {counts}", *examples])
+
+
+async def play(cluster: Cluster, topic: str, cuts: Sequence[Cut]) -> Verdict:
+    """One life after the other on one disk, each ended by a cut, and a last one; the topic is new."""
+    chain = Chain(cluster.bootstrap_servers, topic)
+    for cut in cuts:
+        await chain.live(cut)
+    await chain.live_on()
+    return chain.judge(await read_topic(cluster.bootstrap_servers, topic, isolation_level="read_committed"))
+
+
+class Chain:
+    """Lives on one disk."""
+
+    def __init__(self, servers: str, topic: str) -> None:
+        self._servers = servers
+        self._topic = topic
+        self._disk = MemoryDisk()
+        self._accepted: list[Accepted] = []
+        self._surely: set[str] = set()  # ids
+        self._untold: set[int] = set()  # numbers: stored perhaps, when the power went
+        self._cuts = 0
+
+    async def live(self, cut: Cut) -> None:
+        power = PowerCut(self._disk, cut)
+        often = "checkpoint" in cut.point or cut.seed % 3 == 0
+        producer = self._producer(fsync=cut.fsync, **({"checkpoint_interval_ms": _OFTEN_MS} if often else {}))
+        with power.armed():
+            work = asyncio.create_task(self._work(producer, power.accepted, random.Random(cut.seed)))
+            gone = asyncio.create_task(power.gone.wait())
+            await asyncio.wait({work, gone}, timeout=_REACHED_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
+            reached = power.gone.is_set()
+            for task in (work, gone):
+                task.cancel()
+            ended = await asyncio.gather(work, gone, return_exceptions=True)
+            await producer.stop(timeout_ms=0)
+        assert reached, f"never reached: {cut} {ended}"
+        self._take(power)
+
+    def _take(self, power: PowerCut) -> None:
+        self._cuts += 1
+        self._disk = power.left
+        self._accepted += power.accepted
+        self._surely.update(record.record_id for record in power.accepted[: power.surely])
+        self._untold.update(_number(record) + 1 for record in power.accepted[-1:])
+
+    async def live_on(self) -> None:
+        """Work some more, and deliver all."""
+        async with self._producer() as producer:
+            first = await self._first(producer)
+            for number in range(first, first + _LAST):
+                self._accepted.append(await self._make(producer, number))
+            await producer.flush(timeout_ms=_FLUSH_MS)
+        self._surely.update(record.record_id for record in self._accepted[-_LAST:])
+
+    def _producer(self, **options: Any) -> RecoverableProducer:
+        return RecoverableProducer(
+            self._disk,
+            bootstrap_servers=self._servers,
+            guarantee="exactly_once",
+            wal_min_free_bytes=0,
+            slot_bytes=1 << 14,
+            linger_ms=1,
+            **options,
+        )
+
+    async def _work(self, producer: RecoverableProducer, accepted: list[Accepted], rng: random.Random) -> None:
+        await producer.start()
+        for number in count(await self._first(producer)):
+            accepted.append(await self._make(producer, number))
+            if number % _BURST == 0:
+                await asyncio.sleep(_PAUSE_S)
+                if rng.random() < _WRITTEN_BACK:
+                    self._disk.write_back(rng.randrange(1 << 32))
+
+    async def _first(self, producer: RecoverableProducer) -> int:
+        return (await producer.source_positions()).get(_SOURCE, 0)
+
+    async def _make(self, producer: RecoverableProducer, number: int) -> Accepted:
+        key, value = b"k%d" % (number % _KEYS), b"%d" % number
+        receipt = await producer.publish(self._topic, value, key=key, source=(*_SOURCE, number))
+        return Accepted(receipt.record_id, key, value)
+
+    # -- the judgement ------------------------------------------------------------------------------------------------
+
+    def judge(self, consumed: Sequence[Consumed]) -> Verdict:
+        found = judge(self._accepted, consumed)
+        lost = set(found.missing) - self._surely
+        gone = {_number(record) for record in self._accepted if record.record_id in lost} | self._untold
+        there = Counter(_number(record) for record in consumed)
+        skipped = set(range(max(there, default=0))) - there.keys() - gone
+        return Verdict(
+            cuts=self._cuts,
+            accepted=found.accepted,
+            delivered=found.delivered,
+            missing=[f"missing: {name}" for name in found.missing if name in self._surely],
+            repeated=[f"repeated: number {number}, {times} times" for number, times in there.items() if times > 1],
+            out_of_order=[f"out of order: {late}" for late in found.out_of_order],
+            wrong=[
+                *map(str, found.wrong),
+                *(f"neither made nor made again: number {number}" for number in sorted(skipped)),
+                *self._shared_positions(consumed),
+            ],
+            lost=len(lost),
+        )
+
+    def _shared_positions(self, consumed: Sequence[Consumed]) -> Iterator[str]:
+        names: dict[str, set[str]] = defaultdict(set)
+        for name in (
+            *(record.record_id for record in self._accepted),
+            *(record.record_id or "" for record in consumed),
+        ):
+            names[name.partition("/")[2]].add(name)
+        yield from (f"one position, two records: {sorted(found)}" for found in names.values() if len(found) > 1)
+
+
+def _number(record: Accepted | Consumed) -> int:
+    return int(record.value or b"")

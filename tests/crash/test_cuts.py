@@ -1,0 +1,41 @@
+"""Exactly once, where the power goes in the steps of a transaction (`cuts`); `make prove WHAT=cuts` does it longer."""
+
+import pytest
+
+from aiorecover.testing import memory_file
+from tests.crash.cuts import PARTITIONS, Cut, cuts_of, play
+from tests.crash.planted import planted
+from tests.support.broker import Cluster, TopicFactory
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
+
+SEED = 1
+
+
+async def test_after_a_power_cut_in_each_step_nothing_is_missing_repeated_or_out_of_order(
+    kafka: Cluster, topic: TopicFactory
+) -> None:
+    verdict = await play(kafka, topic(kafka, PARTITIONS), cuts_of(SEED, [1, 2]))
+    print(verdict)
+    assert verdict.ok, str(verdict)
+
+
+# -- what has to be seen ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [None, "commit_without_a_flush"])
+async def test_a_position_that_covers_what_was_not_flushed_is_seen(
+    kafka: Cluster, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch, fault: str | None
+) -> None:
+    """Where a power cut takes everything that it may: what was committed is made once more."""
+    monkeypatch.setattr(memory_file, "SHARES", (0.0,))
+    with planted(fault):
+        verdict = await play(kafka, topic(kafka, PARTITIONS), [Cut("after the commit", 3, "never", SEED)])
+    assert bool(verdict.repeated) == (fault is not None), str(verdict)
+    assert verdict.ok == (fault is None), str(verdict)
+
+
+async def test_settling_before_the_commit_is_seen(kafka: Cluster, topic: TopicFactory) -> None:
+    with planted("settle_before_the_commit"):
+        verdict = await play(kafka, topic(kafka, PARTITIONS), [Cut("when the commit is lost", 3, "always", SEED)])
+    assert verdict.missing, str(verdict)
