@@ -18,7 +18,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import count
 from typing import Any, Final
 
@@ -150,6 +150,10 @@ class Verdict:
     def ok(self) -> bool:
         """Nothing missing, repeated, out of order or otherwise wrong."""
         return not (self.missing or self.repeated or self.out_of_order or self.wrong)
+
+    def __add__(self, other: "Verdict") -> "Verdict":
+        """Of both together."""
+        return Verdict(*(getattr(self, one.name) + getattr(other, one.name) for one in fields(self)))
 
     def __str__(self) -> str:
         counts = f"cuts={self.cuts} accepted={self.accepted} delivered={self.delivered} missing={len(self.missing)} "

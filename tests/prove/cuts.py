@@ -1,0 +1,92 @@
+"""`python -m tests.prove cuts --seed S --count N`: exactly once, across power cuts in each step of a transaction.
+
+One real broker. A worker with ``guarantee="exactly_once"`` writes to a disk that loses its power at a chosen step:
+begin, send, flush, position, commit, settle, checkpoint, and the steps of an opening; with a request of the transaction
+that was written, or was not. The next one opens what that leaves. At last everything is read back by a plain consumer
+that reads what is committed, and judged: missing 0, repeated 0, out of order 0 (`tests.crash.cuts`).
+
+A round is a disk and a topic of its own, with a cut at each step, in any order; round r has the seed S + r - 1, so the
+seed that a failed round printed repeats that round. What the machine decides (which moment of a step) is not repeated.
+
+First come the controls: with faults planted into the library, records must be missing, or repeated.
+
+Exit status: 0 proved, 1 a promise was broken, 2 cannot run.
+"""
+
+import argparse
+import asyncio
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from tests.crash.cuts import CUT_POINTS, PARTITIONS, Cut, Verdict, cuts_of, play
+from tests.crash.planted import planted
+from tests.prove.rounds import chosen
+from tests.support.broker import BrokerUnavailableError, Cluster, KafkaCluster
+from tests.support.jars import JarsError
+
+__all__ = ["main"]
+
+_TIMES: Final = (1, 2, 3, 5)
+_CONTROL_CUTS: Final = (
+    30  # within so many a planted fault must show: a position that no flush covers does in every third
+)
+_CONTROLS: Final = {
+    "commit_without_a_flush": ("after the commit", "never"),
+    "settle_before_the_commit": ("when the commit is lost", "always"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prove it, or say what is broken."""
+    parser = argparse.ArgumentParser(prog="python -m tests.prove cuts", description="power cuts in a transaction")
+    parser.add_argument("--seed", type=int, help="repeat a run; without it a random one is chosen and printed")
+    parser.add_argument("--count", type=int, default=1_000, help="how many cuts (default 1,000)")
+    options = parser.parse_args(arguments)
+    logging.getLogger("aiorecover").setLevel(logging.CRITICAL)
+    try:
+        with KafkaCluster(1) as cluster:
+            print(f"broker: {cluster.description}", flush=True)
+            return _prove(cluster, chosen(options.seed), options.count)
+    except (BrokerUnavailableError, JarsError) as error:
+        print(f"broker: {error}", file=sys.stderr)
+        return 2
+
+
+def _prove(cluster: Cluster, seed: int, count: int) -> int:
+    began = time.monotonic()
+    for fault in _CONTROLS:
+        if not _control(cluster, fault, seed):
+            print(f"NOT OK: nothing was wrong with {fault}: this proof cannot fail", flush=True)
+            return 1
+    sums = Verdict()
+    for number in range(-(-count // len(CUT_POINTS))):
+        cuts = cuts_of(seed + number, _TIMES)[: count - sums.cuts]
+        verdict = _played(cluster, cuts)
+        print(f"round {number + 1}: seed={seed + number} {verdict}", flush=True)
+        if not verdict.ok:
+            print(f"repeat: python -m tests.prove cuts --seed {seed + number} --count {len(cuts)}", flush=True)
+            return 1
+        sums += verdict
+    print(f"proved: seed={seed} {sums} seconds={time.monotonic() - began:.0f}", flush=True)
+    return 0
+
+
+def _control(cluster: Cluster, fault: str, seed: int) -> bool:
+    """Whether a library that is broken on purpose is found out."""
+    point, fsync = _CONTROLS[fault]
+    for attempt in range(_CONTROL_CUTS):
+        with planted(fault):
+            verdict = _played(cluster, [Cut(point, 3, fsync, seed + attempt)])
+        if not verdict.ok:
+            print(f"{fault}, as it must, after {attempt + 1} cuts: {verdict}", flush=True)
+            return True
+    return False
+
+
+def _played(cluster: Cluster, cuts: Sequence[Cut]) -> Verdict:
+    topic = f"cuts-{time.monotonic_ns()}"
+    cluster.create_topic(topic, PARTITIONS)
+    return asyncio.run(play(cluster, topic, cuts))
