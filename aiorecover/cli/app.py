@@ -60,6 +60,14 @@ def demo(
         typer.Option(help="Directory of the write-ahead log, kept afterwards. Default: a temporary one."),
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed, the same records and moments of failure.")] = 1,
+    exactly_once: Annotated[  # noqa: FBT002 - an option, never passed by place
+        bool,
+        typer.Option(
+            "--exactly-once",
+            help="Publish in transactions, kill the publisher again and again, and count what is committed. "
+            "Needs --bootstrap-servers.",
+        ),
+    ] = False,
     json_output: Annotated[  # noqa: FBT002 - an option, never passed by place
         bool, typer.Option("--json", help="Print the verdict as JSON on stdout, progress on stderr.")
     ] = False,
@@ -77,6 +85,7 @@ def demo(
         topic=topic,
         wal_dir=wal_dir,
         seed=seed,
+        exactly_once=exactly_once,
     )
     console = Console(stderr=json_output, highlight=False)
     try:

@@ -3,7 +3,8 @@
 Three processes. This one directs, and remembers what was accepted: each record id that the publishing process
 reports over a pipe after ``publish`` returned. The broker is the mock cluster in a process of its own, or a
 Kafka that the user names, which is not ours to switch off. The publishing process (``demo_child``) is the one
-that is killed.
+that is killed. With ``--exactly-once`` it publishes in transactions and is killed again and again, and only what is
+committed is read back.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ _REPLICAS = 3
 _MOST_EMBEDDED_RECORDS = 100_000
 _OUTAGE_SECONDS = 3.0
 _RESTART_SECONDS = 0.3
+# With --exactly-once: within this time a publisher finds out what became of the transaction that was left open.
+_BEGINNING_SECONDS = 0.4
 # What one lap of publishing may leave waiting in a broker's good days.
 _CAUGHT_UP_SECONDS = 0.1
 _LOG = "demo.log"
@@ -66,6 +69,7 @@ class Options:
     topic: str | None
     wal_dir: pathlib.Path | None
     seed: int
+    exactly_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,7 @@ class Outcome:
     kills: int
     recovered: int
     kept: str | None = None
+    exactly_once: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Everything as plain data."""
@@ -104,7 +109,8 @@ async def run(options: Options, view: View) -> Outcome:
             begin = await present_ends(stage.bootstrap_servers, stage.topic)
             await _play(stage)
             view.event("reading everything back with a plain aiokafka consumer")
-            seen, cut_off = await read_back(stage.bootstrap_servers, stage.topic, begin)
+            isolation = "read_committed" if options.exactly_once else "read_uncommitted"
+            seen, cut_off = await read_back(stage.bootstrap_servers, stage.topic, begin, isolation)
         verdict = judge(stage.accepted, seen, cut_off, recognises_repeats=broker is None)
     except TimeoutError:
         raise DemoError(f"the demonstration took too long; {log_tail(log)}") from None
@@ -124,6 +130,7 @@ async def run(options: Options, view: View) -> Outcome:
         kills=stage.kills,
         recovered=stage.recovered,
         kept=None if verdict.good else f"{stage.wal_dir} {stage.log}",
+        exactly_once=options.exactly_once,
     )
 
 
@@ -136,6 +143,11 @@ def _check(options: Options) -> None:
         raise UsageError(str(error)) from None
     if options.bootstrap_servers is not None:
         return
+    if options.exactly_once:
+        raise UsageError(
+            "--exactly-once needs a Kafka of yours, --bootstrap-servers host:port: the embedded broker neither "
+            "fences a producer nor keeps its position"
+        )
     if importlib.util.find_spec("confluent_kafka") is None:
         raise UsageError("the embedded broker is inside confluent-kafka: pip install 'aiorecover[demo]'")
     if options.records > _MOST_EMBEDDED_RECORDS:
@@ -213,8 +225,29 @@ async def _create_topic(bootstrap_servers: str, topic: str) -> None:
 
 
 async def _play(stage: Stage) -> None:
-    """The acts: an outage, a kill in mid-stream, and both at once; then publish to the end."""
+    """The acts that were asked for."""
     dice = random.Random(stage.options.seed)  # noqa: S311 - the same seed, the same moments
+    await (_kill_again_and_again if stage.options.exactly_once else _break_everything)(stage, dice)
+
+
+async def _kill_again_and_again(stage: Stage, dice: random.Random) -> None:
+    """Each time in mid-stream, and soon after the start that follows; then publish to the end."""
+    spans = ((0.1, 0.2), (0.4, 0.5), (0.7, 0.8))
+    publisher = await Publisher.start(stage)
+    try:
+        for span in spans:
+            await _accepted(stage, publisher, int(stage.options.records * dice.uniform(*span)))
+            publisher = await _kill_and_restart(stage, publisher, "in mid-stream")
+            await _begun(publisher)
+            await publisher.run_for(dice.uniform(0, _BEGINNING_SECONDS))
+            publisher = await _kill_and_restart(stage, publisher, "soon after its start")
+        await publisher.finish()
+    finally:
+        await publisher.kill()
+
+
+async def _break_everything(stage: Stage, dice: random.Random) -> None:
+    """An outage, a kill in mid-stream, and both at once; then publish to the end."""
     moment = (int(stage.options.records * dice.uniform(*span)) for span in ((0.1, 0.2), (0.4, 0.5), (0.65, 0.7)))
     outage_at, kill_at, both_at = moment
     publisher = await Publisher.start(stage)
@@ -262,7 +295,7 @@ async def _kill_in_an_outage(stage: Stage, publisher: Publisher) -> Publisher:
     await _switch_broker(stage, up=False)
     await publisher.run_for(half)
     publisher = await _kill_and_restart(stage, publisher, "without a broker")
-    await publisher.run_until(lambda: publisher.opened)
+    await _begun(publisher)
     await publisher.run_for(half)
     await _switch_broker(stage, up=True)
     await _caught_up(stage, publisher)
@@ -279,6 +312,10 @@ async def _switch_broker(stage: Stage, *, up: bool) -> None:
         await (stage.broker.broker_up() if up else stage.broker.broker_down())
     stage.view.progress.broker_up = up
     stage.view.event("broker UP again" if up else "broker DOWN: connections cut, new ones refused")
+
+
+async def _begun(publisher: Publisher) -> None:
+    await publisher.run_until(lambda: publisher.opened)
 
 
 async def _accepted(stage: Stage, publisher: Publisher, count: int) -> None:

@@ -51,6 +51,7 @@ class Task:
     records: int
     rate: int
     seed: int
+    exactly_once: bool
 
 
 def main() -> None:
@@ -63,7 +64,9 @@ def main() -> None:
 
 
 async def _publish(task: Task, report: Callable[[str], None]) -> None:
-    async with RecoverableProducer(task.wal_dir, bootstrap_servers=task.bootstrap_servers) as producer:
+    guarantee = "exactly_once" if task.exactly_once else "at_least_once"
+    producer = RecoverableProducer(task.wal_dir, bootstrap_servers=task.bootstrap_servers, guarantee=guarantee)
+    async with producer:
         report("opened " + json.dumps({"epoch": producer.statistics().epoch}))
         progress = asyncio.create_task(_report_progress(producer, report))
         try:

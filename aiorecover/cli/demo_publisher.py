@@ -83,6 +83,7 @@ class Publisher:
             records=stage.options.records,
             rate=stage.options.rate,
             seed=stage.options.seed,
+            exactly_once=stage.options.exactly_once,
         )
         with stage.log.open("ab") as log:
             process = await asyncio.create_subprocess_exec(

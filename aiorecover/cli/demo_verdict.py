@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,6 +29,8 @@ _EXAMPLES = 5
 _POLL_MS = 500
 _TRIES = 20
 _TRY_AGAIN_SECONDS = 0.25
+_DECIDED_SECONDS = 10.0
+_LOOK_SECONDS = 0.05
 
 
 class Ordinal(NamedTuple):
@@ -128,10 +131,14 @@ async def present_ends(bootstrap_servers: str, topic: str) -> dict[int, int]:
         return {partition.partition: offset for partition, offset in ends.items()}
 
 
-async def read_back(bootstrap_servers: str, topic: str, begin: Mapping[int, int]) -> tuple[list[Seen], int]:
+async def read_back(
+    bootstrap_servers: str, topic: str, begin: Mapping[int, int], isolation_level: str = "read_uncommitted"
+) -> tuple[list[Seen], int]:
     """Read every record from ``begin`` to the present end; also how many partitions lost some of them."""
-    async with _reader(bootstrap_servers, topic) as consumer:
+    async with _reader(bootstrap_servers, topic, isolation_level) as consumer:
         partitions = consumer.assignment()
+        if isolation_level == "read_committed":
+            await _until_decided(bootstrap_servers, topic, consumer)
         first = await consumer.beginning_offsets(partitions)
         ends = await consumer.end_offsets(partitions)
         for partition in partitions:
@@ -143,11 +150,13 @@ async def read_back(bootstrap_servers: str, topic: str, begin: Mapping[int, int]
 
 
 @contextlib.asynccontextmanager
-async def _reader(bootstrap_servers: str, topic: str) -> AsyncIterator[AIOKafkaConsumer]:
+async def _reader(
+    bootstrap_servers: str, topic: str, isolation_level: str = "read_uncommitted"
+) -> AsyncIterator[AIOKafkaConsumer]:
     """A plain consumer outside of any group, with every partition of the topic."""
     tries = _TRIES
     while True:
-        consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap_servers)
+        consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap_servers, isolation_level=isolation_level)
         try:
             await consumer.start()
             break
@@ -162,6 +171,20 @@ async def _reader(bootstrap_servers: str, topic: str) -> AsyncIterator[AIOKafkaC
         yield consumer
     finally:
         await consumer.stop()
+
+
+async def _until_decided(bootstrap_servers: str, topic: str, committed: AIOKafkaConsumer) -> None:
+    """Until no transaction is open: a commit is answered before every partition has heard of it.
+
+    Not for ever: somebody else may have one open in this topic.
+    """
+    async with _reader(bootstrap_servers, topic) as everything:
+        partitions = everything.assignment()
+        give_up_at = time.monotonic() + _DECIDED_SECONDS
+        while await committed.end_offsets(partitions) != await everything.end_offsets(partitions):
+            if time.monotonic() > give_up_at:
+                break
+            await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def _records(consumer: AIOKafkaConsumer, ends: dict[TopicPartition, int]) -> AsyncIterator[Seen]:

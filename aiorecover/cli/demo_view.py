@@ -126,7 +126,8 @@ def _figures(progress: Progress, records: int) -> list[tuple[str, str]]:
 def show_verdict(console: Console, outcome: Outcome) -> None:
     """Print the counts as a table, then what they mean in plain sentences."""
     verdict = outcome.verdict
-    table = Table(title="counted in Kafka by record id", title_justify="left")
+    title = "counted in Kafka by record id"
+    table = Table(title=f"{title}, committed ones" if outcome.exactly_once else title, title_justify="left")
     table.add_column("what")
     table.add_column("records", justify="right")
     table.add_column("meaning")
@@ -155,7 +156,8 @@ def _sentences(outcome: Outcome) -> list[str]:
     if verdict.repeated and not verdict.recognises_repeats:
         lines.append(_REPEATED)
     if verdict.good:
-        lines.append(f"Every accepted record is in Kafka, in order. ({outcome.seconds:.0f} s)")
+        there = "is committed in Kafka, once and in order" if outcome.exactly_once else "is in Kafka, in order"
+        lines.append(f"Every accepted record {there}. ({outcome.seconds:.0f} s)")
     else:
         lines.append(f"FAILED; the write-ahead log and the publisher's log are kept: {outcome.kept}")
     return lines

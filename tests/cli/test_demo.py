@@ -235,8 +235,8 @@ def test_the_judge_says_nothing_good_of_a_log_that_was_cut_off() -> None:
 async def test_a_demo_that_finds_a_record_missing_fails_and_keeps_the_directory(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def lossy(bootstrap_servers: str, topic: str, begin: Mapping[int, int]) -> tuple[list[Seen], int]:
-        seen, cut_off = await read_back(bootstrap_servers, topic, begin)
+    async def lossy(servers: str, topic: str, begin: Mapping[int, int], isolation: str) -> tuple[list[Seen], int]:
+        seen, cut_off = await read_back(servers, topic, begin, isolation)
         return seen[:-1], cut_off
 
     monkeypatch.setattr(demo_command, "read_back", lossy)
