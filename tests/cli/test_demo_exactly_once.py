@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import random
 from typing import TYPE_CHECKING
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from rich.console import Console
 
-from aiorecover.cli.demo_verdict import ID_HEADER, present_ends, read_back
+from aiorecover.cli import demo as demo_command
+from aiorecover.cli.demo_verdict import ID_HEADER, Seen, present_ends, read_back
+from aiorecover.cli.demo_view import choose_view
 from tests.cli.test_demo import count_in_row, run_cli
 
 if TYPE_CHECKING:
@@ -25,7 +29,7 @@ pytestmark = pytest.mark.timeout(120)
 RECORDS = 3_000
 RATE = 1_000
 PARTITIONS = 6
-A_WHILE = 0.5  # seconds: somebody who does not wait would have read by then
+A_WHILE = 2.0  # seconds: somebody who does not wait would have read by then
 
 
 def test_without_a_kafka_to_use_one_sentence_says_what_is_needed(tmp_path: pathlib.Path) -> None:
@@ -60,6 +64,29 @@ async def places_taken(kafka: Cluster, name: str) -> int:
         return sum((await consumer.end_offsets([TopicPartition(name, at) for at in range(PARTITIONS)])).values())
     finally:
         await consumer.stop()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("exactly_once", [True, False])
+async def test_only_where_it_was_asked_for_the_committed_records_are_read(
+    kafka: Cluster, monkeypatch: pytest.MonkeyPatch, *, exactly_once: bool
+) -> None:
+    asked: list[str] = []
+
+    async def nothing_happens(_: object) -> None:
+        return
+
+    async def nothing_there(_: str, __: str, ___: object, isolation: str) -> tuple[list[Seen], int]:
+        asked.append(isolation)
+        return [], 0
+
+    monkeypatch.setattr(demo_command, "_play", nothing_happens)
+    monkeypatch.setattr(demo_command, "read_back", nothing_there)
+    options = demo_command.Options(1, 1, kafka.bootstrap_servers, None, None, seed=1, exactly_once=exactly_once)
+    with choose_view(Console(file=io.StringIO()), 1) as view:
+        outcome = await demo_command.run(options, view)
+    assert outcome.exactly_once is exactly_once
+    assert asked == ["read_committed" if exactly_once else "read_uncommitted"]
 
 
 @contextlib.asynccontextmanager
