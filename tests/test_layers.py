@@ -197,7 +197,7 @@ def test_only_one_module_of_the_log_touches_the_operating_system() -> None:
     }
 
 
-def test_private_parts_of_aiokafka_are_used_in_five_modules_only() -> None:
+def test_private_parts_of_aiokafka_are_used_in_six_modules_only() -> None:
     private = {
         "_txn_manager",
         "_pid_and_epoch",
@@ -226,7 +226,7 @@ def test_private_parts_of_aiokafka_are_used_in_five_modules_only() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Attribute) and node.attr in private and ast.unparse(node.value) != "self"
     }
-    modules = ("session", "requests", "hard_close", "batch", "cluster_guard")
+    modules = ("session", "requests", "hard_close", "batch", "cluster_guard", "transaction")
     assert using <= {f"aiorecover.delivery.{name}" for name in modules}
 
 

@@ -1,7 +1,8 @@
 """The guard over aiokafka: one test for each private attribute and each behaviour that aiorecover relies on.
 
-`delivery.batch`, `delivery.session` and `delivery.hard_close` (whose own guard is `test_hard_close`) are the only
-users. When an upgrade of aiokafka fails here, the message says what has changed and what rests on it.
+`delivery.batch`, `delivery.session`, `delivery.hard_close` and `delivery.transaction` (whose own guards are
+`test_hard_close` and `test_transaction`) are the only users. When an upgrade of aiokafka fails here, the message says
+what has changed and what rests on it.
 """
 
 import asyncio
