@@ -2,9 +2,10 @@
 
 A chain of lives on one `MemoryDisk`, with a real broker. In each of them a worker makes records from a stream of
 numbers (the `source` of each), until the power goes at one step of a transaction. The next life has what a power cut
-leaves of the disk, by a seed, and not a byte that the old one would still write reaches the broker: a request was
-written and arrives, or is never written (`crash_points.LOST_REQUESTS`). The new life goes on with the number that
-`source_positions` says. The last one delivers to the end; then a plain consumer that reads what is committed tells:
+leaves of the disk, by a seed, and nothing that the old one would still write reaches the broker: a request was written
+and arrives, or it is never written, or the network held it up and it comes while the new life has long begun
+(`crash_points.LOST_REQUESTS`). That one goes on with the number that `source_positions` says. The last one delivers to
+the end; then a plain consumer that reads what is committed tells:
 
     missing      nothing that a flush had covered; with ``fsync="always"`` nothing that was accepted
     repeated     no record, and no number of the stream: what was committed and is gone from the ring would be made
@@ -15,6 +16,7 @@ written and arrives, or is never written (`crash_points.LOST_REQUESTS`). The new
 
 import asyncio
 import random
+import socket
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -50,6 +52,8 @@ _SOURCE: Final = TopicPartition("numbers", 0)
 _BURST = 10  # records between two pauses
 _PAUSE_S = 0.003
 _WRITTEN_BACK = 0.02  # of the bursts: the kernel writes something
+_LATE = 0.5  # of the requests that the power cut catches
+_LATE_S = (0.0, 0.4)  # the next life has read the position in the middle of that
 _LAST = 50  # numbers of the last life
 _OFTEN_MS = 20
 _REACHED_WITHIN_S = 30.0
@@ -65,15 +69,50 @@ class Cut:
     times: int
     fsync: str
     seed: int
+    late: bool = False
+    """What was to be written at that moment comes to the broker after all, in the next life."""
 
 
 def cuts_of(seed: int, times: Sequence[int]) -> list[Cut]:
     """Each of the points once, in any order; ``times``: one of them, where a point is reached again and again."""
     rng = random.Random(f"cuts {seed}")
     return [
-        Cut(point, 1 if point in _ONCE else rng.choice(times), rng.choice(_FSYNC), rng.randrange(1 << 32))
+        Cut(
+            point,
+            1 if point in _ONCE else rng.choice(times),
+            rng.choice(_FSYNC),
+            rng.randrange(1 << 32),
+            late=point in LOST_REQUESTS and rng.random() < _LATE,
+        )
         for point in rng.sample(list(CUT_POINTS), len(CUT_POINTS))
     ]
+
+
+class Late:
+    """A request that the network holds up: its connection outlives the process."""
+
+    def __init__(self, connection: AIOKafkaConnection, write: Callable[[], Any]) -> None:
+        """``write`` it into the connection, which is one to nowhere meanwhile."""
+        writer: Any = connection._writer
+        self._socket: socket.socket = writer.get_extra_info("socket").dup()
+        self._bytes = b""
+        self.arrived = False
+        connection._writer = self
+        try:
+            write().close()  # nobody waits for the answer
+        finally:
+            connection._writer = writer
+
+    def write(self, data: bytes) -> None:
+        self._bytes = data
+
+    def arrive(self) -> None:
+        self._socket.setblocking(True)
+        self._socket.sendall(self._bytes)
+        self.arrived = True
+
+    def close(self) -> None:
+        self._socket.close()
 
 
 class PowerCut:
@@ -84,10 +123,13 @@ class PowerCut:
         self.left = disk
         self.accepted: list[Accepted] = []
         self.surely = 0  # so many of these must be there
+        self.late: Late | None = None
+        self.rng = random.Random(cut.seed)
         self._disk = disk
         self._cut = cut
         self._off = False
         self._flushed = 0
+        self._unanswered: list[asyncio.Future[Any]] = []
         self._loop = asyncio.get_running_loop()
 
     def strike(self) -> None:
@@ -109,14 +151,23 @@ class PowerCut:
             yield
         finally:
             fuse.restore()
+            for answer in self._unanswered:  # what still waits has an end
+                answer.cancel()
 
     def _guard_connections(self, fuse: Fuse) -> None:
         send = AIOKafkaConnection.send
 
         def written(connection: AIOKafkaConnection, request: Any, *arguments: Any, **more: Any) -> Any:
-            if self._off:
-                return self._loop.create_future()
-            return send(connection, request, *arguments, **more)  # type: ignore[no-untyped-call]
+            def write() -> Any:
+                return send(connection, request, *arguments, **more)  # type: ignore[no-untyped-call]
+
+            if not self._off:
+                return write()
+            if self._cut.late and self.late is None:
+                self.late = Late(connection, write)
+            answer = self._loop.create_future()
+            self._unanswered.append(answer)
+            return answer
 
         fuse.put(AIOKafkaConnection, "send", written)
 
@@ -145,6 +196,8 @@ class Verdict:
     wrong: list[str] = field(default_factory=list)
     lost: int = 0
     """Accepted, covered by no flush, and gone with the power: allowed."""
+    late: int = 0
+    """Requests that came in the life after theirs."""
 
     @property
     def ok(self) -> bool:
@@ -157,7 +210,9 @@ class Verdict:
 
     def __str__(self) -> str:
         counts = f"cuts={self.cuts} accepted={self.accepted} delivered={self.delivered} missing={len(self.missing)} "
-        counts += f"repeated={len(self.repeated)} out_of_order={len(self.out_of_order)} lost={self.lost}"
+        counts += (
+            f"repeated={len(self.repeated)} out_of_order={len(self.out_of_order)} lost={self.lost} late={self.late}"
+        )
         examples = [*self.missing, *self.repeated, *self.out_of_order, *self.wrong][:_EXAMPLES]
         return "\n  ".join([f"{'ok' if self.ok else 'NOT OK'}: {counts}", *examples])
 
@@ -168,6 +223,7 @@ async def play(cluster: Cluster, topic: str, cuts: Sequence[Cut]) -> Verdict:
     for cut in cuts:
         await chain.live(cut)
     await chain.live_on()
+    chain.close()
     return chain.judge(await read_topic(cluster.bootstrap_servers, topic, isolation_level="read_committed"))
 
 
@@ -182,13 +238,14 @@ class Chain:
         self._surely: set[str] = set()  # ids
         self._untold: set[int] = set()  # numbers: stored perhaps, when the power went
         self._cuts = 0
+        self._late: list[Late] = []
 
     async def live(self, cut: Cut) -> None:
         power = PowerCut(self._disk, cut)
         often = "checkpoint" in cut.point or cut.seed % 3 == 0
         producer = self._producer(fsync=cut.fsync, **({"checkpoint_interval_ms": _OFTEN_MS} if often else {}))
         with power.armed():
-            work = asyncio.create_task(self._work(producer, power.accepted, random.Random(cut.seed)))
+            work = asyncio.create_task(self._work(producer, power))
             gone = asyncio.create_task(power.gone.wait())
             await asyncio.wait({work, gone}, timeout=_REACHED_WITHIN_S, return_when=asyncio.FIRST_COMPLETED)
             reached = power.gone.is_set()
@@ -205,6 +262,9 @@ class Chain:
         self._accepted += power.accepted
         self._surely.update(record.record_id for record in power.accepted[: power.surely])
         self._untold.update(_number(record) + 1 for record in power.accepted[-1:])
+        if power.late is not None:
+            self._late.append(power.late)
+            asyncio.get_running_loop().call_later(power.rng.uniform(*_LATE_S), power.late.arrive)
 
     async def live_on(self) -> None:
         """Work some more, and deliver all."""
@@ -226,7 +286,8 @@ class Chain:
             **options,
         )
 
-    async def _work(self, producer: RecoverableProducer, accepted: list[Accepted], rng: random.Random) -> None:
+    async def _work(self, producer: RecoverableProducer, power: PowerCut) -> None:
+        accepted, rng = power.accepted, power.rng
         await producer.start()
         for number in count(await self._first(producer)):
             accepted.append(await self._make(producer, number))
@@ -242,6 +303,10 @@ class Chain:
         key, value = b"k%d" % (number % _KEYS), b"%d" % number
         receipt = await producer.publish(self._topic, value, key=key, source=(*_SOURCE, number))
         return Accepted(receipt.record_id, key, value)
+
+    def close(self) -> None:
+        for late in self._late:
+            late.close()
 
     # -- the judgement ------------------------------------------------------------------------------------------------
 
@@ -264,6 +329,7 @@ class Chain:
                 *self._shared_positions(consumed),
             ],
             lost=len(lost),
+            late=sum(late.arrived for late in self._late),
         )
 
     def _shared_positions(self, consumed: Sequence[Consumed]) -> Iterator[str]:

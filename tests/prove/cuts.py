@@ -1,9 +1,9 @@
 """`python -m tests.prove cuts --seed S --count N`: exactly once, across power cuts in each step of a transaction.
 
 One real broker. A worker with ``guarantee="exactly_once"`` writes to a disk that loses its power at a chosen step:
-begin, send, flush, position, commit, settle, checkpoint, and the steps of an opening; with a request of the transaction
-that was written, or was not. The next one opens what that leaves. At last everything is read back by a plain consumer
-that reads what is committed, and judged: missing 0, repeated 0, out of order 0 (`tests.crash.cuts`).
+begin, send, flush, position, commit, settle, checkpoint, and the steps of an opening; a request of the transaction was
+written then, or was not, or comes late. The next worker opens what that leaves. At last everything is read back by a
+plain consumer that reads what is committed, and judged: missing 0, repeated 0, out of order 0 (`tests.crash.cuts`).
 
 A round is a disk and a topic of its own, with a cut at each step, in any order; round r has the seed S + r - 1, so the
 seed that a failed round printed repeats that round. What the machine decides (which moment of a step) is not repeated.
