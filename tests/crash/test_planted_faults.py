@@ -206,6 +206,11 @@ def test_every_fault_has_its_scenario() -> None:
         "use_identities_of_another_cluster",  # both in test_other_cluster
         "send_to_any_cluster",
         "follow_without_a_fence",  # in test_delayed_batches
+        "commit_the_position_apart",  # these in test_transactions
+        "settle_before_the_commit",
+        "commit_without_the_answers",
+        "wait_less_for_transactions",
+        "commit_without_a_flush",  # in test_cuts
     }
     assert SCENARIOS.keys() | elsewhere == FAULTS.keys()
 
