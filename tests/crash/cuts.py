@@ -99,7 +99,8 @@ class Late:
         self.arrived = False
         connection._writer = self
         try:
-            write().close()  # nobody waits for the answer
+            write().close()
+            connection._requests.pop()  # nobody waits for the answer
         finally:
             connection._writer = writer
 
