@@ -571,8 +571,8 @@ class RecoverableProducer:
         made from one. To be awaited before the first `publish` with a ``source``: from then on the directory remembers,
         whatever is delivered and recycled.
 
-        After a power cut it goes back as far as the records do (``fsync``). A directory that has lost both copies of
-        its checkpoint has forgotten it.
+        After a power cut it goes back to the first record that is gone, if ``fsync`` allows that one is; what is left
+        of those behind it is made again. A directory that has lost both copies of its checkpoint has forgotten it.
 
         Raises:
             ClosedError: the producer is not running.

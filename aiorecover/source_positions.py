@@ -2,6 +2,10 @@
 
 Looked for at an opening, before anything is published or recycled, in the directories that remember it at all: as much
 as was stored behind the newest checkpoint, five seconds of it (`wal.sources`).
+
+Of that a power cut may have taken a page in the middle. Nobody knows what the records in it were made from, so of an
+epoch only what stands before its first hole counts: the rest is made again, though some of it may be there. An id that
+no record was stored under is taken for such a hole, too.
 """
 
 from typing import Any
@@ -27,9 +31,16 @@ def read_on(directory: Directory) -> None:
     files, path, known = directory.file_system, directory.path, directory.ring.flushed
     with View(path, RING, lambda name: files.open_foreign(path / name), files.boot_id()) as view:
         behind = [slot for slot in view.slots() if _may_hold_more(slot, known)]
+        follows = known + 1
         for frame in view.frames(behind, settled=True):
-            if frame.position > known:
+            if frame.position <= known:
+                continue
+            epoch = fmt.parts(frame.position)[0]
+            if epoch != fmt.parts(follows)[0]:
+                follows = fmt.position(epoch, 1)
+            if frame.position == follows:
                 _note(directory.sources, frame.payload)
+                follows += 1
 
 
 def _may_hold_more(slot: SlotView, known: int) -> bool:

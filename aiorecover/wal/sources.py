@@ -4,7 +4,7 @@ A record may say which item of a stream it was made from: the stream's name, its
 the number behind the highest one is remembered: there somebody goes on reading who has died. It stands in the
 checkpoint, captured behind the position up to which everything was stored then; of what was stored behind that the
 frames themselves tell (`view`), before the next opening is over. So it is never behind what is in the ring, whatever is
-recycled, and where a power cut takes frames, it goes back with them.
+recycled, except where a power cut took some: there it goes back to the first of these.
 """
 
 from aiorecover.errors import EncodeError
