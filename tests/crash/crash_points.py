@@ -2,7 +2,7 @@
 
 A kill from outside seldom falls between two lines that matter; here it always does. The library has no hooks for this:
 `arm` wraps its methods inside the process that is to die. A point that is not reached so often is told by the parent.
-Where a power cut is played in one process (`cuts`), a `Fuse` with another end is planted, and taken out again.
+Where a power cut is played in one process (`power_cut`), a `Fuse` with another end is planted, and taken out again.
 """
 
 import os

@@ -15,36 +15,24 @@ the end; then a plain consumer that reads what is committed tells:
 """
 
 import asyncio
-import random
-import socket
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import count
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka import TopicPartition
-from aiokafka.conn import AIOKafkaConnection
 
 from aiorecover import RecoverableProducer
 from aiorecover.testing import MemoryDisk
-from aiorecover.testing.memory_file import StoredFile
-from tests.crash.crash_points import LOST_REQUESTS, OPENINGS, TRANSACTION_OPENINGS, TRANSACTION_POINTS, Fuse
+from tests.crash.power_cut import Cut, PowerCut
 from tests.support.broker import Cluster
 from tests.support.oracle import Accepted, Consumed, judge, read_topic
 
-__all__ = ["CUT_POINTS", "PARTITIONS", "Cut", "Verdict", "cuts_of", "play"]
+if TYPE_CHECKING:
+    from tests.crash.late import Late
 
-CUT_POINTS: Final[Mapping[str, Callable[[Fuse], None]]] = {
-    **TRANSACTION_POINTS,
-    **LOST_REQUESTS,
-    **TRANSACTION_OPENINGS,
-    **{point: OPENINGS[point] for point in ("before an opening is durable", "after an opening is durable")},
-}
-_ONCE: Final = frozenset([*TRANSACTION_OPENINGS, *OPENINGS])
-"""Reached once or twice in a life."""
-_FSYNC: Final = ("always", "interval", "never")
+__all__ = ["PARTITIONS", "Verdict", "play"]
 
 PARTITIONS = 6
 _KEYS = 17
@@ -52,136 +40,12 @@ _SOURCE: Final = TopicPartition("numbers", 0)
 _BURST = 10  # records between two pauses
 _PAUSE_S = 0.003
 _WRITTEN_BACK = 0.02  # of the bursts: the kernel writes something
-_LATE = 0.5  # of the requests that the power cut catches
 _LATE_S = (0.0, 0.4)  # the next life has read the position in the middle of that
 _LAST = 50  # numbers of the last life
 _OFTEN_MS = 20
 _REACHED_WITHIN_S = 30.0
 _FLUSH_MS = 60_000
 _EXAMPLES = 5
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Where the power goes, when that is reached for the ``times``-th time."""
-
-    point: str
-    times: int
-    fsync: str
-    seed: int
-    late: bool = False
-    """What was to be written at that moment comes to the broker after all, in the next life."""
-
-
-def cuts_of(seed: int, times: Sequence[int]) -> list[Cut]:
-    """Each of the points once, in any order; ``times``: one of them, where a point is reached again and again."""
-    rng = random.Random(f"cuts {seed}")
-    return [
-        Cut(
-            point,
-            1 if point in _ONCE else rng.choice(times),
-            rng.choice(_FSYNC),
-            rng.randrange(1 << 32),
-            late=point in LOST_REQUESTS and rng.random() < _LATE,
-        )
-        for point in rng.sample(list(CUT_POINTS), len(CUT_POINTS))
-    ]
-
-
-class Late:
-    """A request that the network holds up: its connection outlives the process."""
-
-    def __init__(self, connection: AIOKafkaConnection, write: Callable[[], Any]) -> None:
-        """``write`` it into the connection, which is one to nowhere meanwhile."""
-        writer: Any = connection._writer
-        self._socket: socket.socket = writer.get_extra_info("socket").dup()
-        self._bytes = b""
-        self.arrived = False
-        connection._writer = self
-        try:
-            write().close()
-            connection._requests.pop()  # nobody waits for the answer
-        finally:
-            connection._writer = writer
-
-    def write(self, data: bytes) -> None:
-        self._bytes = data
-
-    def arrive(self) -> None:
-        self._socket.setblocking(True)
-        self._socket.sendall(self._bytes)
-        self.arrived = True
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-class PowerCut:
-    """One of them: the machine is on until `strike`."""
-
-    def __init__(self, disk: MemoryDisk, cut: Cut) -> None:
-        self.gone = asyncio.Event()
-        self.left = disk
-        self.accepted: list[Accepted] = []
-        self.surely = 0  # so many of these must be there
-        self.late: Late | None = None
-        self.rng = random.Random(cut.seed)
-        self._disk = disk
-        self._cut = cut
-        self._off = False
-        self._flushed = 0
-        self._unanswered: list[asyncio.Future[Any]] = []
-        self._loop = asyncio.get_running_loop()
-
-    def strike(self) -> None:
-        """In whichever thread: first nothing is written any more, and then the disk is as it is."""
-        self._off = True
-        self.surely = len(self.accepted) if self._cut.fsync == "always" else self._flushed
-        self.left = self._disk.after_power_cut(self._cut.seed, (512, 4096)[self._cut.seed % 2])
-        self.accepted = list(self.accepted)
-        self._loop.call_soon_threadsafe(self.gone.set)
-
-    @contextmanager
-    def armed(self) -> Iterator[None]:
-        """It strikes at its point; until this is over nothing of the old process reaches the broker."""
-        fuse = Fuse(self._cut.times, self.strike)
-        self._guard_connections(fuse)
-        self._look_at_flushes(fuse)
-        CUT_POINTS[self._cut.point](fuse)
-        try:
-            yield
-        finally:
-            fuse.restore()
-            for answer in self._unanswered:  # what still waits has an end
-                answer.cancel()
-
-    def _guard_connections(self, fuse: Fuse) -> None:
-        send = AIOKafkaConnection.send
-
-        def written(connection: AIOKafkaConnection, request: Any, *arguments: Any, **more: Any) -> Any:
-            def write() -> Any:
-                return send(connection, request, *arguments, **more)  # type: ignore[no-untyped-call]
-
-            if not self._off:
-                return write()
-            if self._cut.late and self.late is None:
-                self.late = Late(connection, write)
-            answer = self._loop.create_future()
-            self._unanswered.append(answer)
-            return answer
-
-        fuse.put(AIOKafkaConnection, "send", written)
-
-    def _look_at_flushes(self, fuse: Fuse) -> None:
-        sync = StoredFile.sync
-
-        def flushed(stored: StoredFile) -> None:
-            by_now = len(self.accepted)
-            sync(stored)
-            if stored.name == "ring":
-                self._flushed = max(self._flushed, by_now)
-
-        fuse.put(StoredFile, "sync", flushed)
 
 
 @dataclass

@@ -3,8 +3,9 @@
 import pytest
 
 from aiorecover.testing import memory_file
-from tests.crash.cuts import PARTITIONS, Cut, cuts_of, play
+from tests.crash.cuts import PARTITIONS, play
 from tests.crash.planted import planted
+from tests.crash.power_cut import Cut, cuts_of
 from tests.support.broker import Cluster, TopicFactory
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]

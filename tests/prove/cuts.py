@@ -21,8 +21,9 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from tests.crash.cuts import CUT_POINTS, PARTITIONS, Cut, Verdict, cuts_of, play
+from tests.crash.cuts import PARTITIONS, Verdict, play
 from tests.crash.planted import planted
+from tests.crash.power_cut import CUT_POINTS, Cut, cuts_of
 from tests.prove.rounds import chosen
 from tests.support.broker import BrokerUnavailableError, Cluster, KafkaCluster
 from tests.support.jars import JarsError
