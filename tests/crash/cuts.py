@@ -8,8 +8,9 @@ and arrives, or it is never written, or the network held it up and it comes whil
 the end; then a plain consumer that reads what is committed tells:
 
     missing      nothing that a flush had covered; with ``fsync="always"`` nothing that was accepted
-    repeated     no record, and no number of the stream: what was committed and is gone from the ring would be made
-                 once more, under another id (I11)
+    repeated     no record; and a number of the stream only where the power took some before it, and left its record:
+                 what was committed and is gone from the ring would be made once more, under another id (I11)
+    left out     no number: behind what the power took all is made again
     positions    none given to two records (I5)
     order        that of the ids, for each key
 """
@@ -25,6 +26,7 @@ from aiokafka import TopicPartition
 
 from aiorecover import RecoverableProducer
 from aiorecover.testing import MemoryDisk
+from aiorecover.wal.view import View
 from tests.crash.power_cut import Cut, PowerCut
 from tests.support.broker import Cluster
 from tests.support.oracle import Accepted, Consumed, judge, read_topic
@@ -101,7 +103,8 @@ class Chain:
         self._disk = MemoryDisk()
         self._accepted: list[Accepted] = []
         self._surely: set[str] = set()  # ids
-        self._untold: set[int] = set()  # numbers: stored perhaps, when the power went
+        self._left: set[str] = set()  # ids that no flush had covered, and a power cut has left
+        self._made = 0  # of the stream, by the last life
         self._cuts = 0
         self._late: list[Late] = []
 
@@ -126,7 +129,7 @@ class Chain:
         self._disk = power.left
         self._accepted += power.accepted
         self._surely.update(record.record_id for record in power.accepted[: power.surely])
-        self._untold.update(_number(record) + 1 for record in power.accepted[-1:])
+        self._left |= _ids_on(power.left) - self._surely
         if power.late is not None:
             self._late.append(power.late)
             asyncio.get_running_loop().call_later(power.rng.uniform(*_LATE_S), power.late.arrive)
@@ -138,6 +141,7 @@ class Chain:
             for number in range(first, first + _LAST):
                 self._accepted.append(await self._make(producer, number))
             await producer.flush(timeout_ms=_FLUSH_MS)
+        self._made = first + _LAST
         self._surely.update(record.record_id for record in self._accepted[-_LAST:])
 
     def _producer(self, **options: Any) -> RecoverableProducer:
@@ -178,19 +182,18 @@ class Chain:
     def judge(self, consumed: Sequence[Consumed]) -> Verdict:
         found = judge(self._accepted, consumed)
         lost = set(found.missing) - self._surely
-        gone = {_number(record) for record in self._accepted if record.record_id in lost} | self._untold
         there = Counter(_number(record) for record in consumed)
-        skipped = set(range(max(there, default=0))) - there.keys() - gone
+        again = Counter(_number(record) for record in consumed if record.record_id not in self._left)
         return Verdict(
             cuts=self._cuts,
             accepted=found.accepted,
             delivered=found.delivered,
             missing=[f"missing: {name}" for name in found.missing if name in self._surely],
-            repeated=[f"repeated: number {number}, {times} times" for number, times in there.items() if times > 1],
+            repeated=[f"repeated: number {number}, {times} times" for number, times in again.items() if times > 1],
             out_of_order=[f"out of order: {late}" for late in found.out_of_order],
             wrong=[
                 *map(str, found.wrong),
-                *(f"neither made nor made again: number {number}" for number in sorted(skipped)),
+                *(f"left out: number {number}" for number in range(self._made) if number not in there),
                 *self._shared_positions(consumed),
             ],
             lost=len(lost),
@@ -209,3 +212,11 @@ class Chain:
 
 def _number(record: Accepted | Consumed) -> int:
     return int(record.value or b"")
+
+
+def _ids_on(disk: MemoryDisk) -> set[str]:
+    files, path = disk.file_system, disk.path / "0"
+    if not files.is_directory(path):
+        return set()
+    with View(path, "ring", lambda name: files.open_foreign(path / name), files.boot_id()) as view:
+        return {f"{one.producer_id}/{one.epoch}/{one.sequence}" for one in view.frames(settled=True)}
