@@ -405,11 +405,16 @@ class Transactions:
 
     async def _rewind_lanes(self) -> None:
         """Have every lane let go of what it has in flight: it may not go first any more."""
-        for lane in self._lanes():
+        while self._let_go():
+            await self._until_news(LOOK)
+
+    def _let_go(self) -> bool:
+        """Whether some lane still has something; each time of all of them: the dispatcher goes on, and makes lanes."""
+        lanes = list(self._lanes())
+        for lane in lanes:
             lane.leaves = True
         self.wake()
-        while any(lane.delivering for lane in self._lanes()):
-            await self._until_news(LOOK)
+        return any(lane.delivering for lane in lanes)
 
     def _send_again(self) -> None:
         """What was acknowledged in a transaction that was not committed goes first in its lane."""

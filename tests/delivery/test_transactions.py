@@ -320,6 +320,22 @@ async def test_lost_while_it_is_answered_all_goes_into_the_next_one(broker: Brok
     assert each_once(broker, 4)
 
 
+async def test_a_lane_that_is_new_while_the_others_let_go_keeps_nobody_waiting(broker: Broker) -> None:
+    async with producer_on(MemoryDisk(), retry_backoff_ms=1_500) as producer:
+        await until(lambda: transactions_of(producer).begun)
+        broker.hold("sent")
+        await publish(producer, 0)
+        await until(lambda: broker.reached["sent"] == 1)
+        broker.lose()
+        (lane,) = delivery_of(producer).router.lanes()
+        await until(lambda: lane.leaves)
+        assert lane.delivering
+        await publish(producer, 1)
+        broker.let_go("sent")
+        await producer.flush(LIMIT)
+    assert each_once(broker, 2)
+
+
 async def test_lost_behind_the_commit_what_is_committed_is_told_at_once(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
