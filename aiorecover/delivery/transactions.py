@@ -506,7 +506,7 @@ class Transactions:
     async def _fence(self, number: int) -> None:
         """Nobody uses the transactional id that we have left: the position bears the new one's number from now on."""
         await self._session.transact(transaction.begin)
-        await self._commit(max(self.settled_up_to, self._committed_to) or self._floor())
+        await self._commit(max(self.covered, self.settled_up_to, self._committed_to) or self._floor())
         name = transaction.transactional_id(self._group, number)
         with suppress(KafkaError):  # it still does not end: so nobody else can use it, who would not read the position
             await self._session.apart(_nothing, name, FENCE_LIMIT)

@@ -49,6 +49,7 @@ class Broker:
         self.cluster_id: str | None = "cluster"
         self.connections = 0
         self.reached: Counter[str] = Counter()
+        self.apart: list[str | None] = []  # transactional ids of producers beside the session's
         self.wrong: list[str] = []  # what no client may do
         self.session: Any = None
         self.met: Callable[[str], None] = lambda _: None  # is told of every step
@@ -167,6 +168,10 @@ class Committing(StandIn):
     async def transact(self, step: Callable[[Any], Awaitable[Any]]) -> Any:
         await self._connected.wait()
         return await self._while_it_lasts(_awaited(step(self.transaction)))
+
+    async def apart(self, step: Callable[[Any], Awaitable[Any]], transactional_id: str | None, _: float) -> Any:
+        self.broker.apart.append(transactional_id)
+        return await step(Transaction(self.broker, self.end))
 
     async def send(self, batch: LaneBatch, topic: str, partition: int) -> RecordMetadata:
         await self._connected.wait()
