@@ -29,14 +29,19 @@ class Burial:
         is_behind: Callable[[Placed, GoingBack | None], bool],
         fall_behind: Callable[[Placed, GoingBack | None], None],
         wake: Callable[[], None],
+        contiguous: bool = False,
     ) -> None:
-        """``is_behind``: somebody else comes for the record; ``fall_behind``: have it so; ``wake``: there is more."""
+        """``is_behind``: somebody else comes for the record; ``fall_behind``: have it so; ``wake``: there is more.
+
+        ``contiguous``: of transactions: nothing falls behind.
+        """
         self._expiry = expiry
         self._judge = judge
         self._router = router
         self._is_behind = is_behind
         self._fall_behind = fall_behind
         self._wake = wake
+        self._contiguous = contiguous
 
     def look(self, run: Run) -> tuple[int, bool]:
         """As `Expiry.leading`; nothing of a run in which each record has to be judged first."""
@@ -81,7 +86,7 @@ class Burial:
         where = self._where(record[TOPIC], record[KEY], record[PARTITION])
         if self._expiry.take(entry, where):
             return True
-        if not self._expiry.keeps_waiting(where):
+        if self._contiguous or not self._expiry.keeps_waiting(where):
             return False
         self._fall_behind(entry, going)
         return True

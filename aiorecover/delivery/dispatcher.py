@@ -92,7 +92,13 @@ class Dispatcher:
         self._flushes: list[Flush] = []
         self._expiry = expiry
         self._burial = Burial(
-            expiry, self._judge, router, is_behind=self._is_behind, fall_behind=self._fall_behind, wake=self.wake
+            expiry,
+            self._judge,
+            router,
+            is_behind=self._is_behind,
+            fall_behind=self._fall_behind,
+            wake=self.wake,
+            contiguous=cover is not None,
         )
         self._holds = holds
         self._passed = PassedOver(

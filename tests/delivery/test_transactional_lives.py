@@ -12,6 +12,7 @@ from aiokafka.errors import LeaderNotAvailableError
 
 from aiorecover import ConfigError, DeliveryReport, RecoverableProducer
 from aiorecover import supervised as supervised_module
+from aiorecover.delivery import telling as telling_module
 from aiorecover.delivery import transactions as module
 from aiorecover.delivery.committed import Committed
 from aiorecover.delivery.transaction import OFFSETS_TOPIC
@@ -400,6 +401,37 @@ async def test_what_may_be_committed_does_not_expire_before_the_position_is_know
         assert producer.statistics().delivered == 2
         assert [letter.record_id for letter in await letters_of(producer)] == [receipt.record_id]
     assert in_kafka(broker) == [0, 1]
+
+
+@pytest.mark.asyncio
+async def test_nothing_is_passed_over_where_somebody_is_slow_to_be_told_of_what_has_expired(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is behind it would be committed under a position that does not cover it, and a crash would repeat it."""
+    for name, value in (("MOST", 2), ("FEWEST", 2), ("HOLD", 0.05)):
+        monkeypatch.setattr(telling_module, name, value)
+    clock = Clock(monkeypatch)
+    told = asyncio.Semaphore(0)
+    options: dict[str, Any] = {"delivery_timeout_ms": OLD, "checkpoint_interval_ms": 20}
+    disk = MemoryDisk()
+    broker.away = True
+    broker.topics["u"] = 1
+    async with producer_on(disk, on_delivery=lambda _: told.acquire(), **options) as producer:
+        await publish(producer, *range(0, 20, 2))
+        await clock.age(producer)
+        broker.come()
+        await producer.publish("u", b"0")
+        await asyncio.sleep(A_WHILE)
+        for _ in range(5):
+            told.release()
+        await asyncio.sleep(2 * A_WHILE)
+        assert broker.values("u") == []
+        for _ in range(6):
+            told.release()
+        await producer.flush(LIMIT)
+        adds_up(producer)
+        assert len(await letters_of(producer)) == 10
+    assert (in_kafka(broker), broker.values("u")) == ([], [b"0"])
 
 
 @pytest.mark.asyncio
