@@ -1,6 +1,6 @@
 """How one AIOKafkaProducer makes its requests: what is changed in aiokafka so that no partition holds up another.
 
-Five things, all here:
+Six things, all here:
 
 1. aiokafka repeats a refused batch by itself, and keeps the whole broker waiting for it. Here every error goes to the
    lane, which sends again. So a batch is in aiokafka only while it is under way, nothing has to be withdrawn, and the
@@ -15,6 +15,9 @@ Five things, all here:
 5. Connecting to a frozen broker, or asking it for metadata, holds up connecting to the others and all knowledge of new
    leaders. Here each connection is waited for alone, and metadata is asked from the next broker after two seconds.
    Where it only waits behind a request whose bytes move, the connection is left alone.
+6. A partition that may not be added to a transaction ends it, and aiokafka sends what waits all the same, also to the
+   partitions that were to be added with it. A broker before 3.6 appends that, outside of any transaction: nothing
+   aborts it, and the next commit there has readers see it. Here it fails, with what the partition was refused for.
 
 Order and repeats (I6). What was cut may still stand in a socket, and a frozen broker reads it when it wakes, long after
 the lane has sent the same batch another way and gone on. The broker knows the last five batches of a producer id in the
@@ -36,6 +39,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.client import ConnectionGroup
 from aiokafka.errors import KafkaError, LeaderNotAvailableError
 from aiokafka.producer.sender import SendProduceReqHandler
+from aiokafka.producer.transaction_manager import TransactionState
 from aiokafka.structs import TopicPartition
 
 from aiorecover.delivery.outcomes import SilentError
@@ -85,9 +89,14 @@ class Requests:
     # -- requests ----------------------------------------------------------------------------------------------------
 
     def _drain_led(self, ignore_nodes: Any, muted_partitions: Any = frozenset()) -> tuple[Any, bool]:
-        """As aiokafka's; batches without a leader fail instead of waiting in there."""
+        """As aiokafka's; batches without a leader, or without a transaction, fail instead of waiting in there."""
         leader = self._client.cluster.leader_for_partition
         waiting = self._accumulator._batches  # noqa: SLF001
+        transactions = self._sender._txn_manager  # noqa: SLF001
+        if transactions is not None and transactions.state is TransactionState.ABORTABLE_ERROR:
+            refused = transactions._transaction_waiter.exception()  # noqa: SLF001
+            for place in list(waiting):
+                self._accumulator._pop_batch(place).failure(refused)  # noqa: SLF001
         for place in [one for one in waiting if leader(one) in {None, -1} and one not in muted_partitions]:
             self._accumulator._pop_batch(place).failure(LeaderNotAvailableError())  # noqa: SLF001
             self._client.force_metadata_update()

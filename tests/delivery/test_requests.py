@@ -15,6 +15,7 @@ from aiokafka.errors import (
     MessageSizeTooLargeError,
     NotEnoughReplicasError,
     NotLeaderForPartitionError,
+    TopicAuthorizationFailedError,
 )
 from aiokafka.producer.message_accumulator import MessageAccumulator
 from aiokafka.producer.sender import Sender, SendProduceReqHandler
@@ -101,6 +102,20 @@ async def test_a_batch_without_a_leader_fails_at_once_and_the_next_one_is_sent(m
         for _ in range(2):  # the failed batch had it asked for, too: what is on its way may still know no leader
             await producer.client.force_metadata_update()
         assert (await (await send(producer, 0))).offset == 0
+
+
+async def test_what_could_not_be_added_to_the_transaction_is_not_sent(mock: MockCluster) -> None:
+    """A broker that does not look would append it, outside of the transaction, and nobody would abort it."""
+    async with started(mock, transactional_id="a") as (producer, _):
+        await producer.begin_transaction()
+        mock.track_requests()
+        mock.push_errors(ApiKey.ADD_PARTITIONS_TO_TXN, TopicAuthorizationFailedError.errno)
+        for sent in [await send(producer, 0), await send(producer, 1)]:
+            with pytest.raises(TopicAuthorizationFailedError):
+                await sent
+        assert ApiKey.PRODUCE not in [request.api_key for request in mock.requests()]
+        assert not producer._message_accumulator._batches
+        await producer.abort_transaction()
 
 
 async def test_a_silent_request_is_given_up_and_its_connection_cut_while_others_are_answered(
