@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Self
 
+import msgspec
+
 from aiorecover import record as rec
 from aiorecover.adoption import Adoption
 from aiorecover.background import Background
@@ -22,7 +24,7 @@ from aiorecover.errors import ClosedError, ConfigError, DeliveryError
 from aiorecover.source_positions import read_on
 from aiorecover.statistics import Statistics
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import Destination
+from aiorecover.wal.checkpoint import Destination, Transactional
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.keeper import Keeper
 from aiorecover.wal.moved import RETRY, RING
@@ -428,7 +430,7 @@ def _check_guarantee(directory: Directory, config: Config) -> None:
         message = (
             f"records wait that were accepted with guarantee={was!r}: start with that once, until all is delivered"
         )
-        raise ConfigError(f"{message} guarantee={config.guarantee!r} records={directory.records_left}")
+        raise ConfigError(f"{message} guarantee={config.guarantee!r}")
 
 
 def _check_in_flight(taken: Taken, config: Config) -> None:
@@ -443,10 +445,22 @@ def _check_in_flight(taken: Taken, config: Config) -> None:
         raise ConfigError(f"{message}, until all is delivered guarantee={config.guarantee!r}")
 
 
+def _keep_guarantee(directory: Directory, config: Config) -> None:
+    """Have it durable before anything is accepted with it.
+
+    Raises:
+        WalError: the disk failed.
+
+    """
+    destination = directory.checkpoint.destination
+    transactional = destination.transactional or Transactional() if config.guarantee == "exactly_once" else None
+    if transactional != destination.transactional:
+        kept = msgspec.structs.replace(destination, transactional=transactional)
+        directory.write_checkpoint(directory.next_checkpoint(destination=kept))
+
+
 def _waits(directory: Directory) -> bool:
-    """Whether a record does. Where settle words are suspect, nobody knows before all were judged."""
-    if not directory.records_left:
-        return False
+    """Whether a record does; what nobody has counted is looked for. Of suspect settle words nobody knows."""
     if directory.ring.suspect.up_to > directory.ring.floor:
         return True
     files, path = directory.file_system, directory.path
@@ -472,6 +486,7 @@ async def _opening(keeper: Keeper, options: Options, config: Config) -> tuple[Di
             _check_guarantee(directory, config)
             taken = take_up(directory, files.since_boot_ms(), wall_ms, named=config.cluster_id)
             _check_in_flight(taken, config)
+            _keep_guarantee(directory, config)
             read_on(directory)
         except BaseException:
             directory.close()

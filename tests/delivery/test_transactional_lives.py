@@ -466,10 +466,29 @@ async def test_where_records_wait_the_guarantee_stays_what_it_was(broker: Broker
     broker.away = True
     async with producer_on(disk, guarantee=first, stop_timeout_ms=0) as producer:
         await publish(producer, 0, 1)
-    with pytest.raises(ConfigError, match=f"accepted with guarantee='{first}': start with that once.* records=2"):
+    with pytest.raises(ConfigError, match=f"accepted with guarantee='{first}': start with that once"):
         await producer_on(disk, guarantee=other).start()
     async with producer_on(disk, guarantee=first, stop_timeout_ms=0) as producer:
         assert producer.statistics().records_left == 2
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("first", ["at_least_once", "exactly_once"])
+async def test_a_process_that_dies_before_its_first_checkpoint_leaves_its_own_guarantee(
+    broker: Broker, first: str
+) -> None:
+    other = {"at_least_once": "exactly_once", "exactly_once": "at_least_once"}[first]
+    disk = MemoryDisk()
+    async with producer_on(disk, guarantee=first) as producer:
+        await until(lambda: producer.statistics().cluster_id is not None)
+    broker.away = True
+    async with producer_on(disk, guarantee=other, stop_timeout_ms=0) as producer:
+        await publish(producer, 0, 1)
+        left = disk.after_process_death()
+    with pytest.raises(ConfigError, match=f"accepted with guarantee='{other}': start with that once"):
+        await producer_on(left, guarantee=first).start()
+    async with producer_on(left, guarantee=other, stop_timeout_ms=0) as producer:
+        await until(lambda: producer.statistics().recovered == 2)
 
 
 @pytest.mark.asyncio
