@@ -73,7 +73,7 @@ def covered_by(found: Committed | None, known: Transactional) -> int:
 def opened_by(known: Transactional, owner: str) -> Transactional:
     """What to remember from the opening ``owner`` on."""
     line = (*(pair for pair in known.line if pair[0] != owner), (owner, 0))
-    return msgspec.structs.replace(known, line=line[-LINE_MOST:])
+    return msgspec.structs.replace(known, line=_shortened(line, known))
 
 
 def read_by(known: Transactional, found: Committed | None, epoch: int) -> Transactional:
@@ -81,7 +81,9 @@ def read_by(known: Transactional, found: Committed | None, epoch: int) -> Transa
     reached = found.reached if found is not None else {}
     line = tuple((owner, max(last, reached.get(owner, 0))) for owner, last in known.line)
     others = {**dict(known.others), **{owner: last for owner, last in reached.items() if owner not in dict(line)}}
-    return msgspec.structs.replace(known, line=line, others=tuple(others.items())[-OTHERS_MOST:], read_in=epoch)
+    by = known.committed_by if found is None else found.owner
+    kept = tuple(others.items())[-OTHERS_MOST:]
+    return msgspec.structs.replace(known, line=line, others=kept, read_in=epoch, committed_by=by)
 
 
 def dispatched(known: Transactional, last: dict[int, int]) -> Transactional:
@@ -95,6 +97,13 @@ def to_commit(position: int, known: Transactional) -> Committed:
     *before, (owner, _) = known.line
     capped = tuple((name, min(last, position)) for name, last in before)
     return Committed(position, owner, (*known.others, *capped), known.number)
+
+
+def _shortened(line: Line, known: Transactional) -> Line:
+    """Without the oldest, but for the two that may have committed last: many starts in one outage have not."""
+    may_have = {owner for owner, _ in line if owner == known.committed_by or _epoch(owner) == known.read_in}
+    parted = [owner for owner, _ in line if owner not in may_have][: max(0, len(line) - LINE_MOST)]
+    return tuple(pair for pair in line if pair[0] not in parted)
 
 
 def _epoch(owner: str) -> int:

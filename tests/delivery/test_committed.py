@@ -71,6 +71,21 @@ def test_an_opening_that_has_committed_nothing_counts_as_none() -> None:
     assert [one.open(found) for _ in range(3)] == [at(1, 5)] * 3
 
 
+@pytest.mark.parametrize("dies", ["before its commit", "behind its commit"])
+def test_however_often_it_was_opened_in_an_outage_the_position_from_before_it_counts(dies: str) -> None:
+    one = Directory("a")
+    one.open(None)
+    found = one.commit(at(1, 5))
+    one.open(found)
+    if dies == "behind its commit":
+        found = one.commit(at(2, 7))
+    for _ in range(2 * LINE_MOST):  # and no broker can be reached
+        one.epoch += 1
+        one.known = opened_by(one.known, f"a/{one.epoch}")
+    assert len(one.known.line) <= LINE_MOST
+    assert one.open(found) == found.position
+
+
 def test_a_copy_counts_what_the_original_has_brought_of_what_it_holds_and_nothing_of_its_own() -> None:
     one = Directory("a")
     one.open(None)
