@@ -33,6 +33,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 import msgspec
 from aiokafka import AIOKafkaProducer
@@ -69,6 +70,8 @@ UNFINISHED_LIMIT = 15.0  # seconds: a leader that is gone is replaced within ten
 APART_LIMIT = 10.0  # seconds until another producer is connected
 FENCE_LIMIT = 2.0  # the same, where it may not
 DISK_PAUSE = 5.0  # seconds between two attempts where the ring cannot be flushed: reopening it is what helps
+
+_T = TypeVar("_T")
 
 Taken = tuple[Lane, LaneBatch, RecordMetadata]
 """A batch that is acknowledged, in the order in which they were."""
@@ -128,7 +131,7 @@ class Transactions:
         self._pace = Pace()
         self._news = asyncio.Event()
         self._number: int | None = None  # of the session whose transaction is open
-        self._used: int | None = None  # of the last session that had one: each has its own epoch, used from 0 on once
+        self._used: int | None = None  # of the last session taken for one: each has its own epoch, used from 0 on once
         self._marks: dict[Lane, int] | None = None  # records of each lane in the run that ends; None: it goes on
         self._taken: list[Taken] = []
         self._to_settle: list[Taken] = []  # committed
@@ -222,7 +225,7 @@ class Transactions:
             return
         self._number = None
         await self._rewind_lanes()
-        number = await self._connected()
+        number = self._used = await self._connected()
         found = await self._look_up()
         if self._read:
             await self._decide(found)
@@ -231,13 +234,19 @@ class Transactions:
         self._send_again()
         if self._left is not None:
             await self._fence(self._left)
-        await self._session.transact(transaction.begin)
-        self._number = self._used = number
+        await self._transact(transaction.begin)
+        self._number = number
         self._set_going()
+
+    async def _transact(self, step: Callable[[AIOKafkaProducer], Awaitable[_T]]) -> _T:
+        """As `Session.transact`, but not in a later session: there nobody has read what a copy may have committed."""
+        if self._session.number != self._used:
+            raise SessionLostError
+        return await self._session.transact(step)
 
     async def _look_up(self) -> Committed | None:
         try:
-            return await self._session.transact(self._reading)
+            return await self._transact(self._reading)
         except TopicAuthorizationFailedError:
             if self.known.topic or self.known.read_in:  # it is there, and nowhere else
                 raise
@@ -250,7 +259,7 @@ class Transactions:
             self._group,
         )
         self.known = msgspec.structs.replace(self.known, topic=topic)
-        return await self._session.transact(self._reading)
+        return await self._transact(self._reading)
 
     async def _reading(self, producer: AIOKafkaProducer) -> Committed | None:
         return await transaction.read(producer, self._group, self._topic)
@@ -291,7 +300,7 @@ class Transactions:
         except BaseException:
             self.known = before
             raise
-        await self._session.transact(transaction.begin)
+        await self._transact(transaction.begin)
         await self._commit(self.covered or self._floor())
         self._read = True
 
@@ -334,7 +343,7 @@ class Transactions:
         number, self._number = self._number, None
         if number == self._session.number:  # else the next one begins with a session of its own
             with suppress(KafkaError):
-                await self._session.transact(transaction.begin)
+                await self._transact(transaction.begin)
                 self._number = number
         self._set_going()
 
@@ -366,7 +375,7 @@ class Transactions:
     async def _commit(self, position: int) -> None:
         self.known = dispatched(self.known, self._last)
         committed = to_commit(position, self.known)
-        await self._session.transact(lambda producer: transaction.commit(producer, self._group, self._topic, committed))
+        await self._transact(lambda producer: transaction.commit(producer, self._group, self._topic, committed))
         self.commits += 1
 
     def _committed(self, position: int) -> None:
@@ -505,7 +514,7 @@ class Transactions:
 
     async def _fence(self, number: int) -> None:
         """Nobody uses the transactional id that we have left: the position bears the new one's number from now on."""
-        await self._session.transact(transaction.begin)
+        await self._transact(transaction.begin)
         await self._commit(max(self.covered, self.settled_up_to, self._committed_to) or self._floor())
         name = transaction.transactional_id(self._group, number)
         with suppress(KafkaError):  # it still does not end: so nobody else can use it, who would not read the position

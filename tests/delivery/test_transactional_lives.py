@@ -194,6 +194,28 @@ async def test_to_fence_the_transactional_id_that_was_left_takes_nothing_back_of
     assert in_kafka(broker) == list(range(6))
 
 
+@pytest.mark.asyncio
+async def test_nothing_is_committed_in_a_session_that_has_not_read_the_position_itself(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two sessions of ours a copy may have had one, and committed."""
+    left = await committed_and_not_settled(broker, 4)
+    remember, reads = Opened._remember, broker.reached["read"]
+    seen: list[int] = []
+
+    async def lost_meanwhile(self: Opened) -> None:
+        await remember(self)
+        if broker.connections == 2:
+            broker.lose()
+            await until(lambda: broker.connections == 3 and broker.session.state == "connected")
+
+    monkeypatch.setattr(Opened, "_remember", lost_meanwhile)
+    broker.once("commit", lambda: seen.append(broker.reached["read"] - reads))
+    async with producer_on(left) as producer:
+        await producer.flush(LIMIT)
+    assert seen == [2]
+
+
 # -- what is covered --------------------------------------------------------------------------------------------------
 
 
