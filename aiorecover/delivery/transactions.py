@@ -498,13 +498,15 @@ class Transactions:
             self._group,
             self.known.number + 1,
         )
-        before, self._left = self.known, self.known.number
-        self._use_number(before.number + 1)
+        before, self.known = self.known, msgspec.structs.replace(self.known, number=self.known.number + 1)
         try:
             await self._remember()
         except BaseException:
-            self._use_number(before.number)
+            self.known = before
             raise
+        self._left = before.number
+        self._use_number(self.known.number)
+        self._session.give_up("its transactional id is left")  # it may have connected meanwhile, after all
 
     def _use_number(self, number: int) -> None:
         self.known = msgspec.structs.replace(self.known, number=number)

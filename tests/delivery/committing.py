@@ -34,7 +34,8 @@ Meeting = Callable[[], Any]
 class Broker:
     """What was committed, to be read; and what a test does at a step.
 
-    Steps: "read", "begin", "send", "sent" (not acknowledged yet), "add", "commit", "committed" (not answered yet).
+    Steps: "read", "begin", "send", "sent" (not acknowledged yet), "add", "commit", "committed" (not answered yet), and
+    "apart": another producer than the session's.
     """
 
     def __init__(self, **topics: int) -> None:
@@ -139,6 +140,8 @@ class Committing(StandIn):
         if self._closing or self.state == "connected":
             return
         self.broker.connections += 1
+        self._connected_as = self.transactional_id
+        self.unfinished_since, self.start_refused = None, False
         self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.transaction = Transaction(self.broker, self.end)
         self._following: dict[tuple[str, int], int] = {}
@@ -167,11 +170,16 @@ class Committing(StandIn):
 
     async def transact(self, step: Callable[[Any], Awaitable[Any]]) -> Any:
         await self._connected.wait()
+        if self._connected_as != self.transactional_id:
+            self.broker.wrong.append("a transactional id that was left")
         return await self._while_it_lasts(_awaited(step(self.transaction)))
 
     async def apart(self, step: Callable[[Any], Awaitable[Any]], transactional_id: str | None, _: float) -> Any:
         self.broker.apart.append(transactional_id)
-        return await step(Transaction(self.broker, self.end))
+        if transactional_id == self.transactional_id:
+            self.broker.wrong.append("it fences itself")
+        await self.broker.meet("apart")
+        return await step(Transaction(self.broker, asyncio.get_running_loop().create_future()))
 
     async def send(self, batch: LaneBatch, topic: str, partition: int) -> RecordMetadata:
         await self._connected.wait()

@@ -216,6 +216,73 @@ async def test_nothing_is_committed_in_a_session_that_has_not_read_the_position_
     assert seen == [2]
 
 
+# -- a transaction that does not end ----------------------------------------------------------------------------------
+
+
+def never_ends(broker: Broker) -> None:
+    """That of the process before keeps the next one from connecting."""
+    broker.session.unfinished_since = asyncio.get_running_loop().time() - 2 * module.UNFINISHED_LIMIT
+    broker.session.start_refused = True
+
+
+@pytest.mark.asyncio
+async def test_where_a_transaction_does_not_end_it_goes_on_under_another_id_and_fences_the_one_that_it_left(
+    broker: Broker,
+) -> None:
+    left = await committed_and_not_settled(broker, 4)
+    broker.away = True
+    async with producer_on(left) as producer:
+        name = broker.session.transactional_id
+        never_ends(broker)
+        await until(lambda: broker.session.transactional_id == f"{name}-1")
+        assert directory_of(producer).checkpoint.destination.transactional.number == 1
+        broker.come()
+        await publish(producer, 4)
+        await producer.flush(LIMIT)
+    assert (in_kafka(broker), broker.position.number, broker.apart) == (list(range(5)), 1, [None, name])
+
+
+@pytest.mark.asyncio
+async def test_a_session_that_connects_while_its_id_is_left_is_not_used(broker: Broker) -> None:
+    async def connect() -> None:
+        broker.come()
+        await until(lambda: broker.session.state == "connected")
+
+    left = await committed_and_not_settled(broker, 4)
+    broker.away = True
+    async with producer_on(left) as producer:
+        broker.once("apart", connect)
+        never_ends(broker)
+        await publish(producer, 4)
+        await producer.flush(LIMIT)
+    assert in_kafka(broker) == list(range(5))
+
+
+@pytest.mark.asyncio
+async def test_where_another_id_cannot_be_remembered_it_is_not_used_and_nobody_fences_himself(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = await committed_and_not_settled(broker, 4)
+    remember, failed = Opened._remember, asyncio.Event()
+
+    async def fails(self: Opened) -> None:
+        if not failed.is_set():
+            failed.set()
+            raise TimeoutError
+        await remember(self)
+
+    monkeypatch.setattr(Opened, "_remember", fails)
+    broker.away = True
+    async with producer_on(left) as producer:
+        name = broker.session.transactional_id
+        never_ends(broker)
+        await failed.wait()
+        broker.come()
+        await publish(producer, 4)
+        await producer.flush(LIMIT)
+    assert (in_kafka(broker), broker.session.transactional_id) == (list(range(5)), name)
+
+
 # -- what is covered --------------------------------------------------------------------------------------------------
 
 
