@@ -235,7 +235,9 @@ async def test_where_a_transaction_does_not_end_it_goes_on_under_another_id_and_
         name = broker.session.transactional_id
         never_ends(broker)
         await until(lambda: broker.session.transactional_id == f"{name}-1")
-        assert directory_of(producer).checkpoint.destination.transactional.number == 1
+        remembered = directory_of(producer).checkpoint.destination.transactional
+        assert remembered is not None
+        assert remembered.number == 1
         broker.come()
         await publish(producer, 4)
         await producer.flush(LIMIT)
