@@ -275,10 +275,10 @@ class Delivery:
         self._notify()
         try:  # at the same time: a lane that waits for the user's `on_delivery` must not keep the connections open
             ended = self._resuming.end() | self._checking.end() | self.rehoming.end()
-            if self.exactly_once is not None:
-                ended |= self.exactly_once.end()
             await asyncio.gather(*ended, return_exceptions=True)
+            committing = self.exactly_once.end() if self.exactly_once is not None else set()
             await asyncio.gather(self.sender.close(), self.sessions.close())
+            await asyncio.gather(*committing, return_exceptions=True)  # it waits for the user, too
         finally:
             try:
                 await self.expiry.close()

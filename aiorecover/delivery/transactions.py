@@ -58,7 +58,7 @@ from aiorecover.delivery.hard_close import SessionLostError
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.pace import Pace
 from aiorecover.delivery.session import Session
-from aiorecover.errors import WalError
+from aiorecover.errors import ClosedError, WalError
 from aiorecover.wal.checkpoint import Transactional
 
 log = logging.getLogger("aiorecover.delivery")
@@ -478,7 +478,9 @@ class Transactions:
                 self._session.give_up("its transaction cannot go on")
                 await asyncio.sleep(LOOK)
                 continue
-            await self._session.connected_within(CONNECT_LOOK)
+            if await self._session.connected_within(CONNECT_LOOK) and self._session.number is None:
+                message = "the session is closed"  # and says so at once, again and again
+                raise ClosedError(message)
             if self._session.start_refused and self._never_ends:  # by now it is decided, one way or the other
                 await self._leave_unfinished()
         return number

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -486,3 +487,18 @@ async def test_cancelled_while_it_tells_of_what_is_committed_it_tells_on(broker:
         assert delivery_of(producer).dispatcher.batches.closed_bytes == 0
     assert len({report.record_id for report in told}) == 4
     assert each_once(broker, 4)
+
+
+async def test_a_callback_that_does_not_let_go_keeps_neither_a_session_open_nor_a_task_running(broker: Broker) -> None:
+    told = asyncio.Event()
+
+    async def holds_on(_: DeliveryReport) -> None:
+        told.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+
+    async with producer_on(MemoryDisk(), on_delivery=holds_on, stop_timeout_ms=500) as producer:
+        await publish(producer, 0, 1)
+        await told.wait()
+    assert broker.session._closing
+    await until(lambda: "aiorecover-transactions" not in {task.get_name() for task in asyncio.all_tasks()}, 5)
