@@ -601,7 +601,8 @@ class RecoverableProducer:
             ConfigError: ``timeout_ms`` is no number of milliseconds.
             ClosedError: the producer is not running, or was stopped first.
             DeliveryPendingError: not within ``timeout_ms``, or Kafka is another cluster than the one that the records
-                belong to (then at once; the cause says what to do); everything is still in the ring.
+                belong to, or under "exactly_once" a copy has taken over or the disk has failed (then at once; the cause
+                says what to do); everything is still in the ring.
             PermanentDeliveryError: Kafka refused a record for good and its lane is halted.
             WalError: the disk failed, and what cannot be decoded stays in the ring.
             RecoverError: it is awaited in `on_delivery`, which it waits for.

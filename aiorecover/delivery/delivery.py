@@ -116,6 +116,7 @@ class Delivery:
         )
         self._closed = False
         self._wrong: DeliveryPendingError | None = None  # why nothing is delivered
+        self._stands = False  # for good
         self._progress: set[asyncio.Future[None]] = set()
         self._held: deque[tuple[Lane, Resumed]] = deque()  # lanes whose batch in flight is not built again yet
         self._in_no_lane = [resumed for resumed in taken.lanes if resumed.frames]
@@ -191,6 +192,7 @@ class Delivery:
             flush_ring=durable,
             remember=self._remember,
             on_change=self._notify,
+            on_disk_error=self._on_disk_error,
             on_fenced=self._on_fenced,
         )
 
@@ -341,7 +343,7 @@ class Delivery:
         Raises:
             PermanentDeliveryError: a lane is halted.
             WalError: what cannot be decoded stays in the ring, as the disk failed.
-            DeliveryPendingError: Kafka is another cluster: it would wait until somebody mends that.
+            DeliveryPendingError: nothing is delivered until somebody mends what is wrong.
             ClosedError: delivery was stopped.
 
         """
@@ -368,7 +370,7 @@ class Delivery:
     async def _flush_transactions(self, transactions: Transactions, tail: int) -> None:
         self.dispatcher.begin_flush(flush := Flush(tail))
         try:
-            while transactions.settled_up_to < tail:
+            while not transactions.is_done(tail):
                 self.refused.check()
                 for lane in self.halted:
                     if not lane.resumes:
@@ -412,12 +414,21 @@ class Delivery:
             "here. what was accepted here since it was copied stays in the ring"
         )
         log.error("%s taken_over_by=%s path=%s", message, owner, self._directory.path)
-        self._wrong = _not_delivered(WalDestinationError(f"{message} taken_over_by={owner}"))
+        self._stand_still(WalDestinationError(f"{message} taken_over_by={owner}"))
+
+    def _on_disk_error(self, error: Exception) -> None:
+        if self._ring.failure is not None:  # I7: nothing becomes durable any more, so nothing is committed
+            self._stand_still(error)
+
+    def _stand_still(self, cause: Exception) -> None:
+        """Nothing more is delivered by this producer, whatever the cluster is."""
+        self._stands = True
+        self._wrong = _not_delivered(cause)
         self.reports.hold_off(self._wrong)
         self._notify()
 
     def _on_cluster(self) -> None:
-        if self.fenced:  # whatever the cluster is
+        if self._stands:
             return
         wrong = self.cluster.wrong_id
         self._wrong = None if wrong is None else _not_delivered(self.cluster.error(wrong))

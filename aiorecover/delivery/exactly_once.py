@@ -43,6 +43,7 @@ class ExactlyOnce:
         flush_ring: Callable[[], Awaitable[None]],
         remember: Callable[[], Awaitable[None]],
         on_change: Callable[[], None],
+        on_disk_error: Callable[[Exception], None],
         on_fenced: Callable[[str], None],
     ) -> None:
         """Know everybody. The callables are those of `Transactions`; ``on_change``: records were settled, or are."""
@@ -69,6 +70,7 @@ class ExactlyOnce:
             flush_ring=flush_ring,
             remember=remember,
             on_change=on_change,
+            on_disk_error=on_disk_error,
             on_fenced=on_fenced,
         )
         self.covered = Covered(reports, dispatcher.reader, lambda: self.transactions.covered, self._on_covered)

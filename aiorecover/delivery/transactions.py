@@ -102,6 +102,7 @@ class Transactions:
         flush_ring: Callable[[], Awaitable[None]],
         remember: Callable[[], Awaitable[None]],
         on_change: Callable[[], None],
+        on_disk_error: Callable[[Exception], None],
         on_fenced: Callable[[str], None],
     ) -> None:
         """Know whom to ask and to tell.
@@ -127,6 +128,7 @@ class Transactions:
         self._flush_ring = flush_ring
         self._remember = remember
         self._on_change = on_change
+        self._on_disk_error = on_disk_error
         self._on_fenced = on_fenced
         self._pace = Pace()
         self._news = asyncio.Event()
@@ -191,6 +193,11 @@ class Transactions:
         self.hurried_to = max(self.hurried_to, position)
         self.wake()
 
+    def is_done(self, position: int) -> bool:
+        """Whether everything up to there is settled; where nothing waits, that is known without Kafka."""
+        waits = bool(self._to_settle) or self._has_something or self._position < position
+        return self.settled_up_to >= position or not waits
+
     @property
     def uncommitted(self) -> Iterable[LaneBatch]:
         """What is acknowledged, and in no lane any more, and not settled yet."""
@@ -214,6 +221,7 @@ class Transactions:
                 await self._session.close()  # one that is built anew would fence the other
             except (WalError, TimeoutError) as error:
                 self._tell(error, "the ring cannot be flushed, so nothing is committed: check the disk")
+                self._on_disk_error(error)
                 await asyncio.sleep(DISK_PAUSE)
             except KafkaError as error:
                 self._lost(error)

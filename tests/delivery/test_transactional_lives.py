@@ -15,7 +15,7 @@ from aiorecover.delivery import telling as telling_module
 from aiorecover.delivery import transactions as module
 from aiorecover.delivery.committed import Committed
 from aiorecover.delivery.transaction import OFFSETS_TOPIC
-from aiorecover.errors import WalIOError
+from aiorecover.errors import DeliveryPendingError, WalIOError
 from aiorecover.opened import Opened
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal import format as fmt
@@ -142,6 +142,29 @@ async def test_without_kafka_it_starts_and_takes_records_and_commits_them_once_i
         await producer.flush(LIMIT)
         adds_up(producer)
     assert in_kafka(broker) == list(range(10))
+
+
+@pytest.mark.asyncio
+async def test_where_nothing_waits_a_flush_and_the_stop_do_not_wait_for_kafka(broker: Broker) -> None:
+    disk = MemoryDisk()
+    async with producer_on(disk) as producer:
+        await publish(producer, 0, 1)
+        await producer.flush(LIMIT)
+    broker.away = True
+    async with producer_on(disk, stop_timeout_ms=LIMIT) as producer, asyncio.timeout(5):
+        await producer.flush(LIMIT)
+
+
+@pytest.mark.asyncio
+async def test_where_something_waits_a_flush_waits_though_it_is_all_that_is_covered(broker: Broker) -> None:
+    left = await committed_and_not_settled(broker, 4)
+    broker.away = True
+    async with producer_on(left) as producer:
+        with pytest.raises(DeliveryPendingError):
+            await producer.flush(300)
+        broker.come()
+        await producer.flush(LIMIT)
+        adds_up(producer)
 
 
 @pytest.mark.asyncio

@@ -489,6 +489,26 @@ async def test_cancelled_while_it_tells_of_what_is_committed_it_tells_on(broker:
     assert each_once(broker, 4)
 
 
+async def test_where_the_disk_has_failed_nobody_waits_for_a_commit_that_cannot_come(broker: Broker) -> None:
+    disk = MemoryDisk()
+    async with producer_on(disk, stop_timeout_ms=LIMIT) as producer:
+        await until(lambda: transactions_of(producer).begun)
+        receipt = await producer.publish("t", b"0", partition=0)
+        waiting = asyncio.ensure_future(receipt.delivered(timeout_ms=LIMIT))
+        disk.fail_syncs()
+        async with asyncio.timeout(5):
+            for told in (waiting, producer.flush(LIMIT), receipt.delivered(timeout_ms=LIMIT)):
+                with pytest.raises(DeliveryPendingError) as raised:
+                    await told
+                assert isinstance(raised.value.__cause__, WalIOError)
+            await producer.stop()
+    assert len(broker.commits) == 1
+    disk.fail_syncs(0)
+    async with producer_on(disk) as producer:
+        await producer.flush(LIMIT)
+    assert broker.values() == [b"0"]
+
+
 async def test_a_callback_that_does_not_let_go_keeps_neither_a_session_open_nor_a_task_running(broker: Broker) -> None:
     told = asyncio.Event()
 
