@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+from aiokafka.errors import TopicAuthorizationFailedError
 from aiokafka.structs import RecordMetadata
 
 from aiorecover.delivery.batch import LaneBatch
@@ -39,7 +40,8 @@ class TransactionalSender(Sender):
         if outcome.verdict is Verdict.PERMANENT and not batch.possibly:
             await self._give_up(lane, batch, error, over)
             return False
-        if outcome.verdict is Verdict.RETRIABLE:
+        unauthorized = isinstance(error, TopicAuthorizationFailedError)  # that has ended the transaction
+        if outcome.verdict is Verdict.RETRIABLE and not unauthorized:
             batch.possibly |= outcome.persisted is not Persisted.NOT
             tell_stuck(lane, batch, error)
         else:

@@ -13,6 +13,7 @@ from aiokafka.errors import (
     OutOfOrderSequenceNumber,
     PolicyViolationError,
     ProducerFenced,
+    TopicAuthorizationFailedError,
 )
 from aiokafka.structs import RecordMetadata
 
@@ -159,7 +160,11 @@ async def test_of_a_lost_session_nobody_knows_whether_it_was_taken() -> None:
     assert seen == [True]
 
 
-@pytest.mark.parametrize("error", [OutOfOrderSequenceNumber(), ProducerFenced()], ids=["sequence", "fenced"])
+@pytest.mark.parametrize(
+    "error",
+    [OutOfOrderSequenceNumber(), ProducerFenced(), TopicAuthorizationFailedError({"t"})],
+    ids=["sequence", "fenced", "not authorized"],
+)
 async def test_where_kafka_no_longer_follows_the_transaction_is_begun_anew(error: KafkaError) -> None:
     around, lane = Around(), lane_with(2)
     around.answers = [error]
