@@ -9,7 +9,7 @@ from aiorecover.delivery.judge import words_of
 from aiorecover.delivery.reports import Reports
 from aiorecover.record import TOPIC
 from aiorecover.supervised import Supervised
-from aiorecover.wal.run import Run
+from aiorecover.wal.run import Placed, Run
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.stream import Stream
 from aiorecover.wal.suffix import Word
@@ -21,13 +21,22 @@ class Covered:
     """Tells of them, and settles them, in the order of the ring."""
 
     def __init__(
-        self, reports: Reports, reader: Stream, covered: Callable[[], int], on_room: Callable[[], None]
+        self,
+        reports: Reports,
+        reader: Stream,
+        covered: Callable[[], int],
+        on_room: Callable[[], None],
+        undecodable: Callable[[Placed, object], None],
     ) -> None:
-        """``covered``: the position up to which all is in Kafka; ``on_room``: `take` may be called again."""
+        """``covered``: the position up to which all is in Kafka; ``on_room``: `take` may be called again.
+
+        ``undecodable``: of a frame that is no record, and why: it may have stayed in the ring, and is not in Kafka.
+        """
         self._reports = reports
         self._reader = reader
         self._covered = covered
         self._on_room = on_room
+        self._undecodable = undecodable
         self._runs: deque[Run] = deque()
         self._telling = Supervised("covered", self._tell)
         self.added = 0
@@ -43,13 +52,19 @@ class Covered:
         count = sum(run.position(number) <= up_to for number in range(len(run)))
         self._dismiss(run, count)
         waiting = [number for number, word in zip(range(count), words_of(run), strict=False) if word is Word.WAITING]
-        taken = run.pick(waiting)
+        taken = run.pick([number for number in waiting if self._is_record(run.placed(number))])
         if taken is not None:
             self.added += len(taken)
             self._runs.append(taken)
             if not self._telling.running:
                 self._telling.start()
         return count
+
+    def _is_record(self, entry: Placed) -> bool:
+        if type(entry[3]) is tuple:
+            return True
+        self._undecodable(entry, entry[3])
+        return False
 
     def _dismiss(self, run: Run, count: int) -> None:
         """Those that were settled, as their words say, where these are asked for."""
@@ -62,7 +77,7 @@ class Covered:
             for number in range(len(run)):
                 slot, place, position, record = run.placed(number)
                 named = name_at(slot, place, position)
-                if named is not None and type(record) is tuple:
+                if named is not None:
                     await self._reports.announce_covered(named, record[TOPIC])
             run.slot.ring.settle(run.slot, run.places)
             self.settled += len(run)

@@ -350,7 +350,7 @@ class Dispatcher:
         """The lane of a record that is not simply its key's; None when it is passed over."""
         record = entry[3]
         if type(record) is not tuple:
-            self._report_undeliverable(entry, record)
+            self.report_undeliverable(entry, record)
             return None
         key, partition = record[KEY], record[PARTITION]
         topic = self.router.topic(record[TOPIC])
@@ -384,7 +384,7 @@ class Dispatcher:
         self.batches.follow(lane)
         self.wake()
 
-    def _report_undeliverable(self, entry: Placed, reason: object) -> None:
+    def report_undeliverable(self, entry: Placed, reason: object) -> None:
         """A record that cannot be decoded is a dead letter, or else stays in the ring; the others go on."""
         if self._undecodable(entry, str(reason)):
             return

@@ -73,7 +73,13 @@ class ExactlyOnce:
             on_disk_error=on_disk_error,
             on_fenced=on_fenced,
         )
-        self.covered = Covered(reports, dispatcher.reader, lambda: self.transactions.covered, self._on_covered)
+        self.covered = Covered(
+            reports,
+            dispatcher.reader,
+            lambda: self.transactions.covered,
+            self._on_covered,
+            dispatcher.report_undeliverable,
+        )
         self._committing = Supervised("transactions", self.transactions.run)
         self._settled = 0
 

@@ -14,8 +14,9 @@ from aiorecover import supervised as supervised_module
 from aiorecover.delivery.covered import RUNS_MOST, Covered
 from aiorecover.delivery.frames import waits_at
 from aiorecover.delivery.reports import Reports
+from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory
-from aiorecover.wal.run import Run
+from aiorecover.wal.run import Placed, Run
 from aiorecover.wal.stream import Stream
 from aiorecover.wal.suffix import Unfinished, Word
 from tests.delivery.stored import store
@@ -35,7 +36,11 @@ class Rig:
         self.room = 0
         self.reader = Stream(directory, rec.decode)
         self.reports = Reports(directory, on_delivery)
-        self.covered = Covered(self.reports, self.reader, lambda: self.up_to, self._on_room)
+        self.undecodable: list[int] = []  # positions
+        self.covered = Covered(self.reports, self.reader, lambda: self.up_to, self._on_room, self._note)
+
+    def _note(self, entry: Placed, _: object) -> None:
+        self.undecodable.append(entry[2])
 
     def _on_room(self) -> None:
         self.room = next(self.rooms) + 1
@@ -150,7 +155,7 @@ async def test_when_too_many_wait_it_takes_no_more_until_there_is_room(directory
         assert list(made.covered.taken) == []
 
 
-async def test_a_frame_that_is_no_record_is_settled_and_nobody_is_told(directory: Directory) -> None:
+async def test_a_frame_that_is_no_record_is_not_in_kafka_and_left_to_others(directory: Directory) -> None:
     told: list[Any] = []
     async with rig(directory, lambda report: told.append(report.context)) as made:
         store(directory, 0)
@@ -159,7 +164,8 @@ async def test_a_frame_that_is_no_record_is_settled_and_nobody_is_told(directory
         taken = 0
         while taken < 3:
             taken += made.covered.take(made.read()) or 0
-        await until(lambda: made.covered.settled == 3)
+        await until(lambda: made.covered.settled == 2)
+        assert (made.undecodable, directory.pending()) == ([fmt.position(directory.ring.epoch, 2)], 1)
     assert told == [0, 2]
 
 

@@ -368,6 +368,22 @@ async def test_what_is_covered_and_not_told_of_yet_is_in_somebody_s_hands(broker
 
 
 @pytest.mark.asyncio
+async def test_what_cannot_be_decoded_and_stays_in_the_ring_is_no_less_there_for_a_position_behind_it(
+    broker: Broker,
+) -> None:
+    disk = MemoryDisk()
+    async with producer_on(disk, on_permanent_error="halt") as producer:
+        directory_of(producer).ring.append(b"\xc1no record", None)
+        await publish(producer, 0)
+        await producer.flush(LIMIT)
+        assert (in_kafka(broker), producer.statistics().records_left) == ([0], 1)
+    async with producer_on(disk) as producer:
+        await until(lambda: producer.statistics().dead_lettered == 1)
+        assert len(await letters_of(producer)) == 1
+        adds_up(producer)
+
+
+@pytest.mark.asyncio
 async def test_where_the_position_is_gone_what_was_settled_counts(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
