@@ -583,7 +583,7 @@ class Delivery:
             self.rehoming.begin()
         if known or self.dispatcher.has_gaps:
             self.dispatcher.start_catching_up()
-        self.dispatcher.wake()  # in any case: it may hold records until the first answer, whatever that says
+        self.dispatcher.look_again()  # in any case: it may hold records until the first answer, whatever that says
         self._notify()
 
     async def _changed(self) -> None:

@@ -23,8 +23,8 @@ from aiorecover.delivery.frames import name_at
 from aiorecover.delivery.in_kafka import InKafka, Place
 from aiorecover.delivery.judge import Judge, Verdict, words_of
 from aiorecover.delivery.lane import Lane
-from aiorecover.delivery.passed_over import PassedOver
-from aiorecover.delivery.router import Router
+from aiorecover.delivery.passed_over import PassedOver, tell_of_no_lane
+from aiorecover.delivery.router import Router, Topic
 from aiorecover.delivery.stalled import StalledLanes
 from aiorecover.record import KEY, PARTITION, RECORD_ID_HEADER, TOPIC, record_ids
 from aiorecover.wal import format as fmt
@@ -127,7 +127,9 @@ class Dispatcher:
         self._failure: Exception | None = None  # why dispatching stopped in the middle
         self.fell_behind = self._passed.fell_behind
         self.undeliverable = 0
-        self.undecided = False  # of transactions: the next record has no lane
+        # Of transactions, the position of the next record, which has no lane; None: it has one, or may have one by now.
+        self._stands_at: int | None = None
+        self._stood_at: int | None = None  # the same, until it has one
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
@@ -352,25 +354,50 @@ class Dispatcher:
         if type(record) is not tuple:
             self.report_undeliverable(entry, record)
             return None
-        key, partition = record[KEY], record[PARTITION]
         topic = self.router.topic(record[TOPIC])
+        lane = self._lane_now(topic, entry, going) if self._cover is None else self._lane_in_turn(topic, entry)
+        if lane is not None and going is None and record[PARTITION] is None:
+            self.router.remember(topic, record[KEY], lane)
+        return lane
+
+    def _lane_now(self, topic: Topic, entry: Placed, going: GoingBack | None) -> Lane | None:
+        """None: the record is passed over."""
         if self._gaps and self._passed.covers(entry, going):
             return None
         lane = self._passed.lane(topic, entry, going)
-        if self._cover is not None:
-            self.undecided = lane is None  # what only metadata, or the partitioner, can help
-            if lane is None or lane.halted is not None:
-                self.fell_behind.set()
-                return None
-        elif lane is None or lane.passed_over:
+        behind = lane is None or lane.passed_over or (self._gaps and self._passed.older_are_behind(lane, entry, going))
+        if behind:
             self._passed.fall_behind(topic, lane, entry, going)
+        return None if behind else lane
+
+    def _lane_in_turn(self, topic: Topic, entry: Placed) -> Lane | None:
+        """Of transactions. None: all waits for the record, until there is news of topics (`look_again`)."""
+        if entry[2] == self._stands_at:
             return None
-        if self._gaps and self._passed.older_are_behind(lane, entry, going):
-            self._passed.fall_behind(topic, lane, entry, going)
+        lane = self._passed.lane(topic, entry, None)
+        if lane is None:
+            self._stand(topic, entry)
             return None
-        if going is None and partition is None:
-            self.router.remember(topic, key, lane)
-        return lane
+        self._stood_at = None
+        return lane if lane.halted is None else None
+
+    def _stand(self, topic: Topic, entry: Placed) -> None:
+        self._stands_at = entry[2]
+        if self._stood_at == self._stands_at:
+            return
+        self._stood_at = self._stands_at
+        tell_of_no_lane(topic, entry[3][PARTITION])
+        self.fell_behind.set()
+
+    @property
+    def undecided(self) -> bool:
+        """Of transactions: the next record has no lane; only metadata can help, or the partitioner."""
+        return self._stood_at is not None
+
+    def look_again(self) -> None:
+        """There is news of topics."""
+        self._stands_at = None
+        self.wake()
 
     def acknowledged(self, lane: Lane, batch: LaneBatch) -> None:
         """A batch is in Kafka: there is room, and the lane's lingering batch may follow."""

@@ -65,7 +65,7 @@ class PassedOver:
             self._refuse(lane, entry)
             return
         if lane is None:
-            self._tell_of_no_lane(topic, entry[3][PARTITION])
+            tell_of_no_lane(topic, entry[3][PARTITION])
         for gap in self._gaps_from(topic, lane, entry, going):
             gap.found_in = lane if found else None
             self.drain.add(gap)
@@ -96,20 +96,6 @@ class PassedOver:
             return Behind.of_no_lane(topic.name, entry)
         return Behind.of_lane(lane, topic.spread, entry)
 
-    def _tell_of_no_lane(self, topic: Topic, partition: int | None) -> None:
-        if topic.is_open and partition is None:
-            return  # the partitioner failed: the router has said so
-        if topic.is_open:
-            log.error(
-                "partition does not exist: its records wait in the ring. add partitions to the topic, "
-                "or set delivery_timeout_ms to have them as dead letters topic=%s partition=%s partitions=%d",
-                topic.name,
-                partition,
-                topic.count,
-            )
-        else:
-            log.info("topic is not known yet: its records wait in the ring topic=%s", topic.name)
-
     def covers(self, entry: Placed, going: GoingBack | None) -> bool:
         """Whether a record waits behind a gap; a second reader takes only those that it came for."""
         record = entry[3]
@@ -139,3 +125,19 @@ class PassedOver:
 def _answers(lane: Lane) -> bool:
     """What is behind is sent; or it is refused, because the lane is halted for good."""
     return not lane.stalled and not lane.resumes
+
+
+def tell_of_no_lane(topic: Topic, partition: int | None) -> None:
+    """Say what a record waits for that goes to no lane yet."""
+    if topic.is_open and partition is None:
+        return  # the partitioner failed: the router has said so
+    if topic.is_open:
+        log.error(
+            "partition does not exist: its records wait in the ring. add partitions to the topic, "
+            "or set delivery_timeout_ms to have them as dead letters topic=%s partition=%s partitions=%d",
+            topic.name,
+            partition,
+            topic.count,
+        )
+    else:
+        log.info("topic is not known yet: its records wait in the ring topic=%s", topic.name)

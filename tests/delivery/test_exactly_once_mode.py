@@ -7,6 +7,7 @@ import asyncio
 import logging
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +21,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from aiorecover import ConfigError, DeliveryPendingError, DeliveryReport, PermanentDeliveryError, RecoverableProducer
 from aiorecover.delivery import transaction
 from aiorecover.wal import format as fmt
+from tests.delivery.committing import delivery_of
 from tests.support.broker import Cluster, KafkaCluster, TopicFactory
 from tests.support.census import Census
 from tests.support.eventually import until
@@ -226,8 +228,9 @@ async def test_everybody_is_told_before_it_is_settled_however_slow_or_failing(
 
 
 async def test_a_topic_that_is_not_there_holds_up_what_follows_until_it_is_made(
-    secured: SecuredKafka, topic: TopicFactory, tmp_path: Path
+    secured: SecuredKafka, topic: TopicFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "aiorecover.delivery")
     publisher, later = Publisher(topic(secured, partitions=2)), Publisher(f"later-{tmp_path.name}")
     secured.grant(publisher.topic)
     secured.grant("__consumer_offsets", "READ")
@@ -237,8 +240,11 @@ async def test_a_topic_that_is_not_there_holds_up_what_follows_until_it_is_made(
         await later.publish(producer, 20)
         await publisher.publish(producer, 20)
         await until(lambda: producer.statistics().delivered == 20)
-        await asyncio.sleep(0.5)
+        asked = counted(producer)
+        await asyncio.sleep(2)
         assert producer.statistics().delivered == 20
+        assert 1 <= asked.total() <= 4  # after 0.5 s, and ever more seldom
+        assert sum("topic is not known yet" in line for line in caplog.messages) == 1
         secured.create_topic(later.topic, 2)
         secured.grant(later.topic)
         await producer.flush(timeout_ms=FLUSH_MS)
@@ -251,10 +257,12 @@ async def test_a_partition_that_is_not_there_and_a_partitioner_that_fails_hold_u
     kafka: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     publisher = Publisher(topic(kafka, partitions=2))
-    fails = True
+    fails, failed = True, 0
 
     def partitioner(key: bytes | None, every: list[int], available: list[int]) -> int:
+        nonlocal failed
         if fails and key == b"k3":
+            failed += 1
             raise ValueError
         return every[-1]
 
@@ -268,13 +276,30 @@ async def test_a_partition_that_is_not_there_and_a_partitioner_that_fails_hold_u
         assert producer.statistics().delivered == 10
         grow(kafka, publisher.topic, 5)
         await until(lambda: producer.statistics().delivered > 20)
-        await asyncio.sleep(0.3)
+        before = failed
+        for _ in range(20):
+            await publisher.publish(producer, 1, partition=0)  # which are no reason to ask again
+            await asyncio.sleep(0.1)
+        assert failed - before <= 5
         assert producer.statistics().pending > 0
         fails = False
         await producer.flush(timeout_ms=FLUSH_MS)
-        assert producer.statistics().delivered == 30
+        assert producer.statistics().delivered == 50
     found = await committed(kafka.bootstrap_servers, publisher.topic)
     assert sorted(record.record_id or "" for record in found) == sorted(one.record_id for one in publisher.accepted)
+
+
+def counted(producer: RecoverableProducer) -> Counter[str]:
+    """How often Kafka is asked for topics from now on."""
+    session, asked = delivery_of(producer).session, Counter[str]()
+    discover = session.discover
+
+    async def counting() -> None:
+        asked["discover"] += 1
+        await discover()
+
+    session.discover = counting  # type: ignore[method-assign]
+    return asked
 
 
 def grow(cluster: Cluster, topic: str, partitions: int) -> None:
