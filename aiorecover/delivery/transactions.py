@@ -288,7 +288,7 @@ class Transactions:
             raise SessionLostError
         if found is not None and found.number < self.known.number:  # the process before us died before it came so far
             self._left = found.number
-        if found is None and self._was_read:
+        if found is None and self.known.committed_by:
             log.warning(
                 "kafka has no position of this directory any more: what was settled counts, and what was in flight may "
                 "come twice. it forgets one that is as old as the brokers' offsets.retention.minutes group=%s",
@@ -310,6 +310,9 @@ class Transactions:
             raise
         await self._transact(transaction.begin)
         await self._commit(self.covered or self._floor())
+        if self.known.committed_by != self._owner:
+            self.known = msgspec.structs.replace(self.known, committed_by=self._owner)
+            await self._remember()  # else nobody could tell a position that is gone from one that never was
         self._read = True
 
     async def _decide(self, found: Committed | None) -> None:

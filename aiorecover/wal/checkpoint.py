@@ -56,8 +56,9 @@ class Transactional(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of a directory whose records go in transactions: what is known of the position that Kafka keeps for it.
 
     ``line``: the openings of this directory, the present one last. ``others``: those of its copies. ``read_in``: epoch
-    of the last one that has read the position, and found that ``committed_by`` had committed it. ``topic``: partition 0
-    of it has the position; empty: where it is by default. ``number`` of the transactional id in use.
+    of the last one that has read the position. ``committed_by``: who has committed it last, as far as is known; empty:
+    nobody yet. ``topic``: partition 0 of it has the position; empty: where it is by default. ``number`` of the
+    transactional id in use.
     """
 
     line: Line = ()

@@ -196,6 +196,23 @@ async def test_a_first_commit_that_fails_is_no_position_that_is_gone(
 
 
 @pytest.mark.asyncio
+async def test_a_death_before_the_first_commit_leaves_no_position_that_is_gone(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.hold("commit")
+    disk = MemoryDisk()
+    async with producer_on(disk, stop_timeout_ms=0) as producer:
+        await publish(producer, 0)
+        await until(lambda: broker.reached["commit"] == 1)
+        left = disk.after_process_death()
+    broker.let_go("commit")
+    async with producer_on(left) as producer:
+        await producer.flush(LIMIT)
+    assert broker.reached["read"] == 2
+    assert "no position of this directory any more" not in caplog.text
+
+
+@pytest.mark.asyncio
 async def test_nothing_is_committed_in_a_session_that_has_not_read_the_position_itself(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
