@@ -317,7 +317,7 @@ class Delivery:
                     pause = DISCOVER_INTERVAL
                 try:
                     await self.session.discover()
-                except (OSError, RuntimeError) as error:  # KafkaError is a RuntimeError
+                except (OSError, RuntimeError, ClosedError) as error:  # KafkaError is a RuntimeError
                     log.debug("no metadata yet error=%r", error)
                 await self._until_more_falls_behind(pause)
                 pause = min(pause * 2, DISCOVER_MAX)

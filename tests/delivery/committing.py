@@ -18,6 +18,7 @@ from aiorecover.delivery.delivery import Delivery
 from aiorecover.delivery.hard_close import SessionLostError
 from aiorecover.delivery.lane import Identity
 from aiorecover.delivery.transactions import Transactions
+from aiorecover.errors import ClosedError
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal.directory import Directory
 from tests.delivery.refusing import Sent, sent_in
@@ -222,6 +223,11 @@ class Committing(StandIn):
             return task.result()
         finally:
             task.cancel()
+
+    async def discover(self) -> None:
+        if self._closing:
+            raise ClosedError
+        await super().discover()
 
     def partitions(self, topic: str) -> frozenset[int]:
         return frozenset(range(self.broker.topics.get(topic, 0))) if self._connected.is_set() else frozenset()

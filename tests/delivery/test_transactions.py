@@ -403,6 +403,20 @@ async def test_where_another_opening_has_committed_nothing_more_is_delivered(
     assert caplog.text.count("another process delivers a copy of this directory") == 1
 
 
+async def test_who_was_taken_over_from_asks_for_no_topic_any_more(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with producer_on(MemoryDisk()) as producer:
+        await publish(producer, 0)
+        await producer.flush(LIMIT)
+        await producer.publish("missing", b"1")
+        broker.positions = dict.fromkeys(broker.positions, Committed(broker.position.position + 7, "copy/2"))
+        broker.lose()
+        await until(lambda: transactions_of(producer).fenced)
+        await asyncio.sleep(1)
+    assert "discovery" not in caplog.text
+
+
 @pytest.mark.parametrize("doubt", [True, False])
 async def test_a_position_that_is_gone_while_we_run_says_that_nothing_of_it_was_committed(
     broker: Broker, *, doubt: bool
