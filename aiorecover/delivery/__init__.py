@@ -217,9 +217,9 @@ Exactly once
     the next one begins with what it held. Where a power cut takes settle words, the position covers what they said.
 
     Not covered: where Kafka has forgotten the position (`offsets.retention.minutes`), settle words count, of which a
-    power cut may have taken some. A directory restored from a copy whose last start had never reached Kafka sends what
-    it holds of that start again, if the original did, too. A topic that is made anew loses what was in it, committed
-    or not.
+    power cut may have taken some, and which a death right behind a commit keeps from being stored. A directory restored
+    from a copy whose last start had never reached Kafka sends what it holds of that start again, if the original did,
+    too. A topic that is made anew loses what was in it, committed or not.
 
 Errors
     One table (`outcomes`). Retriable: for ever, or up to an age (below). Permanent: the records themselves are refused

@@ -20,7 +20,7 @@ Order of the steps
 After a crash, and whenever a session was lost
     A new session of the same transactional id ends what the one before had left open (fences it), one way or the other.
     Only then the position is read, and it decides: what it covers is settled, all else is sent, in a new transaction.
-    Settle words say nothing but what was committed before, so they are right as far as they go.
+    Settle words say nothing but what was committed before, or is a dead letter, so they are right as far as they go.
 
 Whose position it is
     The position bears the name of the opening that committed it, and tells how far the ones before it had come
@@ -147,7 +147,6 @@ class Transactions:
         self.settled_up_to = 0
         self.hurried_to = 0  # somebody waits for everything up to here
         self.fenced = False
-        self.commits = 0
         self.aborts = 0
 
     # -- for the lanes -----------------------------------------------------------------------------------------------
@@ -387,7 +386,6 @@ class Transactions:
         self.known = dispatched(self.known, self._last)
         committed = to_commit(position, self.known)
         await self._transact(lambda producer: transaction.commit(producer, self._group, self._topic, committed))
-        self.commits += 1
 
     def _committed(self, position: int) -> None:
         """All of the run is in Kafka."""
