@@ -411,7 +411,7 @@ class Delivery:
     def _on_fenced(self, owner: str) -> None:
         message = (
             "another process delivers a copy of this directory, and has taken over: nothing more is delivered from "
-            "here. what was accepted here since it was copied stays in the ring"
+            "here before the next start. what was accepted here since it was copied stays in the ring until then"
         )
         log.error("%s taken_over_by=%s path=%s", message, owner, self._directory.path)
         self._stand_still(WalDestinationError(f"{message} taken_over_by={owner}"))
