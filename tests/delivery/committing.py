@@ -154,7 +154,7 @@ class Committing(StandIn):
         self.state = "connecting"
         self._connected.clear()
         self.end.set_result(None)
-        if not self.broker.away:
+        if not self.broker.away and not self._closing:
             asyncio.get_running_loop().call_later(REBUILT_WITHIN, self.connect)
 
     def give_up(self, reason: str) -> None:
