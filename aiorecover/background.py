@@ -10,6 +10,7 @@ fsync        frames → disk                     every `fsync_interval_ms`, with
 spare        the next slot, ahead of need      when the ring asks
 backlog      how much is left, and how fast    each second
 dead letter topic   dead ring → ring           (delivery), where the option asks for it
+manifests    what became of records → Kafka    (manifests), where the option asks for it
 adoption     directories without an owner      (adoption)
 """
 

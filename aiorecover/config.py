@@ -62,9 +62,6 @@ _FORCED: tuple[tuple[str, tuple[object, ...], str], ...] = (
     ("api_version", (None,), "versions are negotiated with the broker: leave it out"),
 )
 
-# Options whose other values come with a later version: option, the one value that works today.
-_NOT_YET: tuple[tuple[str, object], ...] = (("audit_topic", None),)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
@@ -133,7 +130,9 @@ class Config:
         adoption_grace_ms: another folder of ``wal_dir`` in which records wait for the same cluster and ``name``, and
             which no process has had for so long (half a second at least), is delivered by this one, with its options;
             None adopts none.
-        audit_topic: not available yet.
+        audit_topic: where manifests are published, as often as checkpoints are made: what was accepted and settled, and
+            which ids are dead letters, so that ``aiorecover audit --manifests`` can tell what is missing from what is
+            lost. Best compacted. What is wrong with it is a warning, and holds up no record.
 
     """
 
@@ -314,7 +313,7 @@ _CHECKS: Mapping[str, _Check] = {
     "value_serializer": _serializer,
     "partitioner": _function,
     "adoption_grace_ms": _whole(0, optional=True),
-    "audit_topic": _text,
+    "audit_topic": _topic,
 }
 
 # Of what is passed through, only what aiokafka would find out at start or not at all.
@@ -389,11 +388,12 @@ def _conflicts(config: Config) -> Iterator[str]:
             'dead_letter_topic gets nothing under on_permanent_error="halt": leave one of them out '
             f"dead_letter_topic={config.dead_letter_topic!r}"
         )
+    if config.audit_topic is not None and config.audit_topic == config.dead_letter_topic:
+        yield (
+            "audit_topic must not be dead_letter_topic, whose records are audited, too: name another topic "
+            f"audit_topic={config.audit_topic!r}"
+        )
     yield from _timeout_conflicts(config)
-    for name, only in _NOT_YET:
-        value = getattr(config, name)
-        if value != only:
-            yield f"this value is not available yet in aiorecover 0.1: leave {name} out {name}={value!r}"
 
 
 def _timeout_conflicts(config: Config) -> Iterator[str]:

@@ -21,6 +21,7 @@ from aiorecover.delivery.refusal import is_owed
 from aiorecover.delivery.resume import Taken, take_up
 from aiorecover.delivery.session import REMEMBER_LIMIT
 from aiorecover.errors import ClosedError, ConfigError, DeliveryError
+from aiorecover.manifests import Manifests
 from aiorecover.source_positions import read_on
 from aiorecover.statistics import Statistics
 from aiorecover.wal import format as fmt
@@ -75,6 +76,10 @@ class Opened:
             topic = DeadLetterTopic(self.dead, config.dead_letter_topic, self.store)
             self.background.add("dead letter topic", topic.run)
             self._dead_letter_topic = topic
+        self._manifests: Manifests | None = None
+        if config.audit_topic is not None:
+            self._manifests = self._make_manifests(config.audit_topic)
+            self.background.add("manifests", self._manifests.run)
         self._adoption: Adoption | None = None
         if config.adoption_grace_ms is not None:
             self._adoption = self._make_adoption(config.adoption_grace_ms / 1000)
@@ -169,6 +174,19 @@ class Opened:
 
         """
         await self.commit.durable(patient=True)
+
+    def _make_manifests(self, topic: str) -> Manifests:
+        manifests = Manifests(
+            topic,
+            self._config.checkpoint_interval_ms / 1000,
+            self.directory,
+            self.dead,
+            self.delivery.sessions,
+            codec=self._config.client.get("compression_type"),
+            batch_bytes=self._config.max_batch_size,
+        )
+        self.delivery.reports.on_buried = manifests.bury
+        return manifests
 
     def _make_adoption(self, grace: float) -> Adoption:
         directory = self.directory
@@ -292,6 +310,8 @@ class Opened:
         """Close in order; the number of records left."""
         self._ending = True
         ended = await self._ends_in_time(self.background.stop(), "the background loops")
+        if self._manifests is not None:
+            await self._ends_in_time(self._manifests.finish(), "the last manifest")
         ended &= await self._ends_in_time(self.delivery.close(), "the kafka session")
         self.delivery.reports.close()  # whatever became of the session: nobody waits for ever
         await self._ends_in_time(self.commit.close(), "the last group commit")

@@ -402,6 +402,8 @@ BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"compression_type": "zip"}, "compression_type must be one of"),
     ({"security_protocol": "SSL"}, "pass an ssl.SSLContext"),
     ({"dead_letter_topic": "d", "on_permanent_error": "halt"}, "leave one of them out"),
+    ({"dead_letter_topic": "d", "audit_topic": "d"}, "name another topic"),
+    ({"audit_topic": "not a topic"}, "must be a topic's name"),
 ]
 
 

@@ -354,6 +354,10 @@ def test_every_kind_of_serializer_and_callback_is_taken() -> None:
         ({"retry_backoff_max_ms": 10}, "retry_backoff_max_ms must not be below retry_backoff_ms"),
         ({"full_timeout_ms": 5000, "adoption_grace_ms": None}, 'full_timeout_ms has no effect: set on_full="wait" or'),
         (
+            {"audit_topic": "same", "dead_letter_topic": "same"},
+            "audit_topic must not be dead_letter_topic",
+        ),
+        (
             {"dead_letter_topic": "dead", "on_permanent_error": "halt"},
             "dead_letter_topic gets nothing under on_permanent_error",
         ),
@@ -384,13 +388,6 @@ def test_options_that_cannot_be_meant_together_are_refused(options: dict[str, An
 def test_options_that_are_unusual_or_merely_idle_are_taken(options: dict[str, Any]) -> None:
     made = config(**options)
     assert {name: getattr(made, name) for name in options} == options
-
-
-@pytest.mark.parametrize(("name", "value"), [("audit_topic", "audit")])
-def test_what_comes_with_a_later_version_is_refused_plainly(name: str, value: object) -> None:
-    text = refusal(**{name: value})
-    assert "not available yet in aiorecover 0.1" in text
-    assert f"leave {name} out" in text
 
 
 def test_a_compression_without_its_library_is_refused_with_the_way_to_install_it(

@@ -6,8 +6,7 @@ from dataclasses import fields
 import pytest
 
 from aiorecover.config import Config
-from aiorecover.errors import ConfigError
-from tests.support.options import NOT_GIVEN, NOT_YET, README, rows, section, text
+from tests.support.options import NOT_GIVEN, README, rows, section, text
 
 
 def test_the_readme_says_what_the_configuration_is() -> None:
@@ -17,7 +16,7 @@ def test_the_readme_says_what_the_configuration_is() -> None:
 
 def test_every_option_that_can_be_set_has_a_line_with_a_meaning() -> None:
     cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows()]
-    assert {name.strip("`") for name, *_ in cells} == {one.name for one in fields(Config)} - NOT_GIVEN - NOT_YET
+    assert {name.strip("`") for name, *_ in cells} == {one.name for one in fields(Config)} - NOT_GIVEN
     assert all(len(row) == 4 and len(row[3]) > 10 for row in cells)
 
 
@@ -31,10 +30,3 @@ def test_a_default_of_the_readme_said_aloud_changes_nothing(row: str) -> None:
     value = int(number) << {"KiB": 10, "MiB": 20, "GiB": 30}[unit] if unit else eval(number)  # noqa: S307 - our own text
     said = Config.from_options("wal", "localhost", {name: value})
     assert said == Config.from_options("wal", "localhost", {})
-
-
-@pytest.mark.parametrize("name", sorted(NOT_YET))
-def test_what_is_said_to_come_later_is_refused_today(name: str) -> None:
-    value = {"audit_topic": "audit"}.get(name, 1)
-    with pytest.raises(ConfigError, match=f"leave {name} out"):
-        Config.from_options("wal", "localhost", {name: value})

@@ -85,6 +85,7 @@ class Reports:
         self._pending: DeliveryPendingError | None = None  # why nothing is delivered, until somebody mends it
         self._told = float("-inf")  # when a line told of a callback that failed
         self._calling: set[asyncio.Task[Any]] = set()  # tasks that await what the callback returned
+        self.on_buried: Callable[[Named], None] = lambda _: None  # called for each dead letter, once it is settled
         self.callback_errors = 0
 
     # -- for publishers ----------------------------------------------------------------------------------------------
@@ -262,6 +263,7 @@ class Reports:
 
     def bury(self, taken: DeadRecord) -> None:
         """A record is a dead letter: tell those who wait, and who asks later for one of the last ones."""
+        self.on_buried(taken.named)
         sequence = self._own_sequence(taken.named.position)
         if sequence is not None:
             self._tell_refused(sequence, _Buried(taken.topic, taken.partition, taken.refusal))

@@ -68,11 +68,12 @@ class Session:
         cluster: Cluster | None = None,
         healthy: "Session | None" = None,
         transactional_id: str | None = None,
+        name: str = "suspects",
     ) -> None:
         """Do nothing yet; ``on_metadata`` is called when topics may have changed.
 
         ``cluster``: the only one that anything is sent to; None: whichever answers first.
-        ``healthy``: this one is for suspects, beside that one, whose brokers are asked first.
+        ``healthy``: this one is beside that one, whose brokers are asked first, for what ``name`` says.
         ``transactional_id``: all is sent in transactions (`transact`); None: nothing is.
         """
         self._config = config
@@ -93,7 +94,8 @@ class Session:
         self._closing = False
         self._silence = Silence()
         self._since = 0.0  # when the present producer was taken
-        self._supervised = Supervised("session" if healthy is None else "suspects-session", self._run)
+        self._title = "kafka session" if healthy is None else f"kafka session for {name}"
+        self._supervised = Supervised("session" if healthy is None else f"{name}-session", self._run)
         self._closers: set[asyncio.Task[None]] = set()
         self._chatter = chatter.Chatter()
         self._context = self._chatter.context()
@@ -505,7 +507,7 @@ class Session:
         log.log(
             logging.WARNING if reason else logging.INFO,
             "%s state=%s bootstrap_servers=%s%s%s",
-            "kafka session" if self._healthy is None else "kafka session for suspects",
+            self._title,
             state,
             ",".join(self._config.bootstrap_servers),
             f" reason={reason!r} batches_in_flight={self._silence.in_flight}"

@@ -70,6 +70,7 @@ class Sessions:
         self._on_failed = on_failed
         self._untimely = untimely
         self._second: Session | None = None
+        self._beside: list[Session] = []
         self._suspicions: dict[Lane, Suspicion] = {}
         self._moved: dict[Lane, None] = {}  # suspects whose batches go through the second session
         self._through = 0  # batches acknowledged by the healthy session
@@ -196,6 +197,12 @@ class Sessions:
         if suspicion.forgotten(now):
             del self._suspicions[lane]
 
+    def beside(self, name: str) -> Session:
+        """One more, for what no lane sends: it holds up nobody. To be started; closed with the others."""
+        session = Session(self._config, lambda: None, cluster=self._cluster, healthy=self.healthy, name=name)
+        self._beside.append(session)
+        return session
+
     # -- the second session ------------------------------------------------------------------------------------------
 
     async def _session_of(self, lane: Lane, over: Callable[[], bool] | None) -> Session:
@@ -257,7 +264,7 @@ class Sessions:
         await asyncio.gather(*(session.close() for session in self._all()), *self._closers)
 
     def _all(self) -> list[Session]:
-        return [session for session in (self.healthy, self._second) if session is not None]
+        return [session for session in (self.healthy, self._second, *self._beside) if session is not None]
 
 
 def tell_stuck(lane: Lane, batch: LaneBatch, error: BaseException) -> None:

@@ -14,7 +14,7 @@ wal_dir/            0700
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -24,6 +24,7 @@ from aiorecover.wal import copies
 from aiorecover.wal import format as fmt
 from aiorecover.wal.ages import Acceptance, Ages, StoredAges
 from aiorecover.wal.checkpoint import ENDS_MOST, Checkpoint, CheckpointFile, Destination, RingState
+from aiorecover.wal.epochs import Epochs
 from aiorecover.wal.kept import DAMAGED, keep
 from aiorecover.wal.lanes import Lanes
 from aiorecover.wal.losses import Losses, Stretch
@@ -107,6 +108,7 @@ class Directory:
     file_system: FileSystem
     ages: Ages
     sources: Sources | None  # None: nobody has asked for them yet
+    epochs: Epochs = field(default_factory=Epochs)  # before the present one
     copies_from: int | None = None  # retry position before the copies that are not made to count yet
     all_copies_settled: bool | None = None  # known once the files are closed
     _writing: bool = False  # the keeper's thread writes a checkpoint
@@ -235,6 +237,17 @@ class Directory:
         self.retry.recycle(durable.retry.watermark, moved=durable.retry.watermark)
         self.dead.recycle(durable.dead.watermark)
         return self.ring.recycle(max(durable.main.watermark, durable.moved), moved=durable.moved)
+
+    def settled_up_to(self) -> int:
+        """A position up to which everything is settled, what was moved included.
+
+        What waits in the retry ring is known to the slot: it stands behind the first copy in it.
+        """
+        mark = self.ring.watermark()
+        slot = self.retry.first_waiting()
+        if slot is None:
+            return mark
+        return min(mark, slot.marks[0][0] - 1) if slot.marks else 0
 
     def pending(self) -> int:
         """Records known to wait in the main and the retry ring."""

@@ -16,6 +16,7 @@ from aiorecover.wal import room
 from aiorecover.wal.ages import Ages, StoredAges, restored
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination
 from aiorecover.wal.directory import CHECKPOINT, LANES, Directory, Files, Options
+from aiorecover.wal.epochs import earlier_epochs
 from aiorecover.wal.instance import lock_instance, make_wal_dir
 from aiorecover.wal.lanes import Lanes
 from aiorecover.wal.moved import DEAD, RETRY, RING
@@ -120,6 +121,7 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
         sources=None if checkpoint.sources is None else Sources(checkpoint.sources),
     )
     quota.poison = directory.poison
+    directory.epochs = earlier_epochs(found.before, directory.ring.live)
     directory.ring.moved_up_to = found.moved_up_to
     void_copies(directory.retry, found.copies_up_to, directory.ring)
     _reserve(directory)

@@ -342,6 +342,8 @@ class Reader:
             if length & fmt.SKIP_BIT:
                 holds = found == sequence and fmt.skip_crc(length, salt, found) == check
                 state = salt ^ VOID  # nothing to deliver, whatever else is
+                if holds and self._primary:
+                    self._ring.note_skipped(fmt.position(slot.header.epoch, found))
             else:
                 payload = buffer[at + 20 : end]
                 holds = found == sequence and crc32(payload, salt + found) == check

@@ -82,6 +82,7 @@ from dataclasses import dataclass, field
 from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Checkpoint, Copy, RingState
+from aiorecover.wal.epochs import EpochEnd
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.suffix import Suspicion
 
@@ -136,11 +137,12 @@ class RingPlan:
 class Plan:
     """What a directory starts from; ``newest`` is the checkpoint that counts.
 
-    ``producer_id``: of an opening before; None: the directory is new.
+    ``producer_id``: of an opening before; None: the directory is new. ``before``: the last epoch, if there was one.
     """
 
     newest: Checkpoint | None
     producer_id: int | None
+    before: EpochEnd | None
     epoch: int
     moved: int
     suspect: Suspicion
@@ -231,9 +233,13 @@ def plan(
     known = all(copy.state == "valid" for copy in copies)
     marks = [moved, 0, 0]
     plans = [_plan_ring(*of_ring, known=known) for of_ring in zip(states, rings, marks, strict=True)]
+    producer_id = _producer_id(newest, headers)
     return Plan(
         newest=newest,
-        producer_id=_producer_id(newest, headers),
+        producer_id=producer_id,
+        before=None
+        if producer_id is None
+        else EpochEnd(producer_id, last_epoch, _end_of(last_epoch, newest, rings[0])),
         epoch=last_epoch + 1,
         moved=moved,
         suspect=_suspicion(copies, newest, last_epoch, boot_id),
@@ -283,6 +289,14 @@ def _covered(life: Life, durable: int) -> bool:
     if life.seal is None:
         return False
     return fmt.position(life.header.epoch, life.seal.last_sequence) <= durable
+
+
+def _end_of(epoch: int, newest: Checkpoint | None, main: Sequence[SlotFound]) -> int:
+    """The last sequence of an epoch that a seal, a flush or the watermark tells of."""
+    seals = (slot.seal for slot in main if slot.header is not None and slot.header.epoch == epoch)
+    told = [] if newest is None else [newest.main.flushed, newest.main.watermark, newest.moved]
+    marks = [last for other, last in map(fmt.parts, told) if other == epoch]
+    return max([0, *marks, *(seal.last_sequence for seal in seals if seal is not None)])
 
 
 def _suspicion(copies: Sequence[Copy], newest: Checkpoint | None, last_epoch: int, boot_id: str) -> Suspicion:

@@ -27,6 +27,7 @@ log = logging.getLogger("aiorecover.wal")
 RECENT = 4096  # newest records handed to the reader in memory: 8 turns of a busy loop; at most 8 MiB with the next line
 RECENT_BYTES = 2048  # larger records are read back from the ring: their cost is in the bytes anyway
 LAST_SEQUENCE = fmt.SEQUENCE_MASK - fmt.SLOT_BYTES_MAX  # a slot that begins up to there stays within an epoch's numbers
+SKIPPED_MOST = 10_000  # frames without a record that are remembered: each is an exception that left `append`
 MARGIN = 1024  # bytes that a record may gain on its way to another ring: where it comes from, why Kafka refused it
 
 
@@ -68,6 +69,7 @@ class Ring:
         self._sequence = 0
         self._skipped = 0
         self.lost = 0  # records that damage took after they had been counted
+        self.skipped: set[int] = set()  # positions of frames without a record that the first reader met, until taken
         self._closed_at: int | None = None
         self.by_originals = plan.by_originals  # as in `RingState`, before the first frame of this epoch
         self.moved_up_to = 0  # position up to which copies in another ring count in place of what waits here
@@ -396,6 +398,16 @@ class Ring:
         """Size of the ring file."""
         return self.spares.allocated * self._slot_bytes
 
+    def note_skipped(self, position: int) -> None:
+        """A frame without a record was met; there is none with its id."""
+        if len(self.skipped) < SKIPPED_MOST:
+            self.skipped.add(position)
+
+    def take_skipped(self) -> list[int]:
+        """The positions that were noted since the last call, in order."""
+        taken, self.skipped = sorted(self.skipped), set()
+        return taken
+
     def is_current(self, slot: Slot) -> bool:
         """Whether frames still come to ``slot``."""
         return slot is self._slot
@@ -413,6 +425,11 @@ class Ring:
     def pending_once(self) -> int:
         """As `pending`, but what was copied counts in one place: here, until the move is made."""
         return sum(self._unsettled(slot) - len(slot.copies) for slot in self.live if not slot.moved)
+
+    def first_waiting(self) -> Slot | None:
+        """The oldest slot in which something waits, or may, as nobody has read it; what was copied counts there."""
+        counting = (slot for slot in self.live if not slot.moved)
+        return next((slot for slot in counting if not slot.complete or self._unsettled(slot)), None)
 
     def _unsettled(self, slot: Slot) -> int:
         """Known frames of a slot without settlement; in the slot that is written, `append` counts by sequence only."""

@@ -12,7 +12,6 @@ from aiorecover.config import Config
 
 README = Path(__file__).parents[2] / "README.md"
 NOT_GIVEN = {"file_system", "client"}  # what `Config` makes of the options that are given
-NOT_YET = {name for name, _ in config._NOT_YET}
 UNITS = {"_ms": "ms", "_bytes": "bytes", "_size": "bytes"}
 HEAD = """\
 `RecoverableProducer(wal_dir, *, bootstrap_servers, **options)`. Unknown, wrong and conflicting options are a
@@ -36,10 +35,10 @@ def text() -> str:
 
 
 def rows() -> Iterator[str]:
-    """A line of the table for each option that can be set today."""
+    """A line of the table for each option that can be set."""
     meanings = dict(_meanings())
     for one in fields(Config):
-        if one.name in NOT_GIVEN | NOT_YET:
+        if one.name in NOT_GIVEN:
             continue
         unit = next((unit for end, unit in UNITS.items() if one.name.endswith(end)), "")
         default = "required" if one.default is MISSING else _default(one.name, unit)
@@ -67,7 +66,6 @@ def _beside() -> Iterator[str]:
     passed = sorted(config._CLIENT_OPTIONS)
     yield _filled("Passed on to aiokafka as they are", passed)
     yield _filled("Decided by the library, and refused with a reason", [name for name, _, _ in config._FORCED])
-    yield _filled("Known, and refused until a later version has them", sorted(NOT_YET))
 
 
 def _filled(what: str, names: list[str]) -> str:
