@@ -49,8 +49,9 @@ Bounds
 
 Limits of this version
     A dead letter that is purged before it was told (an interval of checkpoints, or as long as the audit topic takes
-    nothing), by a process that then dies, is called lost. ``settled`` is a watermark: one record that waits, of a lane
-    that does not get through, keeps all behind it in the ring, for an audit. An epoch of which nothing is left but in
+    nothing), by a process that then dies, is called lost. ``settled`` is the watermark, which goes slot by slot unless
+    all is settled: what was lost of the newest slots is named once they are, and one record that waits, of a lane that
+    does not get through, keeps all behind it in the ring, for an audit. An epoch of which nothing is left but in
     the retry ring is told of no further by openings behind the next one; nor is one sealed of which all was settled
     and recycled, if two processes in a row die before they could tell of it.
 """
