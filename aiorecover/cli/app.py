@@ -150,6 +150,10 @@ def audit(
             help="The id of the last record that an epoch published: what is missing behind it is found, too."
         ),
     ] = None,
+    manifests: Annotated[
+        str | None,
+        typer.Option(help="The producers' audit_topic: what is missing is told apart, and missing tails are found."),
+    ] = None,
     from_first: Annotated[  # noqa: FBT002 - an option, never passed by place
         bool,
         typer.Option("--from-first", help="What Kafka has deleted by now is not missing: begin with what is there."),
@@ -171,8 +175,10 @@ def audit(
 
     For each producer and epoch: how many there should be (sequences begin with 1 and have no gaps), how many were
     found, repeated, and out of order in their partition. With topics and a table also what the table lacks of them.
+    With --manifests: whether what is missing is a dead letter, still in the ring, or lost.
 
-    Exit status 0: nothing is missing. 1: something is. 2: an option, an installation or Kafka needs mending.
+    Exit status 0: nothing is missing; with --manifests, nothing is lost. 1: something is. 2: an option, an
+    installation or Kafka needs mending.
     """
     try:
         from aiorecover.cli import audit as auditing  # noqa: PLC0415 - pyspark is optional, and slow to import
@@ -183,6 +189,7 @@ def audit(
                 topics=topic or [],
                 table=table,
                 last=last or [],
+                manifests=manifests,
                 from_first=from_first,
                 limit=limit,
                 html=html,

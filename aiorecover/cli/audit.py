@@ -6,6 +6,7 @@ import pathlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from rich.table import Table
 
 from aiorecover import spark as downstream
@@ -13,6 +14,7 @@ from aiorecover.cli.audit_page import page
 from aiorecover.cli.pairs import pairs
 from aiorecover.errors import ConfigError
 from aiorecover.record_id import parse_record_id
+from aiorecover.spark.manifests import VERDICTS
 from aiorecover.spark.session import clear_errors, start_session
 from aiorecover.spark.topics import source_options
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
     from rich.console import Console
+
+    from aiorecover.spark import Manifests
 
 __all__ = ["Options", "lacks", "run", "show"]
 
@@ -41,6 +45,7 @@ class Options:
     topics: Sequence[str]
     table: str | None
     last: Sequence[str]
+    manifests: str | None
     from_first: bool
     limit: int
     html: pathlib.Path | None
@@ -64,10 +69,12 @@ def run(options: Options) -> dict[str, Any]:
         raise ConfigError("say what to read: --bootstrap-servers and --topic, or --table, or all of them to compare")
     if options.html is not None and not options.html.parent.is_dir():
         raise ConfigError(f"the directory of --html is not there: make it html={options.html}")
-    topics = bool(options.topics) or options.bootstrap_servers is not None
+    told, topics = options.manifests is not None, _reads_topics(options)
+    if told and not options.bootstrap_servers:
+        raise ConfigError(f"name Kafka's servers for --manifests, too: {options.bootstrap_servers=}")
     if topics:  # refused here, before Spark fetches and starts anything
         source_options(options.topics, options.bootstrap_servers or "", pairs(options.kafka_options))
-    spark = start_session("aiorecover audit", options.master, pairs(options.settings), kafka=topics)
+    spark = start_session("aiorecover audit", options.master, pairs(options.settings), kafka=topics or told)
     try:
         with clear_errors():
             found = _found(spark, options, known_last)
@@ -79,9 +86,10 @@ def run(options: Options) -> dict[str, Any]:
 
 
 def _found(spark: SparkSession, options: Options, known_last: dict[tuple[str, int], int]) -> dict[str, Any]:
+    told = _manifests_of(spark, options)  # before the topics: what is delivered meanwhile is not settled then
     read = [*_topics_of(spark, options), *_table_of(spark, options)]
     records = read[0]
-    with downstream.audit(records, known_last=known_last, from_first=options.from_first) as audit:
+    with downstream.audit(records, known_last=known_last, manifests=told, from_first=options.from_first) as audit:
         totals = _rows(audit.totals)[0]
         if totals["records"] and not totals["epochs"]:
             raise ConfigError(
@@ -93,6 +101,8 @@ def _found(spark: SparkSession, options: Options, known_last: dict[tuple[str, in
             "epochs": _rows(_worst(audit.producers, "missing", options.limit)),
             "missing": _rows(_worst(audit.missing, "count", options.limit)),
         }
+        if told is not None and audit.verdicts is not None:
+            found["manifests"] = _judged(told, audit.verdicts, options.limit)
         if options.html is not None:
             over_time = downstream.timeline(records, audit.missing)
             found["timeline"] = {"width_s": over_time.width_s, "moments": _rows(over_time.moments)}
@@ -103,10 +113,37 @@ def _found(spark: SparkSession, options: Options, known_last: dict[tuple[str, in
     return found
 
 
+def _judged(told: Manifests, verdicts: DataFrame, limit: int) -> dict[str, Any]:
+    """How many have each verdict, up to ``limit`` ranges of each, and how many records are no manifests."""
+    judged = verdicts.persist()
+    try:
+        counts = {
+            row["verdict"]: row["count"]
+            for row in judged.groupBy("verdict").agg(F.sum("count").alias("count")).collect()
+        }
+        totals = {verdict: counts.get(verdict, 0) for verdict in VERDICTS}
+        ranges = [
+            row
+            for verdict in VERDICTS
+            if totals[verdict]
+            for row in _rows(_worst(judged.where(F.col("verdict") == verdict), "count", limit))
+        ]
+    finally:
+        judged.unpersist()
+    return {"totals": totals, "ranges": ranges, "unreadable": _rows(told.unreadable)[0]["count"]}
+
+
 def lacks(found: dict[str, Any]) -> bool:
-    """Whether anything is missing, or absent from the table."""
+    """Whether anything is lost, as far as is told, or else missing, or absent from the table."""
     absent = found["compared"]["totals"]["absent"] if "compared" in found else 0
+    if "manifests" in found:
+        return bool(_lost(found["manifests"]["totals"]) or absent)
     return bool(found["totals"]["missing"] or absent)
+
+
+def _lost(totals: dict[str, int]) -> int:
+    """Of which nothing else is told."""
+    return totals["lost"] + totals["untold"]
 
 
 def _known_last(ids: Sequence[str]) -> dict[tuple[str, int], int]:
@@ -121,9 +158,24 @@ def _known_last(ids: Sequence[str]) -> dict[tuple[str, int], int]:
 
 
 def _topics_of(spark: SparkSession, options: Options) -> Iterator[DataFrame]:
-    if options.topics or options.bootstrap_servers is not None:
+    if _reads_topics(options):
         servers, more = options.bootstrap_servers or "", pairs(options.kafka_options)
         yield downstream.read_topics(spark, options.topics, servers, more)
+
+
+def _reads_topics(options: Options) -> bool:
+    """Servers alone are for the manifests, if there are any."""
+    return bool(options.topics) or (options.bootstrap_servers is not None and options.manifests is None)
+
+
+def _manifests_of(spark: SparkSession, options: Options) -> Manifests | None:
+    if options.manifests is None:
+        return None
+    of_client = {name: value for name, value in pairs(options.kafka_options).items() if name.startswith("kafka.")}
+    servers, more = options.bootstrap_servers or "", of_client  # where to begin and end is said of the topics
+    told = downstream.read_manifests(downstream.read_topics(spark, [options.manifests], servers, more))
+    told.epochs.count()
+    return told
 
 
 def _table_of(spark: SparkSession, options: Options) -> Iterator[DataFrame]:
@@ -146,7 +198,10 @@ def show(console: Console, found: dict[str, Any]) -> None:
     totals, epochs, missing = found["totals"], found["epochs"], found["missing"]
     if epochs:
         console.print(_table(epochs))
-    _print_ranges(console, "missing", missing)
+    if "manifests" in found:
+        _show_judged(console, found["manifests"])
+    else:
+        _print_ranges(console, "missing", missing)
     if totals["epochs"] > len(epochs) or totals["missing"] > sum(one["count"] for one in missing):
         console.print("there is more; these lack most (--limit shows more)", markup=False, soft_wrap=True)
     disorder = "order unknown" if totals["out_of_order"] is None else f"{totals['out_of_order']:,} out of order"
@@ -154,9 +209,27 @@ def show(console: Console, found: dict[str, Any]) -> None:
         f"{totals['records']:,} records, {totals['without_id']:,} without an id: {totals['found']:,} of "
         f"{totals['expected']:,} found, {totals['missing']:,} missing, {totals['repeated']:,} repeated, {disorder}"
     )
-    console.print(verdict, style="red" if totals["missing"] else "green", markup=False, soft_wrap=True)
+    wrong = _lost(found["manifests"]["totals"]) if "manifests" in found else totals["missing"]
+    console.print(verdict, style="red" if wrong else "green", markup=False, soft_wrap=True)
+    if "manifests" in found:
+        _show_verdicts(console, found["manifests"])
     if "compared" in found:
         _show_compared(console, found["compared"])
+
+
+def _show_judged(console: Console, judged: dict[str, Any]) -> None:
+    for one in judged["ranges"]:
+        said = " ".join(filter(None, [one["verdict"].replace("_", " "), one["why"], "tail" if one["tail"] else ""]))
+        line = f"{said}: {one['producer_id']}/{one['epoch']} sequences={one['first']}-{one['last']} {one['count']:,}"
+        style = "red" if one["verdict"] in {"lost", "untold"} else None
+        console.print(line, style=style, markup=False, soft_wrap=True)
+
+
+def _show_verdicts(console: Console, judged: dict[str, Any]) -> None:
+    said = ", ".join(f"{count:,} {verdict.replace('_', ' ')}" for verdict, count in judged["totals"].items())
+    unreadable = f"; {judged['unreadable']:,} records are no manifests" if judged["unreadable"] else ""
+    style = "red" if _lost(judged["totals"]) else "green"
+    console.print(f"of the missing: {said}{unreadable}", style=style, markup=False, soft_wrap=True)
 
 
 def _show_compared(console: Console, compared: dict[str, Any]) -> None:

@@ -2,6 +2,8 @@
 
 - `parse_record_id`: Kafka's columns plus ``producer_id``, ``epoch``, ``sequence``.
 - `audit`: which records are missing, repeated or out of order (:mod:`aiorecover.spark.auditing` tells how).
+- `read_manifests`: what producers tell of their own records on an audit topic.
+- `judge`: what that makes of those that are missing.
 - `compare`: what is in the topics and not in the table that they were landed in, by record id.
 - `timeline`: completeness over time.
 - `land`: topics into Parquet files or a table, each record once (:mod:`aiorecover.spark.landing`).
@@ -17,6 +19,7 @@ from aiorecover.spark import installed as _installed  # noqa: F401 - first, so t
 from aiorecover.spark.auditing import Audit, audit
 from aiorecover.spark.comparing import Comparison, compare
 from aiorecover.spark.landing import Landed, land
+from aiorecover.spark.manifests import Manifests, judge, read_manifests
 from aiorecover.spark.over_time import Timeline, timeline
 from aiorecover.spark.record_id import parse_record_id
 from aiorecover.spark.topics import read_topics
@@ -25,11 +28,14 @@ __all__ = [
     "Audit",
     "Comparison",
     "Landed",
+    "Manifests",
     "Timeline",
     "audit",
     "compare",
+    "judge",
     "land",
     "parse_record_id",
+    "read_manifests",
     "read_topics",
     "timeline",
 ]

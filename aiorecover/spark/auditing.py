@@ -28,6 +28,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
 from aiorecover.spark.bitmaps import bit_of, bucket_of, clear_bits, ranges_in, runs
+from aiorecover.spark.manifests import Manifests, judge
 from aiorecover.spark.persisted import Persisted
 from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
 from aiorecover.wal.format import DIRECTORY_TEXT, SEQUENCE_BITS
@@ -67,23 +68,29 @@ class Audit(Persisted):
     """One row: ``records`` (rows read), ``without_id``, ``epochs``, and the sums of `producers`: ``expected``,
     ``found``, ``missing``, ``repeated``, ``out_of_order``."""
     _buckets: DataFrame
+    verdicts: DataFrame | None = None
+    """With ``manifests``: `missing`, cut where the verdict changes, with ``verdict`` and ``why`` (`judge`). ``tail``:
+    whether it stands behind all that was found of its epoch."""
 
 
 def audit(
     df: DataFrame,
     *,
     known_last: Mapping[tuple[str, int], int] | DataFrame | None = None,
+    manifests: Manifests | None = None,
     from_first: bool = False,
 ) -> Audit:
     """Find what is missing, repeated or out of order.
 
     ``df`` has the columns of Spark's Kafka source (with ``includeHeaders``), or of a table that has the ids as columns
     already (`parse_record_id`, or a landed table). It must hold all topics that its producers publish to: a record in a
-    topic that is left out is missing here. A dead letter is missing, too.
+    topic that is left out is missing here. A dead letter is missing, too; with ``manifests`` there are ``verdicts``,
+    which tell it from what is lost.
 
     ``known_last`` is the last sequence that was published, for each (producer id, epoch), so that a missing tail and an
     epoch of which nothing arrived are found as well; as a data frame: ``producer_id``, ``epoch``, ``last``. Without it
-    an epoch ends with the last sequence found. ``from_first`` begins each epoch with the first sequence found instead
+    an epoch ends with the last sequence found. ``manifests`` know that of each epoch that they tell of
+    (`read_manifests`). ``from_first`` begins each epoch with the first sequence found instead
     of with 1: for topics whose oldest records Kafka has deleted by now.
 
     Raises:
@@ -92,14 +99,25 @@ def audit(
     """
     records = with_record_id(df)
     known = _known(df, known_last)
+    if manifests is not None:
+        both = known.unionByName(manifests.epochs.select(*_KNOWN_COLUMNS))
+        known = both.groupBy(*_EPOCH).agg(F.max("last").alias("last"))
     buckets = _buckets(records).persist()
     producers = _producers(buckets, known, from_first=from_first)
+    missing = _missing(buckets, known, from_first=from_first)
     return Audit(
         producers=producers,
-        missing=_missing(buckets, known, from_first=from_first),
+        missing=missing,
         totals=_totals(buckets, producers),
         _buckets=buckets,
+        verdicts=None if manifests is None else _verdicts(missing, manifests, producers),
     )
+
+
+def _verdicts(missing: DataFrame, manifests: Manifests, producers: DataFrame) -> DataFrame:
+    ends = producers.select(*_EPOCH, F.coalesce("last", F.lit(0)).alias("found_last"))
+    tail = F.col("first") > F.col("found_last")
+    return judge(missing, manifests).join(ends, _EPOCH).withColumn("tail", tail).drop("found_last")
 
 
 def _known(df: DataFrame, known_last: Mapping[tuple[str, int], int] | DataFrame | None) -> DataFrame:

@@ -15,12 +15,14 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import aiorecover.cli
+from aiorecover import RecoverableProducer
 from aiorecover.cli import audit as command
 from aiorecover.cli.app import app
 from aiorecover.errors import ConfigError
 from aiorecover.spark.session import clear_errors
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
+from tests.support.oracle import read_topic
 
 P = "abcdefghij234"
 
@@ -122,6 +124,57 @@ def test_what_the_table_lacks_of_the_topics_is_named_with_status_1_and_drawn(
     assert "table: 0 of 10 records absent, 0 only in the table" in done.stdout
 
 
+async def ran(cluster: Cluster, topic: str, audit_topic: str, wal: Path) -> str:
+    """40 records and one that is too large for the topic, and what the producer of them is called."""
+    options = {"audit_topic": audit_topic, "wal_min_free_bytes": 0}
+    async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **options) as producer:
+        for number in range(41):
+            await producer.publish(topic, b"x" * (5000 if number == 24 else 10), partition=0)
+        await producer.flush(timeout_ms=30_000)
+        return producer.producer_id
+
+
+async def copied(cluster: Cluster, source: str, target: str, *, without: set[int]) -> None:
+    kept = [one.record_id for one in await read_topic(cluster.bootstrap_servers, source)]
+    wanted = [one for one in kept if one is not None and int(one.rsplit("/", 1)[1]) not in without]
+    await published(cluster, target, [*wanted])
+
+
+def test_with_manifests_a_missing_tail_a_lost_record_and_a_dead_letter_are_told_apart(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    source = topic(kafka, partitions=1, config={"max.message.bytes": "3000"})
+    target, told = topic(kafka, partitions=1), topic(kafka, partitions=2, config={"cleanup.policy": "compact"})
+    producer_id = admin.run(ran(kafka, source, told, tmp_path / "wal"))
+    where = "--bootstrap-servers", kafka.bootstrap_servers, "--manifests", told
+    done = run(*where, "--topic", source)
+    assert done.exit_code == 0, done.output
+    assert f"dead lettered: {producer_id}/1 sequences=25-25 1" in done.stdout
+    assert "0 lost, 0 untold, 0 in ring, 1 dead lettered, 0 skipped" in done.stdout
+    admin.run(copied(kafka, source, target, without={7, 39, 40, 41}))
+    done = run(*where, "--topic", target, "--json")
+    assert done.exit_code == 1, done.output
+    found: Any = json.loads(done.stdout)["manifests"]
+    assert found["totals"] == {"lost": 4, "untold": 0, "in_ring": 0, "dead_lettered": 1, "skipped": 0}
+    assert [(one["first"], one["last"], one["verdict"], one["tail"]) for one in found["ranges"]] == [
+        (39, 41, "lost", True),
+        (7, 7, "lost", False),
+        (25, 25, "dead_lettered", False),
+    ]
+    assert found["unreadable"] == 0
+
+
+def test_a_table_alone_is_judged_by_manifests_that_are_read_from_kafka(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    told = topic(kafka, partitions=1)
+    identities = {"producer_id": [P] * 2, "epoch": pa.array([1] * 2, pa.int32()), "sequence": [1, 3]}
+    pq.write_table(pa.table(identities), tmp_path / "part.parquet")
+    where = "--table", tmp_path, "--manifests", told, "--bootstrap-servers", kafka.bootstrap_servers
+    done = run(*where)
+    assert (done.exit_code, "untold: " in done.stdout) == (1, True), done.output
+
+
 def test_records_of_others_alone_are_no_audit(tmp_path: Path) -> None:
     nobody = {"producer_id": pa.array([None], pa.string()), "epoch": pa.array([None], pa.int32())}
     pq.write_table(pa.table({**nobody, "sequence": pa.array([None], pa.int64())}), tmp_path / "part.parquet")
@@ -146,6 +199,7 @@ def test_a_topic_that_is_not_there_is_status_2_and_one_sentence(kafka: Cluster) 
         (["--bootstrap-servers", "x"], "name the topics"),
         (["--table", "x", "--last", "x/1"], "--last takes a record id"),
         (["--table", "x", "--conf", "x"], "name=value"),
+        (["--table", "x", "--manifests", "x"], "name Kafka's servers for --manifests"),
         (["--table", "x", "--html", "/not/there/page.html"], "the directory of --html is not there"),
     ],
 )

@@ -1,0 +1,169 @@
+"""What producers say of their own records (``audit_topic``), and what that makes of those that are missing.
+
+`aiorecover.delivery.manifest` says what a manifest claims. Of each key the newest counts, and of an epoch all together:
+the highest numbers and the union of the ranges. Missing ranges and told ranges meet by their edges, in order, epoch by
+epoch: so what travels are ranges, and neither records nor sequences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+from aiorecover.delivery.manifest import VERSION
+from aiorecover.errors import ConfigError
+from aiorecover.spark.persisted import Persisted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+__all__ = ["VERDICTS", "Manifests", "judge", "read_manifests"]
+
+VERDICTS = ("lost", "untold", "in_ring", "dead_lettered", "skipped")
+
+_EPOCH = ["producer_id", "epoch"]
+_NEEDED = ["key", "value", "partition", "offset"]
+_KINDS = ("dead_lettered", "skipped", "damaged")
+_PAIRS = "array<array<bigint>>"
+_SCHEMA = (
+    "version int, producer_id string, epoch int, time_ms bigint, last bigint, settled bigint, sealed boolean, "
+    + ", ".join(f"{kind} {_PAIRS}" for kind in _KINDS)
+)
+
+
+@dataclass(frozen=True)
+class Manifests(Persisted):
+    """What an audit topic says, as data frames; nothing runs until one of them is used, and then it is read once."""
+
+    epochs: DataFrame
+    """One row for each ``producer_id`` and ``epoch``: ``last`` sequence given out, ``settled`` up to where,
+    ``sealed_at`` (the last one that was left when the epoch was closed; null: it is open), ``time_ms`` of the newest
+    manifest."""
+    ranges: DataFrame
+    """One row for each range of sequences that was told of: ``producer_id``, ``epoch``, ``kind`` (``dead_lettered``,
+    ``skipped``, ``damaged``), ``first``, ``last``; some more than once."""
+    unreadable: DataFrame
+    """One row: ``count``, of keys whose newest record is no manifest of a version that is known here."""
+    _buckets: DataFrame
+
+
+def read_manifests(df: DataFrame) -> Manifests:
+    """Read an audit topic; ``df`` has the columns of Spark's Kafka source.
+
+    It is read when it is first used. So that a record which is delivered in between is not called lost, that should be
+    before the topics are read which it tells of.
+
+    Raises:
+        ConfigError: columns are absent.
+
+    """
+    absent = [name for name in _NEEDED if name not in df.columns]
+    if absent:
+        raise ConfigError(f"manifests are read from Kafka's columns: absent={absent}")
+    newest = df.groupBy("key", "partition").agg(F.max_by("value", "offset").alias("value")).where("value is not null")
+    rows = newest.select(F.from_json(F.col("value").cast("string"), _SCHEMA).alias("told")).select("told.*").persist()
+    known = F.coalesce(F.col("version") == VERSION, F.lit(False)) & F.col("last").isNotNull()  # noqa: FBT003 - a literal
+    told = rows.where(known)
+    return Manifests(
+        epochs=told.groupBy(*_EPOCH).agg(
+            F.max("last").alias("last"),
+            F.max("settled").alias("settled"),
+            F.max(F.when(F.col("sealed"), F.col("last"))).alias("sealed_at"),
+            F.max("time_ms").alias("time_ms"),
+        ),
+        ranges=reduce(DataFrame.unionByName, [_ranges(told, kind) for kind in _KINDS]),
+        unreadable=rows.where(~known).agg(F.count(F.lit(1)).alias("count")),
+        _buckets=rows,
+    )
+
+
+def _ranges(told: DataFrame, kind: str) -> DataFrame:
+    pair = F.col("pair")
+    return told.select(*_EPOCH, F.lit(kind).alias("kind"), F.explode(kind).alias("pair")).select(
+        *_EPOCH, "kind", pair[0].alias("first"), pair[1].alias("last")
+    )
+
+
+def judge(missing: DataFrame, told: Manifests) -> DataFrame:
+    """What became of missing records: ``missing`` with the columns ``verdict`` and ``why``, cut where these change.
+
+    ``missing`` as in `Audit`. ``verdict``: ``dead_lettered``; ``skipped`` (an id without a record); ``in_ring``: not
+    settled, as far as its producer has told; ``lost``, and ``why`` (``damaged`` in the ring; ``settled``: its producer
+    has had the acknowledgement; ``gone``: it was accepted, and not found when the epoch was closed); ``untold``: there
+    is no manifest of its epoch.
+    """
+    epochs = told.epochs
+    settled = epochs.select(
+        *_EPOCH, F.lit("settled").alias("kind"), F.lit(1).alias("first"), F.col("settled").alias("last")
+    )
+    edges = [
+        *_edges(missing.withColumn("kind", F.lit("missing"))),
+        *_edges(told.ranges),
+        *_edges(settled.where("last > 0")),
+        _edge(epochs.withColumn("kind", F.lit("told")), F.lit(0), 1),
+        _edge(epochs.where("sealed_at is not null").withColumn("kind", F.lit("gone")), F.col("sealed_at") + 1, 1),
+    ]
+    return _joined(_cut(reduce(DataFrame.unionByName, edges)))
+
+
+def _edges(ranges: DataFrame) -> list[DataFrame]:
+    return [_edge(ranges, F.col("first"), 1), _edge(ranges, F.col("last") + 1, -1)]
+
+
+def _edge(ranges: DataFrame, at: Column, step: int) -> DataFrame:
+    return ranges.select(*_EPOCH, "kind", at.cast("bigint").alias("at"), F.lit(step).alias("step"))
+
+
+def _cut(edges: DataFrame) -> DataFrame:
+    """The pieces of what is missing, between two edges of anything."""
+    kinds = ("missing", *_KINDS, "settled", "gone", "told")
+    steps = {kind: F.sum(F.when(F.col("kind") == kind, F.col("step")).otherwise(0)).alias(kind) for kind in kinds}
+    places = edges.groupBy(*_EPOCH, "at").agg(*steps.values())
+    in_order = Window.partitionBy(*_EPOCH).orderBy("at")
+    within = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    over = {kind: F.sum(kind).over(within) > 0 for kind in kinds}
+    pieces = places.select(
+        *_EPOCH,
+        F.col("at").alias("first"),
+        (F.lead("at").over(in_order) - 1).alias("last"),
+        *(column.alias(kind) for kind, column in over.items()),
+    ).where("missing")
+    return pieces.select(*_EPOCH, "first", "last", _verdict().alias("verdict"), _why().alias("why"))
+
+
+def _verdict() -> Column:
+    return (
+        F.when(~F.col("told"), "untold")
+        .when(F.col("dead_lettered"), "dead_lettered")
+        .when(F.col("skipped"), "skipped")
+        .when(F.col("damaged") | F.col("settled") | F.col("gone"), "lost")
+        .otherwise("in_ring")
+    )
+
+
+def _why() -> Column:
+    lost = F.col("told") & ~F.col("dead_lettered") & ~F.col("skipped")
+    why = F.when(F.col("damaged"), "damaged").when(F.col("settled"), "settled").when(F.col("gone"), "gone")
+    return F.when(lost, why)
+
+
+def _joined(pieces: DataFrame) -> DataFrame:
+    """What is said alike of two pieces that touch is one."""
+    in_order = Window.partitionBy(*_EPOCH).orderBy("first")
+    before = {name: F.lag(name).over(in_order) for name in ("last", "verdict", "why")}
+    goes_on = (
+        (before["last"] == F.col("first") - 1)
+        & (before["verdict"] == F.col("verdict"))
+        & before["why"].eqNullSafe(F.col("why"))
+    )
+    begins = F.when(F.coalesce(goes_on, F.lit(False)), 0).otherwise(1)  # noqa: FBT003 - a literal
+    numbered = pieces.withColumn("begins", begins).withColumn("range", F.sum("begins").over(in_order))
+    whole = numbered.groupBy(*_EPOCH, "range", "verdict", "why").agg(
+        F.min("first").alias("first"), F.max("last").alias("last")
+    )
+    count = (F.col("last") - F.col("first") + 1).alias("count")
+    return whole.select(*_EPOCH, "first", "last", count, "verdict", "why")
