@@ -20,13 +20,15 @@ td, th { padding: .2rem .9rem .2rem 0; text-align: right } td:first-child, th:fi
 th { font-weight: 500; color: #5c646c }
 """.strip()
 _EPOCH = ["producer_id", "epoch", "expected", "found", "missing", "repeated", "out_of_order"]
+_JUDGED = ["producer_id", "epoch", "first", "last", "count", "verdict", "why"]
 _RANGE = ["producer_id", "epoch", "first", "last", "count"]
 
 
 def page(found: dict[str, Any]) -> str:
     """The page's HTML; ``found`` is what the audit says as JSON, with its ``timeline``."""
-    totals, compared = found["totals"], found.get("compared")
-    missing = totals["missing"] + (compared["totals"]["absent"] if compared else 0)
+    totals, compared, judged = found["totals"], found.get("compared"), found.get("manifests")
+    wrong = judged["totals"]["lost"] + judged["totals"]["untold"] if judged else totals["missing"]
+    missing = wrong + (compared["totals"]["absent"] if compared else 0)
     parts = [
         f'<h1 class="{"lacking" if missing else "whole"}">{escape(_headline(totals))}</h1>',
         f"<p>{escape(_rest(totals))}</p>",
@@ -37,6 +39,12 @@ def page(found: dict[str, Any]) -> str:
         "<h2>Missing sequences, the longest ranges</h2>",
         _table(_RANGE, found["missing"]),
     ]
+    if judged:
+        parts += [
+            "<h2>What producers tell of those that are missing</h2>",
+            f"<p>{escape(_judged(judged['totals']))}</p>",
+            _table(_JUDGED, [{**row, "why": row["why"] or ""} for row in judged["ranges"]]),
+        ]
     if compared:
         parts += [
             "<h2>In the topics, not in the table</h2>",
@@ -59,6 +67,10 @@ def _rest(totals: dict[str, Any]) -> str:
         f"{totals['epochs']:,} epochs of producers, {totals['repeated']:,} repeated, {disorder}, "
         f"{totals['without_id']:,} records without an id"
     )
+
+
+def _judged(totals: dict[str, Any]) -> str:
+    return ", ".join(f"{count:,} {verdict.replace('_', ' ')}" for verdict, count in totals.items())
 
 
 def _compared(totals: dict[str, Any]) -> str:

@@ -152,8 +152,10 @@ def test_with_manifests_a_missing_tail_a_lost_record_and_a_dead_letter_are_told_
     assert f"dead lettered: {producer_id}/1 sequences=25-25 1" in done.stdout
     assert "0 lost, 0 untold, 0 in ring, 1 dead lettered, 0 skipped" in done.stdout
     admin.run(copied(kafka, source, target, without={7, 39, 40, 41}))
-    done = run(*where, "--topic", target, "--json")
+    done = run(*where, "--topic", target, "--json", "--html", tmp_path / "page.html")
     assert done.exit_code == 1, done.output
+    drawn = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "4 lost, 0 untold, 0 in ring, 1 dead lettered, 0 skipped" in drawn
     found: Any = json.loads(done.stdout)["manifests"]
     assert found["totals"] == {"lost": 4, "untold": 0, "in_ring": 0, "dead_lettered": 1, "skipped": 0}
     assert [(one["first"], one["last"], one["verdict"], one["tail"]) for one in found["ranges"]] == [

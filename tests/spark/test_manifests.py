@@ -81,9 +81,10 @@ def test_what_is_in_the_ring_is_not_lost_before_the_epoch_is_closed_without_it(s
         (91, 100, "in_ring")
     ]
     rows.append(told(P, 1, by=LATER, last=95, settled=95, sealed=True))
-    assert [(row["first"], row["last"], row["why"]) for row in audited(spark, rows, identities)] == [
-        (91, 95, "settled"),
-        (96, 100, "gone"),
+    found = audited(spark, rows, identities)
+    assert [(row["first"], row["last"], row["verdict"], row["why"]) for row in found] == [
+        (91, 95, "lost", "settled"),
+        (96, 100, "lost", "gone"),
     ]
 
 
