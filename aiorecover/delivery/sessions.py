@@ -26,6 +26,7 @@ from aiorecover.delivery.outcomes import Persisted, SilentError, Verdict, outcom
 from aiorecover.delivery.session import Session, SessionLostError
 from aiorecover.delivery.suspicion import Suspicion
 from aiorecover.delivery.untimely import Untimely
+from aiorecover.errors import ClosedError
 
 log = logging.getLogger("aiorecover.session")
 
@@ -198,7 +199,14 @@ class Sessions:
             del self._suspicions[lane]
 
     def beside(self, name: str) -> Session:
-        """One more, for what no lane sends: it holds up nobody. To be started; closed with the others."""
+        """One more, for what no lane sends: it holds up nobody. To be started; closed with the others.
+
+        Raises:
+            ClosedError: the sessions are closed.
+
+        """
+        if self._closing:
+            raise ClosedError("the producer is stopped")
         session = Session(self._config, lambda: None, cluster=self._cluster, healthy=self.healthy, name=name)
         self._beside.append(session)
         return session
