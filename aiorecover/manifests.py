@@ -33,6 +33,8 @@ log = logging.getLogger("aiorecover")
 CONNECT_LIMIT = 10.0  # seconds for the session; what is told later is as good
 SEND_LIMIT = 30.0  # seconds for one batch
 FINISH_LIMIT = 2.0  # seconds of a stop's time: records have waited for theirs before
+AT_ONCE = 8  # manifests between two turns of the loop: some 2 ms, if they are full
+ROUNDS = 64
 HEADER_BYTES = 512  # of a batch and of a record in it, beside key and value
 
 
@@ -80,12 +82,15 @@ class Manifests:
         epoch, sequence = fmt.parts(position)
         self._ledger.note("dead_lettered", owner, epoch, sequence, sequence)
 
-    def _capture(self, *, sealed: bool) -> list[News]:
+    def _capture(self, *, sealed: bool) -> None:
         """``sealed``: nothing is accepted any more."""
         self._ledger.claim(self._claims(sealed=sealed))
         if not self._ledger.full:  # else they are told later: they come only once
             self._note_gone()
-        return self._ledger.news(time.time_ns() // 1_000_000)
+
+    def _news(self) -> list[News]:
+        """Some at a time: there may be megabytes, and others wait for the loop."""
+        return self._ledger.news(time.time_ns() // 1_000_000, AT_ONCE)
 
     def _claims(self, *, sealed: bool) -> Iterator[Claim]:
         ring, settled_up_to = self._directory.ring, self._directory.settled_up_to()
@@ -141,11 +146,14 @@ class Manifests:
             self._note_dead(found.position, found.nonce)
 
     async def _tell(self, *, sealed: bool) -> None:
-        news = self._capture(sealed=sealed)
-        if not news or self._sessions.healthy.state != "connected":  # its own lines say why
+        self._capture(sealed=sealed)
+        if self._sessions.healthy.state != "connected":  # its own lines say why
             return
         try:
-            await self._send(news)
+            for _ in range(ROUNDS):  # the rest is told the next time, should more come than goes
+                if not (news := self._news()):
+                    break
+                await self._send(news)
         except ClosedError:  # what was not told is told by the next opening
             return
         except (KafkaError, OSError) as error:  # TimeoutError is an OSError

@@ -59,6 +59,7 @@ Limits of this version
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -235,11 +236,10 @@ class Ledger:
             self._accounts[key] = _Account(producer_id, epoch)
         return self._accounts[key]
 
-    def news(self, now_ms: int) -> list[News]:
-        """The manifests that say what was not told yet; ``now_ms``: milliseconds since 1970."""
-        return [
-            self._news_of(account, number, now_ms) for account in self._accounts.values() for number in account.news()
-        ]
+    def news(self, now_ms: int, most: int | None = None) -> list[News]:
+        """The manifests that say what was not told yet, or ``most`` of them; ``now_ms``: milliseconds since 1970."""
+        untold = ((account, number) for account in self._accounts.values() for number in account.news())
+        return [self._news_of(account, number, now_ms) for account, number in islice(untold, most)]
 
     def _news_of(self, account: _Account, number: int, now_ms: int) -> News:
         claim, part = account.claim, account.parts[number]
