@@ -325,6 +325,12 @@ Reports
     other (`holders`): a batch is sent, cut and told of by its own bytes, and only a letter needs the frame (`frames`
     says what comes of it). ``statistics().lost`` counts.
 
+Manifests
+    With ``audit_topic`` it is told, as often as checkpoints are made, what became of the records of each epoch
+    (`manifest` says what is claimed, and why repeats and gaps in the telling do no harm). That goes past the ring, over
+    a session of its own and without an identity, so it is no record, has no place in a lane and holds up none. A dead
+    letter is noted when it is settled, and found in the dead ring by the next process; all else the rings know.
+
 Backlogs
     Each second it is noted how many records are left (`backlog`). ``statistics().seconds_left`` is what these take at
     the rate of the last half minute, whatever is published meanwhile: None when nothing was delivered in it, or nothing

@@ -209,6 +209,9 @@ Operations
                 anywhere in the file, which keeps its length: as holes.
     give back   Ten times a second the pages of mapped slots are taken out of the mapping, some slots at a time: what
                 waits in an outage is page cache, and not memory of the process (`resident`).
+    tell        Where an earlier epoch ended is known once its last slot was read, and before that at least how far it
+                came (`epochs`); everything is settled up to the watermark, and up to the first copy that waits in the
+                retry ring. Frames without a record are noted by the first reader that passes them.
     sync        One at a time. Publishers who wait (``fsync="always"``) are released only by one that began after their
                 store, and only if no flush has failed (`sync`).
     enter       What delivery is about to send, in the block of its lane, in the place of the older of two copies
