@@ -392,3 +392,13 @@ async def test_a_frozen_broker_reorders_nothing_and_repeats_nothing_while_the_ne
     for partition, count in written.items():
         assert found[partition] == [b"%d" % number for number in range(count)]
     assert suspects > 0, "no lane became a suspect: this test shows nothing"
+
+
+async def test_what_is_begun_beside_them_is_closed_with_them_and_nothing_is_begun_later(mock: MockCluster) -> None:
+    async with running(mock.bootstrap_servers) as sessions:
+        other = sessions.beside("something")
+        other.start()
+        assert await other.connected_within(HANG)
+    assert other.state == "closed"
+    with pytest.raises(ClosedError):
+        sessions.beside("something")
