@@ -8,17 +8,21 @@
 - `timeline`: completeness over time.
 - `land`: topics into Parquet files or a table, each record once (:mod:`aiorecover.spark.landing`).
 - `read_topics`: all that stands in some topics now, as `audit` wants it.
+- `counted_attempts`, `without_leftovers`: what ``df.write.format("aiorecover")`` has published
+  (:mod:`aiorecover.spark.sink` tells how), and records without what its failed attempts have left.
 
 Needs ``pip install 'aiorecover[spark]'`` and Java 17 or newer; to read Kafka, Spark's connector too, of exactly
-pyspark's version: ``--packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.2``. Everything is native expressions
-on data frames, so it runs the same in ``local[2]`` and on a cluster, and no Python is needed on the executors. Nothing
-that grows with the data is collected to the driver.
+pyspark's version: ``--packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.2``. Everything here is native
+expressions on data frames, so it runs the same in ``local[2]`` and on a cluster, and no Python is needed on the
+executors (the format ``aiorecover`` needs it there, to read and to write). Nothing that grows with the data is
+collected to the driver.
 """
 
 from aiorecover.spark import installed as _installed  # noqa: F401 - first, so that it says what the others lack
 from aiorecover.spark.auditing import Audit, audit
 from aiorecover.spark.comparing import Comparison, compare
 from aiorecover.spark.landing import Landed, land
+from aiorecover.spark.leftovers import counted_attempts, without_leftovers
 from aiorecover.spark.manifests import Manifests, judge, read_manifests
 from aiorecover.spark.over_time import Timeline, timeline
 from aiorecover.spark.record_id import parse_record_id
@@ -32,10 +36,12 @@ __all__ = [
     "Timeline",
     "audit",
     "compare",
+    "counted_attempts",
     "judge",
     "land",
     "parse_record_id",
     "read_manifests",
     "read_topics",
     "timeline",
+    "without_leftovers",
 ]

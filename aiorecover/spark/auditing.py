@@ -28,6 +28,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
 from aiorecover.spark.bitmaps import bit_of, bucket_of, clear_bits, ranges_in, runs
+from aiorecover.spark.leftovers import counted_attempts, without_leftovers
 from aiorecover.spark.manifests import Manifests, judge
 from aiorecover.spark.persisted import Persisted
 from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
@@ -79,6 +80,7 @@ def audit(
     known_last: Mapping[tuple[str, int], int] | DataFrame | None = None,
     manifests: Manifests | None = None,
     from_first: bool = False,
+    sink_manifests: DataFrame | None = None,
 ) -> Audit:
     """Find what is missing, repeated or out of order.
 
@@ -93,15 +95,21 @@ def audit(
     (`read_manifests`). ``from_first`` begins each epoch with the first sequence found instead
     of with 1: for topics whose oldest records Kafka has deleted by now.
 
+    ``sink_manifests`` are the records of the manifest topic of Spark's sinks that publish to these topics
+    (`read_topics`; to be read after ``df``): what failed attempts have left is passed over, and the attempts that count
+    are to be found to their last record.
+
     Raises:
         ConfigError: columns are absent.
 
     """
-    records = with_record_id(df)
     known = _known(df, known_last)
     if manifests is not None:
         both = known.unionByName(manifests.epochs.select(*_KNOWN_COLUMNS))
         known = both.groupBy(*_EPOCH).agg(F.max("last").alias("last"))
+    if sink_manifests is not None:
+        df, known = without_leftovers(df, sink_manifests), _with_attempts(known, sink_manifests)
+    records = with_record_id(df)
     buckets = _buckets(records).persist()
     producers = _producers(buckets, known, from_first=from_first)
     missing = _missing(buckets, known, from_first=from_first)
@@ -132,6 +140,12 @@ def _known(df: DataFrame, known_last: Mapping[tuple[str, int], int] | DataFrame 
     if absent:
         raise ConfigError(f"known_last needs the columns producer_id, epoch and last: absent={sorted(absent)}")
     return known_last.groupBy(*_EPOCH).agg(F.max("last").alias("last"))
+
+
+def _with_attempts(known: DataFrame, sink_manifests: DataFrame) -> DataFrame:
+    attempts = counted_attempts(sink_manifests).where("producer_id is not null and last >= first")
+    both = known.unionByName(attempts.select(*_KNOWN_COLUMNS))
+    return both.groupBy(*_EPOCH).agg(F.max("last").alias("last"))
 
 
 def _buckets(records: DataFrame) -> DataFrame:

@@ -13,6 +13,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.spark.bitmaps import BUCKET_SIZE, bit_of, bucket_of, ranges_in, runs, set_in_one
+from aiorecover.spark.leftovers import without_leftovers
 from aiorecover.spark.persisted import Persisted
 from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
 
@@ -44,15 +45,17 @@ class Comparison(Persisted):
     _buckets: DataFrame
 
 
-def compare(topics: DataFrame, table: DataFrame) -> Comparison:
+def compare(topics: DataFrame, table: DataFrame, *, sink_manifests: DataFrame | None = None) -> Comparison:
     """Find what is in the topics and not in the table; records that came after the last landing are among them.
 
-    Both as for :func:`aiorecover.spark.audit`.
+    All as for :func:`aiorecover.spark.audit`; ``sink_manifests`` where the table was landed with them.
 
     Raises:
         ConfigError: columns are absent.
 
     """
+    if sink_manifests is not None:
+        topics = without_leftovers(topics, sink_manifests)
     buckets = _buckets(with_record_id(topics), with_record_id(table)).persist()
     return Comparison(absent=_absent(buckets), totals=_totals(buckets), _buckets=buckets)
 

@@ -35,7 +35,7 @@ def _sockets_collected() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    builder = SparkSession.builder.master("local[2]").appName("aiorecover tests")
+    builder = SparkSession.builder.master("local[2, 2]").appName("aiorecover tests")  # a task is tried twice
     for key, value in session_settings(tmp_path_factory.mktemp("spark")).items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()

@@ -1,0 +1,135 @@
+"""Which records of sinks count: what the manifests say, applied to records by native expressions.
+
+:mod:`aiorecover.spark.sink` tells what a write, an attempt and a leftover are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+
+from aiorecover.errors import ConfigError
+from aiorecover.spark.record_id import with_record_id
+from aiorecover.spark.sink_manifest import KIND, PARTITION, WRITE_HEADER
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = [
+    "COUNTS",
+    "LEFTOVER",
+    "UNDECIDED",
+    "counted_attempts",
+    "judged",
+    "parse_manifests",
+    "winners",
+    "without_leftovers",
+]
+
+COUNTS, LEFTOVER, UNDECIDED = "counts", "leftover", "undecided"
+
+_ATTEMPT = (
+    "struct<partition: int, attempt: int, producer_id: string, epoch: int, first: bigint, last: bigint, rows: bigint, "
+    "dead_letters: array<array<bigint>>, refused: bigint, kept: string>"
+)
+_MANIFEST = (
+    "kind string, write string, run string, part int, parts int, job_id string, batch_id bigint, "
+    f"attempts array<{_ATTEMPT}>"
+)
+_WRITE = "_aiorecover_write"
+_NAMED = "_aiorecover_named"
+
+
+def parse_manifests(manifests: DataFrame) -> DataFrame:
+    """The parts of manifests: of records of the manifest topic, in the columns of Spark's Kafka source.
+
+    Streams are welcome. Other records in the topic are passed over.
+    """
+    absent = {"value", "partition", "offset"} - set(manifests.columns)
+    if absent:
+        raise ConfigError(f"manifests are read with read_topics: these columns are missing {absent=}")
+    parsed = manifests.where(F.col("partition") == PARTITION).select(
+        "offset", F.from_json(F.col("value").cast("string"), _MANIFEST).alias("told")
+    )
+    told = parsed.where((F.col("told.kind") == KIND) & F.col("told.run").isNotNull())
+    return told.select("offset", *(f"told.{name}" for name in _NAMES))
+
+
+_NAMES = ("write", "run", "part", "parts", "job_id", "batch_id", "attempts")
+
+
+def winners(parts: DataFrame) -> DataFrame:
+    """One row for each write that is decided: ``write``, ``job_id``, ``batch_id``, and the ``attempts`` that count.
+
+    ``parts`` as `parse_manifests` gives them, each perhaps several times.
+    """
+    once = parts.groupBy("write", "run", "part").agg(
+        F.min("offset").alias("offset"),
+        *(F.first(name).alias(name) for name in ("parts", "job_id", "batch_id", "attempts")),
+    )
+    runs = once.groupBy("write", "run").agg(
+        F.count(F.lit(1)).alias("found"),
+        F.first("parts").alias("parts"),
+        F.max("offset").alias("offset"),  # of the part that made it whole
+        F.struct(
+            F.first("job_id").alias("job_id"),
+            F.first("batch_id").alias("batch_id"),
+            F.flatten(F.collect_list("attempts")).alias("attempts"),
+        ).alias("told"),
+    )
+    whole = runs.where("found = parts").groupBy("write").agg(F.min_by("told", "offset").alias("told"))
+    return whole.select("write", "told.*")
+
+
+def counted_attempts(manifests: DataFrame) -> DataFrame:
+    """What sinks have published, by their manifests: one row for each attempt that counts.
+
+    ``manifests``: the records of the manifest topic, as `read_topics` gives them. Columns: ``write`` (as in the header
+    ``aiorecover-write``), ``job_id``, ``batch_id``, ``partition`` (of the data frame), ``attempt``, ``producer_id``,
+    ``epoch``, ``first``, ``last``, ``rows``, ``dead_letters`` (ranges of sequences that Kafka refused for good),
+    ``refused`` (rows without a record) and ``kept`` (where both are, ``host:directory``).
+
+    Raises:
+        ConfigError: columns are absent.
+
+    """
+    return winners(parse_manifests(manifests)).select("write", "job_id", "batch_id", F.inline("attempts"))
+
+
+def judged(records: DataFrame, decided: DataFrame) -> DataFrame:
+    """The rows with a column ``verdict``; ``records`` have headers and ids, ``decided`` is of `winners`.
+
+    What is no sink's, and what has no id, counts.
+    """
+    named = decided.select(F.col("write").alias(_WRITE), F.col("attempts.producer_id").alias(_NAMED))
+    verdict = (
+        F.when(F.col(_WRITE).isNull() | F.col("producer_id").isNull(), COUNTS)
+        .when(F.col(_NAMED).isNull(), UNDECIDED)
+        .when(F.array_contains(_NAMED, F.col("producer_id")), COUNTS)
+        .otherwise(LEFTOVER)
+    )
+    # One row for each write, whatever it holds: small beside the records, which stay where they are.
+    joined = records.withColumn(_WRITE, _write_of()).join(F.broadcast(named), _WRITE, "left")
+    return joined.select(*records.columns, verdict.alias("verdict"))
+
+
+def without_leftovers(df: DataFrame, manifests: DataFrame) -> DataFrame:
+    """The records that count: without those of sinks' attempts that no manifest names, or not yet.
+
+    ``df`` has Kafka's columns with ``headers``, and the ids as columns perhaps; ``manifests`` are the records of the
+    manifest topic, read after ``df``: both as `read_topics` gives them. What no sink has written stays.
+
+    Raises:
+        ConfigError: columns are absent.
+
+    """
+    if "headers" not in df.columns:
+        raise ConfigError(f"what is of a sink is told by the column headers: read it, too columns={df.columns}")
+    rows = judged(with_record_id(df), winners(parse_manifests(manifests)))
+    return rows.where(F.col("verdict") == COUNTS).select(*df.columns)
+
+
+def _write_of() -> Column:
+    ours = F.filter("headers", lambda header: header["key"] == WRITE_HEADER)
+    return F.try_element_at(ours, F.lit(-1))["value"].cast("string")

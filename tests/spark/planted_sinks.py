@@ -1,0 +1,86 @@
+"""The sink with a fault in it: the format `aiorecover-planted`, whose option `plant` names the fault.
+
+- `attempt`: the first attempt of a task fails when its rows are in Kafka.
+- `before`: the driver is gone when all tasks of batch 1 are done, before there is a manifest.
+- `after`: the driver is gone when the manifest of batch 1 is published, before Spark knows.
+
+Each strikes once: then a file of its name stands in the directory `marker`.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext, cloudpickle
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from aiorecover.spark.sink import BatchWriter, StreamWriter
+from pyspark_aiorecover import DefaultSource
+
+__all__ = ["FORMAT", "register_planted"]
+
+FORMAT = "aiorecover-planted"
+
+
+def register_planted(spark: SparkSession) -> None:
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers know nothing of the tests
+    spark.dataSource.register(_Planted)
+
+
+class _Fault:
+    def __init__(self, options: Any) -> None:
+        self._plant, self._directory = options["plant"], options["marker"]
+
+    def strike(self, plant: str) -> None:
+        marker = Path(self._directory) / plant
+        if self._plant == plant and not marker.exists():
+            marker.touch()
+            raise ArithmeticError(f"planted {plant}")
+
+    def behind(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        context = TaskContext.get()
+        if self._plant == "attempt" and context is not None and context.partitionId() == 0:
+            time.sleep(2.0)  # by then the writer has sent what it was given
+            self.strike("attempt")
+
+
+class _Batch(BatchWriter):
+    def __init__(self, options: Any, schema: StructType) -> None:
+        super().__init__(options, schema, overwrite=False)
+        self._fault = _Fault(options)
+
+    def write(self, iterator: Any) -> Any:
+        return super().write(self._fault.behind(iterator))
+
+
+class _Stream(StreamWriter):
+    def __init__(self, options: Any, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._fault = _Fault(options)
+
+    def write(self, iterator: Any) -> Any:
+        return super().write(self._fault.behind(iterator))
+
+    def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803 - as Spark calls it
+        if batchId == 1:
+            self._fault.strike("before")
+        super().commit(messages, batchId)
+        if batchId == 1:
+            self._fault.strike("after")
+
+
+class _Planted(DefaultSource):
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        return _Batch(self.options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - as Spark calls it
+        return _Stream(self.options, schema)

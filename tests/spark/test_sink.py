@@ -1,0 +1,168 @@
+"""Data frames written by Spark to a real broker, with tasks that fail and drivers that die.
+
+Read back with a plain consumer: what counts is told by the header, the ids and the manifests, as a stranger would.
+"""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from aiorecover.spark import audit, counted_attempts, read_topics, without_leftovers
+from aiorecover.spark.sink_manifest import WRITE_HEADER
+from tests.spark.planted_sinks import FORMAT, register_planted
+from tests.support import admin
+from tests.support.cluster import Cluster, TopicFactory
+from tests.support.oracle import Consumed, read_topic
+
+ROWS = 3000
+SIZE = 200  # bytes of a value, at least
+Numbers = Counter[int]
+
+
+class Topics:
+    """One for records, one for manifests."""
+
+    def __init__(self, kafka: Cluster, topic: TopicFactory, **config: str) -> None:
+        self.kafka = kafka
+        self.records = topic(kafka, partitions=3, config={name.replace("_", "."): one for name, one in config.items()})
+        self.manifests = topic(kafka, partitions=2)
+
+    def write(self, rows: DataFrame, **options: str) -> None:
+        self.writer(rows, **options).save()
+
+    def writer(self, rows: DataFrame, *, mode: str = "append", **options: str) -> Any:
+        return rows.write.format("aiorecover").options(**self.options(**options)).mode(mode)
+
+    def options(self, **more: str) -> dict[str, str]:
+        named = {"topic": self.records, "manifest_topic": self.manifests}
+        return {"bootstrap_servers": self.kafka.bootstrap_servers, **named, **more}
+
+    def consumed(self) -> list[Consumed]:
+        return admin.run(read_topic(self.kafka.bootstrap_servers, self.records))
+
+    def manifest_parts(self) -> list[dict[str, Any]]:
+        parts = admin.run(read_topic(self.kafka.bootstrap_servers, self.manifests))
+        assert {one.partition for one in parts} <= {0}
+        return [json.loads(one.value or b"") for one in parts]
+
+    def counted(self) -> Numbers:
+        """The rows that count, as a reader in plain Python finds them: the first manifest of each write."""
+        named: dict[str, set[str]] = {}
+        for part in self.manifest_parts():
+            named.setdefault(part["write"], {one["producer_id"] for one in part["attempts"]})
+        return Counter(
+            number_of(one)
+            for one in self.consumed()
+            if one.record_id and one.record_id.split("/")[0] in named.get(write_of(one), ())
+        )
+
+    def read(self, spark: SparkSession, name: str) -> DataFrame:
+        return read_topics(spark, [name], self.kafka.bootstrap_servers)
+
+    def found_by_spark(self, spark: SparkSession) -> Numbers:
+        records, manifests = self.read(spark, self.records), self.read(spark, self.manifests)
+        counting = without_leftovers(records, manifests).selectExpr("cast(value as string)").collect()
+        return Counter(int(row[0].split(" ")[0]) for row in counting)
+
+
+def number_of(one: Consumed) -> int:
+    assert one.value is not None
+    return int(one.value.split(b" ")[0])
+
+
+def write_of(one: Consumed) -> str:
+    return dict(one.headers)[WRITE_HEADER].decode()  # type: ignore[union-attr]
+
+
+def numbered(spark: SparkSession, count: int = ROWS, tasks: int = 3, size: int = SIZE) -> DataFrame:
+    rows = spark.range(0, count, 1, tasks)
+    return rows.selectExpr(
+        "cast(id as string) as key", f"concat(cast(id as string), ' ', repeat('x', {size})) as value"
+    )
+
+
+def test_a_batch_is_written_once_and_its_manifest_names_every_task(
+    spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    topics = Topics(kafka, topic)
+    topics.write(numbered(spark), wal_dir=str(tmp_path))
+    found = topics.consumed()
+    assert sorted(map(number_of, found)) == list(range(ROWS))
+    (manifest,) = topics.manifest_parts()
+    assert [one["rows"] for one in manifest["attempts"]] == [1000] * 3
+    assert len({one["producer_id"] for one in manifest["attempts"]}) == 3
+    assert {write_of(one) for one in found} == {manifest["write"]}
+    assert topics.counted() == Counter(range(ROWS)) == topics.found_by_spark(spark)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_failed_attempt_leaves_does_not_count(
+    spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    topics = Topics(kafka, topic)
+    register_planted(spark)
+    topics.writer(numbered(spark, 600), plant="attempt", marker=str(tmp_path)).format(FORMAT).save()
+    assert len(topics.consumed()) > 600, "the failed attempt was to send something"
+    assert topics.counted() == Counter(range(600)) == topics.found_by_spark(spark)
+    records, manifests = topics.read(spark, topics.records), topics.read(spark, topics.manifests)
+    with audit(records, sink_manifests=manifests) as found:
+        (totals,) = found.totals.collect()
+    assert (totals["records"], totals["found"], totals["missing"], totals["epochs"]) == (600, 600, 0, 3)
+    with audit(records) as found:
+        assert found.totals.collect()[0]["epochs"] == 4, "it was to have an id of its own"
+    attempts = counted_attempts(manifests).orderBy("partition").collect()
+    assert [(one["partition"], one["attempt"], one["last"]) for one in attempts] == [
+        (0, 1, 200),
+        (1, 0, 200),
+        (2, 0, 200),
+    ]
+
+
+def test_a_row_that_is_too_large_for_the_topic_is_a_dead_letter_and_the_job_goes_on(
+    spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    topics = Topics(kafka, topic, max_message_bytes="20000")
+    poison = spark.sql("select 'p' as key, concat('7 ', repeat('x', 30000)) as value")
+    topics.write(numbered(spark, 100, 1).unionByName(poison).coalesce(1), wal_dir=str(tmp_path))
+    assert topics.counted() == Counter(range(100))
+    (attempt,) = topics.manifest_parts()[0]["attempts"]
+    assert (attempt["rows"], attempt["dead_letters"]) == (101, [[101, 101]])
+    assert Path(attempt["kept"].partition(":")[2]).parent == tmp_path
+    with audit(topics.read(spark, topics.records), sink_manifests=topics.read(spark, topics.manifests)) as found:
+        missing = [(row["first"], row["last"]) for row in found.missing.collect()]
+    assert missing == [(101, 101)], "a dead letter is missing, and its id is in the manifest"
+
+
+def test_a_job_with_a_name_counts_once_however_often_it_is_run(
+    spark: SparkSession, kafka: Cluster, topic: TopicFactory
+) -> None:
+    topics = Topics(kafka, topic)
+    for _ in range(2):
+        topics.write(numbered(spark, 100), job_id="2026-11-23")
+    assert len(topics.consumed()) == 200
+    assert topics.counted() == Counter(range(100)) == topics.found_by_spark(spark)
+    topics.write(numbered(spark, 100), job_id="2026-11-24")
+    assert topics.found_by_spark(spark) == Counter(dict.fromkeys(range(100), 2))
+
+
+def test_what_is_wrong_is_said_before_anything_runs(spark: SparkSession, kafka: Cluster, topic: TopicFactory) -> None:
+    topics, rows = Topics(kafka, topic), numbered(spark, 10)
+    for options, sentence in [
+        ({"topic": "not-there"}, r"a topic does not exist: make it first, or check the name absent=\['not-there'\]"),
+        ({"bootstrap_servers": "127.0.0.1:1"}, "Kafka cannot be reached"),
+        ({"producer.linger": "1"}, "did you mean linger_ms"),
+    ]:
+        with pytest.raises(AnalysisException, match=sentence):
+            topics.write(rows, **options)
+    with pytest.raises(AnalysisException, match="cannot be overwritten"):
+        topics.writer(rows, mode="overwrite").save()
+    with pytest.raises(AnalysisException, match="a record needs a column value"):
+        topics.write(rows.drop("value"))
+    with pytest.raises(PySparkException, match="wal_dir must be a directory on every executor"):
+        topics.write(rows, wal_dir="/not/there")
+    assert topics.consumed() == []
