@@ -12,6 +12,8 @@ How each record comes once:
   (:mod:`aiorecover.spark.directory`); a table of Iceberg gets one append; a table of the session catalogue gets a
   partition (:mod:`aiorecover.spark.tables`).
 - Rows whose ``aiorecover-id`` is no record id are no rows of the target: likewise, they are added to the quarantine.
+- With ``sink_manifests``, of the records that Spark's sinks have written those pass that a manifest names, once it is
+  there (:mod:`aiorecover.spark.undecided`).
 - From the ids of the batch in the target and the state before it the state after it is made, likewise; then Spark's
   checkpoint says that the batch is done.
 
@@ -38,8 +40,10 @@ from aiorecover.errors import ConfigError
 from aiorecover.spark import landed_ids
 from aiorecover.spark.claiming import claim
 from aiorecover.spark.files import Files
+from aiorecover.spark.leftovers import COUNTS
 from aiorecover.spark.record_id import ID_COLUMNS, parse_record_id, undecodable
 from aiorecover.spark.topics import source_options
+from aiorecover.spark.undecided import Undecided
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -91,6 +95,7 @@ def land(
     max_offsets_per_trigger: int = DEFAULT_MAX_OFFSETS_PER_TRIGGER,
     files_per_batch: int | None = None,
     quarantine: str | None = None,
+    sink_manifests: str | None = None,
     options: Mapping[str, str] | None = None,
     on_batch: Callable[[Landed], object] | None = None,
 ) -> StreamingQuery:
@@ -106,6 +111,10 @@ def land(
     system); the two are only ever used together. ``quarantine``: the directory for records whose ``aiorecover-id`` is
     no record id; default, ``quarantine`` in the checkpoint.
 
+    ``sink_manifests``: the manifest topic of ``df.write.format("aiorecover")`` jobs that write to these topics: what
+    their failed attempts have left is not landed, and the rest once its manifest is there. The query reads that topic,
+    too; a checkpoint keeps to it.
+
     ``max_offsets_per_trigger``: records of a batch, at most. ``files_per_batch``: default, as many as Spark has cores.
     ``options`` are those of Spark's Kafka source and win over the defaults: from the earliest offset on, committed
     records only. ``on_batch`` is called on the driver after each batch; the log ``aiorecover.spark`` tells it, too.
@@ -119,17 +128,35 @@ def land(
     """
     if max_offsets_per_trigger < 1 or (files_per_batch is not None and files_per_batch < 1):
         raise ConfigError(f"at least 1: {max_offsets_per_trigger=} {files_per_batch=}")
-    told = source_options(topics, bootstrap_servers, options)
     checkpoint = checkpoint.rstrip("/")
+    told = source_options(topics, bootstrap_servers, options)
+    if sink_manifests in topics:
+        raise ConfigError(f"manifests are no records to land: leave the topic out of topics {sink_manifests=}")
+    if sink_manifests is not None:
+        told["subscribe"] += f",{sink_manifests}"
     there, apart = claim(spark, target, checkpoint, quarantine or f"{checkpoint}/quarantine")
     stream = spark.readStream.format("kafka").options(**told).option("maxOffsetsPerTrigger", max_offsets_per_trigger)
     files_per_batch = files_per_batch or spark.sparkContext.defaultParallelism
-    landing = _Landing(spark, there, apart, f"{checkpoint}/ids", files_per_batch, on_batch)
+    sinks = _sinks(spark, checkpoint, sink_manifests)
+    landing = _Landing(spark, there, apart, f"{checkpoint}/ids", sinks, files_per_batch, on_batch)
     writer = parse_record_id(stream.load()).writeStream.foreachBatch(landing.land_batch)
     writer = writer.option("checkpointLocation", f"{checkpoint}/query").queryName(f"aiorecover land {target}")
     if _is_unfinished(spark, f"{checkpoint}/query"):
         _finish(writer.trigger(once=True).start())
     return (writer.trigger(availableNow=True) if available_now else writer).start()
+
+
+def _sinks(spark: SparkSession, checkpoint: str, topic: str | None) -> Undecided | None:
+    directory = f"{checkpoint}/sinks"
+    if topic is None:
+        if Files(spark, directory).exists(directory):
+            raise ConfigError(
+                f"records may wait for their manifest in this checkpoint: name sink_manifests as before {checkpoint=}"
+            )
+        return None
+    sinks = Undecided(spark, directory, topic)
+    sinks.clear()
+    return sinks
 
 
 def _is_unfinished(spark: SparkSession, query: str) -> bool:
@@ -164,6 +191,7 @@ class _Landing:
         target: Target,
         quarantine: Directory,
         ids: str,
+        sinks: Undecided | None,
         files_per_batch: int,
         on_batch: Callable[[Landed], object] | None,
     ) -> None:
@@ -171,11 +199,21 @@ class _Landing:
         self._target = target
         self._quarantine = quarantine
         self._ids = ids
+        self._sinks = sinks
         self._files_per_batch = files_per_batch
         self._on_batch = on_batch
 
     def land_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Land it, unless that was done before the driver died; then the quarantine, then the state."""
+        if self._sinks is None:
+            self._land(batch, batch_id)
+            return
+        rows = self._sinks.judge(batch, batch_id)
+        self._land(rows.where(F.col("verdict") == COUNTS).drop("verdict"), batch_id)
+        self._sinks.hold(rows, batch_id)
+        self._sinks.forget(batch_id)
+
+    def _land(self, batch: DataFrame, batch_id: int) -> None:
         counts = None if self._target.holds(batch_id) else self._add(batch, batch_id)
         # Who died before it could count looks again.
         if (counts is None or counts["undecodable"]) and not self._quarantine.holds(batch_id):

@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 __all__ = [
     "COUNTS",
     "LEFTOVER",
+    "PARTS_SCHEMA",
     "UNDECIDED",
     "counted_attempts",
     "judged",
+    "needed",
     "parse_manifests",
     "winners",
     "without_leftovers",
@@ -37,6 +39,11 @@ _MANIFEST = (
     "kind string, write string, run string, part int, parts int, job_id string, batch_id bigint, "
     f"attempts array<{_ATTEMPT}>"
 )
+PARTS_SCHEMA = (
+    "offset bigint, write string, run string, part int, parts int, job_id string, batch_id bigint, "
+    f"attempts array<{_ATTEMPT}>"
+)
+"""Of what `parse_manifests` gives."""
 _WRITE = "_aiorecover_write"
 _NAMED = "_aiorecover_named"
 
@@ -64,6 +71,11 @@ def winners(parts: DataFrame) -> DataFrame:
 
     ``parts`` as `parse_manifests` gives them, each perhaps several times.
     """
+    whole = _whole_runs(parts).groupBy("write").agg(F.min_by("told", "offset").alias("told"))
+    return whole.select("write", "told.*")
+
+
+def _whole_runs(parts: DataFrame) -> DataFrame:
     once = parts.groupBy("write", "run", "part").agg(
         F.min("offset").alias("offset"),
         *(F.first(name).alias(name) for name in ("parts", "job_id", "batch_id", "attempts")),
@@ -78,8 +90,13 @@ def winners(parts: DataFrame) -> DataFrame:
             F.flatten(F.collect_list("attempts")).alias("attempts"),
         ).alias("told"),
     )
-    whole = runs.where("found = parts").groupBy("write").agg(F.min_by("told", "offset").alias("told"))
-    return whole.select("write", "told.*")
+    return runs.where("found = parts")
+
+
+def needed(parts: DataFrame) -> DataFrame:
+    """The parts without those of manifests that came too late."""
+    decided = _whole_runs(parts).groupBy("write").agg(F.min_by("run", "offset").alias("first"))
+    return parts.join(decided, "write", "left").where("first is null or first = run").select(*parts.columns)
 
 
 def counted_attempts(manifests: DataFrame) -> DataFrame:

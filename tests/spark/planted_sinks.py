@@ -27,7 +27,8 @@ FORMAT = "aiorecover-planted"
 
 
 def register_planted(spark: SparkSession) -> None:
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers know nothing of the tests
+    # The workers know nothing of the tests.
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
     spark.dataSource.register(_Planted)
 
 

@@ -1,0 +1,138 @@
+"""Which records of sinks count, on rows made by hand: the rule in words of plain Python beside it."""
+
+import random
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from aiorecover.errors import ConfigError
+from aiorecover.spark import compare, counted_attempts, without_leftovers
+from aiorecover.spark.leftovers import judged, needed, parse_manifests, winners
+from aiorecover.spark.record_id import parse_record_id
+from aiorecover.spark.sink_manifest import WRITE_HEADER, Attempt, Write, manifest_of
+
+A, B, C, D = "aaaaaaaaaaaaa", "bbbbbbbbbbbbb", "ccccccccccccc", "ddddddddddddd"
+FIRST, SECOND = Write("job", 1), Write("job", 2)
+Part = tuple[bytes, bytes]
+
+
+def attempt(write: Write, producer_id: str | None, partition: int = 0) -> Attempt:
+    return Attempt(write, partition, 0, producer_id, 1, 1, 5, 6, ((3, 4),), refused=1, kept="host:/x")
+
+
+def records(spark: SparkSession, *rows: tuple[str | None, str | None]) -> DataFrame:
+    """Of each its id, and its write."""
+    told = []
+    for offset, (identity, write) in enumerate(rows):
+        headers = [("own", b"x")]
+        headers += [(WRITE_HEADER, write.encode())] if write else []
+        headers += [("aiorecover-id", identity.encode())] if identity else []
+        told.append(("t", 0, offset, b"value", headers))
+    kinds = "topic string, partition int, offset bigint, value binary, headers array<struct<key string, value binary>>"
+    return spark.createDataFrame(told, kinds)
+
+
+def topic_of(spark: SparkSession, *parts: Part, partition: int = 0) -> DataFrame:
+    rows = [(key, value, partition, offset) for offset, (key, value) in enumerate(parts)]
+    return spark.createDataFrame(rows, "key binary, value binary, partition int, offset bigint")
+
+
+def verdicts(spark: SparkSession, *parts: Part) -> dict[str, str]:
+    rows = records(
+        spark,
+        (f"{A}/1/1", FIRST.name),
+        (f"{B}/1/1", FIRST.name),
+        (f"{C}/1/1", SECOND.name),
+        (f"{D}/1/1", None),
+        (None, FIRST.name),
+    )
+    decided = winners(parse_manifests(topic_of(spark, *parts)))
+    found = judged(parse_record_id(rows), decided).collect()
+    return {str(row["producer_id"])[0]: row["verdict"] for row in found}
+
+
+def test_what_the_manifest_names_counts_and_the_rest_of_its_write_does_not(spark: SparkSession) -> None:
+    assert verdicts(spark) == {"a": "undecided", "b": "undecided", "c": "undecided", "d": "counts", "N": "counts"}
+    told = manifest_of([attempt(FIRST, A), attempt(FIRST, None, 1)])
+    assert verdicts(spark, *told) == {"a": "counts", "b": "leftover", "c": "undecided", "d": "counts", "N": "counts"}
+    empty = manifest_of([attempt(FIRST, None)])
+    assert verdicts(spark, *empty)["a"] == "leftover"
+
+
+def test_the_first_manifest_that_is_whole_counts(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiorecover.spark.sink_manifest._PART_BYTES", 1)
+    one, other = manifest_of([attempt(FIRST, A), attempt(FIRST, D, 1)]), manifest_of([attempt(FIRST, B)])
+    assert len(one) == 2
+    assert verdicts(spark, one[0])["a"] == "undecided"
+    assert verdicts(spark, one[1], one[0], *other)["a"] == "counts"
+    assert verdicts(spark, one[0], *other, one[1])["b"] == "counts"
+    # A part may stand there twice: when it came first is what counts.
+    assert verdicts(spark, *one, *other, one[0])["a"] == "counts"
+
+
+def test_what_was_kept_of_manifests_decides_the_same(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiorecover.spark.sink_manifest._PART_BYTES", 1)
+    chance = random.Random(7)
+    runs = [manifest_of([attempt(FIRST, one), attempt(FIRST, C, 1)]) for one in (A, B, D)]
+    runs.append(manifest_of([attempt(SECOND, C), attempt(SECOND, A, 1)]))
+    for _ in range(2):
+        parts = [part for run in runs for part in run]
+        chance.shuffle(parts)
+        whole = parse_manifests(topic_of(spark, *parts)).persist()
+        cut = chance.randrange(len(parts))
+        kept = needed(needed(whole.where(f"offset < {cut}")).unionByName(whole.where(f"offset >= {cut}")))
+        columns = ["write", "attempts.producer_id"]
+        once, twice = (
+            {row["write"]: set(row["producer_id"]) for row in winners(of).select(*columns).collect()}
+            for of in (whole, kept)
+        )
+        assert once == twice, parts
+        assert kept.count() == 4, "what comes too late is forgotten"
+        whole.unpersist()
+
+
+def test_what_is_no_manifest_is_passed_over(spark: SparkSession) -> None:
+    told = manifest_of([attempt(FIRST, A)])
+    strange = [(b"", b"no json"), (b"", b'{"kind": "other", "run": "x"}'), (b"", b"[]")]
+    assert verdicts(spark, *strange, *told)["a"] == "counts"
+    elsewhere = topic_of(spark, *told, partition=1)
+    assert counted_attempts(elsewhere).collect() == []
+
+
+def test_an_attempt_that_counts_is_shown_with_all_that_it_told(spark: SparkSession) -> None:
+    (found,) = counted_attempts(topic_of(spark, *manifest_of([attempt(FIRST, A, 4)]))).collect()
+    assert found.asDict() == {
+        "write": FIRST.name,
+        "job_id": "job",
+        "batch_id": 1,
+        "partition": 4,
+        "attempt": 0,
+        "producer_id": A,
+        "epoch": 1,
+        "first": 1,
+        "last": 5,
+        "rows": 6,
+        "dead_letters": [[3, 4]],
+        "refused": 1,
+        "kept": "host:/x",
+    }
+
+
+def test_leftovers_are_not_absent_from_a_table(spark: SparkSession) -> None:
+    rows = records(spark, (f"{A}/1/1", FIRST.name), (f"{B}/1/1", FIRST.name), (f"{D}/1/1", None))
+    manifests = topic_of(spark, *manifest_of([attempt(FIRST, A)]))
+    counting = without_leftovers(rows, manifests)
+    assert counting.columns == rows.columns
+    assert counting.count() == 2
+    with compare(rows, counting, sink_manifests=manifests) as found:
+        assert found.absent.collect() == []
+    with compare(rows, counting) as found:
+        assert [row["producer_id"] for row in found.absent.collect()] == [B]
+
+
+def test_columns_that_are_missing_are_named(spark: SparkSession) -> None:
+    manifests = topic_of(spark)
+    with pytest.raises(ConfigError, match="told by the column headers"):
+        without_leftovers(spark.range(1), manifests)
+    with pytest.raises(ConfigError, match="manifests are read with read_topics"):
+        without_leftovers(records(spark, (None, None)), spark.range(1))
