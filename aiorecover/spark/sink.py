@@ -96,7 +96,7 @@ if TYPE_CHECKING:
 
     from aiorecover.spark.sink_plan import Plan
 
-__all__ = ["BatchWriter", "StreamWriter"]
+__all__ = ["BatchWriter", "StreamWriter", "publish_manifest"]
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -121,7 +121,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the manifest."""
-        _publish_manifest(self._plan, messages)
+        publish_manifest(self._plan, messages)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -143,7 +143,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - as Spark calls it
         """Publish the manifest."""
-        _publish_manifest(self._plan, messages)
+        publish_manifest(self._plan, messages)
 
 
 def _context() -> TaskContext:
@@ -163,7 +163,13 @@ def _attempt(plan: Plan, write: Write, batches: Iterator[pa.RecordBatch]) -> Att
     return made
 
 
-def _publish_manifest(plan: Plan, messages: Sequence[WriterCommitMessage | None]) -> None:
+def publish_manifest(plan: Plan, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Say which attempts count; when this returns, Kafka has it.
+
+    Raises:
+        DeliveryError: it has not, within ``timeout_ms``: the write has failed.
+
+    """
     attempts = [one for one in messages if isinstance(one, Attempt)]
     if attempts:  # a write without tasks has published nothing
         with tempfile.TemporaryDirectory(prefix="aiorecover-manifest-") as directory:

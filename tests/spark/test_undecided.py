@@ -1,0 +1,133 @@
+"""Landing what sinks have written: records wait for their manifest, leftovers never come, whenever the driver dies.
+
+The attempts are made without Spark; what is landed is read back with pyarrow.
+"""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from aiokafka import AIOKafkaProducer
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from aiorecover.errors import ConfigError
+from aiorecover.spark import Landed, land
+from aiorecover.spark.attempt import make_attempt
+from aiorecover.spark.files import Files
+from aiorecover.spark.sink import publish_manifest
+from aiorecover.spark.sink_manifest import Attempt, Write
+from aiorecover.spark.sink_plan import Plan
+from tests.spark.feed import landing
+from tests.support.cluster import Cluster, TopicFactory
+
+
+class Sink:
+    """Writes without Spark, into topics of its own."""
+
+    def __init__(self, kafka: Cluster, topic: TopicFactory) -> None:
+        self.kafka, self.records, self.manifests = kafka, topic(kafka, partitions=3), topic(kafka, partitions=1)
+        self.plan = Plan(
+            bootstrap_servers=kafka.bootstrap_servers,
+            topic=self.records,
+            manifest_topic=self.manifests,
+            wal_dir=None,
+            job_id=None,
+            timeout_ms=60_000,
+            max_dead_letters=0,
+            columns=("value",),
+            producer={"slot_bytes": 64 * 1024},
+            ssl_files={},
+        )
+
+    def attempt(self, batch: int, numbers: range, *, task: int = 0) -> Attempt:
+        rows = pa.record_batch({"value": [str(number) for number in numbers]})
+        return make_attempt(self.plan, Write("job", batch), iter([rows]), partition=task, attempt=0)
+
+    def decide(self, *attempts: Attempt) -> None:
+        publish_manifest(self.plan, attempts)
+
+    async def publish_plainly(self, number: int) -> None:
+        async with AIOKafkaProducer(bootstrap_servers=self.kafka.bootstrap_servers) as producer:
+            await producer.send_and_wait(self.records, str(number).encode())
+
+    def land(self, spark: SparkSession, directory: Path) -> list[Landed]:
+        return landing(spark, self.kafka, self.records, directory, sink_manifests=self.manifests)
+
+
+class _DeathError(Exception):
+    """Of the driver."""
+
+
+def dying(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """The next move to such a name is the last thing that is done."""
+    move = Files.move
+
+    def move_and_die(self: Files, source: str, destination: str) -> None:
+        move(self, source, destination)
+        if destination.endswith(place):
+            raise _DeathError(place)
+
+    monkeypatch.setattr(Files, "move", move_and_die)
+
+
+def landed(directory: Path) -> Counter[int]:
+    found: Counter[int] = Counter()
+    for batch in (directory / "table").glob("batch_id=*"):
+        values: list[Any] = ds.dataset(batch, format="parquet").to_table(["value"])["value"].to_pylist()
+        found.update(map(int, values))
+    return found
+
+
+@pytest.fixture
+def sink(kafka: Cluster, topic: TopicFactory) -> Sink:
+    return Sink(kafka, topic)
+
+
+def test_records_wait_for_their_manifest_and_leftovers_never_come(
+    spark: SparkSession, sink: Sink, tmp_path: Path
+) -> None:
+    first, _leftover = sink.attempt(0, range(50)), sink.attempt(0, range(30))
+    asyncio.run(sink.publish_plainly(1000))
+    assert [one.landed for one in sink.land(spark, tmp_path)] == [1], "what is no sink's does not wait"
+    sink.decide(first)
+    assert [one.landed for one in sink.land(spark, tmp_path)] == [50], "the manifest alone makes a batch"
+    sink.attempt(0, range(10))  # somebody who does not know that he has failed
+    second = sink.attempt(1, range(50, 60)), sink.attempt(1, range(60, 70), task=1)
+    sink.decide(*second)
+    sink.decide(sink.attempt(1, range(50, 70)))  # the driver did not know that it had, and ran the batch again
+    told = sink.land(spark, tmp_path)
+    assert (sum(one.landed for one in told), {one.repeats for one in told}) == (20, {0})
+    assert landed(tmp_path) == Counter([*range(70), 1000])
+    with pytest.raises(ConfigError, match="name sink_manifests as before"):
+        landing(spark, sink.kafka, sink.records, tmp_path)
+
+
+def test_each_row_is_landed_once_whenever_the_driver_dies(
+    spark: SparkSession, sink: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = 0
+    for place in ("manifests/after={}", "batch_id={}", "ids/after={}", "held/after={}"):
+        # One that is decided in the batch in which the driver dies, and one that is decided while it is dead.
+        at = batches * 20
+        early, late = sink.attempt(batches, range(at, at + 10)), sink.attempt(batches + 1, range(at + 10, at + 20))
+        sink.attempt(batches, range(at, at + 5))
+        sink.decide(early)
+        dying(monkeypatch, place.format(batches))
+        with pytest.raises(StreamingQueryException, match="_DeathError"):
+            sink.land(spark, tmp_path)
+        monkeypatch.undo()
+        sink.decide(late)
+        sink.land(spark, tmp_path)
+        batches += 2
+        assert landed(tmp_path) == Counter(range(at + 20)), place
+
+
+def test_manifests_are_not_landed_as_records(spark: SparkSession, tmp_path: Path) -> None:
+    target = str(tmp_path / "table")
+    with pytest.raises(ConfigError, match="leave the topic out of topics"):
+        land(spark, ["x"], target, f"{target}.c", bootstrap_servers="127.0.0.1:1", sink_manifests="x")
