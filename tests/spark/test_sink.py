@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from aiorecover.spark import audit, counted_attempts, read_topics, without_leftovers
+from aiorecover.spark import audit, compare, counted_attempts, read_topics, without_leftovers
 from aiorecover.spark.sink_manifest import WRITE_HEADER
+from tests.spark.feed import landing
 from tests.spark.planted_sinks import FORMAT, register_planted
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
@@ -166,3 +167,59 @@ def test_what_is_wrong_is_said_before_anything_runs(spark: SparkSession, kafka: 
     with pytest.raises(PySparkException, match="wal_dir must be a directory on every executor"):
         topics.write(rows, wal_dir="/not/there")
     assert topics.consumed() == []
+
+
+# -- streams -----------------------------------------------------------------------------------------------------------
+
+
+class Stream:
+    """Files of numbers, a batch each, written by a stream that goes on where it was."""
+
+    def __init__(self, topics: Topics, directory: Path) -> None:
+        self.topics, self.directory = topics, directory
+        self.source = directory / "source"
+        self.source.mkdir()
+        self.written = 0
+
+    def add(self, count: int) -> None:
+        numbers = range(self.written, self.written + count)
+        (self.source / f"{self.written:06d}.txt").write_text("".join(f"{number} \n" for number in numbers))
+        self.written += count
+
+    def run(self, spark: SparkSession, plant: str | None = None) -> None:
+        rows = spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.source)).repartition(2)
+        planted = {"plant": plant, "marker": str(self.directory)} if plant else {}
+        writer = rows.writeStream.format(FORMAT if plant else "aiorecover").trigger(availableNow=True)
+        writer = writer.options(**self.topics.options(**planted))
+        writer.option("checkpointLocation", str(self.directory / "checkpoint")).start().awaitTermination()
+
+
+@pytest.mark.parametrize("plant", ["before", "after"])
+def test_a_stream_whose_driver_died_between_tasks_and_commit_counts_each_row_once(
+    spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path, plant: str
+) -> None:
+    topics = Topics(kafka, topic)
+    stream = Stream(topics, tmp_path)
+    for _ in range(3):
+        stream.add(100)
+    register_planted(spark)
+    with pytest.raises(StreamingQueryException, match=f"planted {plant}"):
+        stream.run(spark, plant)
+    stream.run(spark)
+    assert len(topics.consumed()) == 400, "batch 1 was to be written twice"
+    assert len(topics.manifest_parts()) == (3 if plant == "before" else 4)
+    assert topics.counted() == Counter(range(300))
+    # What lands and what is audited is the same, with what comes later.
+    directory = tmp_path / "landing"
+    landing(spark, kafka, topics.records, directory, sink_manifests=topics.manifests)
+    stream.add(50)
+    stream.run(spark)
+    landing(spark, kafka, topics.records, directory, sink_manifests=topics.manifests)
+    landed = spark.read.parquet(*map(str, (directory / "table").glob("batch_id=*")))
+    assert Counter(int(row["value"]) for row in landed.collect()) == Counter(range(350))
+    records, manifests = topics.read(spark, topics.records), topics.read(spark, topics.manifests)
+    with audit(records, sink_manifests=manifests) as found:
+        (totals,) = found.totals.collect()
+    assert (totals["found"], totals["expected"], totals["repeated"]) == (350, 350, 0)
+    with compare(records, landed, sink_manifests=manifests) as compared:
+        assert compared.totals.collect()[0]["absent"] == 0

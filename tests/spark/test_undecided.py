@@ -113,7 +113,7 @@ def test_each_row_is_landed_once_whenever_the_driver_dies(
     batches = 0
     for place in ("manifests/after={}", "batch_id={}", "ids/after={}", "held/after={}"):
         # One that is decided in the batch in which the driver dies, and one that is decided while it is dead.
-        at = batches * 20
+        at = batches * 10
         early, late = sink.attempt(batches, range(at, at + 10)), sink.attempt(batches + 1, range(at + 10, at + 20))
         sink.attempt(batches, range(at, at + 5))
         sink.decide(early)
