@@ -158,6 +158,10 @@ def audit(
         bool,
         typer.Option("--from-first", help="What Kafka has deleted by now is not missing: begin with what is there."),
     ] = False,
+    sink_manifests: Annotated[
+        str | None,
+        typer.Option(help="The manifest topic of Spark jobs that write to these topics: failed attempts do not count."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Show so many epochs and ranges, those that lack most.")] = 20,
     json_output: Annotated[  # noqa: FBT002 - an option, never passed by place
         bool, typer.Option("--json", help="Print everything as JSON.")
@@ -191,6 +195,7 @@ def audit(
                 last=last or [],
                 manifests=manifests,
                 from_first=from_first,
+                sink_manifests=sink_manifests,
                 limit=limit,
                 html=html,
                 master=master,
@@ -215,6 +220,12 @@ def land(
     checkpoint: Annotated[str, typer.Option(help="Directory of what has been done; belongs to the target for good.")],
     quarantine: Annotated[
         str | None, typer.Option(help="Directory for records with an undecodable id. Default: in the checkpoint.")
+    ] = None,
+    sink_manifests: Annotated[
+        str | None,
+        typer.Option(
+            help="The manifest topic of Spark jobs that write to these topics: what failed attempts left is not landed."
+        ),
     ] = None,
     available_now: Annotated[  # noqa: FBT002 - an option, never passed by place
         bool, typer.Option("--available-now", help="Land what stands in Kafka now, and end.")
@@ -243,6 +254,7 @@ def land(
                 target=target,
                 checkpoint=checkpoint,
                 quarantine=quarantine,
+                sink_manifests=sink_manifests,
                 available_now=available_now,
                 max_offsets_per_trigger=max_offsets_per_trigger,
                 master=master,

@@ -47,6 +47,7 @@ class Options:
     last: Sequence[str]
     manifests: str | None
     from_first: bool
+    sink_manifests: str | None
     limit: int
     html: pathlib.Path | None
     master: str | None
@@ -72,6 +73,8 @@ def run(options: Options) -> dict[str, Any]:
     told, topics = options.manifests is not None, _reads_topics(options)
     if told and not options.bootstrap_servers:
         raise ConfigError(f"name Kafka's servers for --manifests, too: {options.bootstrap_servers=}")
+    if options.sink_manifests is not None and not topics:
+        raise ConfigError("--sink-manifests is a topic: say where, with --bootstrap-servers and --topic")
     if topics:  # refused here, before Spark fetches and starts anything
         source_options(options.topics, options.bootstrap_servers or "", pairs(options.kafka_options))
     spark = start_session("aiorecover audit", options.master, pairs(options.settings), kafka=topics or told)
@@ -88,8 +91,10 @@ def run(options: Options) -> dict[str, Any]:
 def _found(spark: SparkSession, options: Options, known_last: dict[tuple[str, int], int]) -> dict[str, Any]:
     told = _manifests_of(spark, options)  # before the topics: what is delivered meanwhile is not settled then
     read = [*_topics_of(spark, options), *_table_of(spark, options)]
-    records = read[0]
-    with downstream.audit(records, known_last=known_last, manifests=told, from_first=options.from_first) as audit:
+    records, sinks = read[0], _sink_manifests_of(spark, options)
+    with downstream.audit(
+        records, known_last=known_last, manifests=told, from_first=options.from_first, sink_manifests=sinks
+    ) as audit:
         totals = _rows(audit.totals)[0]
         if totals["records"] and not totals["epochs"]:
             raise ConfigError(
@@ -104,10 +109,11 @@ def _found(spark: SparkSession, options: Options, known_last: dict[tuple[str, in
         if told is not None and audit.verdicts is not None:
             found["manifests"] = _judged(told, audit.verdicts, options.limit)
         if options.html is not None:
-            over_time = downstream.timeline(records, audit.missing)
+            counting = records if sinks is None else downstream.without_leftovers(records, sinks)
+            over_time = downstream.timeline(counting, audit.missing)
             found["timeline"] = {"width_s": over_time.width_s, "moments": _rows(over_time.moments)}
     if len(read) > 1:
-        with downstream.compare(*read) as compared:
+        with downstream.compare(*read, sink_manifests=sinks) as compared:
             absent = _rows(_worst(compared.absent, "count", options.limit))
             found["compared"] = {"totals": _rows(compared.totals)[0], "absent": absent}
     return found
@@ -176,6 +182,15 @@ def _manifests_of(spark: SparkSession, options: Options) -> Manifests | None:
     told = downstream.read_manifests(downstream.read_topics(spark, [options.manifests], servers, more))
     told.epochs.count()
     return told
+
+
+def _sink_manifests_of(spark: SparkSession, options: Options) -> DataFrame | None:
+    if options.sink_manifests is None:
+        return None
+    servers, more = options.bootstrap_servers or "", pairs(options.kafka_options)
+    manifests = downstream.read_topics(spark, [options.sink_manifests], servers, more).persist()
+    manifests.count()  # before the records are read: what these manifests name is in Kafka by now
+    return manifests
 
 
 def _table_of(spark: SparkSession, options: Options) -> Iterator[DataFrame]:

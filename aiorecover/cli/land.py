@@ -26,6 +26,7 @@ class Options:
     target: str
     checkpoint: str
     quarantine: str | None
+    sink_manifests: str | None
     available_now: bool
     max_offsets_per_trigger: int
     master: str | None
@@ -59,6 +60,7 @@ def run(options: Options, console: Console) -> None:
                 options.checkpoint,
                 bootstrap_servers=options.bootstrap_servers,
                 quarantine=options.quarantine,
+                sink_manifests=options.sink_manifests,
                 available_now=options.available_now,
                 max_offsets_per_trigger=options.max_offsets_per_trigger,
                 options=kafka_options,

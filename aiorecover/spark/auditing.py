@@ -96,8 +96,8 @@ def audit(
     of with 1: for topics whose oldest records Kafka has deleted by now.
 
     ``sink_manifests`` are the records of the manifest topic of Spark's sinks that publish to these topics
-    (`read_topics`; to be read after ``df``): what failed attempts have left is passed over, and the attempts that count
-    are to be found to their last record.
+    (`read_topics`): what failed attempts have left is passed over, and the attempts that count are to be found to their
+    last record. While a sink writes, ``persist()`` and ``count()`` them first: what is named then is in Kafka already.
 
     Raises:
         ConfigError: columns are absent.

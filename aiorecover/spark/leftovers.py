@@ -135,7 +135,7 @@ def without_leftovers(df: DataFrame, manifests: DataFrame) -> DataFrame:
     """The records that count: without those of sinks' attempts that no manifest names, or not yet.
 
     ``df`` has Kafka's columns with ``headers``, and the ids as columns perhaps; ``manifests`` are the records of the
-    manifest topic, read after ``df``: both as `read_topics` gives them. What no sink has written stays.
+    manifest topic: both as `read_topics` gives them. What no sink has written stays.
 
     Raises:
         ConfigError: columns are absent.

@@ -20,6 +20,7 @@ from aiorecover.cli import audit as command
 from aiorecover.cli.app import app
 from aiorecover.errors import ConfigError
 from aiorecover.spark.session import clear_errors
+from tests.spark.by_sink import Sink
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
 from tests.support.oracle import read_topic
@@ -58,9 +59,29 @@ def test_missing_records_in_topics_are_named_with_status_1(kafka: Cluster, topic
     assert found["epochs"][0]["producer_id"] == P
 
 
+def test_what_failed_attempts_of_a_sink_have_left_does_not_count(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    sink = Sink(kafka, topic)
+    sink.decide(sink.attempt(0, range(10)))
+    sink.attempt(0, range(5))
+    where = "--bootstrap-servers", kafka.bootstrap_servers, "--topic", sink.records
+    page = tmp_path / "page.html"
+    done = run(*where, "--sink-manifests", sink.manifests, "--json", "--html", page)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert (found["totals"]["epochs"], found["totals"]["records"], found["totals"]["found"]) == (1, 10, 10)
+    assert sum(one["found"] for one in found["timeline"]["moments"]) == 10
+    assert json.loads(run(*where, "--json").stdout)["totals"]["found"] == 15
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
-    [(["--topic", "t"], "name Kafka's servers"), (["--bootstrap-servers", "kafka:9092"], "name the topics")],
+    [
+        (["--topic", "t"], "name Kafka's servers"),
+        (["--bootstrap-servers", "kafka:9092"], "name the topics"),
+        (["--table", "/t", "--sink-manifests", "m"], "--sink-manifests is a topic: say where"),
+    ],
 )
 def test_topics_without_servers_and_servers_without_topics_are_refused_before_spark_starts(
     given: list[str], said: str, monkeypatch: pytest.MonkeyPatch

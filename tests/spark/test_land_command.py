@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from aiorecover.cli.app import app
+from tests.spark.by_sink import Sink
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
 
@@ -49,3 +50,14 @@ def test_a_topic_that_is_not_there_is_status_2_and_one_sentence(kafka: Cluster, 
     done = run(kafka, "not-there", tmp_path)
     assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1), done.output
     assert done.stderr.startswith("a topic does not exist")
+
+
+def test_what_failed_attempts_of_a_sink_have_left_is_not_landed(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    sink = Sink(kafka, topic)
+    sink.decide(sink.attempt(0, range(10)))
+    sink.attempt(0, range(5))
+    done = run(kafka, sink.records, tmp_path, "--sink-manifests", sink.manifests)
+    assert done.exit_code == 0, done.output
+    assert [line.split(",")[0] for line in done.stdout.splitlines()] == ["batch 0: 10 landed"]

@@ -8,55 +8,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
-from aiokafka import AIOKafkaProducer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from aiorecover.errors import ConfigError
-from aiorecover.spark import Landed, land
-from aiorecover.spark.attempt import make_attempt
+from aiorecover.spark import land
 from aiorecover.spark.files import Files
-from aiorecover.spark.sink import publish_manifest
-from aiorecover.spark.sink_manifest import Attempt, Write
-from aiorecover.spark.sink_plan import Plan
+from tests.spark.by_sink import Sink
 from tests.spark.feed import landing
 from tests.support.cluster import Cluster, TopicFactory
-
-
-class Sink:
-    """Writes without Spark, into topics of its own."""
-
-    def __init__(self, kafka: Cluster, topic: TopicFactory) -> None:
-        self.kafka, self.records, self.manifests = kafka, topic(kafka, partitions=3), topic(kafka, partitions=1)
-        self.plan = Plan(
-            bootstrap_servers=kafka.bootstrap_servers,
-            topic=self.records,
-            manifest_topic=self.manifests,
-            wal_dir=None,
-            job_id=None,
-            timeout_ms=60_000,
-            max_dead_letters=0,
-            columns=("value",),
-            producer={"slot_bytes": 64 * 1024},
-            ssl_files={},
-        )
-
-    def attempt(self, batch: int, numbers: range, *, task: int = 0) -> Attempt:
-        rows = pa.record_batch({"value": [str(number) for number in numbers]})
-        return make_attempt(self.plan, Write("job", batch), iter([rows]), partition=task, attempt=0)
-
-    def decide(self, *attempts: Attempt) -> None:
-        publish_manifest(self.plan, attempts)
-
-    async def publish_plainly(self, number: int) -> None:
-        async with AIOKafkaProducer(bootstrap_servers=self.kafka.bootstrap_servers) as producer:
-            await producer.send_and_wait(self.records, str(number).encode())
-
-    def land(self, spark: SparkSession, directory: Path) -> list[Landed]:
-        return landing(spark, self.kafka, self.records, directory, sink_manifests=self.manifests)
 
 
 class _DeathError(Exception):
