@@ -64,6 +64,17 @@ class LandedIds:
         buckets = parts.select(*_BUCKET, F.when(~is_full, F.col("bits")).alias("bits")).unionByName(known_full)
         return self._advanced(buckets)
 
+    def without(self, epochs: DataFrame) -> LandedIds:
+        """The state without these epochs, of which nothing new can come any more."""
+        return LandedIds(*(state.join(epochs, _EPOCH, "left_anti") for state in (self.complete, self.buckets)))
+
+    def counts(self) -> DataFrame:
+        """How many records of each producer and epoch have been landed: ``landed``."""
+        complete = self.complete.select(*_EPOCH, (F.col("complete") * BUCKET_SIZE).alias("landed"))
+        of_bucket = F.coalesce(F.bitmap_count("bits"), F.lit(BUCKET_SIZE))
+        both = complete.unionByName(self.buckets.select(*_EPOCH, of_bucket.alias("landed")))
+        return both.groupBy(*_EPOCH).agg(F.sum("landed").alias("landed"))
+
     def _advanced(self, buckets: DataFrame) -> LandedIds:
         """The full buckets that follow the last complete one without a gap become complete, too."""
         base = F.coalesce("complete", F.lit(0).cast("bigint"))

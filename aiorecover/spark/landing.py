@@ -208,7 +208,7 @@ class _Landing:
         if self._sinks is None:
             self._land(batch, batch_id)
             return
-        rows = self._sinks.judge(batch, batch_id)
+        rows = self._sinks.judge(batch, batch_id, self._before(batch.sparkSession, batch_id))
         self._land(rows.where(F.col("verdict") == COUNTS).drop("verdict"), batch_id)
         self._sinks.hold(rows, batch_id)
         self._sinks.forget(batch_id)
@@ -222,7 +222,10 @@ class _Landing:
         states, state = Files(self._spark, self._ids), f"{self._ids}/after={batch_id}"
         if not states.exists(state):
             aside = f"{self._ids}/_staging/{batch_id}-{uuid.uuid4().hex}"
-            self._before(self._spark, batch_id).with_landed(landed).write(aside)
+            before = self._before(self._spark, batch_id)
+            if self._sinks is not None:
+                before = before.without(self._sinks.over(self._spark, batch_id))
+            before.with_landed(landed).write(aside)
             states.move(aside, state)
         self._forget(states, batch_id)
         self._tell(landed, batch_id, counts)

@@ -22,6 +22,7 @@ __all__ = [
     "PARTS_SCHEMA",
     "UNDECIDED",
     "counted_attempts",
+    "job_of",
     "judged",
     "needed",
     "parse_manifests",
@@ -46,6 +47,8 @@ PARTS_SCHEMA = (
 """Of what `parse_manifests` gives."""
 _WRITE = "_aiorecover_write"
 _NAMED = "_aiorecover_named"
+_JOB = "_aiorecover_job"
+_OVER = "_aiorecover_over"
 
 
 def parse_manifests(manifests: DataFrame) -> DataFrame:
@@ -114,21 +117,32 @@ def counted_attempts(manifests: DataFrame) -> DataFrame:
     return winners(parse_manifests(manifests)).select("write", "job_id", "batch_id", F.inline("attempts"))
 
 
-def judged(records: DataFrame, decided: DataFrame) -> DataFrame:
+def judged(records: DataFrame, decided: DataFrame, jobs: DataFrame | None = None) -> DataFrame:
     """The rows with a column ``verdict``; ``records`` have headers and ids, ``decided`` is of `winners`.
 
-    What is no sink's, and what has no id, counts.
+    What is no sink's, and what has no id, counts. ``jobs`` (``job``, ``over``): what comes of a write of a job up to
+    this one, and is not decided, is a leftover.
     """
     named = decided.select(F.col("write").alias(_WRITE), F.col("attempts.producer_id").alias(_NAMED))
-    verdict = (
-        F.when(F.col(_WRITE).isNull() | F.col("producer_id").isNull(), COUNTS)
-        .when(F.col(_NAMED).isNull(), UNDECIDED)
-        .when(F.array_contains(_NAMED, F.col("producer_id")), COUNTS)
-        .otherwise(LEFTOVER)
-    )
     # One row for each write, whatever it holds: small beside the records, which stay where they are.
     joined = records.withColumn(_WRITE, _write_of()).join(F.broadcast(named), _WRITE, "left")
+    over = F.lit(False)  # noqa: FBT003 - a literal
+    if jobs is not None:
+        known = jobs.select(F.col("job").alias(_JOB), F.col("over").alias(_OVER))
+        joined = joined.join(F.broadcast(known), job_of(_WRITE) == F.col(_JOB), "left")
+        over = F.substring_index(_WRITE, "/", -1).try_cast("bigint") <= F.col(_OVER)
+    verdict = (
+        F.when(F.col(_WRITE).isNull() | F.col("producer_id").isNull(), COUNTS)
+        .when(F.array_contains(_NAMED, F.col("producer_id")), COUNTS)
+        .when(F.col(_NAMED).isNotNull() | over, LEFTOVER)
+        .otherwise(UNDECIDED)
+    )
     return joined.select(*records.columns, verdict.alias("verdict"))
+
+
+def job_of(write: str) -> Column:
+    """The job in the name of a write, which is the name of a column."""
+    return F.substring_index(write, "/", 1)
 
 
 def without_leftovers(df: DataFrame, manifests: DataFrame) -> DataFrame:

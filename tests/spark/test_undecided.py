@@ -45,6 +45,13 @@ def landed(directory: Path) -> Counter[int]:
     return found
 
 
+def stored(checkpoint: Path, kind: str) -> int:
+    """Rows of the last state of this kind."""
+    above, _, below = kind.partition("/*/")
+    last = max((checkpoint / above).glob("after=*"), key=lambda path: int(path.name.partition("=")[2]))
+    return int(ds.dataset(last / below, format="parquet").count_rows())
+
+
 @pytest.fixture
 def sink(kafka: Cluster, topic: TopicFactory) -> Sink:
     return Sink(kafka, topic)
@@ -65,6 +72,15 @@ def test_records_wait_for_their_manifest_and_leftovers_never_come(
     told = sink.land(spark, tmp_path)
     assert (sum(one.landed for one in told), {one.repeats for one in told}) == (20, {0})
     assert landed(tmp_path) == Counter([*range(70), 1000])
+    # By now both are over, and what comes of them is neither landed nor remembered.
+    sink.decide(sink.attempt(0, range(5)))
+    assert [one.landed for one in sink.land(spark, tmp_path)] == [0]
+    sink.attempt(1, range(5))
+    assert [one.landed for one in sink.land(spark, tmp_path)] == [0]
+    state = tmp_path / "checkpoint"
+    rows = {kind: stored(state, kind) for kind in ("ids/*/buckets", "ids/*/complete", "sinks/manifests", "sinks/held")}
+    assert rows == {"ids/*/buckets": 0, "ids/*/complete": 0, "sinks/manifests": 0, "sinks/held": 0}
+    assert stored(state, "sinks/jobs") == 1
     with pytest.raises(ConfigError, match="name sink_manifests as before"):
         landing(spark, sink.kafka, sink.records, tmp_path)
 
@@ -73,7 +89,7 @@ def test_each_row_is_landed_once_whenever_the_driver_dies(
     spark: SparkSession, sink: Sink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches = 0
-    for place in ("manifests/after={}", "batch_id={}", "ids/after={}", "held/after={}"):
+    for place in ("jobs/after={}", "batch_id={}", "ids/after={}", "held/after={}"):
         # One that is decided in the batch in which the driver dies, and one that is decided while it is dead.
         at = batches * 10
         early, late = sink.attempt(batches, range(at, at + 10)), sink.attempt(batches + 1, range(at + 10, at + 20))
