@@ -53,7 +53,8 @@ Limits of this version
     all is settled: what was lost of the newest slots is named once they are, and one record that waits, of a lane that
     does not get through, keeps all behind it in the ring, for an audit. An epoch of which nothing is left but in
     the retry ring is told of no further by openings behind the next one; nor is one sealed of which all was settled
-    and recycled, if two processes in a row die before they could tell of it.
+    and recycled, if two processes in a row die before they could tell of it. A copy of a directory that is opened seals
+    the epoch that the original may go on with: what that one accepts from then on is called lost until it is delivered.
 """
 
 from bisect import bisect_left, bisect_right
