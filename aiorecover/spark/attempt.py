@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -118,17 +119,22 @@ class _Sending:
         return own + self._mark
 
     async def _learn(self, topic: str) -> None:
-        """Whether it is there; the producer itself would wait until somebody makes it.
+        """Whether it is there; the producer itself would wait until somebody makes it. An outage is waited out.
 
         Raises:
             EncodeError: this is no topic's name.
-            ConfigError: it is not there.
+            ConfigError: it is not there, or Kafka is not reached within ``timeout_ms``.
 
         """
-        try:
-            self._partitions[topic] = await self._producer.partitions_for(topic)
-        except KafkaTimeoutError as error:
-            raise ConfigError(f"a topic cannot be written to, make it or mend the column topic: {error}") from None
+        until = time.monotonic() + self._plan.timeout_ms / 1000
+        while topic not in self._partitions:
+            try:
+                self._partitions[topic] = await self._producer.partitions_for(topic)
+            except KafkaTimeoutError as error:
+                if self._producer.state == "connected" or time.monotonic() > until:
+                    raise ConfigError(
+                        f"a topic cannot be written to: make it, or mend the column topic, or Kafka: {error}"
+                    ) from None
 
     def _refuse(self, error: Exception, *row: Any) -> None:
         self._refused += 1

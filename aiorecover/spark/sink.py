@@ -20,7 +20,8 @@ What Spark does and what follows
     2. The attempt counts its rows, waits until all are in Kafka or dead letters, and only then tells the driver:
        producer id, epoch, first and last sequence, the sequences of dead letters, how many rows it had. That is all
        that the driver gets: a message for each task, of bounded size.
-    3. Spark takes one attempt of each task. The driver publishes their messages as the *manifest* of the write.
+    3. Spark takes one attempt of each task. The driver publishes their messages as the *manifest* of the write. If a
+       ``save()`` fails, its manifest names none.
 
     A record of a write counts if the manifest of the write names its producer. It is a leftover if the manifest does
     not. As long as there is no manifest it is undecided. Several manifests of one write (the driver died between the
@@ -75,13 +76,14 @@ import asyncio
 import logging
 import tempfile
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from aiorecover.errors import ConfigError
+from aiorecover.errors import ConfigError, RecoverError
 from aiorecover.producer import RecoverableProducer
 from aiorecover.spark.attempt import make_attempt
 from aiorecover.spark.sink_manifest import PARTITION, Attempt, Write, manifest_of
@@ -100,6 +102,7 @@ __all__ = ["BatchWriter", "StreamWriter", "publish_manifest"]
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
+_ABORT_WITHIN_MS = 30_000  # the job has failed already: Kafka may be why
 
 _log = logging.getLogger("aiorecover.spark")
 
@@ -121,7 +124,15 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the manifest."""
-        publish_manifest(self._plan, messages)
+        publish_manifest(self._plan, self._write, _attempts(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - as Spark calls it
+        """Say that nothing of the write counts, so that nobody waits for its manifest; unless it may come again."""
+        if self._plan.job_id is None:
+            try:
+                publish_manifest(replace(self._plan, timeout_ms=_ABORT_WITHIN_MS), self._write, ())
+            except RecoverError as error:
+                _log.warning("its records stay undecided: the failed write could not be told of error=%s", error)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -143,7 +154,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - as Spark calls it
         """Publish the manifest."""
-        publish_manifest(self._plan, messages)
+        attempts = _attempts(messages)
+        if attempts:  # a batch without tasks has published nothing
+            publish_manifest(self._plan, attempts[0].write, attempts)
 
 
 def _context() -> TaskContext:
@@ -163,17 +176,19 @@ def _attempt(plan: Plan, write: Write, batches: Iterator[pa.RecordBatch]) -> Att
     return made
 
 
-def publish_manifest(plan: Plan, messages: Sequence[WriterCommitMessage | None]) -> None:
+def _attempts(messages: Sequence[WriterCommitMessage | None]) -> list[Attempt]:
+    return [one for one in messages if isinstance(one, Attempt)]
+
+
+def publish_manifest(plan: Plan, write: Write, attempts: Sequence[Attempt]) -> None:
     """Say which attempts count; when this returns, Kafka has it.
 
     Raises:
         DeliveryError: it has not, within ``timeout_ms``: the write has failed.
 
     """
-    attempts = [one for one in messages if isinstance(one, Attempt)]
-    if attempts:  # a write without tasks has published nothing
-        with tempfile.TemporaryDirectory(prefix="aiorecover-manifest-") as directory:
-            asyncio.run(_publish(plan, manifest_of(attempts), Path(directory)))
+    with tempfile.TemporaryDirectory(prefix="aiorecover-manifest-") as directory:
+        asyncio.run(_publish(plan, manifest_of(write, attempts), Path(directory)))
 
 
 async def _publish(plan: Plan, parts: Sequence[tuple[bytes, bytes]], directory: Path) -> None:

@@ -84,9 +84,9 @@ def ranges_of(sequences: Iterable[int]) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def manifest_of(attempts: Sequence[Attempt]) -> list[tuple[bytes, bytes]]:
-    """Keys and values of the records that make up the manifest of a write; its attempts are at least one."""
-    write, run = attempts[0].write, uuid.uuid4().hex
+def manifest_of(write: Write, attempts: Sequence[Attempt]) -> list[tuple[bytes, bytes]]:
+    """Keys and values of the records that make up the manifest of a write, at least one; no attempts: none counts."""
+    run = uuid.uuid4().hex
     parts = list(_parts(attempts))
     told = {"kind": KIND, "version": _VERSION, "write": write.name, "run": run, "parts": len(parts)}
     told |= {"job_id": write.job_id, "batch_id": write.batch_id}

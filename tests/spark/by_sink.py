@@ -40,7 +40,7 @@ class Sink:
         return make_attempt(self.plan, Write("job", batch), iter([rows]), partition=task, attempt=0)
 
     def decide(self, *attempts: Attempt) -> None:
-        publish_manifest(self.plan, attempts)
+        publish_manifest(self.plan, attempts[0].write, attempts)
 
     async def publish_plainly(self, number: int) -> None:
         async with AIOKafkaProducer(bootstrap_servers=self.kafka.bootstrap_servers) as producer:

@@ -53,15 +53,15 @@ def verdicts(spark: SparkSession, *parts: Part) -> dict[str, str]:
 
 def test_what_the_manifest_names_counts_and_the_rest_of_its_write_does_not(spark: SparkSession) -> None:
     assert verdicts(spark) == {"a": "undecided", "b": "undecided", "c": "undecided", "d": "counts", "N": "counts"}
-    told = manifest_of([attempt(FIRST, A), attempt(FIRST, None, 1)])
+    told = manifest_of(FIRST, [attempt(FIRST, A), attempt(FIRST, None, 1)])
     assert verdicts(spark, *told) == {"a": "counts", "b": "leftover", "c": "undecided", "d": "counts", "N": "counts"}
-    empty = manifest_of([attempt(FIRST, None)])
+    empty = manifest_of(FIRST, [attempt(FIRST, None)])
     assert verdicts(spark, *empty)["a"] == "leftover"
 
 
 def test_the_first_manifest_that_is_whole_counts(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiorecover.spark.sink_manifest._PART_BYTES", 1)
-    one, other = manifest_of([attempt(FIRST, A), attempt(FIRST, D, 1)]), manifest_of([attempt(FIRST, B)])
+    one, other = manifest_of(FIRST, [attempt(FIRST, A), attempt(FIRST, D, 1)]), manifest_of(FIRST, [attempt(FIRST, B)])
     assert len(one) == 2
     assert verdicts(spark, one[0])["a"] == "undecided"
     assert verdicts(spark, one[1], one[0], *other)["a"] == "counts"
@@ -73,8 +73,8 @@ def test_the_first_manifest_that_is_whole_counts(spark: SparkSession, monkeypatc
 def test_what_was_kept_of_manifests_decides_the_same(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiorecover.spark.sink_manifest._PART_BYTES", 1)
     chance = random.Random(7)
-    runs = [manifest_of([attempt(FIRST, one), attempt(FIRST, C, 1)]) for one in (A, B, D)]
-    runs.append(manifest_of([attempt(SECOND, C), attempt(SECOND, A, 1)]))
+    runs = [manifest_of(FIRST, [attempt(FIRST, one), attempt(FIRST, C, 1)]) for one in (A, B, D)]
+    runs.append(manifest_of(SECOND, [attempt(SECOND, C), attempt(SECOND, A, 1)]))
     for _ in range(2):
         parts = [part for run in runs for part in run]
         chance.shuffle(parts)
@@ -92,7 +92,7 @@ def test_what_was_kept_of_manifests_decides_the_same(spark: SparkSession, monkey
 
 
 def test_what_is_no_manifest_is_passed_over(spark: SparkSession) -> None:
-    told = manifest_of([attempt(FIRST, A)])
+    told = manifest_of(FIRST, [attempt(FIRST, A)])
     strange = [(b"", b"no json"), (b"", b'{"kind": "other", "run": "x"}'), (b"", b"[]")]
     assert verdicts(spark, *strange, *told)["a"] == "counts"
     elsewhere = topic_of(spark, *told, partition=1)
@@ -100,7 +100,7 @@ def test_what_is_no_manifest_is_passed_over(spark: SparkSession) -> None:
 
 
 def test_an_attempt_that_counts_is_shown_with_all_that_it_told(spark: SparkSession) -> None:
-    (found,) = counted_attempts(topic_of(spark, *manifest_of([attempt(FIRST, A, 4)]))).collect()
+    (found,) = counted_attempts(topic_of(spark, *manifest_of(FIRST, [attempt(FIRST, A, 4)]))).collect()
     assert found.asDict() == {
         "write": FIRST.name,
         "job_id": "job",
@@ -120,7 +120,7 @@ def test_an_attempt_that_counts_is_shown_with_all_that_it_told(spark: SparkSessi
 
 def test_leftovers_are_not_absent_from_a_table(spark: SparkSession) -> None:
     rows = records(spark, (f"{A}/1/1", FIRST.name), (f"{B}/1/1", FIRST.name), (f"{D}/1/1", None))
-    manifests = topic_of(spark, *manifest_of([attempt(FIRST, A)]))
+    manifests = topic_of(spark, *manifest_of(FIRST, [attempt(FIRST, A)]))
     counting = without_leftovers(rows, manifests)
     assert counting.columns == rows.columns
     assert counting.count() == 2

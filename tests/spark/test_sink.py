@@ -151,6 +151,17 @@ def test_a_job_with_a_name_counts_once_however_often_it_is_run(
     assert topics.found_by_spark(spark) == Counter(dict.fromkeys(range(100), 2))
 
 
+def test_what_a_failed_job_leaves_never_counts(spark: SparkSession, kafka: Cluster, topic: TopicFactory) -> None:
+    topics = Topics(kafka, topic)
+    failing = numbered(spark, 100, 2).selectExpr("key", "if(key = '99', raise_error('planted'), value) as value")
+    writes: list[dict[str, str]] = [{}, {"job_id": "may come again"}]
+    for options in writes:
+        with pytest.raises(PySparkException, match="planted"):
+            topics.write(failing, **options)
+        assert [part["attempts"] for part in topics.manifest_parts()] == [[]]
+    assert topics.found_by_spark(spark) == Counter()
+
+
 def test_what_is_wrong_is_said_before_anything_runs(spark: SparkSession, kafka: Cluster, topic: TopicFactory) -> None:
     topics, rows = Topics(kafka, topic), numbered(spark, 10)
     for options, sentence in [
