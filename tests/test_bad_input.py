@@ -383,7 +383,6 @@ BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"enable_idempotence": False}, "leave it out enable_idempotence=False"),
     ({"transactional_id": "me"}, 'set guarantee="exactly_once" and leave it out'),
     ({"loop": object()}, "leave it out loop="),
-    ({"audit_topic": "audit"}, "leave audit_topic out"),
     ({"guarantee": "at_most_once"}, 'must be one of "at_least_once"'),
     ({"fsync": "sometimes"}, 'must be one of "never", "interval", "always"'),
     ({"on_full": "drop"}, 'must be one of "raise", "wait"'),
