@@ -55,6 +55,8 @@ Limits of this version
     the retry ring is told of no further by openings behind the next one; nor is one sealed of which all was settled
     and recycled, if two processes in a row die before they could tell of it. A copy of a directory that is opened seals
     the epoch that the original may go on with: what that one accepts from then on is called lost until it is delivered.
+    Of an epoch of which a power cut took everything no seal is told, so what its process had told of stays in the ring.
+    An id that belongs to no record, noted by a process that died before it told that, is called lost.
 """
 
 from bisect import bisect_left, bisect_right

@@ -241,13 +241,14 @@ class Directory:
     def settled_up_to(self) -> int:
         """A position up to which everything is settled, what was moved included.
 
-        What waits in the retry ring is known to the slot: it stands behind the first copy in it.
+        What waits in the retry ring is known to the slot: it stands behind the first copy in it. Of copies that were in
+        flight when a process died nothing is known there: readers pass them.
         """
         mark = self.ring.watermark()
         slot = self.retry.first_waiting()
         if slot is None:
             return mark
-        return min(mark, slot.marks[0][0] - 1) if slot.marks else 0
+        return min(mark, slot.marks[0][0] - 1) if slot.marks and not slot.claimed else 0
 
     def pending(self) -> int:
         """Records known to wait in the main and the retry ring."""

@@ -6,6 +6,8 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal.epochs import EarlierEpoch, settled_in
 from aiorecover.wal.moving import Move
 from aiorecover.wal.reading import Reader
+from aiorecover.wal.stream import FIRST_PLACE, Stream
+from tests.wal import test_stream
 from tests.wal.rig import SLOT, Opened, Position, read, storing_fails
 
 
@@ -140,6 +142,21 @@ def test_copies_that_nobody_has_read_yet_may_be_of_anything() -> None:
     with opened.dies() as following:
         following.read()
         assert settled(following) == (0, 0)
+
+
+def test_a_copy_that_a_crash_left_in_flight_is_not_settled_though_readers_pass_it() -> None:
+    opened = Opened()
+    opened.fill_slot()
+    opened.append(b"newest")
+    entries = opened.read()
+    opened.settle([*entries[:3], *entries[5:]])
+    move_the_oldest(opened)
+    with opened.dies() as following:
+        directory = following.directory
+        directory.retry.claim(directory.retry.live[0], [FIRST_PLACE], [])
+        ((_, _, position, _),) = test_stream.read(Stream(directory, bytes))
+        assert fmt.parts(position) == (1, 5)
+        assert directory.settled_up_to() < fmt.position(1, 4)
 
 
 def test_what_is_suspect_is_not_settled_before_it_is_judged() -> None:
