@@ -258,6 +258,7 @@ def _can_be(checkpoint: Checkpoint, generation: int) -> bool:
         and all(0 <= position < beyond for ring in rings for position in ring.earlier)
         and all(0 < ring.next_ordinal < 1 << 63 for ring in rings)
         and 0 <= checkpoint.destination.cluster_number < CLUSTER_NUMBERS
+        and _can_be_known(checkpoint.destination.transactional, checkpoint.epoch)
         and all(
             0 <= part < 1 << 31 and 0 < following < 1 << 63
             for parts in (checkpoint.sources or {}).values()
@@ -328,3 +329,15 @@ class CheckpointFile:
         """Make both copies durable, one after the other: a new epoch stands in both before its first frame (I5)."""
         self.write(checkpoint)
         self.write(checkpoint)
+
+
+def _can_be_known(transactional: Transactional | None, epoch: int) -> bool:
+    """Openings are named with their epochs; positions of copies may be beyond ours."""
+    if transactional is None:
+        return True
+    openings = (*transactional.line, *transactional.others)
+    return (
+        transactional.number >= 0
+        and 0 <= transactional.read_in <= epoch
+        and all(last >= 0 and owner.rpartition("/")[2].isdecimal() for owner, last in openings)
+    )

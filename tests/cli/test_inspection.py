@@ -90,7 +90,7 @@ def test_where_the_records_go_and_how_far_they_have_got_is_shown(tmp_path: Path)
 
 def test_of_a_directory_whose_records_go_in_transactions_that_is_shown(tmp_path: Path) -> None:
     directory = open_directory(Options(tmp_path, SLOT, 64 * SLOT, 0))
-    known = Destination(cluster_id="abc", transactional=Transactional(line=(("an opening", 7),), number=2))
+    known = Destination(cluster_id="abc", transactional=Transactional(line=(("abc/1", 7),), number=2))
     directory.write_checkpoint(directory.next_checkpoint(destination=known))
     directory.close()
     assert run(tmp_path).stdout.splitlines()[1] == "kafka cluster abc, exactly once"

@@ -278,11 +278,11 @@ def test_of_another_cluster_the_position_is_another_one() -> None:
 
 
 def test_a_position_is_known_as_it_was_written_and_an_older_file_knows_none() -> None:
-    file = MemoryFile("checkpoint")
-    CheckpointFile(file).write_both(content(1, Destination(cluster_id="ours", transactional=READ)))
+    file, known = MemoryFile("checkpoint"), replace(READ, read_in=1)
+    CheckpointFile(file).write_both(content(1, Destination(cluster_id="ours", transactional=known)))
     found = CheckpointFile(file).newest()
     assert found is not None
-    assert found.destination.transactional == READ
+    assert found.destination.transactional == known
     packed = checkpoint.pack(content(1, Destination(cluster_id="ours")), 1)
     assert b"transactional" not in packed  # it is as files were before there was the field
     read = checkpoint.unpack(packed).checkpoint

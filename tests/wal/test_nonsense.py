@@ -7,7 +7,16 @@ import pytest
 
 from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint, CheckpointFile, RingState, pack, unpack
+from aiorecover.wal.checkpoint import (
+    COPY_BYTES,
+    Checkpoint,
+    CheckpointFile,
+    Destination,
+    RingState,
+    Transactional,
+    pack,
+    unpack,
+)
 from aiorecover.wal.lanes import ENTRY_BYTES, SECTOR, BlockFound, pack_entry
 from aiorecover.wal.recovery import classify
 from aiorecover.wal.suffix import Suspicion
@@ -61,6 +70,14 @@ def test_a_seal_that_does_not_fit_its_slot_is_none(nonsense: dict[str, int]) -> 
     assert classify(0, bad, good).seal == classify(0, good, bad).seal == SEAL
 
 
+NOT_KNOWN = (
+    Transactional(number=-1),
+    Transactional(read_in=3),
+    Transactional(line=(("an opening", 1),)),
+    Transactional(others=(("copy/2", -1),)),
+)
+
+
 @pytest.mark.parametrize(
     "nonsense",
     [
@@ -79,6 +96,7 @@ def test_a_seal_that_does_not_fit_its_slot_is_none(nonsense: dict[str, int]) -> 
         {"sources": {"orders": {0: 0}}},
         {"sources": {"orders": {-1: 1}}},
         {"sources": {"orders": {0: 1 << 63}}},
+        *({"destination": Destination(transactional=known)} for known in NOT_KNOWN),
         {"moved": -1},
         {"moved": fmt.position(3, 0)},
     ],
