@@ -10,8 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka.client import AIOKafkaClient, CoordinationType
 from confluent_kafka.admin import AdminClient
 
+from aiorecover.delivery.transaction import group_of
+from aiorecover.wal import format as fmt
+from aiorecover.wal.view import open_view
 from tests.crash.crash_points import TRANSACTION_OPENINGS, TRANSACTION_POINTS
 from tests.crash.judgement import Verdict
 from tests.crash.scenario import FLUSH, Scenario
@@ -80,11 +84,16 @@ def test_nothing_is_missing_repeated_or_out_of_order_after_ten_kills(kafka3: Kaf
     assert prove(kafka3, SEED, CYCLES) == 0
 
 
-def test_a_process_that_a_copy_has_taken_over_from_commits_nothing_more(kafka3: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("point", "times"), [("before the send", 8), ("after the position is sent", 3), ("when the commit is sent", 3)]
+)
+def test_a_process_that_a_copy_has_taken_over_from_commits_nothing_more(
+    kafka3: Cluster, tmp_path: Path, point: str, times: int
+) -> None:
     """Frozen with batches in a transaction; all that it held is committed by the copy, and by nobody else."""
     scenario = Scenario(kafka3, tmp_path, lanes=LANES, exactly_once=True)
     zombie = scenario.life(
-        ("publish", {"count": 500}), FLUSH, ("publish", {"count": 5_000}), ("wait", {}), still=("before the send", 8)
+        ("publish", {"count": 500}), FLUSH, ("publish", {"count": 5_000}), ("wait", {}), still=(point, times)
     )
     zombie.wait_still()
     original = scenario.wal_dir
@@ -123,6 +132,42 @@ def test_where_a_commit_hangs_another_transactional_id_goes_on(mortal: KafkaClus
     verdict = scenario.verdict()
     assert verdict.ok, str(verdict)
     assert verdict.accepted == verdict.delivered == 900
+
+
+@pytest.mark.parametrize("point", ["when the position is sent", "when the commit is sent"])
+@pytest.mark.parametrize("coordinator", [CoordinationType.TRANSACTION, CoordinationType.GROUP])
+def test_where_a_coordinator_dies_everything_is_committed_once(
+    mortal: KafkaCluster, tmp_path: Path, coordinator: int, point: str
+) -> None:
+    """Of the transaction, or of the position: right when it is asked; and with it leaders of partitions."""
+    scenario = Scenario(mortal, tmp_path, lanes=LANES, exactly_once=True)
+    child = scenario.life(*(("publish", {"count": 300}), FLUSH) * 3, still=(point, 3))
+    child.wait_still()
+    found = admin.run(coordinator_of(mortal, coordinator, group_in(scenario.wal_dir / "0")))
+    (node,) = (node for node in mortal.nodes if node.node_id == found)
+    node.kill()
+    child.go_on()
+    scenario.finish(child)
+    mortal.heal()
+    verdict = scenario.verdict()
+    assert verdict.ok, str(verdict)
+    assert verdict.accepted == verdict.delivered == 900
+
+
+def group_in(directory: Path) -> str:
+    with open_view(directory) as view:
+        assert view.checkpoint is not None
+        return group_of(fmt.producer_text(fmt.directory_of(view.checkpoint.producer_id)))
+
+
+async def coordinator_of(cluster: Cluster, kind: int, name: str) -> int:
+    client = AIOKafkaClient(bootstrap_servers=cluster.bootstrap_servers)
+    await client.bootstrap()
+    try:
+        node_id: int = await client.coordinator_lookup(kind, name)
+        return node_id
+    finally:
+        await client.close()
 
 
 @pytest.mark.parametrize("dies", [None, "after the opening is remembered"])
