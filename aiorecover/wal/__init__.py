@@ -146,10 +146,11 @@ copies that never counted. The last KiB of a slot of the main ring stays unused,
 of the other rings.
 
 A checkpoint says: producer id, epoch, slot size, destination (Kafka's cluster id, and before one is known where it was
-looked for; a name; how often another cluster took the place of one), the boot of the machine; of each ring the
-watermark, the next ordinal (a slot that is cut off takes its header with it) and the newest position that a flush has
-covered, also of each earlier epoch in which something waits, 64 of them at most; P; which settle words are suspect;
-whether the end was clean, and whether a flush had failed; when records were accepted.
+looked for; a name; how often another cluster took the place of one; what is known of a position kept there), the boot
+of the machine; of each ring the watermark, the next ordinal (a slot that is cut off takes its header with it) and the
+newest position that a flush has covered, also of each earlier epoch in which something waits, 64 of them at most; P;
+which settle words are suspect; whether the end was clean, and whether a flush had failed; when records were accepted;
+how far the streams were read that they were made from (`sources`).
 
 Ages (`ages`). No frame says when it was stored: a mark, noted ten times a second, says that everything up to a position
 had been accepted by then, so a record may pass for younger than it is and never for older. Marks are a sixteenth of

@@ -14,8 +14,10 @@ from aiorecover import wal
 from aiorecover.errors import WalFormatError
 from aiorecover.wal import checkpoint, lanes
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import Checkpoint, Destination, RingState
+from aiorecover.wal.ages import StoredAges
+from aiorecover.wal.checkpoint import Checkpoint, Destination, RingState, Transactional
 from aiorecover.wal.moved import MOVED, pack_moved
+from aiorecover.wal.suffix import Suspicion
 from tests.wal.rig import Opened, found, missing
 
 HEADER = fmt.SlotHeader(
@@ -52,6 +54,32 @@ GOLDEN_CHECKPOINT = bytes.fromhex(
     "ab64657374696e6174696f6e 82 aa636c75737465725f6964 a163 a46e616d65 a16e"
     "a461676573 80"
     "a7736f7572636573 81 a16f 81 01 05"
+)
+
+GOLDEN_CHECKPOINT_OF_ALL = bytes.fromhex(
+    "8941494f43484b0a01000000e601000005000000000000006486797e"
+    "8e"
+    "ab70726f64756365725f696407"
+    "a565706f636803"
+    "aa736c6f745f6279746573cd4000"
+    "a46d61696e84a977617465726d61726bcf0000020000000009ac6e6578745f6f7264696e616c07"
+    "a7666c7573686564cf000002000000000b"
+    "a76561726c6965729105"
+    "a5726574727984a977617465726d61726b02ac6e6578745f6f7264696e616c03a7666c757368656404"
+    "ac62795f6f726967696e616c73c3"
+    "a46465616483a977617465726d61726b01ac6e6578745f6f7264696e616c02a7666c757368656401"
+    "a56d6f766564cf0000020000000004"
+    "a7626f6f745f6964a162"
+    "a6636c6f736564c3a8706f69736f6e6564c3"
+    "a77375737065637483a575705f746f09aa67656e65726174696f6e02a573696e636501"
+    "ab64657374696e6174696f6e85aa636c75737465725f6964a163a46e616d65a16e"
+    "a77365727665727391a3683a31ae636c75737465725f6e756d62657202"
+    "ad7472616e73616374696f6e616c86a46c696e659192a3702f3209"
+    "a66f74686572739192a3712f3108"
+    "a7726561645f696e03ac636f6d6d69747465645f6279a3702f32a5746f706963a174a66e756d62657201"
+    "a46167657385a56d61726b7391920506a7626f6f745f6d7307a777616c6c5f6d7308"
+    "a76578706972656404a86c696d69745f6d7309"
+    "a7736f757263657381a16f810105"
 )
 
 
@@ -108,6 +136,39 @@ def test_the_bytes_of_a_checkpoint_never_change() -> None:
     assert packed.rstrip(b"\0") == GOLDEN_CHECKPOINT
     assert len(packed) == checkpoint.SECTOR
     assert checkpoint.unpack(packed) == checkpoint.Copy("valid", 5, content)
+
+
+def test_the_bytes_of_all_that_a_checkpoint_may_say_never_change() -> None:
+    content = Checkpoint(
+        producer_id=7,
+        epoch=3,
+        slot_bytes=0x4000,
+        main=RingState(fmt.position(2, 9), 7, fmt.position(2, 11), earlier=(5,)),
+        retry=RingState(2, 3, 4, by_originals=True),
+        dead=RingState(1, 2, 1),
+        moved=fmt.position(2, 4),
+        boot_id="b",
+        closed=True,
+        poisoned=True,
+        suspect=Suspicion(9, 2, 1),
+        destination=Destination(
+            "c",
+            "n",
+            ("h:1",),
+            2,
+            Transactional((("p/2", 9),), (("q/1", 8),), 3, committed_by="p/2", topic="t", number=1),
+        ),
+        ages=StoredAges(((5, 6),), 7, 8, 4, 9),
+        sources={"o": {1: 5}},
+    )
+    packed = checkpoint.pack(content, 5)
+    assert packed.rstrip(b"\0") == GOLDEN_CHECKPOINT_OF_ALL
+    assert checkpoint.unpack(packed) == checkpoint.Copy("valid", 5, content)
+    said = (content, content.main, content.retry, content.destination, content.destination.transactional, content.ages)
+    assert all(getattr(one, name) for one in said if one for name in one.__struct_fields__ if name not in ONE_OF_TWO)
+
+
+ONE_OF_TWO = {"by_originals", "earlier"}  # of the main ring, or of the retry ring
 
 
 # -- the boxes of the package docstring ------------------------------------------------------------------------------
