@@ -17,6 +17,7 @@ from aiorecover.delivery.refused import Refused
 from aiorecover.delivery.reports import Reports
 from aiorecover.delivery.router import Router
 from aiorecover.delivery.session import Session
+from aiorecover.delivery.settling import settle_batch
 from aiorecover.delivery.transaction import group_of, transactional_id
 from aiorecover.delivery.transactions import Taken, Transactions
 from aiorecover.supervised import Supervised
@@ -140,12 +141,9 @@ class ExactlyOnce:
     async def _settle(self, taken: Taken) -> None:
         """I3: it is committed; after everybody who wants to know first was told."""
         lane, batch, metadata = taken
-        self._expiry.forget_rotten(batch)
-        await self._refused.withdraw(batch)
-        await self._reports.announce(batch, lane.topic, metadata)
-        waited = self._reports.collect(batch, lane.topic, metadata)
-        for slot, places in batch.frames:
-            slot.ring.settle(slot, places)
+        waited = await settle_batch(
+            batch, lane.topic, metadata, reports=self._reports, refused=self._refused, expiry=self._expiry
+        )
         self._settled += batch.count
         self._reports.tell(waited)
 

@@ -33,6 +33,7 @@ from aiorecover.delivery.refused import Refused
 from aiorecover.delivery.reports import Reports, tell_halted
 from aiorecover.delivery.session import SessionLostError
 from aiorecover.delivery.sessions import GivenUpError, Sessions, tell_stuck
+from aiorecover.delivery.settling import settle_batch
 from aiorecover.errors import ClosedError, WalCorruptError, WalError
 from aiorecover.supervised import RESTART_PAUSE
 
@@ -288,12 +289,9 @@ class Sender:
     async def _settle(self, lane: Lane, batch: LaneBatch, metadata: RecordMetadata) -> None:
         """I3: only after the acknowledgement, and after everybody who wants to know first was told."""
         batch.possibly = True  # it is there: cancelled from here on, it is sent once more
-        self._expiry.forget_rotten(batch)
-        await self._refused.withdraw(batch)
-        await self._reports.announce(batch, lane.topic, metadata)
-        waited = self._reports.collect(batch, lane.topic, metadata)
-        for slot, places in batch.frames:
-            slot.ring.settle(slot, places)
+        waited = await settle_batch(
+            batch, lane.topic, metadata, reports=self._reports, refused=self._refused, expiry=self._expiry
+        )
         self.delivered += batch.count
         if lane.limit is not None:
             lane.limit.taken(batch.bytes, time.monotonic())
