@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +11,9 @@ from aiokafka.errors import IllegalOperation, OutOfOrderSequenceNumber
 from aiokafka.structs import OffsetAndMetadata, RecordMetadata, TopicPartition
 
 from aiorecover import RecoverableProducer
+from aiorecover import supervised as supervised_module
 from aiorecover.delivery import sessions as sessions_module
+from aiorecover.delivery import transactions as transactions_module
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.committed import Committed, parsed
 from aiorecover.delivery.delivery import Delivery
@@ -24,7 +26,7 @@ from aiorecover.wal.directory import Directory
 from tests.delivery.refusing import Sent, sent_in
 from tests.delivery.stand_in import StandIn
 
-__all__ = ["Broker", "delivery_of", "directory_of", "producer_on", "transactions_of"]
+__all__ = ["Broker", "delivery_of", "directory_of", "producer_on", "serving", "transactions_of"]
 
 UNAUTHORIZED = 29  # Kafka's code of TopicAuthorizationFailedError
 REBUILT_WITHIN = 0.005  # seconds: as a session does when the broker is well
@@ -315,3 +317,14 @@ def transactions_of(producer: RecoverableProducer) -> Transactions:
 def directory_of(producer: RecoverableProducer) -> Directory:
     assert producer._opened is not None
     return producer._opened.directory
+
+
+def serving(patch: pytest.MonkeyPatch, partitions: int) -> Iterator[Broker]:
+    """What a fixture yields: a broker with topic ``t`` that all sessions are with, after pauses that tests can wait."""
+    made = Broker(t=partitions)
+    made.serve(patch)
+    patch.setattr(supervised_module, "RESTART_PAUSE", 0.01)
+    patch.setattr(transactions_module, "PAUSE", 0.01)
+    patch.setattr(transactions_module, "DISK_PAUSE", 0.02)
+    yield made
+    assert made.wrong == []

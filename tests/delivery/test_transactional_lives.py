@@ -10,7 +10,6 @@ import pytest
 from aiokafka.errors import LeaderNotAvailableError
 
 from aiorecover import ConfigError, DeliveryReport, RecoverableProducer
-from aiorecover import supervised as supervised_module
 from aiorecover.delivery import telling as telling_module
 from aiorecover.delivery import transactions as module
 from aiorecover.delivery.committed import Committed
@@ -21,7 +20,7 @@ from aiorecover.testing import MemoryDisk
 from aiorecover.wal import format as fmt
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.slot import Slot
-from tests.delivery.committing import Broker, delivery_of, directory_of, producer_on, transactions_of
+from tests.delivery.committing import Broker, delivery_of, directory_of, producer_on, serving, transactions_of
 from tests.delivery.expiring import LIMIT as OLD
 from tests.delivery.expiring import Clock, adds_up, letters_of
 from tests.support.eventually import until
@@ -36,13 +35,7 @@ STEPS = {"read", "begin", "send", "sent", "add", "commit", "committed", "half of
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
-    made = Broker(t=PARTITIONS)
-    made.serve(monkeypatch)
-    monkeypatch.setattr(supervised_module, "RESTART_PAUSE", 0.01)
-    monkeypatch.setattr(module, "PAUSE", 0.01)
-    monkeypatch.setattr(module, "DISK_PAUSE", 0.02)
-    yield made
-    assert made.wrong == []
+    yield from serving(monkeypatch, PARTITIONS)
 
 
 async def publish(producer: RecoverableProducer, *numbers: int) -> None:

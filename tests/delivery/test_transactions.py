@@ -11,7 +11,6 @@ from aiokafka.errors import KafkaError, PolicyViolationError
 from aiorecover import DeliveryReport, RecoverableProducer
 from aiorecover import supervised as supervised_module
 from aiorecover.delivery import batches as batches_module
-from aiorecover.delivery import transactions as module
 from aiorecover.delivery.committed import Committed
 from aiorecover.delivery.pace import Pace
 from aiorecover.delivery.transactions import Transactions
@@ -19,7 +18,7 @@ from aiorecover.errors import DeliveryPendingError, WalIOError
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.sync import GroupCommit
-from tests.delivery.committing import Broker, delivery_of, producer_on, transactions_of
+from tests.delivery.committing import Broker, delivery_of, producer_on, serving, transactions_of
 from tests.delivery.expiring import adds_up, letters_of
 from tests.delivery.refusing import Sent
 from tests.support.eventually import until
@@ -34,13 +33,7 @@ POISON = b"poison"
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
-    made = Broker(t=PARTITIONS)
-    made.serve(monkeypatch)
-    monkeypatch.setattr(supervised_module, "RESTART_PAUSE", 0.01)
-    monkeypatch.setattr(module, "PAUSE", 0.01)
-    monkeypatch.setattr(module, "DISK_PAUSE", 0.02)
-    yield made
-    assert made.wrong == []
+    yield from serving(monkeypatch, PARTITIONS)
 
 
 @pytest.fixture
