@@ -65,13 +65,12 @@ What comes of the frames that are settled, by their settle words
     │ both                      │ present │ stay    │
     │ one, none, first, absent  │ present │ suffix  │
     │                           │ lost    │ again   │
-    │ both, one                 │ earlier │ suffix  │
-    │ none, first, absent       │ earlier │ stay    │
+    │                           │ earlier │ suffix  │
     └───────────────────────────┴─────────┴─────────┘
 
     words       present: all that were stored, and the machine was not down. lost: to a power cut. earlier: of a
                 generation that was not dealt with when the next power cut came, and in whose epoch nothing was
-                published: without a checkpoint nothing tells of it, and it is taken for the present one.
+                published: without a checkpoint nothing tells of it (`UNTOLD`).
     settled     stay: they are not delivered. suffix: those of a lane behind the first one in it that waits are
                 delivered again. again: all are, but for what the checkpoint's watermark covers.
 """
@@ -85,6 +84,12 @@ from aiorecover.wal.checkpoint import Checkpoint, Copy, RingState
 from aiorecover.wal.epochs import EpochEnd
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.suffix import Suspicion
+
+UNTOLD = 10_000
+"""Epochs that are left out where no checkpoint is left. An opening in which nothing is published stands in no header,
+but it may have settled, with the mark of its generation: taken for the present one's, that would say that all before it
+was done again. So many in a row is a process that starts every ten seconds for a day; few enough for marks, which are
+taken modulo 65,535, and for the 838 times that it may happen before epochs are used up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +233,7 @@ def plan(
     epochs = [copy.checkpoint.epoch for copy in copies if copy.checkpoint is not None]
     epochs += [header.epoch for header in headers]
     last_epoch = max(epochs, default=0)
+    epoch = last_epoch + 1 + (UNTOLD if newest is None and last_epoch > 0 else 0)
     moved = 0 if newest is None else newest.moved
     states = [RingState(), LOST, RingState()] if newest is None else [newest.main, newest.retry, newest.dead]
     known = all(copy.state == "valid" for copy in copies)
@@ -240,9 +246,9 @@ def plan(
         before=None
         if producer_id is None
         else EpochEnd(producer_id, last_epoch, _end_of(last_epoch, newest, rings[0])),
-        epoch=last_epoch + 1,
+        epoch=epoch,
         moved=moved,
-        suspect=_suspicion(copies, newest, last_epoch, boot_id),
+        suspect=_suspicion(copies, newest, epoch, last_epoch, boot_id),
         main=plans[0],
         retry=plans[1],
         dead=plans[2],
@@ -299,23 +305,25 @@ def _end_of(epoch: int, newest: Checkpoint | None, main: Sequence[SlotFound]) ->
     return max([0, *marks, *(seal.last_sequence for seal in seals if seal is not None)])
 
 
-def _suspicion(copies: Sequence[Copy], newest: Checkpoint | None, last_epoch: int, boot_id: str) -> Suspicion:
-    """Which settle words may be lost.
+def _suspicion(
+    copies: Sequence[Copy], newest: Checkpoint | None, epoch: int, last_epoch: int, boot_id: str
+) -> Suspicion:
+    """Which settle words may be lost; ``epoch`` is the one that begins, ``last_epoch`` the highest found.
 
     All may be when the machine was down, a flush had failed, or nothing tells (no checkpoint, or one copy damaged).
     None are after a clean end: everything was flushed then, and nothing stored since.
     """
     if last_epoch == 0:
         return Suspicion()
-    everything, generation = fmt.position(last_epoch, fmt.SEQUENCE_MASK), last_epoch + 1
+    everything = fmt.position(last_epoch, fmt.SEQUENCE_MASK)
     if newest is None:
-        return Suspicion(everything, generation, since=1)
+        return Suspicion(everything, epoch, since=1)
     clean = newest.closed and newest.epoch == last_epoch
     same_boot = newest.boot_id == boot_id != ""
     if clean or (same_boot and not newest.poisoned and all(copy.state == "valid" for copy in copies)):
         return newest.suspect
     unfinished = newest.suspect.up_to > 0
-    return Suspicion(everything, generation, since=newest.suspect.since if unfinished else generation)
+    return Suspicion(everything, epoch, since=newest.suspect.since if unfinished else epoch)
 
 
 def _check_readable(copies: Sequence[Copy], newest: Checkpoint | None, rings: Sequence[Sequence[SlotFound]]) -> None:
