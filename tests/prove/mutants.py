@@ -3,7 +3,7 @@
 A test suite is as good as the faults that it notices. Each mutant changes one place of the package: a comparison, a
 constant, a sign, a condition, a statement left out, a result, two arguments. The tests of ``tests/wal`` that reach the
 changed line are run, the quick ones first and for less than a minute; a mutant that they do not notice has survived,
-and is listed.
+and is listed: with its judgement, where `survivors` has one.
 
 The same seed and count choose the same mutants of the same code; ``--skip`` leaves out the first ones, which an earlier
 run has tried. Each runs in a copy of the tree; nothing is changed
@@ -32,6 +32,8 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.prove.survivors import Change, judged
 
 __all__ = ["Mutant", "main", "mutants_of"]
 
@@ -354,7 +356,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _fates(chosen: Sequence[Mutant], sources: dict[str, str], suite: Suite, trees: Iterable[Path]) -> Iterator[str]:
-    """Of each mutant, in order: killed, hung, survived or unreached."""
+    """Of each mutant, in order: killed, hung, judged, survived or unreached."""
     free: queue.SimpleQueue[Path] = queue.SimpleQueue()
     for tree in trees:
         free.put(tree)
@@ -364,8 +366,17 @@ def _fates(chosen: Sequence[Mutant], sources: dict[str, str], suite: Suite, tree
             fate, seconds = future.result()
             print(f"  {number}/{len(chosen)} {fate:9} {seconds:5.1f} s {mutant.file}:{mutant.line}", flush=True)
             if fate in {"survived", "unreached"}:
-                print("    - {}\n    + {}".format(*mutant.lines(sources[mutant.file])), flush=True)
+                fate = _told(Change(mutant.file, *mutant.lines(sources[mutant.file])), fate)
             yield fate
+
+
+def _told(change: Change, fate: str) -> str:
+    print(f"    - {change.before}\n    + {change.after}", flush=True)
+    why = judged().get(change)
+    if why is None:
+        return fate
+    print(f"    judged: {why}", flush=True)
+    return "judged"
 
 
 def _fate(mutant: Mutant, source: str, suite: Suite, free: "queue.SimpleQueue[Path]") -> tuple[str, float]:
@@ -390,7 +401,8 @@ def _judge(fates: Sequence[str], seed: int, seconds: float) -> int:
     verdict = "proved" if share >= ENOUGH else "NOT OK"
     print(
         f"{verdict}: seed={seed} mutants={len(fates)} killed={killed} hung={fates.count('hung')} "
-        f"survived={fates.count('survived')} unreached={fates.count('unreached')} share={share:.3f} "
+        f"judged={fates.count('judged')} survived={fates.count('survived')} "
+        f"unreached={fates.count('unreached')} share={share:.3f} "
         f"seconds={seconds:.0f}"
     )
     return 0 if share >= ENOUGH else 1

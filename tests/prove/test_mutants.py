@@ -7,6 +7,7 @@ import pytest
 
 from tests.prove import mutants
 from tests.prove.mutants import PACKAGE, ROOT, Mutant, mutants_of
+from tests.prove.survivors import Change, judged
 
 SOURCE = '''"""1 < 2"""
 LIMIT: int = 4  # é is two bytes
@@ -69,6 +70,12 @@ def test_arguments_are_swapped_only_where_their_order_matters(call: str, swapped
 def test_the_same_seed_chooses_the_same_mutants() -> None:
     found = mutants_of("module.py", SOURCE)
     assert random.Random(5).sample(found, 4) == random.Random(5).sample(mutants_of("module.py", SOURCE), 4)
+
+
+@pytest.mark.parametrize("change", judged(), ids=lambda change: f"{Path(change.file).name}: {change.after}")
+def test_what_is_judged_is_still_a_mutant_of_the_code(change: Change) -> None:
+    source = (ROOT / change.file).read_text()
+    assert (change.before, change.after) in {mutant.lines(source) for mutant in mutants_of(change.file, source)}
 
 
 def test_the_quick_tests_that_reach_a_line_are_run_for_a_bounded_time() -> None:
