@@ -34,7 +34,7 @@ from aiorecover.wal.opening import open_directory
 from aiorecover.wal.sources import Sources
 from aiorecover.wal.storage import OPERATING_SYSTEM
 from aiorecover.wal.sync import GroupCommit
-from aiorecover.wal.view import View
+from aiorecover.wal.view import view_of
 
 log = logging.getLogger("aiorecover")
 
@@ -483,9 +483,8 @@ def _waits(directory: Directory) -> bool:
     """Whether a record does; what nobody has counted is looked for. Of suspect settle words nobody knows."""
     if directory.ring.suspect.up_to > directory.ring.floor:
         return True
-    files, path = directory.file_system, directory.path
     for ring in (RING, RETRY):
-        with View(path, ring, lambda name: files.open_foreign(path / name), files.boot_id()) as view:
+        with view_of(directory, ring) as view:
             if next(view.frames(), None) is not None:
                 return True
     return False

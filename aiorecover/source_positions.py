@@ -15,7 +15,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.moved import RING
 from aiorecover.wal.sources import Sources
-from aiorecover.wal.view import View
+from aiorecover.wal.view import view_of
 from aiorecover.wal.walk import SlotView
 
 
@@ -28,8 +28,8 @@ def read_on(directory: Directory) -> None:
     """
     if directory.sources is None:
         return
-    files, path, known = directory.file_system, directory.path, directory.ring.flushed
-    with View(path, RING, lambda name: files.open_foreign(path / name), files.boot_id()) as view:
+    known = directory.ring.flushed
+    with view_of(directory, RING) as view:
         behind = [slot for slot in view.slots() if _may_hold_more(slot, known)]
         follows = known + 1
         for frame in view.frames(behind, settled=True):

@@ -14,7 +14,7 @@ from typing import Self
 from aiorecover.errors import WalCorruptError, WalError, WalFormatError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint, Copy, RingState, unpack
-from aiorecover.wal.directory import CHECKPOINT, FILES, LOCK
+from aiorecover.wal.directory import CHECKPOINT, FILES, LOCK, Directory
 from aiorecover.wal.gaps import START, Place, flushed_behind, last_flushed, unjoined
 from aiorecover.wal.instance import never_ours
 from aiorecover.wal.losses import Damage
@@ -37,6 +37,7 @@ __all__ = [
     "frames_of",
     "hardly_begun",
     "open_view",
+    "view_of",
 ]
 
 
@@ -366,6 +367,12 @@ def open_view(path: Path | str, ring: str = RING) -> View:
         view = View(path, ring, open_file, OPERATING_SYSTEM.boot_id())
         opened.pop_all()
         return view
+
+
+def view_of(directory: Directory, ring: str) -> View:
+    """What another process would see of a ring of a directory that is open here."""
+    files, path = directory.file_system, directory.path
+    return View(path, ring, lambda name: files.open_foreign(path / name), files.boot_id())
 
 
 def hardly_begun(path: Path, names: Iterable[str]) -> bool:

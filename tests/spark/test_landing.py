@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from aiorecover.errors import ConfigError
 from aiorecover.spark import land
 from aiorecover.spark.claiming import claim
-from aiorecover.spark.files import Files
+from tests.spark.death import dying
 from tests.spark.feed import ROWS, P, Q, Rows, land_in_child, landing, once, published, shuffled
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
@@ -27,10 +27,6 @@ def landed_ids(target: Path) -> Counter[str | None]:
         columns = ds.dataset(directory, format="parquet").to_table(["producer_id", "epoch", "sequence"]).to_pylist()
         found.update("{producer_id}/{epoch}/{sequence}".format(**row) if row["sequence"] else None for row in columns)
     return found
-
-
-class _DeathError(Exception):
-    """Stands for the death of the driver where a second Spark would take too long."""
 
 
 def test_each_record_is_landed_once_whenever_the_driver_dies(
@@ -46,7 +42,7 @@ def test_each_record_is_landed_once_whenever_the_driver_dies(
     # Then it dies with a batch landed and the state not yet, and with both, before Spark knows.
     for place in ("/batch_id=1", "/after=2"):
         dying(monkeypatch, place)
-        with pytest.raises(StreamingQueryException, match="_DeathError"):
+        with pytest.raises(StreamingQueryException, match="DeathError"):
             landing(spark, kafka, name, tmp_path)
         monkeypatch.undo()
     landing(spark, kafka, name, tmp_path)
@@ -59,18 +55,6 @@ def test_each_record_is_landed_once_whenever_the_driver_dies(
     assert [(one.landed, one.without_id, one.repeats) for one in told] == [(3 + strangers, strangers, 200 - strangers)]
     assert landed_ids(target) == once([*rows, *more])
     assert sorted(path.name for path in (tmp_path / "checkpoint" / "ids").glob("after=*")) == ["after=2", "after=3"]
-
-
-def dying(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    """The next move to such a name is the last thing that is done."""
-    move = Files.move
-
-    def move_and_die(self: Files, source: str, destination: str) -> None:
-        move(self, source, destination)
-        if destination.endswith(place):
-            raise _DeathError(place)
-
-    monkeypatch.setattr(Files, "move", move_and_die)
 
 
 def test_directories_that_do_not_belong_together_are_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -104,7 +88,7 @@ def test_what_has_an_undecodable_id_is_set_aside_once_and_counted(
     admin.run(published(kafka, name, [(0, f"{P}/1/1"), (1, "nobody's"), (2, None), (0, f"{P}/1/1"), (1, f"{P}/1/x")]))
     # It dies with the batch landed and the quarantine not yet, so that nobody knows any more what was counted.
     dying(monkeypatch, "table/batch_id=0")
-    with pytest.raises(StreamingQueryException, match="_DeathError"):
+    with pytest.raises(StreamingQueryException, match="DeathError"):
         landing(spark, kafka, name, tmp_path, quarantine=str(apart))
     monkeypatch.undo()
     assert list(apart.glob("batch_id=*")) == []

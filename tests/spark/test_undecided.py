@@ -15,26 +15,10 @@ from pyspark.sql import SparkSession
 
 from aiorecover.errors import ConfigError
 from aiorecover.spark import land
-from aiorecover.spark.files import Files
 from tests.spark.by_sink import Sink
+from tests.spark.death import dying
 from tests.spark.feed import landing
 from tests.support.cluster import Cluster, TopicFactory
-
-
-class _DeathError(Exception):
-    """Of the driver."""
-
-
-def dying(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    """The next move to such a name is the last thing that is done."""
-    move = Files.move
-
-    def move_and_die(self: Files, source: str, destination: str) -> None:
-        move(self, source, destination)
-        if destination.endswith(place):
-            raise _DeathError(place)
-
-    monkeypatch.setattr(Files, "move", move_and_die)
 
 
 def landed(directory: Path) -> Counter[int]:
@@ -96,7 +80,7 @@ def test_each_row_is_landed_once_whenever_the_driver_dies(
         sink.attempt(batches, range(at, at + 5))
         sink.decide(early)
         dying(monkeypatch, place.format(batches))
-        with pytest.raises(StreamingQueryException, match="_DeathError"):
+        with pytest.raises(StreamingQueryException, match="DeathError"):
             sink.land(spark, tmp_path)
         monkeypatch.undo()
         sink.decide(late)
