@@ -1,6 +1,6 @@
 """The rules of the log, each taken away in turn: what the scenarios must notice."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from aiorecover.wal import checkpoint as checkpoint_module
 from aiorecover.wal import directory as directory_module
 from aiorecover.wal import format as fmt
 from aiorecover.wal import opening, recovery
-from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, RingState
+from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Copy, RingState
 from aiorecover.wal.copied import Copied
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.moving import Copying, Move, Rewrite
@@ -19,6 +19,7 @@ from aiorecover.wal.reading import Reader
 from aiorecover.wal.recovery import Plan, plan
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.slot import Slot
+from aiorecover.wal.spares import Spares
 from aiorecover.wal.suffix import SuffixRule, Suspicion, Unfinished, Word
 from tests.protocols.world import World
 
@@ -348,6 +349,42 @@ def ordinal_forgotten(patch: Patch) -> None:
     patch.setattr(opening, "_first_checkpoint", forgetful)
 
 
+def new_without_a_checkpoint(patch: Patch) -> None:
+    """Where no copy of it holds nothing is asked of the slots."""
+
+    def nothing(copies: Sequence[Copy], *slots: Any, **more: Any) -> Plan:
+        if any(copy.checkpoint is not None for copy in copies):
+            return plan(copies, *slots, **more)
+        return plan([Copy("blank")] * 2, (), **more)
+
+    patch.setattr(opening, "plan", nothing)
+
+
+# -- shrinking -------------------------------------------------------------------------------------------------------
+
+
+def cut_off_whatever_stands_there(patch: Patch) -> None:
+    """As many slots as are superfluous, be they mapped or not."""
+
+    def cut_end(self: Spares, count: int) -> None:
+        if count:
+            self._cut(self._slots - count)
+
+    patch.setattr(Spares, "_cut_end", cut_end)
+
+
+def cut_off_before_durable(patch: Patch) -> None:
+    """What holds nothing any more, whatever a checkpoint says of it."""
+    shrink = Directory.shrink
+
+    def at_once(self: Directory) -> int:
+        for ring in self.rings:
+            ring.recycle(ring.watermark())
+        return shrink(self)
+
+    patch.setattr(Directory, "shrink", at_once)
+
+
 # -- recycling -------------------------------------------------------------------------------------------------------
 
 
@@ -435,6 +472,16 @@ def suspicion_forgotten(patch: Patch) -> None:
     patch.setattr(opening, "_first_checkpoint", trusting)
 
 
+def nobodys_records_in_one_lane(patch: Patch) -> None:
+    """Those without a key and a partition are delivered again behind one another."""
+    needed = SuffixRule.needed
+
+    def of_a_lane(self: SuffixRule, lane: Hashable | None, word: Word | Unfinished, **more: bool) -> bool:
+        return needed(self, "nobody" if lane is None else lane, word, **more)
+
+    patch.setattr(SuffixRule, "needed", of_a_lane)
+
+
 # -- what is there twice, or told twice --------------------------------------------------------------------------------
 
 
@@ -445,6 +492,16 @@ def no_seal(patch: Patch) -> None:
         self.sealed = True
 
     patch.setattr(Slot, "store_seal", store_seal)
+
+
+def not_sealed_by_its_reader(patch: Patch) -> None:
+    """Who comes to the end of a slot that a crash left open remembers it, and tells nobody."""
+
+    def seal_old(self: Ring, slot: Slot) -> None:
+        self.map_for_settling(slot)
+        slot.sealed = True
+
+    patch.setattr(Ring, "seal_old", seal_old)
 
 
 def header_in_front_only(patch: Patch) -> None:
@@ -534,7 +591,10 @@ PLANTED: dict[Fault, str] = {
     epoch_not_durable: "a slot's next life",
     epoch_in_one_copy: "a slot's next life",
     found_copy_not_durable: "opening behind checkpoints",
+    new_without_a_checkpoint: "compaction",
     ordinal_forgotten: "shrinking",
+    cut_off_whatever_stands_there: "shrinking behind what waits",
+    cut_off_before_durable: "shrinking before a checkpoint",
     recycled_before_durable: "recycling at once",
     recycled_under_a_reader: "recycling under a reader",
     recycled_while_it_waits: "recycling out of order",
@@ -544,4 +604,5 @@ PLANTED: dict[Fault, str] = {
     no_generation: "settle words, twice",
     unfinished_generations_trusted: "settle words, twice",
     suspicion_forgotten: "settle words, twice",
+    nobodys_records_in_one_lane: "settle words without a lane",
 }

@@ -444,14 +444,51 @@ def shrink(world: World) -> None:
     """Slots are cut off the file, and their headers with them."""
     world.open()
     world.drain()
-    for _ in range(12):
-        world.ring.spares.shrink()
-    world.at("slots were cut off")
+    world.shrink()
     world.checkpoint()
+
+
+def shrink_behind_what_waits(world: World) -> None:
+    """The slots before the last one are free, and in that a record waits."""
+    many_begun(world)
+    for number in range(6):
+        world.deliver(f"b{number}")
+    world.checkpoint()
+    world.from_here()
+    world.shrink()
+
+
+def shrink_before_a_checkpoint(world: World) -> None:
+    """All is delivered and settled, and the durable checkpoint knows that it was stored, and no more."""
+    many_begun(world)
+    for number in range(7):
+        world.deliver(f"b{number}")
+    world.ring.leave()
+    world.read()  # and nobody stands there any more
+    world.flush()
+    world.from_here()
+    world.shrink()
 
 
 def just_open(world: World) -> None:
     world.open()
+
+
+def deliver_without_order(world: World) -> None:
+    """Of records that have no lane, the newer one is delivered, and durably so."""
+    world.open()
+    world.given("-1", "-2", "-3")
+    world.read()
+    world.deliver("-2")
+    world.flush()
+
+
+def many_begun(world: World) -> None:
+    """Each has a slot of its own."""
+    world.open()
+    world.given(*[f"b{number}" for number in range(7)], size=WHOLE)
+    world.checkpoint()
+    world.read()
 
 
 def many_slots(world: World) -> None:
@@ -499,7 +536,10 @@ SMALL = [
     Scenario("rewriting after a clean end", [end_with_copies, rewrite_what_is_left]),
     Scenario("settle words", [deliver_all]),
     Scenario("settle words, twice", [deliver_all, drain], kills=False),
+    Scenario("settle words without a lane", [deliver_without_order]),
     Scenario("shrinking", [many_slots, shrink], cuts=False),
+    Scenario("shrinking behind what waits", [shrink_behind_what_waits]),
+    Scenario("shrinking before a checkpoint", [shrink_before_a_checkpoint]),
 ]
 DEEP = [
     Scenario("checkpoint in traffic", [checkpoint_and_roll]),

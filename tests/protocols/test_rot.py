@@ -5,7 +5,8 @@ from itertools import combinations
 
 import pytest
 
-from tests.protocols.faults import Fault, header_in_front_only, no_seal
+from tests.protocols.explore import Program
+from tests.protocols.faults import Fault, header_in_front_only, no_seal, not_sealed_by_its_reader
 from tests.protocols.oracle import Position, ViolationError, demand
 from tests.protocols.sectors import SECTOR, Image
 from tests.protocols.world import FILES, State, World, observe
@@ -19,16 +20,31 @@ FRAMES: dict[Position, set[int]] = {  # the sectors that a record needs: its hea
 }
 
 
-def left() -> tuple[Image, ...]:
+def publish(world: World) -> None:
     """Two records fill a slot, which is sealed; a third one stands in the next."""
-    world = World(State())
-    try:
-        world.open()
-        world.append("a1", "b1", "a2")
-        moment = list(world.moments)[-1]
-    finally:
-        world.close()
-    return tuple(span.live for span in moment.spans)
+    world.open()
+    world.append("a1", "b1", "a2")
+
+
+def read(world: World) -> None:
+    """Another process comes to the end that the one before has left open."""
+    world.open()
+    world.read()
+    world.at("read")
+
+
+def left(*lives: Program) -> tuple[Image, ...]:
+    """By processes that were killed, one after the other."""
+    state = State()
+    for number, program in enumerate(lives):
+        world = World(state, life=number)
+        try:
+            program(world)
+            moment = list(world.moments)[-1]
+        finally:
+            world.close()
+        state = State(moment.spans, moment.facts)
+    return tuple(span.live for span in state.spans)
 
 
 def rotten(image: Image) -> Iterator[tuple[set[int], Image]]:
@@ -42,8 +58,9 @@ def rotten(image: Image) -> Iterator[tuple[set[int], Image]]:
             yield set(chosen), Image(image.size, tuple(sectors))
 
 
-def every_rot_is_told() -> int:
-    images, count = left(), 0
+def every_rot_is_told(*lives: Program) -> int:
+    images, count = left(*lives), 0
+    open_still = len(lives) == 1
     for chosen, ring in rotten(images[FILES.index("ring")]):
         seen = observe((ring, *images[1:]), boots=1)
         count += 1
@@ -54,7 +71,7 @@ def every_rot_is_told() -> int:
             if headers_lost[min(sectors) // TO_A_SLOT]:
                 demand(position not in given, "what has no header is not read", chosen)
             elif sectors & chosen:
-                known = position != (1, 3)  # the newest one of a slot that nobody left: its end says nothing
+                known = position != (1, 3) or not open_still  # of a slot that nobody left its end says nothing
                 demand(position not in given, "I2: what is damaged is not delivered", chosen, position)
                 demand(position in reported or not known, "what is damaged is named", chosen, position)
             else:
@@ -65,11 +82,22 @@ def every_rot_is_told() -> int:
 
 
 def test_what_rots_is_named_and_the_rest_is_delivered() -> None:
-    assert every_rot_is_told() == 8 + 28 + 56
+    assert every_rot_is_told(publish) == 8 + 28 + 56
+
+
+def test_what_rots_behind_the_first_reader_is_named_to_the_last_record() -> None:
+    assert every_rot_is_told(publish, read) == 8 + 28 + 56
 
 
 @pytest.mark.parametrize("fault", [no_seal, header_in_front_only])
 def test_a_ring_that_does_not_say_things_twice_is_noticed(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
     with pytest.raises(ViolationError):
-        every_rot_is_told()
+        every_rot_is_told(publish)
+
+
+def test_a_reader_that_does_not_seal_what_a_crash_left_open_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    not_sealed_by_its_reader(monkeypatch)
+    every_rot_is_told(publish)
+    with pytest.raises(ViolationError, match="what is damaged is named"):
+        every_rot_is_told(publish, read)

@@ -24,6 +24,7 @@ from aiorecover.wal.moved import unpack_moved
 from aiorecover.wal.moving import Move, Rewrite
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
+from aiorecover.wal.room import IDLE_LOOKS
 from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.storage import FileSystem
@@ -336,6 +337,12 @@ class World:
     def prepare(self) -> None:
         self.ring.prepare_spare()
         self.retry.prepare_spare()
+
+    def shrink(self) -> None:
+        """Nobody has needed for a minute what is free."""
+        for _ in range(IDLE_LOOKS):
+            self.directory.shrink()
+        self.at("slots were cut off")
 
     # -- moving ------------------------------------------------------------------------------------------------------
 
