@@ -4,24 +4,32 @@ Each scenario is green as the library is, and red with each fault that is plante
 without being told where to look: `test_model_faults`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aiorecover.errors import WalError
+from aiorecover.testing import MemoryDisk
+from aiorecover.testing.memory_file_system import MemoryFileSystem
 from aiorecover.wal import checkpoint as checkpoint_module
 from aiorecover.wal import format as fmt
-from aiorecover.wal import opening, reading
-from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination, RingState
-from aiorecover.wal.directory import Directory
-from aiorecover.wal.recovery import Plan, plan
+from aiorecover.wal import opening, reading, recovery
+from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Copy, Destination, RingState
+from aiorecover.wal.directory import Directory, Options
+from aiorecover.wal.reading import Reader
+from aiorecover.wal.recovery import Plan, RingPlan, plan
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
+from aiorecover.wal.stream import Stream
 from tests.wal.ledger import Ledger, ViolationError, demand
 from tests.wal.memory import FaultyFile
-from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing
+from tests.wal.rig import MAX_SLOTS, SLOT, Disk, Opened, Position, found, missing, read
+from tests.wal.test_stream import Life, positions
+from tests.wal.test_stream import read as stream_of
 
 Patch = pytest.MonkeyPatch
 Scenario = Callable[[], None]
@@ -324,6 +332,159 @@ def the_power_goes_after_each_opening() -> None:
         opened = opened.loses_power(seed)
 
 
+# -- names: those of all that was made are durable before the first record is accepted -------------------------------
+
+
+def flush_no_name(patch: Patch) -> None:
+    patch.setattr(MemoryFileSystem, "sync_directory", lambda *_: None)
+
+
+def flush_all_names_but_those_in(directory: str) -> Fault:
+    def fault(patch: Patch) -> None:
+        flush = MemoryFileSystem.sync_directory
+
+        def but_this(self: MemoryFileSystem, path: Path) -> None:
+            if path != Path(directory):
+                flush(self, path)
+
+        patch.setattr(MemoryFileSystem, "sync_directory", but_this)
+
+    fault.__name__ = f"flush_all_names_but_those_in_{directory[1:].replace('/', '_')}"
+    return fault
+
+
+def the_power_goes_behind_the_first_flush() -> None:
+    """In a new directory, whose parents are new, too."""
+    disk = MemoryDisk("/srv")
+    options = Options(Path("/srv/shop/wal"), SLOT, MAX_SLOTS * SLOT, 0, file_system=disk.file_system)
+    directory = opening.open_directory(options)
+    directory.ring.append(b"durable", None)
+    directory.sync()
+    for seed in range(20):
+        left = disk.after_power_cut(seed)
+        following = opening.open_directory(replace(options, file_system=left.file_system))
+        got = found(read(Reader(following.ring, bytes)))
+        following.close()
+        demand(got == [((1, 1), b"durable")], "what was flushed is found again", seed, left.files(), got)
+    directory.close()
+
+
+# -- the slot size: the stored one wins ------------------------------------------------------------------------------
+
+
+def take_the_slot_size_of_the_option(patch: Patch) -> None:
+    patch.setattr(opening, "slot_bytes_of", lambda copies, headers, default: default)
+
+
+def opened_with_another_slot_size(slot_bytes: int) -> None:
+    opened = Opened()
+    fill(opened, 3)
+    disk = opened.disk.after_death()
+    disk.slot_bytes = slot_bytes
+    try:
+        following = Opened(disk)
+    except WalError as error:
+        raise ViolationError("a directory is opened, however large slots would be made now") from error
+    got = found(following.read())
+    demand(got == sorted(opened.accepted.items()), "and all is found in it", len(got))
+    demand(missing(following.ring) == [], "and nothing is missing", missing(following.ring))
+
+
+def opened_with_larger_slots() -> None:
+    opened_with_another_slot_size(2 * SLOT)
+
+
+def opened_with_smaller_slots() -> None:
+    opened_with_another_slot_size(SLOT // 2)
+
+
+# -- both copies of the checkpoint are lost: the slots say what was, and P stands before the oldest one of the main ring
+
+
+def take_it_for_new(patch: Patch) -> None:
+    """Whatever stands in the slots."""
+    patch.setattr(opening, "plan", lambda copies, *_, **more: plan([Copy("blank")] * 2, (), **more))
+
+
+def forget_what_was_moved(patch: Patch) -> None:
+    """P is what the checkpoint says, and it says nothing."""
+    patch.setattr(Plan, "moved_up_to", property(lambda self: self.moved))
+
+
+def forget_what_was_recycled(patch: Patch) -> None:
+    """As if a checkpoint had said that nothing ever was."""
+    made = recovery._plan_ring
+    patch.setattr(recovery, "_plan_ring", lambda *of_ring, **_: made(*of_ring, known=True))
+
+
+def take_the_newest_slot_for_the_oldest(patch: Patch) -> None:
+    """P, and with it what is free, stands before that one."""
+    made = recovery._plan_ring
+
+    def too_far(state: RingState, slots: Sequence[recovery.SlotFound], moved: int, *, known: bool) -> RingPlan:
+        firsts = [slot.header.first_position for slot in slots if slot.header is not None]
+        return made(state, slots, moved if known else max([moved + 1, *firsts]) - 1, known=known)
+
+    patch.setattr(recovery, "_plan_ring", too_far)
+
+
+def both_copies_are_lost() -> None:
+    """Slots of the main ring were moved, and others stand where they did."""
+    life = Life()
+    life.move()
+    life.move()
+    fill(life.opened, len(life.opened.ring.live) + 2)
+    life.left += stream_of(life.first)
+    disk = life.opened.disk.after_death()
+    disk.checkpoint.damage(0, b"rot" * (disk.checkpoint.size() // 3))
+    following = Life(Opened(disk))
+    told = missing(following.opened.ring)
+    demand(told == [], "nothing is missing of what was moved, or settled and recycled", told)
+    expected = {position: life.opened.accepted[fmt.parts(position)] for position in life.waiting}
+    got = {position: record for _, _, position, record in following.placed}
+    demand(expected.items() <= got.items(), "all that waits is found", expected.keys() - got.keys())
+    for position in life.waiting:
+        reader = following.first.back_to(position)
+        again = positions(stream_of(reader, most=1))
+        reader.close()
+        demand(again[:1] == [position], "who goes back to a record finds it", position, again)
+
+
+# -- two rings: per lane, what was moved comes before what was not -----------------------------------------------------
+
+
+def read_the_main_ring_first(patch: Patch) -> None:
+    begin, read_on = Stream.__init__, Stream._read
+
+    def in_main(self: Stream, *given: Any, **more: Any) -> None:
+        begin(self, *given, **more)
+        self._copies = None
+        in_main_only.add(self)
+
+    def then_in_retry(self: Stream, limit: int) -> None:
+        read_on(self, limit)
+        if self in in_main_only and not self._left and not self.moved:
+            in_main_only.remove(self)
+            self._copies, self.moved = self._retry, True
+
+    in_main_only: set[Stream] = set()
+    patch.setattr(Stream, "__init__", in_main)
+    patch.setattr(Stream, "_read", then_in_retry)
+
+
+def a_lane_goes_on_behind_a_move() -> None:
+    """In the next process, which delivers as it reads."""
+    ledger, life = Ledger(), Life()
+    life.move()
+    following = life.opened.dies()
+    for place, payload in life.opened.accepted.items():
+        ledger.accept(place, b"0/a/" + payload)
+    for position in positions(stream_of(Stream(following.directory, bytes))):
+        ledger.deliver(fmt.parts(position))
+    delivered = [fmt.position(*position) for position in ledger.kafka[b"a"]]
+    demand(delivered == life.waiting, "all that waits is delivered, and once", delivered)
+
+
 PLANTED: list[tuple[Scenario, Fault]] = [
     (recycled_too_early, recycle_what_waits),
     (recycled_before_the_watermark_was_durable, recycle_without_a_durable_watermark),
@@ -338,6 +499,18 @@ PLANTED: list[tuple[Scenario, Fault]] = [
     (opened_again_and_again, open_without_a_new_epoch),
     (the_power_goes_after_each_opening, open_without_a_new_epoch),
     (the_power_goes_after_each_opening, open_without_writing_the_epoch),
+    (the_power_goes_behind_the_first_flush, flush_no_name),
+    *[
+        (the_power_goes_behind_the_first_flush, flush_all_names_but_those_in(directory))
+        for directory in ("/", "/srv", "/srv/shop", "/srv/shop/wal", "/srv/shop/wal/0")
+    ],
+    (opened_with_larger_slots, take_the_slot_size_of_the_option),
+    (opened_with_smaller_slots, take_the_slot_size_of_the_option),
+    (both_copies_are_lost, take_it_for_new),
+    (both_copies_are_lost, forget_what_was_moved),
+    (both_copies_are_lost, forget_what_was_recycled),
+    (both_copies_are_lost, take_the_newest_slot_for_the_oldest),
+    (a_lane_goes_on_behind_a_move, read_the_main_ring_first),
 ]
 
 
