@@ -19,8 +19,9 @@ from aiorecover.delivery import recovery_check
 from aiorecover.delivery.in_kafka import InKafka, Place
 from aiorecover.delivery.recovery_check import RecoveryCheck
 from aiorecover.statistics import Statistics
-from aiorecover.testing import MemoryDisk, MockCluster
+from aiorecover.testing import MemoryDisk, MockCluster, memory_file
 from aiorecover.wal import format as fmt
+from aiorecover.wal.lanes import Lanes
 from tests.support.census import Census
 from tests.support.eventually import until
 from tests.support.oracle import Consumed, read_topic
@@ -184,6 +185,44 @@ async def test_after_a_clean_end_nothing_is_read_back(cluster: MockCluster, monk
         await second.flush(timeout_ms=20_000)
         assert check_is_over(second)
         assert second.statistics().recovered_in_kafka == 0
+
+
+# -- where it begins to read: entries are durable with a checkpoint ---------------------------------------------------
+
+
+async def went_down_behind_a_checkpoint(cluster: MockCluster) -> Before:
+    """Nothing was flushed since but what was published: neither settle words nor entries."""
+    disk = MemoryDisk()
+    first = service(disk, cluster)
+    await first.start()
+    assert first._opened is not None
+    directory = first._opened.directory
+    for number in range(PARTITIONS):
+        await first.publish(TOPIC, b"%d" % number, key=b"k", partition=number)
+    await first.flush(timeout_ms=20_000)
+    directory.write_checkpoint(directory.next_checkpoint())
+    cluster.broker_down()
+    receipts = [
+        await first.publish(TOPIC, b"%d" % number, key=b"k", partition=number % PARTITIONS) for number in range(RECORDS)
+    ]
+    directory.ring.sync()
+    cluster.broker_up()
+    await first.flush(timeout_ms=20_000)
+    left = disk.after_power_cut(SEED)
+    await first.stop(timeout_ms=0)
+    return Before(left, [receipt.record_id for receipt in receipts], first.statistics().delivered)
+
+
+@pytest.mark.parametrize("fault", [None, "planted: it flushes the rings alone"])
+async def test_a_checkpoint_makes_durable_where_to_read_from(
+    cluster: MockCluster, monkeypatch: pytest.MonkeyPatch, fault: str | None
+) -> None:
+    """Where a power cut takes everything that it may."""
+    monkeypatch.setattr(memory_file, "SHARES", (0.0,))
+    if fault is not None:
+        monkeypatch.setattr(Lanes, "sync", lambda _: None)
+    after = await went_on(cluster, await went_down_behind_a_checkpoint(cluster))
+    assert (after.repeated > 0) == (fault is not None)
 
 
 # -- what prevents it --------------------------------------------------------------------------------------------------
