@@ -7,13 +7,16 @@ when that life is killed in the middle of it.
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
 from aiorecover import DeliveryReport, RecoverableProducer
+from aiorecover.delivery import judge as judge_module
 from aiorecover.testing import MemoryDisk, MockCluster
 from aiorecover.wal.suffix import SuffixRule, Word
+from aiorecover.wal.view import View
 from tests.support.oracle import Consumed, read_topic
 
 TOPIC = "values"
@@ -175,3 +178,35 @@ def test_without_the_rule_an_old_value_stands_last(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(SuffixRule, "needed", lambda self, lane, word, **_: word is Word.WAITING)
     with pytest.raises(AssertionError, match="an old value stands behind a newer one"):
         run()
+
+
+def settled_on(disk: MemoryDisk) -> set[str]:
+    """Ids of the records whose settle words the power cut has left."""
+    files, path = disk.file_system, disk.path / "0"
+    with View(path, "ring", lambda name: files.open_foreign(path / name), files.boot_id()) as view:
+        return {f"{one.producer_id}/{one.epoch}/{one.sequence}" for one in view.frames(settled=True) if one.settled}
+
+
+def sent_again_though_settled(seed: int) -> set[str]:
+    """Ids of records without key and partition."""
+    with MockCluster() as cluster:
+        cluster.create_topic(TOPIC, PARTITIONS)
+
+        async def lives() -> set[str]:
+            left = await publish_everything(cluster, MemoryDisk(), seed)
+            settled = settled_on(left)
+            await deliver(cluster, left, check=False)
+            stood = await read_topic(cluster.bootstrap_servers, TOPIC)
+            times = Counter(record.record_id for record in stood if keyless(int(record.value or b"")))
+            return {name for name in settled if times[name] > 1}
+
+        return asyncio.run(lives())
+
+
+def test_a_record_without_key_and_partition_is_sent_again_only_where_its_own_word_was_lost() -> None:
+    assert [seed for seed in range(SEEDS) if sent_again_though_settled(seed)] == []
+
+
+def test_counted_to_its_lane_it_would_be_sent_again_with_what_stands_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judge_module, "_order_of", lambda _, lane: (lane.topic, lane.partition))
+    assert any(map(sent_again_though_settled, range(SEEDS)))
