@@ -6,8 +6,10 @@ use a real timer.
 
 import errno
 import gc
+import inspect
 import random
 import signal
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,9 +20,10 @@ import pytest
 
 from aiorecover.errors import WalIOError
 from aiorecover.wal import format as fmt
-from aiorecover.wal.ring import RECENT
+from aiorecover.wal.ring import RECENT, Ring
 from aiorecover.wal.run import Entry
 from aiorecover.wal.slot import Slot
+from tests.wal import interruption
 from tests.wal.interruption import Interruption
 from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing, take
 
@@ -186,6 +189,10 @@ def every_place(scenario: Callable[[], Scenario]) -> Iterator[int]:
 @pytest.mark.parametrize("handler", [Small, Rolls])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_handler_that_publishes_at_any_place_harms_nothing(scenario: type[Scenario], handler: type[Small]) -> None:
+    harms_nothing(scenario, handler)
+
+
+def harms_nothing(scenario: type[Scenario], handler: type[Small]) -> None:
     """Neither for this process nor for the next one."""
     for at in every_place(scenario):
         made = scenario()
@@ -218,6 +225,39 @@ def _waiting_in(opened: Opened, slot: Slot) -> list[Entry]:
         entries += [entry for entry in taken if entry[0] is slot]
     second.close()
     return entries
+
+
+# -- the rule that this rests on, taken away: tail and sequence are advanced before the first byte is stored -----------
+
+TAIL, SEQUENCE = ("        slot.tail = end\n", "        self._sequence = sequence\n")
+STORE = "            store(slot.map, start, length, check, sequence, slot.open_word, payload)\n"
+
+
+@pytest.mark.parametrize("late", [TAIL, SEQUENCE, TAIL + SEQUENCE], ids=["tail", "sequence", "both"])
+def test_what_is_advanced_behind_the_store_lets_a_handler_overwrite_or_repeat(
+    late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind = textwrap.indent(textwrap.dedent(late), " " * 12)
+    as_it_is, fault = rewritten(Ring.append, {}), rewritten(Ring.append, {late: "", STORE: STORE + behind})
+    monkeypatch.setattr(interruption, "_codes", cache(interruption._codes.__wrapped__))
+    monkeypatch.setattr(Ring, "append", as_it_is)
+    harms_nothing(Fits, Small)
+    monkeypatch.setattr(interruption, "_codes", cache(interruption._codes.__wrapped__))
+    monkeypatch.setattr(Ring, "append", fault)
+    with pytest.raises(AssertionError):
+        harms_nothing(Fits, Small)
+
+
+def rewritten(function: Callable[..., Any], changes: dict[str, str]) -> Any:
+    """The same with some of its lines changed; it counts as code of its file, so a handler is run at its places."""
+    source = inspect.getsource(function)
+    for old, new in changes.items():
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    made: dict[str, Any] = {}
+    code = compile(textwrap.dedent(source), function.__code__.co_filename, "exec")
+    exec(code, function.__globals__, made)  # noqa: S102 - our own code
+    return made[function.__name__]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
