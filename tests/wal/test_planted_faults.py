@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from aiorecover.errors import WalError
+from aiorecover.errors import WalCorruptError, WalError
 from aiorecover.testing import MemoryDisk
 from aiorecover.testing.memory_file_system import MemoryFileSystem
 from aiorecover.wal import checkpoint as checkpoint_module
@@ -450,6 +450,29 @@ def both_copies_are_lost() -> None:
         demand(again[:1] == [position], "who goes back to a record finds it", position, again)
 
 
+def open_where_nothing_tells_what_was(patch: Patch) -> None:
+    patch.setattr(recovery, "_check_readable", lambda *_: None)
+
+
+def the_slots_are_lost_too() -> None:
+    """Zeros stand where their headers could not be read."""
+    opened = Opened()
+    opened.append(b"waits")
+    disk = opened.disk.after_death()
+    disk.checkpoint.damage(0, b"rot" * (disk.checkpoint.size() // 3))
+    for end in (0, SLOT - fmt.RESERVED):
+        disk.ring.damage(end, bytes(fmt.RESERVED))
+    before = disk.ring.live()
+    try:
+        following = Opened(disk)
+    except WalCorruptError:
+        demand(disk.ring.live() == before, "what is refused is not changed")
+        return
+    following.append(b"in its place")
+    came = found(following.read()), missing(following.ring), following.ring.damaged_slots
+    demand(came[1] or came[2], "no record is gone without a word", *came)
+
+
 # -- two rings: per lane, what was moved comes before what was not -----------------------------------------------------
 
 
@@ -510,6 +533,7 @@ PLANTED: list[tuple[Scenario, Fault]] = [
     (both_copies_are_lost, forget_what_was_moved),
     (both_copies_are_lost, forget_what_was_recycled),
     (both_copies_are_lost, take_the_newest_slot_for_the_oldest),
+    (the_slots_are_lost_too, open_where_nothing_tells_what_was),
     (a_lane_goes_on_behind_a_move, read_the_main_ring_first),
 ]
 
