@@ -111,6 +111,11 @@ def copy_what_was_settled_meanwhile(patch: Patch) -> None:
     patch.setattr(slot_module.Slot, "waits", lambda *_: True)
 
 
+def deliver_from_the_main_ring_before_the_copies_are_read(patch: Patch) -> None:
+    """The order is kept by who reads: here it is the dispatcher that is played."""
+    patch.setattr(Played, "retry_first", property(lambda _: False, lambda *_: None), raising=False)
+
+
 # -- rewriting the retry ring ----------------------------------------------------------------------------------------
 
 
@@ -231,6 +236,7 @@ FAULTS: list[tuple[Fault, int]] = [  # and a walk from which on it is soon found
     (settle_the_original_alone, 60),
     (let_originals_count_beside_their_copies, 40),
     (copy_what_was_settled_meanwhile, 3016),
+    (deliver_from_the_main_ring_before_the_copies_are_read, 639),
     (forget_that_the_retry_ring_was_rewritten, 453),
     (abandon_a_rewriting_and_keep_its_copies, 758),
     (call_every_checkpoint_the_last, 6),
