@@ -233,10 +233,25 @@ class Lanes:
     def _add_blocks(self) -> None:
         count = max(FIRST_BLOCKS, min(self._blocks, MOST_AT_ONCE))
         first = self._blocks
+        piece = self._file.size() > _place(first, 0)
         self._file.allocate(_place(first, 0), count * BLOCK_BYTES)
         self._generations += [0] * count
+        if piece:
+            self._clear_piece(first)
         self._blocks += count
-        self._free[:0] = range(first + count - 1, first - 1, -1)
+        self._free[:0] = [block for block in range(first + count - 1, first - 1, -1) if block not in self._unusable]
+
+    def _clear_piece(self, block: int) -> None:
+        """The file ended inside this block: a power cut, or a copy, has left a part of what stood there before.
+
+        Before it is given out; where that cannot be, it is not.
+        """
+        if self._look(block) is None:
+            return
+        try:
+            self.clear(block)
+        except (WalIOError, WalFullError):
+            self._unusable.add(block)
 
     def keep(self, block: int) -> None:
         """A block that was found goes on belonging to its lane."""

@@ -445,6 +445,33 @@ def test_a_growth_that_was_cut_off_leaves_whole_blocks_only(rest: int) -> None:
     assert [block.bodies for block in found(file)] == [(b"one",), (b"two",)]
 
 
+@pytest.mark.parametrize("rest", [ENTRY_BYTES, ENTRY_BYTES + 100, BLOCK_BYTES - 1, 10])
+def test_what_stands_in_a_piece_of_a_block_does_not_count_beside_what_is_stored_there(rest: int) -> None:
+    """A power cut may leave a length that ends inside a block, of a life whose file was longer."""
+    file = stored(*[b"%d of the life before" % number * 9 for number in range(1, 6)])
+    file.cut(SECTOR + rest)
+    lanes = opened(file, epoch=2, boot="the next boot")
+    assert (lanes.blocks, lanes.found) == (0, [])
+    lanes.grow()
+    block = lanes.take()
+    assert block == 0
+    lanes.store(block, b"in flight")
+    assert found(file, epoch=3, boot="the next boot") == [BlockFound(0, (b"in flight",), False, True, 2)]
+
+
+@pytest.mark.parametrize("trouble", ["unreadable", "unreadable and broken", "broken", "full"])
+def test_a_piece_of_a_block_that_cannot_be_cleared_is_not_used(trouble: str) -> None:
+    file = stored(b"one", b"two")
+    file.cut(SECTOR + ENTRY_BYTES + 100)
+    lanes = opened(file)
+    if "unreadable" in trouble:
+        file.stored.fail_reads(SECTOR, 1)
+    if trouble != "unreadable":
+        file.before["write"] = no_room if trouble == "full" else broken
+    lanes.grow()
+    assert (lanes.blocks, lanes.take()) == (FIRST_BLOCKS, 1)
+
+
 # -- holes -----------------------------------------------------------------------------------------------------------
 
 
