@@ -13,6 +13,8 @@ import logging
 import weakref
 from contextvars import Context, ContextVar, copy_context
 
+from aiokafka.errors import KafkaConnectionError
+
 TELL_INTERVAL = 60.0  # seconds between two lines about trouble that changes no state, one broker of three for example
 
 _OURS: ContextVar["Chatter | None"] = ContextVar("aiorecover_chatter", default=None)
@@ -22,7 +24,8 @@ class Chatter:
     """Counts the warnings and errors of one session's client.
 
     Debug and info lines pass: whoever turned them on wants them. So does the first of each kind with a traceback: it
-    tells of something that aiokafka itself did not expect.
+    tells of something that aiokafka itself did not expect. Unless it is a broken connection: in a transaction aiokafka
+    expects none while it looks for a coordinator, and we do.
     """
 
     def __init__(self) -> None:
@@ -43,7 +46,8 @@ class Chatter:
         """Whether a line of this session's client is to be seen."""
         if record.levelno < logging.WARNING:
             return True
-        if record.exc_info and str(record.msg) not in self._shown:
+        error = record.exc_info[1] if record.exc_info else None
+        if record.exc_info and not _of_a_connection(error) and str(record.msg) not in self._shown:
             self._shown.add(str(record.msg))
             return True
         self.held_back += 1
@@ -77,6 +81,15 @@ class Chatter:
             return ""
         self._told = now
         return self.take()
+
+
+def _of_a_connection(error: BaseException | None) -> bool:
+    """Whether a broken one is behind it: aiokafka raises another error from the first."""
+    while error is not None:
+        if isinstance(error, KafkaConnectionError):
+            return True
+        error = error.__cause__
+    return False
 
 
 def worded(said: object) -> object:

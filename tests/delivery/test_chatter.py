@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import SaslAuthenticationFailed
+from aiokafka.errors import KafkaConnectionError, KafkaError, SaslAuthenticationFailed
 
 from aiorecover.delivery import chatter
 from aiorecover.delivery.chatter import TELL_INTERVAL, Chatter
@@ -95,6 +95,17 @@ def test_debug_lines_pass_and_so_does_the_first_traceback_of_each_kind(caplog: p
     ours.context().run(talk)
     assert caplog.messages == ["request", "first", "second"]
     assert ours.held_back == 4
+
+
+@pytest.mark.usefixtures("filtered")
+def test_a_traceback_of_a_broken_connection_is_held_back_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """As aiokafka's sender tells that a broker has gone away, while it looked for the coordinator of a group."""
+    ours = Chatter()
+    broken = KafkaError("KafkaConnectionError('Connection at localhost:9092 closed')")
+    broken.__cause__ = KafkaConnectionError("Connection at localhost:9092 closed")
+    ours.context().run(lambda: SENDER.error("Unexpected error in sender routine", exc_info=broken))
+    assert caplog.messages == []
+    assert ours.take() == " held_back=1 last='Unexpected error in sender routine'"
 
 
 @pytest.mark.usefixtures("filtered")
