@@ -21,6 +21,7 @@ WAL_DIR = os.environ.get("WAL_DIR", "wal")
 KAFKA = os.environ.get("KAFKA", "localhost:9092")
 ORDERS = os.environ.get("ORDERS", "orders")
 TOTALS = os.environ.get("TOTALS", "totals")
+GUARANTEE = os.environ.get("GUARANTEE", "at_least_once")  # "exactly_once": for who reads what is committed
 
 
 def transform(order: bytes) -> dict[str, object]:
@@ -55,7 +56,12 @@ async def main(number: int, of: int) -> None:
         asyncio.get_running_loop().add_signal_handler(signal_number, stopping.set)
     consumer = AIOKafkaConsumer(bootstrap_servers=KAFKA, enable_auto_commit=False, auto_offset_reset="earliest")
     producer = RecoverableProducer(
-        WAL_DIR, bootstrap_servers=KAFKA, instance=f"worker-{number}", adoption_grace_ms=None, on_full="wait"
+        WAL_DIR,
+        bootstrap_servers=KAFKA,
+        instance=f"worker-{number}",
+        guarantee=GUARANTEE,
+        adoption_grace_ms=None,
+        on_full="wait",
     )
     async with producer:
         await consumer.start()

@@ -1,7 +1,9 @@
 """Workers that move records from topic to topic and are killed again and again: each record exactly once.
 
 The workers are `examples/etl_worker.py` as it stands. Each of them has its share of the partitions and is killed and
-started by itself, at moments that a seed says; what it was to move has stood there from the beginning.
+started by itself, at moments that a seed says, while orders are published: most are killed once they have moved
+something, and always have more to move; a few before that, while they open and recover. Which of the kills hit a worker
+that was moving is told by the times at which the records were made that are found in the target at the end.
 """
 
 import asyncio
@@ -12,145 +14,250 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
+from typing import Final
 
-from aiorecover import RecoverableProducer
-from tests.support import admin
+from tests.crash.moved import Moved
+from tests.crash.orders import Orders, key_of, total_of
 from tests.support.broker import Cluster
+from tests.support.eventually import until
 from tests.support.oracle import Consumed, read_topic
+from tests.support.signals import handles
 
-__all__ = ["Outcome", "run_workers", "verdict"]
+__all__ = ["Life", "Outcome", "run_workers", "verdict"]
 
-WORKER = Path(__file__).parents[2] / "examples" / "etl_worker.py"
-PARTITIONS = 6
-KEYS = 300
-SHORTEST_LIFE_S = 0.4  # a part of them is killed before it has read anything
-LONGEST_LIFE_S = 3.0
-STARTED_WITHIN_S = (1.0, 4.0, 16.0)
-WITHIN_S = 600.0  # for what is left behind the last kill
-READ_WITHIN_S = 600.0
+PARTITIONS: Final = 6
+_REPOSITORY: Final = Path(__file__).parents[2]
+_WORKER: Final = _REPOSITORY / "examples" / "etl_worker.py"
+_EARLY: Final = 0.05  # of the lives end while they begin
+_BEGINNING_S: Final = 1.0  # Python is started, the directory opened, the rest of the life before is delivered
+_LONGEST_MOVING_S: Final = 1.5
+_LATELY_MS: Final = 1_000  # who has made nothing for so long is not moving
+_MOVING: Final = 0.9  # of the kills, at least
+_WITHIN_S: Final = 60.0
+_QUIET_S: Final = 30.0  # when nothing more comes for so long, nothing will
+_LOOK_S: Final = 0.05
+_READ_WITHIN_S: Final = 600.0
+_EXAMPLES: Final = 3
+
+
+@dataclass(frozen=True)
+class Life:
+    """Of one worker, until it was killed; by the clock on the wall."""
+
+    worker: int
+    began_ms: int
+    killed_ms: int
 
 
 @dataclass
 class Outcome:
     """What stands in the target, held against what was to be moved."""
 
-    records: int
+    records: int = 0
+    """Orders that were to be moved: their numbers are those below this one."""
     kills: int = 0
+    moving: int = 0
+    """Kills that hit a worker which had moved something since its start, and was at it."""
     stopped: int = 0
     """Workers that ended well when they were asked to."""
     missing: list[int] = field(default_factory=list)
     repeated: list[int] = field(default_factory=list)
     out_of_order: list[str] = field(default_factory=list)
-    altered: list[int] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    """Made of no order, under another key, scattered over partitions."""
 
     @property
     def ok(self) -> bool:
         """Each exactly once, in the order of its key."""
-        return not (self.missing or self.repeated or self.out_of_order or self.altered)
+        return not (self.missing or self.repeated or self.out_of_order or self.wrong)
+
+    @property
+    def enough(self) -> bool:
+        """Whether the kills hit workers that were moving: those that have nothing to do lose nothing."""
+        return 0 < _MOVING * self.kills <= self.moving
 
     def __str__(self) -> str:
+        examples = [str(one) for kind in self._faults for one in kind[:_EXAMPLES]]
         return (
-            f"{'ok' if self.ok else 'BROKEN'}: records={self.records} kills={self.kills} missing={len(self.missing)} "
-            f"repeated={len(self.repeated)} out_of_order={len(self.out_of_order)} altered={len(self.altered)} "
-            f"examples={self.missing[:3]}{self.repeated[:3]}{self.out_of_order[:3]}{self.altered[:3]}"
+            f"{'ok' if self.ok else 'BROKEN'}: records={self.records} kills={self.kills} moving={self.moving} "
+            f"missing={len(self.missing)} repeated={len(self.repeated)} out_of_order={len(self.out_of_order)} "
+            f"wrong={len(self.wrong)}{''.join(f'; {example}' for example in examples)}"
         )
+
+    @property
+    def _faults(self) -> Sequence[Sequence[object]]:
+        return self.missing, self.repeated, self.out_of_order, self.wrong
 
 
 class Worker:
     """One of them, from life to life."""
 
-    def __init__(self, number: int, start: Callable[[int], "subprocess.Popen[bytes]"], rng: random.Random) -> None:
+    def __init__(
+        self, number: int, start: Callable[[int], "subprocess.Popen[bytes]"], moved: Moved, rng: random.Random
+    ) -> None:
         self._number = number
         self._start = start
+        self._moved = moved
         self._rng = rng
-        self._process = start(number)
-        self._ends = self._next_end()
+        self.is_up = asyncio.Event()
+        """The last of them can be asked to end."""
 
-    def _next_end(self) -> float:
-        return time.monotonic() + self._rng.uniform(SHORTEST_LIFE_S, LONGEST_LIFE_S)
+    async def live(self) -> Life:
+        """Start it, and kill it."""
+        began_ms = _now_ms()
+        process = self._start(self._number)
+        try:
+            if self._rng.random() < _EARLY:
+                await asyncio.sleep(self._rng.uniform(0.0, _BEGINNING_S))
+            else:
+                await until(lambda: self._has_moved(began_ms) or process.poll() is not None, _WITHIN_S)
+                await asyncio.sleep(self._rng.uniform(0.0, _LONGEST_MOVING_S))
+            assert process.poll() is None, f"a worker ended by itself: {process.returncode}"
+            return Life(self._number, began_ms, _now_ms())
+        finally:
+            process.kill()
+            process.wait()
 
-    def look(self) -> int:
-        """Kill it, and start it once more, if it is its time; how many times that was so."""
-        assert self._process.poll() is None, f"a worker ended by itself: {self._process.returncode}"
-        if time.monotonic() < self._ends:
-            return 0
-        self._process.kill()
-        self._process.wait()
-        self._process = self._start(self._number)
-        self._ends = self._next_end()
-        return 1
+    def _has_moved(self, began_ms: int) -> bool:
+        return self._moved.newest_ms[self._number] >= began_ms
 
-    def stop(self) -> bool:
-        """Ask it to end; whether it ended well. One that has only just been started cannot hear that yet."""
-        for seconds in STARTED_WITHIN_S:
-            time.sleep(seconds)
-            self._process.send_signal(signal.SIGTERM)
-            if self._process.wait(WITHIN_S) != -signal.SIGTERM:
-                break
-            self._process = self._start(self._number)
-        return self._process.wait(WITHIN_S) == 0
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
+    async def live_until(self, over: asyncio.Event) -> bool:
+        """Start it, and ask it to end; whether it ended well."""
+        process = self._start(self._number)
+        try:
+            await until(lambda: handles(process.pid, signal.SIGTERM), _WITHIN_S)
+            self.is_up.set()
+            await over.wait()
+            process.send_signal(signal.SIGTERM)
+            return await asyncio.to_thread(process.wait, _WITHIN_S) == 0
+        finally:
+            process.kill()
+            process.wait()
 
 
-def run_workers(cluster: Cluster, directory: Path, *, seed: int, kills: int, records: int, workers: int = 2) -> Outcome:
-    """Have so many ``records`` moved by workers of which one or the other is killed, ``kills`` times in all."""
-    rng = random.Random(seed)
-    names = {"ORDERS": f"orders-{os.urandom(4).hex()}", "TOTALS": f"totals-{os.urandom(4).hex()}"}
-    for name in names.values():
+def run_workers(
+    cluster: Cluster,
+    directory: Path,
+    *,
+    seed: int,
+    kills: int,
+    guarantee: str = "at_least_once",
+    workers: int = 2,
+    fault: str | None = None,
+    quiet_s: float = _QUIET_S,
+) -> Outcome:
+    """Have orders moved by workers of which one or the other is killed, ``kills`` times in all.
+
+    ``fault``: one that is planted into each of them, see `tests.crash.planted`.
+    """
+    topics = {"ORDERS": f"orders-{os.urandom(4).hex()}", "TOTALS": f"totals-{os.urandom(4).hex()}"}
+    for name in topics.values():
         cluster.create_topic(name, PARTITIONS)
-    asyncio.run(_order(cluster, directory / "orders", names["ORDERS"], records))
-    environ = {**os.environ, **names, "KAFKA": cluster.bootstrap_servers, "WAL_DIR": str(directory / "wal")}
-    outcome = Outcome(records)
+    environ = {
+        **os.environ,
+        **topics,
+        "KAFKA": cluster.bootstrap_servers,
+        "WAL_DIR": str(directory / "wal"),
+        "GUARANTEE": guarantee,
+    }
+    program = [str(_WORKER)] if fault is None else ["-m", "tests.crash.faulty", fault, str(_WORKER)]
+    moved = Moved(cluster.bootstrap_servers, topics["TOTALS"], PARTITIONS, workers)
+    orders = Orders(
+        cluster.bootstrap_servers, directory / "orders", topics["ORDERS"], seed, lambda: moved.behind_the_slowest
+    )
     with (directory / "workers.log").open("ab") as log:
 
         def start(number: int) -> "subprocess.Popen[bytes]":
-            command = [sys.executable, str(WORKER), str(number), str(workers)]
-            return subprocess.Popen(command, env=environ, stderr=log)
+            command = [sys.executable, *program, str(number), str(workers)]
+            return subprocess.Popen(command, env=environ, stderr=log, cwd=_REPOSITORY)
 
-        running = [Worker(number, start, rng) for number in range(workers)]
-        try:
-            while outcome.kills < kills:
-                outcome.kills += sum(worker.look() for worker in running)
-                time.sleep(0.01)
-            until = time.monotonic() + WITHIN_S
-            count = partial(admin.count_records, cluster.bootstrap_servers, names["TOTALS"], PARTITIONS)
-            while asyncio.run(count()) < records and time.monotonic() < until:
-                time.sleep(0.5)
-            outcome.stopped = sum(worker.stop() for worker in running)
-        finally:
-            for worker in running:
-                worker.kill()
-    return verdict(
-        outcome, asyncio.run(read_topic(cluster.bootstrap_servers, names["TOTALS"], timeout_s=READ_WITHIN_S))
+        running = [Worker(number, start, moved, random.Random(f"{seed}/{number}")) for number in range(workers)]
+        outcome, lives = asyncio.run(_run(running, orders, moved, kills, quiet_s))
+    level = "read_committed" if guarantee == "exactly_once" else "read_uncommitted"
+    found = asyncio.run(
+        read_topic(cluster.bootstrap_servers, topics["TOTALS"], isolation_level=level, timeout_s=_READ_WITHIN_S)
     )
+    return verdict(outcome, found, lives, workers)
 
 
-async def _order(cluster: Cluster, wal: Path, topic: str, count: int) -> None:
-    async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers) as producer:
-        for number in range(count):
-            order = b'{"id":%d,"price":3,"count":%d}' % (number, number)
-            await producer.publish(topic, order, key=b"%d" % (number % KEYS))
-        await producer.flush()
+async def _run(
+    workers: Sequence[Worker], orders: Orders, moved: Moved, kills: int, quiet_s: float
+) -> tuple[Outcome, list[Life]]:
+    lives: list[Life] = []
+    over = asyncio.Event()
+
+    async def kill_again(worker: Worker) -> None:
+        while len(lives) < kills:
+            lives.append(await worker.live())
+
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(moved.watch())
+        publishing = group.create_task(orders.publish())
+        killing = [group.create_task(kill_again(worker)) for worker in workers]
+        await asyncio.wait(killing)
+        orders.end()
+        ending = [group.create_task(worker.live_until(over)) for worker in workers]
+        await publishing
+        await asyncio.gather(*[worker.is_up.wait() for worker in workers])
+        await _until_moved(moved, orders, quiet_s)
+        over.set()
+        stopped = sum(await asyncio.gather(*ending))
+        watching.cancel()
+    return Outcome(orders.published, len(lives), stopped=stopped), lives
 
 
-def verdict(outcome: Outcome, found: list[Consumed]) -> Outcome:
+async def _until_moved(moved: Moved, orders: Orders, quiet_s: float) -> None:
+    """All of them, or until nothing more comes."""
+    count, since = -1, time.monotonic()
+    while moved.count < orders.published and time.monotonic() - since < quiet_s:
+        if moved.count != count:
+            count, since = moved.count, time.monotonic()
+        await asyncio.sleep(_LOOK_S)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+# -- the judgement -----------------------------------------------------------------------------------------------------
+
+
+def verdict(outcome: Outcome, found: Sequence[Consumed], lives: Sequence[Life], workers: int) -> Outcome:
     """Hold what was found against what was to be moved."""
     totals = [json.loads(record.value or b"{}") for record in found]
-    times = Counter(total["id"] for total in totals)
+    numbers = [total["id"] for total in totals]
+    times = Counter(numbers)
     outcome.missing = [number for number in range(outcome.records) if number not in times]
     outcome.repeated = [number for number, count in times.items() if count > 1]
-    outcome.altered = [total["id"] for total in totals if total["total"] != 3 * total["id"]]
+    places: dict[bytes | None, int] = {}
     last: dict[bytes | None, int] = {}
-    for record, total in zip(found, totals, strict=True):
-        if total["id"] < last.get(record.key, -1):
-            outcome.out_of_order.append(f"{total['id']} behind {last[record.key]}")
-        last[record.key] = total["id"]
+    for record, number, total in zip(found, numbers, totals, strict=True):
+        if number < last.get(record.key, -1):
+            outcome.out_of_order.append(f"{number} behind {last[record.key]}")
+        last[record.key] = number
+        if number not in range(outcome.records) or total["total"] != total_of(number) or record.key != key_of(number):
+            outcome.wrong.append(f"{total} under {record.key!r}")
+        if places.setdefault(record.key, record.partition) != record.partition:
+            outcome.wrong.append(f"{number} is in another partition than others of {record.key!r}")
+    outcome.moving = _moving(found, lives, workers)
     return outcome
+
+
+def _moving(found: Sequence[Consumed], lives: Sequence[Life], workers: int) -> int:
+    """How many of the lives had made something right before their end; a worker's number is its partitions'."""
+    made: dict[int, list[int]] = defaultdict(list)
+    for record in found:
+        made[record.partition % workers].append(record.timestamp_ms)
+    for times in made.values():
+        times.sort()
+
+    def was_moving(life: Life) -> bool:
+        before = bisect_right(made[life.worker], life.killed_ms)
+        return before > 0 and made[life.worker][before - 1] >= max(life.began_ms, life.killed_ms - _LATELY_MS)
+
+    return sum(map(was_moving, lives))

@@ -35,6 +35,7 @@ from aiorecover.wal.recovery import Plan, plan
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
+from aiorecover.wal.sources import Sources
 from aiorecover.wal.storage import FileSystem, StorageFile
 from tests.crash.replaced import Replaced
 
@@ -266,6 +267,21 @@ def commit_without_a_flush() -> None:
     _put(Opened, "_flush_ring", at_once)
 
 
+def remember_a_source_too_many() -> None:
+    """Against source positions: what comes next counts as read before anything that is made of it is stored."""
+    note = Sources.note
+
+    def note_the_next(self: Sources, stream: str, part: int, number: int) -> None:
+        note(self, stream, part, number + 1)
+
+    _put(Sources, "note", note_the_next)
+
+
+def forget_sources_behind_the_checkpoint() -> None:
+    """Against source positions: what the records in the ring were made from since the checkpoint is read once more."""
+    _put(opened, "read_on", lambda _: None)
+
+
 def wait_less_for_transactions() -> None:
     """No fault: what takes half a minute is given up after some seconds."""
     _put(transaction, "STEP_LIMIT", 3.0)
@@ -295,6 +311,8 @@ FAULTS: dict[str, Callable[[], None]] = {
         settle_before_the_commit,
         commit_without_the_answers,
         commit_without_a_flush,
+        remember_a_source_too_many,
+        forget_sources_behind_the_checkpoint,
         wait_less_for_transactions,
     )
 }

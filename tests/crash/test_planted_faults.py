@@ -211,6 +211,8 @@ def test_every_fault_has_its_scenario() -> None:
         "commit_without_the_answers",
         "wait_less_for_transactions",
         "commit_without_a_flush",  # in test_cuts
+        "remember_a_source_too_many",  # both in test_etl
+        "forget_sources_behind_the_checkpoint",
     }
     assert SCENARIOS.keys() | elsewhere == FAULTS.keys()
 

@@ -27,6 +27,7 @@ from aiorecover.errors import WalFullError
 from aiorecover.testing import MemoryDisk, MockCluster
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.oracle import read_topic
+from tests.support.signals import handles
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = REPOSITORY / "examples"
@@ -200,15 +201,9 @@ class Consumer:
 
     def end_well(self) -> None:
         """Not before it can be asked to: another one may have done all the work while it was started."""
-        _until(self._listens)
+        _until(lambda: handles(self._process.pid, signal.SIGTERM))
         self._process.send_signal(signal.SIGTERM)
         assert self._process.wait(WITHIN_S) == 0
-
-    def _listens(self) -> bool:
-        """Whether it handles SIGTERM (proc(5): bit ``number - 1`` of ``SigCgt``)."""
-        status = Path(f"/proc/{self._process.pid}/status").read_text()
-        caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
-        return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def _until(condition: Callable[[], bool]) -> None:

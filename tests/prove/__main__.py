@@ -15,7 +15,7 @@ PROOFS = {
     "outages": "all brokers gone for ten minutes under load: memory flat, resumed at once, nothing lost",
     "day": "a day of traffic and outages, each hour some seconds long: memory and file end as they began",
     "workers": "20 workers started, killed, scaled down to 2 over one wal_dir: nothing lost, nothing delivered twice",
-    "etl": "workers from topic to topic, killed 200 times: each of a million records exactly once",
+    "etl": "workers from topic to topic, killed 200 times while they move records: each exactly once",
     "model": "a million steps of the log beside a dictionary: death, power cuts, failed flushes, compaction",
     "fuzz": "arbitrary files and arbitrary frames, found by atheris",
     "mutants": "small changes of aiorecover.wal, and whether its tests notice",
