@@ -33,7 +33,7 @@ __all__ = ["Life", "Outcome", "run_workers", "verdict"]
 PARTITIONS: Final = 6
 _REPOSITORY: Final = Path(__file__).parents[2]
 _WORKER: Final = _REPOSITORY / "examples" / "etl_worker.py"
-_EARLY: Final = 0.05  # of the lives end while they begin
+_EARLY: Final = 25  # of so many lives one ends while it begins
 _BEGINNING_S: Final = 1.0  # Python is started, the directory opened, the rest of the life before is delivered
 _LONGEST_MOVING_S: Final = 1.5
 _LATELY_MS: Final = 1_000  # who has made nothing for so long is not moving
@@ -104,15 +104,17 @@ class Worker:
         self._start = start
         self._moved = moved
         self._rng = rng
+        self._lives = 0
         self.is_up = asyncio.Event()
         """The last of them can be asked to end."""
 
     async def live(self) -> Life:
         """Start it, and kill it."""
         began_ms = _now_ms()
+        self._lives += 1
         process = self._start(self._number)
         try:
-            if self._rng.random() < _EARLY:
+            if self._lives % _EARLY == _EARLY // 2:
                 await asyncio.sleep(self._rng.uniform(0.0, _BEGINNING_S))
             else:
                 await until(lambda: self._has_moved(began_ms) or process.poll() is not None, _WITHIN_S)
