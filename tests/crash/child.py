@@ -6,7 +6,7 @@
         A <topic> <partition> <key> <digest> <record id>      publish returned
         D <topic> <record id>                                 receipt.delivered() returned
     stdout, one line at once for each thing that happens
-        starting | opened <epoch> <producer id> | <step> | resumed <batches> | damage ...
+        starting | opened <epoch> <producer id> | <step> | recovered <records> | resumed <batches> | damage ...
         pace ... (`tests.crash.pace`) | stopped <statistics as JSON>
 
 Lines of accepted records are written some at a time, by one system call. What stands in the pipe whole was
@@ -170,7 +170,8 @@ class Life:
         say("starting")
         async with self._producer as producer:
             say(f"opened {producer.epoch} {producer.producer_id}")
-            looking = [asyncio.create_task(look) for look in (self._look_for_damage(), self._look_for_resumed())]
+            looks = (self._look_for_damage(), self._look_for("recovered"), self._look_for("resumed", "batches_resumed"))
+            looking = [asyncio.create_task(look) for look in looks]
             if self._task.paced:
                 looking.append(asyncio.create_task(self._say_pace()))
             for step, arguments in self._task.steps:
@@ -290,11 +291,11 @@ class Life:
             now = self._producer.statistics()
             say(f"pace {self._pace.line(now.delivered, now.pending, now.bytes_allocated)}")
 
-    async def _look_for_resumed(self) -> None:
-        """How much of the life before was in flight when it ended."""
-        while not (resumed := self._producer.statistics().batches_resumed):  # noqa: ASYNC110 - looked at from outside
+    async def _look_for(self, word: str, count: str = "") -> None:
+        """How much of the lives before was left in the ring, or in flight, when they ended."""
+        while not (found := getattr(self._producer.statistics(), count or word)):  # noqa: ASYNC110 - looked at from outside
             await asyncio.sleep(_LOOK_EVERY_S)
-        say(f"resumed {resumed}")
+        say(f"{word} {found}")
 
 
 def say(line: str) -> None:

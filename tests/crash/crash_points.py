@@ -41,6 +41,7 @@ __all__ = [
     "DRAINING_POINTS",
     "LOST_REQUESTS",
     "MOVING_POINTS",
+    "ONCE",
     "OPENINGS",
     "POINTS",
     "STALLED_POINTS",
@@ -311,6 +312,9 @@ TRANSACTION_OPENINGS: Final[dict[str, Callable[[Fuse], None]]] = {
     "after the opening is remembered": after_await(Opened, "_remember"),
 }
 """Of those, reached once in each life, or twice."""
+
+ONCE: Final = frozenset([*OPENINGS, *TRANSACTION_OPENINGS])
+"""Whoever waits until one of them is reached for the third time waits in vain."""
 
 LOST_REQUESTS: Final[dict[str, Callable[[Fuse], None]]] = {
     "when a batch is lost": when_lost(ProduceRequest),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.crash.child import Task
-from tests.crash.crash_points import POINTS
+from tests.crash.crash_points import ONCE, POINTS
 from tests.crash.judgement import Ledger, Verdict, examine
 from tests.crash.lives import Child
 from tests.support.broker import Cluster
@@ -119,7 +119,7 @@ def _one_cycle(
         options=options,
         group=rng.choice([1, 8, 64]),
         uvloop=rng.random() < 0.5,
-        crash=(rng.choice(points), rng.choice([1, 2, 5, 20])) if end == "crash point" else None,
+        crash=_crash(rng, points) if end == "crash point" else None,
     )
     child = Child(task, log)
     if end == "stopped":
@@ -134,6 +134,11 @@ def _one_cycle(
     time.sleep(pause)
     child.kill()
     return child, f"{end}+{pause * 1000:.0f}ms"
+
+
+def _crash(rng: random.Random, points: Sequence[str]) -> tuple[str, int]:
+    point, times = rng.choice(points), rng.choice([1, 2, 5, 20])
+    return point, 1 if point in ONCE else times
 
 
 def some_options(rng: random.Random, shared: dict[str, Any]) -> dict[str, Any]:

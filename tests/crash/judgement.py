@@ -40,6 +40,8 @@ class Ledger:
     """What must never happen, in words."""
     lives: int = 0
     kills: int = 0
+    recovered: int = 0
+    """Lives that found in the ring what one before had left."""
     resumed: int = 0
     """Lives that sent again what the one before had in flight."""
     crash_points: int = 0
@@ -53,6 +55,7 @@ class Ledger:
         self.kills += child.killed
         self.crash_points += child.task.crash is not None
         self.crashed += child.crashed
+        self.recovered += any(line.startswith("recovered ") for line in child.words)
         self.resumed += any(line.startswith("resumed ") for line in child.words)
         self.complaints += [line for line in child.words if line.startswith("damage")]
         slack = child.task.group + _publishers(child.task)
@@ -104,6 +107,7 @@ class Verdict:
     complaints: list[str]
     lives: int = 0
     kills: int = 0
+    recovered: int = 0
     resumed: int = 0
     crash_points: int = 0
     crashed: int = 0
@@ -111,7 +115,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Nothing missing, altered, out of order, repeated, or left in the ring."""
+        """Nothing missing, altered, out of order, repeated, or left in the ring; and there was something."""
         return not any(self._faults().values())
 
     def _faults(self) -> dict[str, Sequence[str]]:
@@ -121,7 +125,11 @@ class Verdict:
             "altered": self.altered,
             "repeated": self.repeats,
             "phantoms": self.phantoms,
-            "complaints": [*self.complaints, *([f"left in the ring: {self.left}"] if self.left else [])],
+            "complaints": [
+                *self.complaints,
+                *([f"left in the ring: {self.left}"] if self.left else []),
+                *(["nothing was accepted"] if not self.accepted else []),
+            ],
         }
 
     def __str__(self) -> str:
@@ -129,7 +137,7 @@ class Verdict:
             f"accepted={self.accepted} delivered={self.delivered} missing={len(self.missing)} "
             f"repeated={self.repeated} out_of_order={len(self.out_of_order)} altered={len(self.altered)} "
             f"confirmed={self.confirmed} untold={self.untold} lives={self.lives} kills={self.kills} "
-            f"resumed={self.resumed} crash_points={self.crashed}/{self.crash_points}"
+            f"recovered={self.recovered} resumed={self.resumed} crash_points={self.crashed}/{self.crash_points}"
         )
         found = [
             f"  {kind} ({len(examples)}): {'; '.join(examples[:_EXAMPLES])}"
@@ -190,6 +198,7 @@ def examine(
         complaints=ledger.complaints,
         lives=ledger.lives,
         kills=ledger.kills,
+        recovered=ledger.recovered,
         resumed=ledger.resumed,
         crash_points=ledger.crash_points,
         crashed=ledger.crashed,

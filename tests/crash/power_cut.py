@@ -11,7 +11,7 @@ from aiokafka.conn import AIOKafkaConnection
 
 from aiorecover.testing import MemoryDisk
 from aiorecover.testing.memory_file import StoredFile
-from tests.crash.crash_points import LOST_REQUESTS, OPENINGS, TRANSACTION_OPENINGS, TRANSACTION_POINTS, Fuse
+from tests.crash.crash_points import LOST_REQUESTS, ONCE, OPENINGS, TRANSACTION_OPENINGS, TRANSACTION_POINTS, Fuse
 from tests.crash.late import Late
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ CUT_POINTS: Final[Mapping[str, Callable[[Fuse], None]]] = {
     **TRANSACTION_OPENINGS,
     **{point: OPENINGS[point] for point in ("before an opening is durable", "after an opening is durable")},
 }
-_ONCE: Final = frozenset([*TRANSACTION_OPENINGS, *OPENINGS])
-"""Reached once or twice in a life."""
 _FSYNC: Final = ("always", "interval", "never")
 
 _LATE = 0.5  # of the requests that the power cut catches
@@ -50,7 +48,7 @@ def cuts_of(seed: int, times: Sequence[int]) -> list[Cut]:
     return [
         Cut(
             point,
-            1 if point in _ONCE else rng.choice(times),
+            1 if point in ONCE else rng.choice(times),
             rng.choice(_FSYNC),
             rng.randrange(1 << 32),
             late=point in LOST_REQUESTS and rng.random() < _LATE,

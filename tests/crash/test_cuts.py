@@ -3,9 +3,10 @@
 import pytest
 
 from aiorecover.testing import memory_file
-from tests.crash.cuts import PARTITIONS, play
+from tests.crash.cuts import PARTITIONS, Verdict, play
 from tests.crash.planted import planted
-from tests.crash.power_cut import Cut, cuts_of
+from tests.crash.power_cut import CUT_POINTS, Cut, cuts_of
+from tests.prove.cuts import too_little
 from tests.support.broker import Cluster, TopicFactory
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
@@ -19,6 +20,16 @@ async def test_after_a_power_cut_in_each_step_nothing_is_missing_repeated_or_out
     verdict = await play(kafka, topic(kafka, PARTITIONS), cuts_of(SEED, [1, 2]))
     print(verdict)
     assert verdict.ok, str(verdict)
+    assert verdict.cuts == len(CUT_POINTS)
+    assert not too_little(verdict)
+
+
+@pytest.mark.parametrize("quiet", ["accepted", "late"])
+async def test_cuts_in_which_too_little_happens_prove_nothing(quiet: str) -> None:
+    enough = Verdict(cuts=len(CUT_POINTS), accepted=50 * len(CUT_POINTS), late=1)
+    assert not too_little(enough)
+    setattr(enough, quiet, 0)
+    assert too_little(enough)
 
 
 # -- what has to be seen ----------------------------------------------------------------------------------------------

@@ -54,6 +54,11 @@ def test_what_is_left_of_a_day_is_seen(change: dict[str, int], left: list[str]) 
     assert Day(FINE, BEFORE, replace(BEFORE, **change), 0, Counter()).left() == left
 
 
+def test_a_run_in_which_nothing_was_accepted_is_not_ok() -> None:
+    assert FINE.ok
+    assert not replace(FINE, accepted=0, delivered=0, confirmed=0).ok
+
+
 @pytest.mark.timeout(300)
 def test_some_hours_of_traffic_and_outages_lose_and_repeat_nothing(tmp_path: Path) -> None:
     with KafkaCluster(3) as cluster:

@@ -5,6 +5,7 @@ What is committed is read by a plain consumer, and judged by record id.
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from aiorecover.wal.view import open_view
 from tests.crash.crash_points import TRANSACTION_OPENINGS, TRANSACTION_POINTS
 from tests.crash.judgement import Verdict
 from tests.crash.scenario import FLUSH, Scenario
-from tests.prove.transactions import prove
+from tests.prove.transactions import prove, too_little
 from tests.support import admin
 from tests.support.broker import Cluster, KafkaCluster
 
@@ -35,8 +36,9 @@ def mortal() -> Iterator[KafkaCluster]:
 
 LANES = 6
 TIMES = (1, 2, 5)
+LEAST = 20  # records in three or four lives: hundreds and more
 CYCLES = 10
-SEED = 1
+SEED = 50  # freezes a broker and kills one, and five lives die at a chosen point
 _DIES_WITHIN_S = 30.0  # it takes a fraction of a second
 _LEFT_S = 60.0  # until a transactional id is given up
 _THAWED_S = 3.0  # until a process that went on has tried all it can
@@ -61,6 +63,7 @@ def test_killed_in_each_step_everything_is_committed_once_and_in_order(
     verdict = scenario.verdict()
     print(verdict)
     assert verdict.ok, str(verdict)
+    assert verdict.accepted > LEAST
 
 
 @pytest.mark.parametrize("point", TRANSACTION_OPENINGS)
@@ -78,10 +81,19 @@ def test_killed_while_the_position_is_read_everything_is_committed_once(
     verdict = scenario.verdict()
     print(verdict)
     assert verdict.ok, str(verdict)
+    assert verdict.accepted > LEAST
 
 
 def test_nothing_is_missing_repeated_or_out_of_order_after_ten_kills(kafka3: KafkaCluster) -> None:
     assert prove(kafka3, SEED, CYCLES) == 0
+
+
+@pytest.mark.parametrize("quiet", ["freeze", "kill", "recovered", "crashed", "accepted"])
+def test_a_run_in_which_too_little_happens_proves_nothing(quiet: str) -> None:
+    enough = Counter(freeze=1, kill=1, recovered=CYCLES, crashed=CYCLES, accepted=1_000 * CYCLES)
+    assert not too_little(enough, CYCLES)
+    enough[quiet] = 0
+    assert too_little(enough, CYCLES)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ seed that a failed round printed repeats that round. What the machine decides (w
 
 First come the controls: with faults planted into the library, records must be missing, or repeated.
 
-Exit status: 0 proved, 1 a promise was broken, 2 cannot run.
+A run in which next to nothing was published, or nothing came late, fails, too.
+
+Exit status: 0 proved, 1 a promise was broken or too little happened, 2 cannot run.
 """
 
 import argparse
@@ -18,19 +20,22 @@ import asyncio
 import logging
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
 from tests.crash.cuts import PARTITIONS, Verdict, play
 from tests.crash.planted import planted
 from tests.crash.power_cut import CUT_POINTS, Cut, cuts_of
-from tests.prove.rounds import chosen
+from tests.prove.rounds import below, chosen
 from tests.support.broker import BrokerUnavailableError, Cluster, KafkaCluster
 from tests.support.jars import JarsError
 
-__all__ = ["main"]
+__all__ = ["main", "too_little"]
 
 _TIMES: Final = (1, 2, 3, 5)
+_ACCEPTED_PER_CUT: Final = 20  # a hundred and more
+_CUTS_PER_LATE: Final = 50  # one in ten; which are to be late is drawn, and some have nothing to write
 _CONTROL_CUTS: Final = (
     30  # within so many a planted fault must show: a position that no flush covers does in every third
 )
@@ -71,8 +76,19 @@ def _prove(cluster: Cluster, seed: int, count: int) -> int:
             print(f"repeat: python -m tests.prove cuts --seed {seed + number} --count {len(cuts)}", flush=True)
             return 1
         sums += verdict
+    if said := too_little(sums):
+        print(f"NOT OK: nothing broke, and too little happened: {', '.join(said)}", flush=True)
+        return 1
     print(f"proved: seed={seed} {sums} seconds={time.monotonic() - began:.0f}", flush=True)
     return 0
+
+
+def too_little(verdict: Verdict) -> list[str]:
+    """What there was so little of that it proves nothing, in words; of fewer cuts than there are steps: nothing."""
+    if verdict.cuts < len(CUT_POINTS):
+        return []
+    floors = {"accepted": verdict.cuts * _ACCEPTED_PER_CUT, "late": max(1, verdict.cuts // _CUTS_PER_LATE)}
+    return below(Counter(accepted=verdict.accepted, late=verdict.late), floors)
 
 
 def _control(cluster: Cluster, fault: str, seed: int) -> bool:

@@ -3,7 +3,10 @@
 What a round is: `rounds`. With `--faults` the brokers are paused, resumed, killed and restarted meanwhile, one at a
 time.
 
-Exit status: 0 proved, 1 a promise was broken or a process failed (the directory is kept and named), 2 cannot run.
+A run in which next to nothing was published, killed or left in the ring proves nothing, and fails.
+
+Exit status: 0 proved, 1 a promise was broken, a process failed (the directory is kept and named) or too little
+happened, 2 cannot run.
 """
 
 import argparse
@@ -16,14 +19,18 @@ from pathlib import Path
 from tests.crash.broker_faults import BrokerFaults
 from tests.crash.cycles import run_cycles
 from tests.crash.judgement import Verdict
-from tests.prove.rounds import chosen, progress, prove_rounds
+from tests.prove.rounds import below, chosen, progress, prove_rounds
 from tests.support.broker import BrokerUnavailableError, Cluster, choose_cluster
 from tests.support.jars import JarsError
 
-__all__ = ["main"]
+__all__ = ["main", "too_little"]
 
 _LIFE_S = 1.2
 _LIFE_WITH_FAULTS_S = 6.0  # as long as an outage and what follows it
+_FLOOR_CYCLES = 10  # a shorter run may have too little of anything
+_CYCLES_PER_KILL = 2  # but for one in twenty all are killed
+_CYCLES_PER_RECOVERED = 10  # every third leaves something in the ring
+_ACCEPTED_PER_CYCLE = 200  # some 4,000 on two cores, a thousand beside other work
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print("--faults needs brokers that can be killed: unset the cluster, install java", file=sys.stderr)
                 return 2
             flags = f" --brokers {cluster.size}{flags}"
-            return prove_rounds("kills", partial(play, cluster), chosen(options.seed), options.count, flags=flags)
+            return prove_rounds(
+                "kills", partial(play, cluster), chosen(options.seed), options.count, flags=flags, floor=too_little
+            )
     except (BrokerUnavailableError, JarsError) as error:
         print(f"broker: {error}", file=sys.stderr)
         return 2
@@ -52,6 +61,18 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--brokers", type=int, choices=[1, 3], default=1, help="size of the cluster (default 1)")
     parser.add_argument("--faults", action="store_true", help="pause and kill the brokers as well")
     return parser.parse_args(arguments)
+
+
+def too_little(happened: Counter[str], cycles: int) -> list[str]:
+    """What a run had so seldom that it proves nothing, in words. What that is: `tests.prove.rounds.Floor`."""
+    if cycles < _FLOOR_CYCLES:
+        return []
+    floors = {
+        "kills": cycles // _CYCLES_PER_KILL,
+        "recovered": cycles // _CYCLES_PER_RECOVERED,
+        "accepted": cycles * _ACCEPTED_PER_CYCLE,
+    }
+    return below(happened, floors)
 
 
 def _play(cluster: Cluster, seed: int, count: int, directory: Path, _: Counter[str]) -> tuple[Verdict, str]:

@@ -11,22 +11,25 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.crash.judgement import Verdict
 from tests.crash.lives import ChildFailedError
 
-__all__ = ["Floor", "Play", "chosen", "progress", "prove_rounds"]
+__all__ = ["ROUND", "Floor", "Play", "below", "chosen", "progress", "prove_rounds"]
 
 ROUND = 25  # cycles: half a million records, which the judgement holds in memory
 
 Play = Callable[[int, int, Path, Counter[str]], tuple[Verdict, str]]
 """(seed, cycles, directory, faults) of one round: kills and judgement, and what else is to be told of it; the faults
-that there were are counted."""
+that there were are counted, and what else a floor asks for."""
 
 Floor = Callable[[Counter[str], int], list[str]]
-"""(faults and `resumed`, cycles) of a run: what there was too little of to prove anything, in words."""
+"""(faults and `HAPPENED`, cycles) of a run: what there was too little of to prove anything, in words."""
+
+HAPPENED = ("accepted", "kills", "recovered", "resumed", "crashed")
+"""What a verdict counts and a floor may ask for."""
 
 
 def chosen(seed: int | None) -> int:
@@ -37,6 +40,11 @@ def chosen(seed: int | None) -> int:
 def progress(line: str) -> None:
     """One line of a round."""
     print(f"  {line}", flush=True)
+
+
+def below(happened: Counter[str], floors: Mapping[str, int]) -> list[str]:
+    """What there was less of than it takes, in words."""
+    return [f"{what}={happened[what]} expected>={floor}" for what, floor in floors.items() if happened[what] < floor]
 
 
 def prove_rounds(
@@ -55,7 +63,7 @@ def prove_rounds(
             print(f"repeat: python -m tests.prove {name} --seed {seed + number} --count {count}{flags}", flush=True)
             return 1
         verdicts.append(verdict)
-    happened = faults + Counter(resumed=sum(verdict.resumed for verdict in verdicts))
+    happened = faults + Counter({what: sum(getattr(verdict, what) for verdict in verdicts) for what in HAPPENED})
     if too_little := floor(happened, cycles):
         print(f"NOT OK: nothing broke, and too little happened: {', '.join(too_little)}", flush=True)
         return 1
@@ -83,14 +91,14 @@ def _summary(verdicts: Sequence[Verdict], faults: Counter[str], seed: int, secon
     def total(name: str) -> int:
         return sum(getattr(verdict, name) for verdict in verdicts)
 
-    counts = ("lives", "kills", "resumed", "accepted", "delivered", "repeated", "confirmed", "untold")
+    counts = ("lives", "kills", "recovered", "resumed", "accepted", "delivered", "repeated", "confirmed", "untold")
     done = [f"{kind.replace(' ', '_')}={times}" for kind, times in sorted(faults.items())]
     return " ".join(
         [
             f"proved: seed={seed} missing=0 out_of_order=0 altered=0",
             *(f"{name}={total(name)}" for name in counts),
             f"crash_points={total('crashed')}/{total('crash_points')}",
-            *(["faults:", *done] if done else []),
+            *(["besides:", *done] if done else []),
             f"seconds={seconds:.0f}",
         ]
     )

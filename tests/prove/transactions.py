@@ -21,7 +21,7 @@ from tests.crash.broker_faults import HARD, BrokerFaults
 from tests.crash.crash_points import TRANSACTION_OPENINGS, TRANSACTION_POINTS
 from tests.crash.cycles import run_cycles
 from tests.crash.judgement import Verdict
-from tests.prove.rounds import chosen, progress, prove_rounds
+from tests.prove.rounds import below, chosen, progress, prove_rounds
 from tests.support.broker import BrokerUnavailableError, KafkaCluster
 from tests.support.jars import JarsError
 
@@ -30,8 +30,11 @@ __all__ = ["main", "prove", "too_little"]
 _BROKERS = 3
 _LIFE_S = 2.5  # long enough for a life to begin under one fault and to die under another
 _PEACE_S = 3.0  # transactions take some rest to be committed at all
-_FLOOR_CYCLES = 20  # a shorter run may be over before all of that has come
+_FLOOR_CYCLES = 10  # a shorter run may be over before all of that has come
 _FAULTS = ("freeze", "kill")  # at least once each
+_CYCLES_PER_RECOVERED = 4  # most leave something in the ring, and a transaction open, unless they die while they open
+_CYCLES_PER_CRASHED = 10  # a third are to die at a chosen point, and some of these are not reached in time
+_ACCEPTED_PER_CYCLE = 200  # some 4,000 on two cores
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,4 +80,10 @@ def too_little(happened: Counter[str], cycles: int) -> list[str]:
     """What a run had so seldom that it proves nothing, in words. What that is: `tests.prove.rounds.Floor`."""
     if cycles < _FLOOR_CYCLES:
         return []
-    return [f"{what}={happened[what]} expected>=1" for what in _FAULTS if not happened[what]]
+    floors = {
+        **dict.fromkeys(_FAULTS, 1),
+        "recovered": cycles // _CYCLES_PER_RECOVERED,
+        "crashed": cycles // _CYCLES_PER_CRASHED,
+        "accepted": cycles * _ACCEPTED_PER_CYCLE,
+    }
+    return below(happened, floors)
