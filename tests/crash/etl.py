@@ -117,16 +117,21 @@ class Worker:
             if self._lives % _EARLY == _EARLY // 2:
                 await asyncio.sleep(self._rng.uniform(0.0, _BEGINNING_S))
             else:
-                await until(lambda: self._has_moved(began_ms) or process.poll() is not None, _WITHIN_S)
+                await until(lambda: self._has_moved_since(began_ms) or process.poll() is not None, _WITHIN_S)
                 await asyncio.sleep(self._rng.uniform(0.0, _LONGEST_MOVING_S))
+                await until(lambda: self._is_moving() or process.poll() is not None, _WITHIN_S)
             assert process.poll() is None, f"a worker ended by itself: {process.returncode}"
             return Life(self._number, began_ms, _now_ms())
         finally:
             process.kill()
             process.wait()
 
-    def _has_moved(self, began_ms: int) -> bool:
-        return self._moved.newest_ms[self._number] >= began_ms
+    def _is_moving(self) -> bool:
+        """It may have nothing to do for a while, where few orders come because another worker is being started."""
+        return self._has_moved_since(_now_ms() - _LATELY_MS // 2)
+
+    def _has_moved_since(self, then_ms: int) -> bool:
+        return self._moved.newest_ms[self._number] >= then_ms
 
     async def live_until(self, over: asyncio.Event) -> bool:
         """Start it, and ask it to end; whether it ended well."""
@@ -193,22 +198,21 @@ async def _run(
     lives: list[Life] = []
     over = asyncio.Event()
 
-    async def kill_again(worker: Worker) -> None:
+    async def live_on(worker: Worker) -> bool:
         while len(lives) < kills:
             lives.append(await worker.live())
+        return await worker.live_until(over)
 
     async with asyncio.TaskGroup() as group:
         watching = group.create_task(moved.watch())
         publishing = group.create_task(orders.publish())
-        killing = [group.create_task(kill_again(worker)) for worker in workers]
-        await asyncio.wait(killing)
-        orders.end()
-        ending = [group.create_task(worker.live_until(over)) for worker in workers]
-        await publishing
+        living = [group.create_task(live_on(worker)) for worker in workers]
         await asyncio.gather(*[worker.is_up.wait() for worker in workers])
+        orders.end()
+        await publishing
         await _until_moved(moved, orders, quiet_s)
         over.set()
-        stopped = sum(await asyncio.gather(*ending))
+        stopped = sum(await asyncio.gather(*living))
         watching.cancel()
     return Outcome(orders.published, len(lives), stopped=stopped), lives
 
