@@ -14,7 +14,7 @@ from tests.crash.flights import BATCHES_BYTES, LANES, MORE_THAN_REMEMBERED, read
 from tests.crash.scenario import Scenario
 from tests.support.broker import KafkaCluster
 from tests.support.detour import Detour
-from tests.support.namespace import Namespace, why_impossible
+from tests.support.namespace import Namespace, not_installed, why_impossible
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -23,6 +23,9 @@ _HANDED_OVER_S = 0.5  # from the beginning of a flight until the kernel has it
 
 @pytest.fixture(scope="module")
 def namespace() -> Iterator[Namespace]:
+    missing = not_installed()
+    if missing is not None:
+        pytest.skip(missing)
     impossible = why_impossible()
     if impossible is not None:
         pytest.skip(f"this kernel grants no network namespace: {impossible}")

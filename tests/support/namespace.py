@@ -12,18 +12,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-__all__ = ["Namespace", "why_impossible"]
+__all__ = ["Namespace", "not_installed", "why_impossible"]
 
 _PROGRAMS: Final = {"ip": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
 _READY_WITHIN_S: Final = 10.0
 _ORPHAN_RETRIES: Final = 12  # of what a dead process left; by itself Linux gives up after 8, less than a minute
 
 
+def not_installed() -> str | None:
+    """The program that is missing here, and how it comes; None where all are there."""
+    missing = [(program, package) for program, package in _PROGRAMS.items() if shutil.which(program) is None]
+    return "; ".join(f"{program} is not installed: apt-get install {package}" for program, package in missing) or None
+
+
 def why_impossible() -> str | None:
-    """What is missing here for a network namespace with a cable to it; None when it can be made."""
-    for program, package in _PROGRAMS.items():
-        if shutil.which(program) is None:
-            return f"{program} is not installed: apt-get install {package}"
+    """Why no network namespace with a cable to it is granted here; None when it can be made."""
     try:
         with Namespace():
             return None
