@@ -2,25 +2,27 @@
 
 import asyncio
 import itertools
+import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka.structs import TopicPartition
 
-from aiorecover import ClosedError, RecoverableProducer, WalFullError
+from aiorecover import ClosedError, RecoverableProducer, RecoverError, WalFullError
 from aiorecover import opened as opened_module
 from aiorecover.config import Config
 from aiorecover.delivery.resume import Taken, take_up
-from aiorecover.testing import MockClusterProcess
+from aiorecover.testing import MemoryDisk, MockClusterProcess
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.keeper import Keeper
 from aiorecover.wal.opening import open_directory
 from tests.support.census import Census
 from tests.support.oracle import read_topic
-from tests.support.victim import HANG, MOST, Victim
+from tests.support.victim import HANG, MOST, Victim, each_time
 
 pytestmark = pytest.mark.asyncio
 
@@ -70,40 +72,41 @@ def assert_nobody_waits(producer: RecoverableProducer) -> None:
 
 # -- calls of a started producer --------------------------------------------------------------------------------------
 
-Call = Callable[[RecoverableProducer, bytes], Coroutine[Any, Any, Any]]
+Call = Callable[[RecoverableProducer, str, bytes], Coroutine[Any, Any, Any]]
+"""Of one value, to a topic."""
 
 
-async def delivered(producer: RecoverableProducer, value: bytes) -> None:
-    receipt = producer.publish_nowait(TOPIC, value, key=value)
+async def delivered(producer: RecoverableProducer, topic: str, value: bytes) -> None:
+    receipt = producer.publish_nowait(topic, value, key=value)
     await receipt.delivered()
 
 
-async def flush(producer: RecoverableProducer, value: bytes) -> None:
-    producer.publish_nowait(TOPIC, value, key=value)
+async def flush(producer: RecoverableProducer, topic: str, value: bytes) -> None:
+    producer.publish_nowait(topic, value, key=value)
     await producer.flush(timeout_ms=HANG * 1000)
 
 
-async def send_and_wait(producer: RecoverableProducer, value: bytes) -> None:
-    await producer.send_and_wait(TOPIC, value, value)
+async def send_and_wait(producer: RecoverableProducer, topic: str, value: bytes) -> None:
+    await producer.send_and_wait(topic, value, value)
 
 
-async def send(producer: RecoverableProducer, value: bytes) -> None:
-    await (await producer.send(TOPIC, value, value))
+async def send(producer: RecoverableProducer, topic: str, value: bytes) -> None:
+    await (await producer.send(topic, value, value))
 
 
-async def publish(producer: RecoverableProducer, value: bytes) -> None:
-    await producer.publish(TOPIC, value, key=value)
+async def publish(producer: RecoverableProducer, topic: str, value: bytes) -> None:
+    await producer.publish(topic, value, key=value)
 
 
-async def publish_and_give_a_turn(producer: RecoverableProducer, value: bytes) -> None:
+async def publish_and_give_a_turn(producer: RecoverableProducer, topic: str, value: bytes) -> None:
     producer._turn_ends = 0
     producer._in_turn = True
     producer._turn_started = 0  # the millisecond is over
-    await producer.publish(TOPIC, value, key=value)
+    await producer.publish(topic, value, key=value)
 
 
-async def partitions_for(producer: RecoverableProducer, value: bytes) -> None:
-    await producer.partitions_for(f"unknown-{value.decode()}")
+async def partitions_for(producer: RecoverableProducer, topic: str, value: bytes) -> None:
+    await producer.partitions_for(f"{topic}-{value.decode()}")  # which is not known yet
 
 
 CALLS: list[tuple[Call, dict[str, Any], int]] = [  # and how many waits each has at least
@@ -120,6 +123,33 @@ CALLS: list[tuple[Call, dict[str, Any], int]] = [  # and how many waits each has
 STORES_LAST = {publish_and_give_a_turn}  # cancelled anywhere, it has stored nothing
 
 
+async def cancelled_at_each_wait(
+    producer: RecoverableProducer, call: Call, waits: int, topic: str = TOPIC
+) -> Counter[bytes | None]:
+    """The values that were accepted; all of them are delivered, and nobody waits any more."""
+    accepted: Counter[bytes | None] = Counter()
+    for at in range(1, MOST):
+        counted = producer.statistics().accepted
+        victim, value = Victim(at), b"%d" % at
+        await victim.run(call(producer, topic, value))
+        assert_counts(producer)
+        accepted[value] += producer.statistics().accepted - counted
+        if victim.reached and call in STORES_LAST:
+            assert accepted[value] == 0
+        if victim.reached and call is delivered:
+            assert_nobody_waits(producer)
+        if not victim.reached:
+            break
+    else:
+        pytest.fail("it never ends by itself")
+    assert at - 1 >= waits
+    await producer.flush(timeout_ms=HANG * 1000)
+    assert_counts(producer)
+    assert producer.statistics().pending == 0
+    assert_nobody_waits(producer)
+    return +accepted
+
+
 @pytest.mark.parametrize(("call", "options", "waits"), CALLS)
 async def test_a_call_cancelled_at_each_of_its_waits(
     tmp_path: Path, call: Call, options: dict[str, Any], waits: int
@@ -129,27 +159,8 @@ async def test_a_call_cancelled_at_each_of_its_waits(
         producer = made(tmp_path / "wal", cluster, **options)
         await producer.start()
         await producer.partitions_for(TOPIC)
-        accepted: Counter[bytes | None] = Counter()
-        for at in range(1, MOST):
-            counted = producer.statistics().accepted
-            victim, value = Victim(at), b"%d" % at
-            await victim.run(call(producer, value))
-            assert_counts(producer)
-            accepted[value] += producer.statistics().accepted - counted
-            if victim.reached and call in STORES_LAST:
-                assert accepted[value] == 0
-            if victim.reached and call is delivered:
-                assert_nobody_waits(producer)
-            if not victim.reached:
-                break
-        else:
-            pytest.fail("it never ends by itself")
-        assert at - 1 >= waits
-        await producer.flush(timeout_ms=HANG * 1000)
-        assert_counts(producer)
-        assert producer.statistics().pending == 0
-        assert_nobody_waits(producer)
-        assert await values_in(cluster) == +accepted
+        accepted = await cancelled_at_each_wait(producer, call, waits)
+        assert await values_in(cluster) == accepted
         assert await producer.stop() == 0
         await until_nothing_is_left(before)
 
@@ -162,7 +173,7 @@ async def test_a_call_cancelled_while_kafka_is_away_leaves_nobody_waiting(tmp_pa
         await producer.start()
         await producer.partitions_for(TOPIC)
         await cluster.broker_down()
-        calls = [asyncio.create_task(call(producer, b"%d" % number)) for number in range(20)]
+        calls = [asyncio.create_task(call(producer, TOPIC, b"%d" % number)) for number in range(20)]
         for one in calls:
             await asyncio.sleep(0.01)  # at another moment each
             one.cancel()
@@ -214,18 +225,90 @@ async def test_publish_cancelled_at_each_wait_for_room(tmp_path: Path) -> None:
         await until_nothing_is_left(before)
 
 
+# -- where to go on reading -------------------------------------------------------------------------------------------
+
+ORDERS = TopicPartition("orders", 0)
+
+
+def without_kafka(disk: MemoryDisk, guarantee: str) -> RecoverableProducer:
+    return RecoverableProducer(disk, bootstrap_servers="127.0.0.1:1", guarantee=guarantee, slot_bytes=SLOT)
+
+
+async def consume(producer: RecoverableProducer, *offsets: int) -> None:
+    for offset in offsets:
+        await producer.publish(TOPIC, b"%d" % offset, source=(*ORDERS, offset))
+
+
+async def next_is_told(disk: MemoryDisk, guarantee: str) -> dict[TopicPartition, int]:
+    """After a death at this moment."""
+    producer = without_kafka(disk.after_process_death(), guarantee)
+    await producer.start()
+    try:
+        return await producer.source_positions()
+    finally:
+        await producer.stop(timeout_ms=0)
+
+
+@contextmanager
+def disk_held(producer: RecoverableProducer) -> Iterator[None]:
+    """Nothing that is begun meanwhile becomes durable before the end."""
+    assert producer._opened is not None
+    end = threading.Event()
+    producer._opened.keeper.submit(end.wait, HANG)
+    try:
+        yield
+    finally:
+        end.set()
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+async def test_source_positions_cancelled_at_each_of_its_waits_promises_nothing_until_it_is_durable(
+    guarantee: str,
+) -> None:
+    async def scenario(victim: Victim, _: int) -> None:
+        disk = MemoryDisk()
+        producer = without_kafka(disk, guarantee)
+        await producer.start()
+        with disk_held(producer):
+            asking = asyncio.create_task(victim.run(producer.source_positions()))
+            await asyncio.wait({asking}, timeout=0.05)
+            with pytest.raises(RecoverError, match="source_positions"):
+                await consume(producer, 0)
+            assert producer.statistics().accepted == 0
+        assert await asking in (None, {})
+        assert await producer.source_positions() == {}
+        await consume(producer, *range(5))
+        assert await next_is_told(disk, guarantee) == {ORDERS: 5}
+        assert await producer.source_positions() == {ORDERS: 5}
+        assert_counts(producer)
+        assert await producer.stop(timeout_ms=0) == 5
+        assert asyncio.all_tasks() - before == set()
+
+    before = asyncio.all_tasks()
+    await each_time(scenario)
+
+
+@pytest.mark.parametrize("cancelled", [0, 1, 2])
+async def test_of_several_that_ask_for_source_positions_one_is_cancelled_and_the_others_are_told(
+    cancelled: int,
+) -> None:
+    producer = without_kafka(disk := MemoryDisk(), "at_least_once")
+    await producer.start()
+    with disk_held(producer):
+        asking = [asyncio.create_task(producer.source_positions()) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        asking[cancelled].cancel()
+        await asyncio.sleep(0.01)
+    async with asyncio.timeout(HANG):
+        told = await asyncio.gather(*asking, return_exceptions=True)
+    assert isinstance(told.pop(cancelled), asyncio.CancelledError)
+    assert told == [{}, {}]
+    await consume(producer, 7)
+    assert await next_is_told(disk, "at_least_once") == {ORDERS: 8}
+    await producer.stop(timeout_ms=0)
+
+
 # -- the life of a producer -------------------------------------------------------------------------------------------
-
-
-async def each_time(scenario: Callable[[Victim, int], Awaitable[None]]) -> None:
-    """Play it with a cancellation at the first wait, the second …, until it was not reached any more."""
-    for at in range(1, MOST):
-        victim = Victim(at)
-        await scenario(victim, at)
-        if not victim.reached:
-            assert at > 1, "it never waited"
-            return
-    pytest.fail("it never ends by itself")
 
 
 async def test_start_cancelled_at_each_of_its_waits_lets_go_of_the_directory(tmp_path: Path) -> None:

@@ -4,16 +4,16 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
 from aiorecover import RecoverableProducer
 from aiorecover.delivery import sessions as sessions_module
 from aiorecover.testing import MemoryDisk
-from tests.delivery.refusing import Broker
+from tests.delivery.refusing import Broker, Sent
 from tests.delivery.test_refused import POISON, adds_up, letters_of, producer_on, publish_batch, refusing_poison
-from tests.support.victim import HANG, MOST, Victim
+from tests.support.victim import HANG, Victim, each_time
 
 pytestmark = pytest.mark.asyncio
 
@@ -48,36 +48,53 @@ async def exported_and_purged(producer: RecoverableProducer, path: Path) -> None
     await producer.dead_letters.purge(await producer.dead_letters.export(path))
 
 
-@pytest.mark.parametrize("call", [listed, exported, requeued, requeued_one_by_one, purged, exported_and_purged])
+CALLS: list[Call] = [listed, exported, requeued, requeued_one_by_one, purged, exported_and_purged]
+
+
+class Kafka(Protocol):
+    """A stand-in of either guarantee."""
+
+    refuses: Callable[[list[Sent]], BaseException | None]
+
+    def values(self, topic: str) -> list[bytes]:
+        """What is there to be read."""
+
+
+async def cancelled_and_repeated(
+    producer: RecoverableProducer, broker: Kafka, call: Call, victim: Victim, files: Path
+) -> None:
+    """With three letters; ``files`` is an empty directory."""
+    broker.refuses = refusing_poison
+    await publish_batch(producer, "t", VALUES)
+    await producer.flush(timeout_ms=HANG * 1000)
+    broker.refuses = lambda _: None
+    await victim.run(call(producer, files / "letters-1"))
+    adds_up(producer)
+    left = [letter.value for letter in await letters_of(producer)]
+    assert left == VALUES[len(VALUES) - len(left) :], "in order, and none of them twice"
+    if call in {listed, exported}:
+        assert left == VALUES
+    if victim.reached:
+        assert list(files.glob(".*")) == [], "a part of a file is left"
+        await call(producer, files / "letters-2")
+    await producer.flush(timeout_ms=HANG * 1000)
+    adds_up(producer)
+    assert broker.values("t") == (VALUES if call in {requeued, requeued_one_by_one} else [])
+    for file in files.glob("*-*"):
+        assert len([json.loads(line) for line in file.read_bytes().splitlines()]) in {len(left), len(VALUES)}
+
+
+@pytest.mark.parametrize("call", CALLS)
 async def test_a_call_cancelled_at_each_of_its_waits_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
-    for at in range(1, MOST):
+    async def scenario(victim: Victim, at: int) -> None:
         broker = Broker(t=1)
         monkeypatch.setattr(sessions_module, "Session", broker.session())
-        broker.refuses = refusing_poison
-        victim, path = Victim(at), tmp_path / f"letters-{at}"
+        files = tmp_path / f"{at}"
+        files.mkdir()
         async with producer_on(MemoryDisk()) as producer:
-            await publish_batch(producer, "t", VALUES)
-            await producer.flush(timeout_ms=HANG * 1000)
-            broker.refuses = lambda _: None
-            await victim.run(call(producer, path))
-            adds_up(producer)
-            left = [letter.value for letter in await letters_of(producer)]
-            assert left == VALUES[len(VALUES) - len(left) :], "in order, and none of them twice"
-            if call in {listed, exported}:
-                assert left == VALUES
-            if victim.reached:
-                assert list(tmp_path.glob(".*")) == [], "a part of a file is left"
-                await call(producer, tmp_path / f"again-{at}")
-            await producer.flush(timeout_ms=HANG * 1000)
-            adds_up(producer)
-            assert broker.values("t") == (VALUES if call in {requeued, requeued_one_by_one} else [])
-            for file in tmp_path.glob("*-*"):
-                assert len([json.loads(line) for line in file.read_bytes().splitlines()]) in {len(left), len(VALUES)}
+            await cancelled_and_repeated(producer, broker, call, victim, files)
         assert asyncio.all_tasks() == {asyncio.current_task()}
-        if not victim.reached:
-            break
-    else:
-        pytest.fail("it never ends by itself")
-    assert at > 1, "it never waited"
+
+    await each_time(scenario)

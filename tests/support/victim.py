@@ -3,10 +3,10 @@
 import asyncio
 import itertools
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any
 
-__all__ = ["HANG", "MOST", "Victim"]
+__all__ = ["HANG", "MOST", "Victim", "each_time"]
 
 HANG = 20  # seconds: what takes longer hangs
 MOST = 50  # waits of one call; more means that it never ends
@@ -56,3 +56,14 @@ class Victim:
 
 def _throwing(call: Coroutine[Any, Any, Any], error: BaseException) -> Callable[[], Any]:
     return lambda: call.throw(error)
+
+
+async def each_time(scenario: Callable[[Victim, int], Awaitable[None]]) -> None:
+    """Play it with a cancellation at the first wait, the second …, until it was not reached any more."""
+    for at in range(1, MOST):
+        victim = Victim(at)
+        await scenario(victim, at)
+        if not victim.reached:
+            assert at > 1, "it never waited"
+            return
+    raise AssertionError("it never ends by itself")
