@@ -57,6 +57,7 @@ DEFECTS: dict[int, Row] = {
     5: Row(
         "one exception ended the checkpoints for ever",
         (
+            "tests/test_background.py::test_a_loop_that_meets_what_it_does_not_expect_goes_on_after_a_pause",
             "tests/test_supervised.py::test_an_error_that_it_does_not_expect_is_logged_with_its_traceback_and_it_goes_on",
             (
                 "tests/delivery/test_supervision.py::"
@@ -316,6 +317,10 @@ TESTS: dict[str, Row] = {
     "Transaction.CommitTransaction": Row(
         "what is committed is seen, and nothing else",
         (
+            (
+                "tests/delivery/test_exactly_once_mode.py::"
+                "test_what_is_in_a_transaction_is_seen_when_it_is_committed_and_never_if_it_is_not"
+            ),
             "tests/delivery/test_transactions.py::test_nobody_is_told_and_nothing_is_settled_before_the_commit",
             "tests/crash/test_transactions.py::test_a_process_that_a_copy_has_taken_over_from_commits_nothing_more",
         ),
@@ -353,6 +358,11 @@ TESTS: dict[str, Row] = {
     "Transaction.DeliveryFailure": Row(
         "a time-out inside a transaction: nothing is seen",
         (
+            (
+                "tests/delivery/test_exactly_once_mode.py::"
+                "test_as_long_as_a_batch_is_not_answered_nothing_of_its_transaction_is_seen"
+            ),
+            "tests/delivery/test_transactions.py::test_a_batch_that_is_not_answered_holds_up_the_commit",
             "tests/delivery/test_transaction.py::test_each_step_ends",
             "tests/delivery/test_transactions.py::test_lost_while_it_is_answered_all_goes_into_the_next_one",
         ),

@@ -21,7 +21,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from aiorecover import ConfigError, DeliveryPendingError, DeliveryReport, PermanentDeliveryError, RecoverableProducer
 from aiorecover.delivery import transaction
 from aiorecover.wal import format as fmt
-from tests.delivery.committing import delivery_of
+from tests.delivery.committing import delivery_of, transactions_of
+from tests.support import admin
 from tests.support.broker import Cluster, KafkaCluster, TopicFactory
 from tests.support.census import Census
 from tests.support.eventually import until
@@ -128,6 +129,91 @@ async def test_without_a_right_to_the_topic_of_offsets_the_position_stands_besid
             await producer.flush(timeout_ms=FLUSH_MS)
     assert warnings(caplog).count("no permission to read") == 1
     await assert_once_in_order(secured, publisher)
+
+
+# -- what a reader sees ------------------------------------------------------------------------------------------------
+
+
+async def seen(servers: str, topic: str) -> tuple[int, int]:
+    """So many records are there, and so many of them are committed."""
+    return len(await read_topic(servers, topic)), len(await committed(servers, topic))
+
+
+@pytest.mark.parametrize("ends", ["committed", "aborted", "left open"])
+async def test_what_is_in_a_transaction_is_seen_when_it_is_committed_and_never_if_it_is_not(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    publisher, servers = Publisher(topic(kafka, partitions=2)), kafka.bootstrap_servers
+    commit, in_step, may_go_on = transaction.commit, asyncio.Event(), asyncio.Event()
+    may_go_on.set()
+
+    async def held(*arguments: Any) -> None:
+        if not may_go_on.is_set():
+            in_step.set()
+            await may_go_on.wait()
+        await commit(*arguments)
+
+    monkeypatch.setattr(transaction, "commit", held)
+    async with producer_of(tmp_path, servers) as producer:
+        await publisher.publish(producer, 10)
+        await producer.flush(timeout_ms=FLUSH_MS)
+        may_go_on.clear()
+        await publisher.publish(producer, 10)
+        await in_step.wait()
+        assert await seen(servers, publisher.topic) == (20, 10)
+        assert producer.statistics().delivered == 10
+        if ends == "left open":
+            await producer.stop(timeout_ms=0)
+            assert await seen(servers, publisher.topic) == (20, 10)
+        elif ends == "aborted":
+            delivery_of(producer).session.give_up("a test does not trust it")
+        may_go_on.set()
+        if ends != "left open":
+            await producer.flush(timeout_ms=FLUSH_MS)
+    async with producer_of(tmp_path, servers) as producer:
+        await producer.flush(timeout_ms=FLUSH_MS)
+    assert await seen(servers, publisher.topic) == (20 if ends == "committed" else 30, 20)
+    await assert_once_in_order(kafka, publisher)
+
+
+async def test_as_long_as_a_batch_is_not_answered_nothing_of_its_transaction_is_seen(
+    kafka3: KafkaCluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Attempts run out of time, and the commit does not go without them; in the end all is there once."""
+    first, well, stuck = (
+        Publisher(name) for name in (topic(kafka3), f"well-{tmp_path.name}", f"stuck-{tmp_path.name}")
+    )
+    async with producer_of(tmp_path, kafka3.bootstrap_servers, request_timeout_ms=1_000) as producer:
+        await first.publish(producer, 10)
+        await producer.flush(timeout_ms=FLUSH_MS)
+        frozen, *others = (node for node in kafka3.nodes if node.node_id not in coordinators(producer))
+        one = others[0] if others else next(node for node in kafka3.nodes if node is not frozen)
+        for publisher, node in ((well, one), (stuck, frozen)):
+            await admin.create_placed_topic(kafka3.bootstrap_servers, publisher.topic, {0: [node.node_id]})
+            await publisher.publish(producer, 10)
+        await producer.flush(timeout_ms=FLUSH_MS)
+        frozen.pause()
+        for publisher in (stuck, well):
+            await publisher.publish(producer, 10)
+        await until(lambda: in_transaction(producer) == 10)
+        await asyncio.sleep(3)  # beyond the time limit of a request, and how long a run lasts
+        assert await seen(one.address, well.topic) == (20, 10)
+        assert producer.statistics().delivered == 30
+        frozen.resume()
+        await producer.flush(timeout_ms=FLUSH_MS)
+    for publisher in (well, stuck):
+        await assert_once_in_order(kafka3, publisher)
+
+
+def coordinators(producer: RecoverableProducer) -> set[int]:
+    """The nodes without which a transaction cannot go on."""
+    client: Any = delivery_of(producer).session._producer
+    return {*client._sender._coordinators.values()}
+
+
+def in_transaction(producer: RecoverableProducer) -> int:
+    """Records that are acknowledged, and not committed."""
+    return sum(batch.count for batch in transactions_of(producer).uncommitted)
 
 
 # -- records that Kafka never takes -----------------------------------------------------------------------------------
