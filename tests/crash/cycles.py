@@ -126,6 +126,7 @@ def _one_cycle(
         child.finish()
         return child, end
     if end == "crash point":
+        child.wait_for("starting")  # Python takes its time on a busy machine
         reached = child.wait_dead(longest_life_s + _START_S)
         return child, f"{task.crash}{'' if reached else ' not reached'}"
     child.wait_for({"opening": "starting", "publishing": "opened", "stopping": "stopping"}[end])

@@ -33,7 +33,7 @@ _PEACE_S = 3.0  # transactions take some rest to be committed at all
 _FLOOR_CYCLES = 10  # a shorter run may be over before all of that has come
 _FAULTS = ("freeze", "kill")  # at least once each
 _CYCLES_PER_RECOVERED = 4  # most leave something in the ring, and a transaction open, unless they die while they open
-_CYCLES_PER_CRASHED = 10  # a third are to die at a chosen point, and some of these are not reached in time
+_CYCLES_PER_CRASHED = 20  # a third are to die at a chosen point, and some of these are not reached in time
 _ACCEPTED_PER_CYCLE = 200  # some 4,000 on two cores
 
 
