@@ -37,11 +37,15 @@ class Facts:
     words_durable: frozenset[Word] = frozenset()
     copied: frozenset[Position] = frozenset()  # to the retry ring, ever
     lost: frozenset[Position] = frozenset()  # a power cut took them, as it may
+    dead: frozenset[Position] = frozenset()  # settled, because its letter is durable
     log: tuple[Position, ...] = ()  # what Kafka has
     ordinals: tuple[int, int] = (0, 0)  # of the newest slot begun in main and retry ring
     ordinals_durable: tuple[int, int] = (0, 0)
+    opened: bool = False  # the directory was, once: both copies of its checkpoint were durable
     completed: tuple[int, int] = (0, 0)  # watermark and P of the last checkpoint whose write returned
     powerless: bool = False  # the power has gone before: settle words may be lost, and repeats are right
+    failed: bool = False  # a flush has: settle words are suspect from then on, and repeats are right
+    untold: bool = False  # and no word of it was left yet
     clean: bool = False  # the last checkpoint says that nothing is stored any more: the power may go, nothing is lost
 
     @property
@@ -61,10 +65,12 @@ class Observation:
 
     epoch: int
     given: tuple[tuple[str, Position, str], ...]  # ring, position, name; in order
+    letters: tuple[tuple[Position, str], ...]  # position, name; of the dead ring
     missing: tuple[Position, ...]  # as reported, of the main ring
     retry_missing: int
     damaged: int  # slots
     pending: int
+    checkpoint: bool  # one copy of it is whole
     watermark: int
     flushed: int
     moved: int
@@ -86,6 +92,10 @@ def judge(facts: Facts, seen: Observation, *, power: bool) -> None:
     names, given = facts.names, seen.positions
     for _, position, name in seen.given:
         demand(names.get(position) == name, "I2: nothing but what was accepted is read", position, name)
+    for position, name in seen.letters:
+        demand(names.get(position) == name, "I2: a letter is of what was accepted", position, name)
+    unread = facts.dead - {position for position, _ in seen.letters}
+    demand(not unread, "I3: what is settled as a letter is one", sorted(unread))
     demand(len(set(given)) == len(given), "each record counts in exactly one place", seen.given)
     demand(not facts.lost & set(given), "what a power cut took stays gone", facts.lost & set(given))
     gone = facts.must(power=power) - set(given)
@@ -94,7 +104,7 @@ def judge(facts: Facts, seen: Observation, *, power: bool) -> None:
     begun = {position for position, _ in facts.begun}
     if not careful:
         extra = set(given) - facts.must(power=False) - begun
-        demand(not extra, "what is settled stays settled", sorted(extra))
+        demand(facts.failed or not extra, "what is settled stays settled", sorted(extra))
         demand(not seen.missing, "neither a dying process nor a clean end tears a hole", seen.missing)
         demand(not seen.retry_missing, "nor does it in the retry ring", seen.retry_missing)
     demand(not seen.damaged, "I10: no crash damages a slot", seen.damaged)
@@ -144,6 +154,7 @@ def _judge_order(
 
 
 def _judge_checkpoint(facts: Facts, seen: Observation) -> None:
+    demand(seen.checkpoint or not facts.opened, "I4: one good copy of the checkpoint is always there")
     known = seen.watermark >= facts.completed[0] and seen.moved >= facts.completed[1]
     demand(known, "I4: a checkpoint that was written is there", seen.watermark, seen.moved, facts.completed)
     for position, _ in facts.accepted:
@@ -173,7 +184,7 @@ def _judge_repeats(facts: Facts, given: Sequence[Position]) -> None:
     for position in given:
         sure = ("ring", position) in facts.words_durable and position not in facts.copied
         lane = names[position][0]
-        if sure and not facts.powerless:
+        if sure and not (facts.powerless or facts.failed):
             demand(lane in open_lanes, "what is durably settled is not repeated alone", position)
         elif lane in ORDERED:
             open_lanes.add(lane)

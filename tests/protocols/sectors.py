@@ -3,11 +3,13 @@
 A sector of 512 bytes is written whole, at any time, and in no order with others: that is all that the package docstring
 of ``aiorecover.wal`` assumes. So after a power cut each sector holds any one of the versions that it had since the
 begin of the last completed flush, whatever the others hold, and the file is as long as it was at one of those moments.
+A flush that fails leaves it at that, and more: what was not durable by then the kernel calls clean, and no later flush
+covers it before its page is stored into again (as in `aiorecover.testing.memory_file`).
 Nothing is grouped and nothing is sampled: `power_cuts` gives the whole product. It stays small because the records are
 (`world.payload`): zeros but for a word at each end, so that a slot changes in three or four of its 32 sectors.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -34,12 +36,14 @@ class Image(NamedTuple):
 class Span(NamedTuple):
     """A file with what may be of it after a power cut; frozen, so that moments can be compared.
 
-    ``versions``: of the sectors that are not certain, oldest first, the live one last.
+    ``versions``: of the sectors that are not certain, oldest first, the live one last. ``clean``: the pages that a
+    failed flush has left behind as clean.
     """
 
     live: Image
     sizes: tuple[int, ...]
     versions: tuple[tuple[int, tuple[bytes, ...]], ...]
+    clean: tuple[int, ...] = ()
 
 
 class Tape:
@@ -50,6 +54,7 @@ class Tape:
         self._live = dict(span.live.sectors)
         self._sizes = list(span.sizes)
         self._versions = {number: list(versions) for number, versions in span.versions}
+        self._clean = set(span.clean)
         self._seen = span.live.bytes()
 
     def note(self, data: bytes) -> None:
@@ -71,12 +76,14 @@ class Tape:
         held = self._live.get(number, _ZERO)
         if held == content:
             return
+        self._clean.discard(_page(number))
         self._versions.setdefault(number, [held]).append(content)
         self._live[number] = content
 
     def begin(self) -> tuple[dict[int, int], int]:
         """A flush begins: up to which version it covers each sector."""
-        return {number: len(held) - 1 for number, held in self._versions.items()}, len(self._sizes) - 1
+        dirty = ((number, held) for number, held in self._versions.items() if _page(number) not in self._clean)
+        return {number: len(held) - 1 for number, held in dirty}, len(self._sizes) - 1
 
     def end(self, begun: tuple[dict[int, int], int]) -> None:
         """That flush has ended: older versions are gone."""
@@ -88,11 +95,30 @@ class Tape:
             if len(versions) == 1:
                 del self._versions[number]
 
+    def fail(self) -> None:
+        """That flush has failed: what it was to cover, and all that came meanwhile, is called clean."""
+        self._clean.update(map(_page, self._versions))
+
+    def dirty(self, offset: int, length: int) -> None:
+        """A part was written, whatever it holds: the next flush covers its pages."""
+        self._clean.difference_update(range(offset // PAGE, -(-(offset + length) // PAGE)))
+
     def span(self) -> Span:
         """As it is now."""
         live = tuple(sorted(item for item in self._live.items() if item[1] != _ZERO))
-        versions = sorted((number, tuple(dict.fromkeys(held))) for number, held in self._versions.items())
-        return Span(Image(self._size, live), tuple(dict.fromkeys(self._sizes)), tuple(versions))
+        versions = sorted((number, _each_once(held)) for number, held in self._versions.items())
+        clean = {page for page in map(_page, self._versions) if page in self._clean}
+        sizes = tuple(dict.fromkeys(self._sizes))
+        return Span(Image(self._size, live), sizes, tuple(versions), tuple(sorted(clean)))
+
+
+def _each_once(versions: Iterable[bytes]) -> tuple[bytes, ...]:
+    """What came back later stands where it came last: the live one is the last."""
+    return tuple(dict.fromkeys(reversed(list(versions))))[::-1]
+
+
+def _page(sector: int) -> int:
+    return sector * SECTOR // PAGE
 
 
 def certain(image: Image) -> Span:

@@ -4,7 +4,8 @@ A moment is what the four files may hold (`sectors`) and what is known (`oracle.
 and the end of each flush, after each write, each growth, each cut, each store through a mapping in pieces (header and
 seal at each end of a slot; a frame's header before its payload), and before and after each settling. What else may be
 done meanwhile (`World.meanwhile`) is tried at each of these places of the keeper's thread, in every way: `World.choose`
-leaves the choice to whoever explores.
+leaves the choice to whoever explores. So is, once a program says so (`World.fragile`), a flush that fails: the life
+goes on as a producer's does, which accepts and frees nothing any more, and delivers.
 """
 
 import mmap
@@ -17,10 +18,11 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
 
+from aiorecover.errors import WalError
 from aiorecover.wal import format as fmt
 from aiorecover.wal import ring as ring_module
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination
-from aiorecover.wal.moved import unpack_moved
+from aiorecover.wal.moved import NO_PARTITION, pack_moved, unpack_moved
 from aiorecover.wal.moving import Move, Rewrite
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
@@ -66,6 +68,10 @@ class Entry(NamedTuple):
     copied: bool  # it stands in the retry ring
 
 
+class EndedError(Exception):
+    """A life is over before its program is: its opening was refused."""
+
+
 def payload(name: str, size: int) -> bytes:
     """A record: zeros, and its name at the end."""
     return bytes(size - 8) + name.encode().ljust(8, b".")
@@ -83,15 +89,26 @@ class TracedFile(FaultyFile):
     def __init__(self, name: str, live: bytes = b"") -> None:
         super().__init__(name, live)
         self.trace: Callable[[str, str], None] = _nothing
+        self.written: Callable[[str, int, int], None] = _nothing
+        self.fails: Callable[[], bool] = bool
 
     def sync(self) -> None:
         self.trace(self.stored.name, "flush begins")
+        if self.fails():
+            self.stored.fail_syncs()
+            self.trace(self.stored.name, "flush fails")
         super().sync()
         self.trace(self.stored.name, "flush ends")
 
     def write(self, data: bytes, offset: int) -> None:
         super().write(data, offset)
+        self.written(self.stored.name, offset, len(data))
         self.trace(self.stored.name, "write")
+
+    def rewrite(self, offset: int, length: int) -> None:
+        super().rewrite(offset, length)
+        self.written(self.stored.name, offset, length)
+        self.trace(self.stored.name, "rewrite")
 
     def allocate(self, offset: int, length: int) -> None:
         super().allocate(offset, length)
@@ -119,7 +136,7 @@ class TracedMapping(mmap.mmap):
         self.stored()
 
 
-def _nothing(*_: str) -> None:
+def _nothing(*_: object) -> None:
     pass
 
 
@@ -146,7 +163,10 @@ class World:
         self.disk = disk_of([span.live for span in state.spans], state.boots, max_slots)
         self._files = [getattr(self.disk, name) for name in FILES]
         for file in self._files:
-            file.trace = self._trace
+            file.trace, file.written, file.fails = self._trace, self._written, self._fails
+        self._fragile = False  # a flush may fail
+        self.failed = False  # one has
+        self.poisoned = False  # and everybody knows
         self.queue: dict[str, Entry] = {}
         self.move: Move | None = None
         self.rewriting: Rewrite | None = None
@@ -172,6 +192,8 @@ class World:
         """A crash may come here."""
         for tape, file in zip(self._tapes, self._files, strict=True):
             tape.note(file.live())
+        if self._fragile and not self.facts.failed:
+            return
         moment = Moment(tuple(tape.span() for tape in self._tapes), self.facts)
         self.moments.setdefault(moment, label)
 
@@ -187,8 +209,33 @@ class World:
             tape.end(begun)
             if name in ("ring", "retry"):
                 self.facts = flushed(self.facts, then, name)
+        elif what == "flush fails":
+            del self._flushes[name]
+            tape.fail()
+            self.facts = replace(self.facts, failed=True, untold=True)
         self.at(f"{name}: {what}")
         self._turn()
+
+    def _written(self, name: str, offset: int, length: int) -> None:
+        self._tapes[FILES.index(name)].dirty(offset, length)
+
+    def _fails(self) -> bool:
+        if self._fragile and not self.failed:
+            self.failed = self.choose(2) == 1
+            return self.failed
+        return False
+
+    def _done(self, call: Callable[[], object]) -> bool:
+        """Whether it is done; else a flush has failed, and whoever has seen that takes nothing any more."""
+        try:
+            call()
+        except WalError as error:
+            demand(self.failed, "nothing is refused without a reason", error)
+            self.poisoned = True
+            self.facts = replace(self.facts, untold=False)
+            self.at("refused")
+            return False
+        return True
 
     def _turn(self) -> None:
         """The loop's thread may do something in the middle of what the keeper's does."""
@@ -215,18 +262,22 @@ class World:
 
     def open(self) -> None:
         self.at("before opening")
-        self.directory = self.disk.open()
+        if not self._done(self._open):
+            raise EndedError
         self.ring, self.retry = self.directory.ring, self.directory.retry
         self._rule = SuffixRule()
         self._main_reader = Reader(self.ring, name_of, suspects=True)
         self._retry_reader = Reader(self.retry, _copy, suspects=True)
-        self.facts = replace(self.facts, clean=False)
+        self.facts = replace(self.facts, opened=True, clean=False)
         self.at("opened")
+
+    def _open(self) -> None:
+        self.directory = self.disk.open()
 
     def close(self) -> None:
         """Let go of what the life held: nothing of it is seen by a crash."""
         for file in self._files:
-            file.trace = _nothing
+            file.trace, file.written, file.fails = _nothing, _nothing, bool
         if self.move is not None:
             self.move.finish()
         if hasattr(self, "directory"):
@@ -240,12 +291,17 @@ class World:
             position = (self.ring.epoch, self.ring.sequence + 1)
             demand(position not in self.facts.names, "I5: no position is used twice", position)
             self.facts = replace(self.facts, begun=((position, name),))
-            self.ring.append(payload(name, size), name)
+            known = self.poisoned
+            if not self._done(partial(self.ring.append, payload(name, size), name)):
+                self.facts = replace(self.facts, begun=())
+                continue
+            demand(not known, "I7: nothing is accepted after a failed flush", position)
             self.facts = replace(self.facts, accepted=(*self.facts.accepted, (position, name)), begun=())
             self.at(f"{name} accepted")
 
-    def flush(self) -> None:
-        self.directory.sync()
+    def flush(self) -> bool:
+        """Whether those who wait for it are told that all is durable."""
+        return self._done(self.directory.sync)
 
     def given(self, *names: str, size: int = HALF) -> None:
         """Durable records to begin with; crashes up to here belong to another scenario."""
@@ -258,6 +314,11 @@ class World:
         """Crashes up to here belong to another scenario."""
         self.moments.clear()
 
+    def fragile(self) -> None:
+        """From here on each flush may fail, one in a life; crashes before that belong to another scenario."""
+        self.from_here()
+        self._fragile = True
+
     def read(self) -> None:
         """What is there to deliver by now: retry before main."""
         if self.move is None and self.rewriting is None:  # copies that do not count yet are not looked at
@@ -266,8 +327,10 @@ class World:
             self.queue.setdefault(entry.name, entry)
 
     def deliver(self, *names: str) -> None:
-        """Kafka has them; then they are settled."""
+        """Kafka has them; then they are settled. What was refused nobody has."""
         for name in names:
+            if self.poisoned and name not in self.queue:
+                continue
             entry = self.queue.pop(name)
             self.facts = replace(self.facts, log=(*self.facts.log, entry.position))
             self.at(f"{name} delivered")
@@ -283,6 +346,21 @@ class World:
         settled = self.facts.settled | {entry.position}
         self.facts = replace(self.facts, settled=settled, words=self.facts.words | words)
 
+    def bury(self, name: str) -> None:
+        """Kafka will never take it: a letter, once, and when that is durable the record is settled (I3)."""
+        entry, dead = self.queue[name], self.directory.dead
+        letters = (letter.position for letter in drained(Reader(dead, _copy), self._rule, copied=True))
+        if entry.position not in letters:
+            letter = pack_moved(fmt.position(*entry.position), self.nonce, NO_PARTITION, payload(name, HALF))
+            if not self._done(partial(dead.append, letter, None)):
+                return
+            self.at(f"letter of {name} stored")
+        if self._done(self.directory.sync_dead):
+            del self.queue[name]
+            self.facts = replace(self.facts, dead=self.facts.dead | {entry.position})
+            self._settle(entry)
+            self.at(f"{name} settled")
+
     def drain(self) -> None:
         """Read and deliver whatever waits, in order, and never read further than what was delivered."""
         for reader, copied in ((self._retry_reader, True), (self._main_reader, False)):
@@ -293,8 +371,9 @@ class World:
     def checkpoint(self, *meanwhile: Callable[[], None], **more: Any) -> None:
         """Capture on the loop; flush, write and flush in the keeper's thread, with the loop going on; recycle."""
         captured = self.capture(**more)
-        self.write(captured, *meanwhile)
-        if not captured.closed:
+        if not self.write(captured, *meanwhile):
+            self.recycle()
+        elif not captured.closed:
             self.recycle(captured)
 
     def capture(self, **more: Any) -> Checkpoint:
@@ -305,12 +384,15 @@ class World:
         )  # so that a copy takes two sectors, and can be torn
         return self.directory.next_checkpoint(destination=long, **more)
 
-    def write(self, captured: Checkpoint, *meanwhile: Callable[[], None]) -> None:
-        """The keeper's part of a checkpoint."""
+    def write(self, captured: Checkpoint, *meanwhile: Callable[[], None]) -> bool:
+        """The keeper's part of a checkpoint; whether it is written."""
         with self.meanwhile(*meanwhile):
-            self.directory.write_checkpoint(captured)
-            written = self.directory.checkpoint
-            self.facts = replace(self.facts, completed=(written.main.watermark, written.moved), clean=written.closed)
+            done = self._done(partial(self.directory.write_checkpoint, captured))
+            if done:
+                written = self.directory.checkpoint
+                completed = (written.main.watermark, written.moved)
+                self.facts = replace(self.facts, completed=completed, clean=written.closed)
+        return done
 
     def end(self) -> None:
         """Nothing is stored any more, and the last checkpoint says so."""
@@ -321,7 +403,10 @@ class World:
         """Free what the last durable checkpoint covers."""
         durable = durable or self.directory.checkpoint
         before = list(self.ring.live)
+        held = [ring.bytes_used for ring in self.directory.rings]
         self.directory.recycle(durable)
+        freed = held != [ring.bytes_used for ring in self.directory.rings]
+        demand(not (freed and self.poisoned), "I7: nothing is recycled after a failed flush")
         for slot in [slot for slot in before if slot not in self.ring.live]:
             self.freed += 1
             stands = any(reader.slot is slot for reader in self.readers)
@@ -347,10 +432,14 @@ class World:
     # -- moving ------------------------------------------------------------------------------------------------------
 
     def begin_move(self) -> None:
+        if self.poisoned:
+            return
         self.move = Move(self.ring, self.retry, self.ring.live[0])
         self.directory.copies_from = self.move.copies_from
 
     def begin_rewriting(self) -> None:
+        if self.poisoned:
+            return
         self.rewriting = Rewrite(self.retry)
         self.directory.copies_from = self.rewriting.copies_from
         self.at("rewriting begun")
@@ -383,8 +472,11 @@ class World:
             self._make(*meanwhile, rewritten=self.rewriting.copies_from)
 
     def _make(self, *meanwhile: Callable[[], None], **more: Any) -> None:
+        if self.poisoned:
+            return
         captured = self.capture(**more)
-        self.write(captured, *meanwhile)
+        if not self.write(captured, *meanwhile):
+            return  # neither finished nor abandoned: nobody knows what the disk has
         if self.move is not None:
             self.move.finish()
         self.move = self.rewriting = self.directory.copies_from = None
@@ -392,6 +484,8 @@ class World:
         self.recycle(captured)
 
     def abandon(self) -> None:
+        if self.poisoned:
+            return
         for under_way in (self.move, self.rewriting):
             if under_way is not None:
                 under_way.abandon()
@@ -512,13 +606,16 @@ def observe(images: Sequence[Image], boots: int, max_slots: int = 8) -> Observat
         rule = SuffixRule()
         given = list(drained(Reader(directory.retry, _copy, suspects=True), rule, copied=True))
         given += drained(Reader(directory.ring, name_of, suspects=True), rule, copied=False)
+        letters = drained(Reader(directory.dead, _copy), rule, copied=True)
         return Observation(
             epoch=directory.ring.epoch,
             given=tuple(("retry" if entry.copied else "ring", entry.position, entry.name) for entry in given),
+            letters=tuple((letter.position, letter.name) for letter in letters),
             missing=tuple(missing(directory.ring)),
             retry_missing=len(directory.retry.damage),
             damaged=sum(len(ring.damaged_slots) for ring in directory.rings),
             pending=directory.ring.pending() + directory.retry.pending(),
+            checkpoint=newest is not None,
             watermark=0 if newest is None else newest.main.watermark,
             flushed=0 if newest is None else newest.main.flushed,
             moved=0 if newest is None else newest.moved,

@@ -1,7 +1,8 @@
 """`python -m tests.prove protocols [--only NAME …] [--depth 1|2] [--count N]`: the protocols of the log, exhaustively.
 
-Every interleaving of small programs, a crash at every step, every subset of the sectors that were not flushed; nothing
-is left to chance, so there is no seed. Depth 1 is what the tests run; depth 2 has more in traffic, and second crashes.
+Every interleaving of small programs, a crash at every step, every subset of the sectors that were not flushed, and
+where a scenario's name says ``failing``, each flush in turn one that fails; nothing is left to chance, so there is no
+seed. Depth 1 is what the tests run; depth 2 has more in traffic, and second crashes.
 `--count` ends after so many states have been judged, and says that it was not all.
 
 Exit status: 0 proved, 1 a promise was broken, 2 not everything was enumerated.
@@ -12,6 +13,7 @@ import logging
 import time
 from collections.abc import Sequence
 
+from tests.protocols import failed_flushes
 from tests.protocols.explore import Explorer, ReachedError
 from tests.protocols.oracle import ViolationError
 from tests.protocols.scenarios import DEEP, SMALL
@@ -25,7 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, help="end after so many states (default: enumerate all)")
     options = parser.parse_args(arguments)
     logging.getLogger("aiorecover").setLevel(logging.CRITICAL)  # it reports what the power cuts take
-    scenarios = SMALL + DEEP if options.depth == 2 else SMALL
+    scenarios = [*SMALL, *failed_flushes.SMALL]
+    if options.depth == 2:
+        scenarios += [*DEEP, *failed_flushes.DEEP]
     chosen = [scenario for scenario in scenarios if not options.only or scenario.name in options.only]
     if not chosen:
         parser.error(f"no such scenario: choose from {[scenario.name for scenario in scenarios]}")
