@@ -1,6 +1,5 @@
 """What a killed worker has left is adopted: once and in order, whenever the adopter itself is killed."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,13 +21,6 @@ NOWHERE = "127.0.0.1:1"  # no broker listens there
 _WITHIN_S = 60.0  # it takes a second
 
 pytestmark = pytest.mark.timeout(240)
-
-
-@pytest.fixture(scope="module")
-def mortal() -> Iterator[KafkaCluster]:
-    """A cluster of our own: its node is paused."""
-    with KafkaCluster(1) as cluster:
-        yield cluster
 
 
 def adopter(scenario: Scenario, *, crash: tuple[str, int] | None = None, fault: str | None = None) -> Child:

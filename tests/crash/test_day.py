@@ -60,9 +60,8 @@ def test_a_run_in_which_nothing_was_accepted_is_not_ok() -> None:
 
 
 @pytest.mark.timeout(300)
-def test_some_hours_of_traffic_and_outages_lose_and_repeat_nothing(tmp_path: Path) -> None:
-    with KafkaCluster(3) as cluster:
-        day = run_day(cluster, tmp_path, seed=3, hours=2, hour_s=4.0, rate=3_000, rest=1.0)
+def test_some_hours_of_traffic_and_outages_lose_and_repeat_nothing(mortal3: KafkaCluster, tmp_path: Path) -> None:
+    day = run_day(mortal3, tmp_path, seed=3, hours=2, hour_s=4.0, rate=3_000, rest=1.0)
     assert day.verdict.ok, str(day)
     assert day.verdict.repeated == 0, str(day)
     assert day.verdict.accepted > 3_000

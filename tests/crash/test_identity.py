@@ -12,8 +12,8 @@ SEED = 7  # freezes a broker, kills one and freezes one, before anything else
 
 
 @pytest.mark.timeout(600)
-def test_nothing_is_missing_repeated_or_out_of_order_after_twenty_kills(detoured: KafkaCluster) -> None:
-    assert prove(detoured, SEED, CYCLES) == 0
+def test_nothing_is_missing_repeated_or_out_of_order_after_twenty_kills(mortal3: KafkaCluster) -> None:
+    assert prove(mortal3, SEED, CYCLES) == 0
 
 
 @pytest.mark.parametrize("quiet", ["resumed", "freeze", "kill", "late", "crashed", "accepted"])

@@ -22,13 +22,6 @@ DELIVERED, WAITING = 100, 501  # before the broker is paused, and in flight or b
 
 
 @pytest.fixture(scope="module")
-def old() -> Iterator[KafkaCluster]:
-    """A cluster of our own: its node is paused."""
-    with KafkaCluster(1) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
 def new() -> Iterator[KafkaCluster]:
     with KafkaCluster(1) as cluster:
         yield cluster
@@ -54,9 +47,9 @@ def records_in(cluster: KafkaCluster, topic: str) -> list[Consumed]:
 
 @pytest.mark.parametrize("fault", [None, "send_to_any_cluster"])
 def test_another_cluster_gets_nothing_and_the_right_one_everything_once(
-    old: KafkaCluster, new: KafkaCluster, tmp_path: Path, fault: str | None
+    mortal: KafkaCluster, new: KafkaCluster, tmp_path: Path, fault: str | None
 ) -> None:
-    scenario = Scenario(old, tmp_path)
+    scenario = Scenario(mortal, tmp_path)
     new.create_topic(scenario.topic, 1)
     die_before_a_paused_broker(scenario)
     statistics = replaced(scenario, new, fault=fault)
@@ -82,9 +75,9 @@ def entry_of(directory: Path) -> Entry:
 
 @pytest.mark.parametrize("fault", [None, "use_identities_of_another_cluster"])
 def test_the_named_one_gets_what_waits_and_takes_nothing_for_a_repeat_of_somebody_else(
-    old: KafkaCluster, new: KafkaCluster, tmp_path: Path, fault: str | None
+    mortal: KafkaCluster, new: KafkaCluster, tmp_path: Path, fault: str | None
 ) -> None:
-    scenario = Scenario(old, tmp_path)
+    scenario = Scenario(mortal, tmp_path)
     new.create_topic(scenario.topic, 1)
     die_before_a_paused_broker(scenario)
     entry = entry_of(scenario.copy())

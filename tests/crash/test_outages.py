@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +21,6 @@ KEYS = 500
 DELIVERED_WITHIN_MS = 90_000  # it takes seconds; what is proved is that it happens
 BLOCKED_S = 2.0  # a publish that waited for a broker would take as long as it is gone, GONE_S and more
 GONE_S = 4.0
-
-
-@pytest.fixture(scope="module")
-def mortal() -> Iterator[KafkaCluster]:
-    """A cluster of our own: its node dies here."""
-    with KafkaCluster(1) as cluster:
-        yield cluster
-
-
-@pytest.fixture(autouse=True)
-def _revived(mortal: KafkaCluster) -> Iterator[None]:
-    yield
-    mortal.heal()
 
 
 class Publisher:
@@ -170,18 +156,19 @@ async def test_a_broker_that_goes_away_under_load_costs_publishers_nothing(
     assert_exactly_once(await judged(mortal, topic, publisher), 120_000)
 
 
-async def test_a_leader_that_is_killed_under_load_is_replaced_and_nothing_is_lost_or_repeated(tmp_path: Path) -> None:
-    with KafkaCluster(3) as cluster:
-        cluster.create_topic("moved", 6)
-        leader = cluster.leaders("moved")[0]
-        node = next(node for node in cluster.nodes if node.node_id == leader)
-        async with started(cluster, tmp_path) as producer:
-            publisher = Publisher(producer, "moved")
-            load = asyncio.create_task(publisher.publish(40_000, rate=8_000))
-            await until(lambda: producer.statistics().delivered > 4_000, 60)
-            node.kill()
-            await load
-            await producer.flush(DELIVERED_WITHIN_MS)
-        assert publisher.slowest_s < BLOCKED_S
-        assert cluster.leaders("moved")[0] != leader
-        assert_exactly_once(await judged(cluster, "moved", publisher), 40_000)
+async def test_a_leader_that_is_killed_under_load_is_replaced_and_nothing_is_lost_or_repeated(
+    mortal3: KafkaCluster, tmp_path: Path
+) -> None:
+    mortal3.create_topic("moved", 6)
+    leader = mortal3.leaders("moved")[0]
+    node = next(node for node in mortal3.nodes if node.node_id == leader)
+    async with started(mortal3, tmp_path) as producer:
+        publisher = Publisher(producer, "moved")
+        load = asyncio.create_task(publisher.publish(40_000, rate=8_000))
+        await until(lambda: producer.statistics().delivered > 4_000, 60)
+        node.kill()
+        await load
+        await producer.flush(DELIVERED_WITHIN_MS)
+    assert publisher.slowest_s < BLOCKED_S
+    assert mortal3.leaders("moved")[0] != leader
+    assert_exactly_once(await judged(mortal3, "moved", publisher), 40_000)

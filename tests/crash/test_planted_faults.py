@@ -5,7 +5,7 @@ must be left in the ring has no broker to go to.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,13 +25,6 @@ NOWHERE = "127.0.0.1:1"  # no broker listens there
 AGE_MS = 70_000  # of a timestamp: more than a minute, and it was wrong from the start; else its record would wait
 TOO_OLD_MS = AGE_MS + 2_800  # a request without an answer is given up after 3 s: then its batch is, and others are not
 HEEDED_S = 1.0  # until a broker heeds a topic's new configuration
-
-
-@pytest.fixture(scope="module")
-def mortal() -> Iterator[KafkaCluster]:
-    """A cluster of our own: its node is paused and dies here."""
-    with KafkaCluster(1, detour_host="127.0.0.1") as cluster:
-        yield cluster
 
 
 def in_flight_when_everything_dies(scenario: Scenario, fault: str | None) -> Verdict:

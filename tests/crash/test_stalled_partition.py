@@ -6,7 +6,6 @@ Each partition stands on one node alone, and only one on the node that is killed
 import asyncio
 import itertools
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,27 +37,14 @@ RECORD_BYTES = 200  # in the ring, about
 DIES_WITHIN_S = 60.0  # it takes seconds
 
 
-@pytest.fixture(scope="module")
-def mortal() -> Iterator[KafkaCluster]:
-    """Three nodes of our own: one of them dies here."""
-    with KafkaCluster(3) as cluster:
-        yield cluster
-
-
-@pytest.fixture(autouse=True)
-def _revived(mortal: KafkaCluster) -> Iterator[None]:
-    yield
-    mortal.heal()
-
-
 @pytest.fixture
-def placed(mortal: KafkaCluster) -> str:
+def placed(mortal3: KafkaCluster) -> str:
     """The topic."""
     name = f"placed-{os.urandom(4).hex()}"
-    healthy = itertools.cycle(node.node_id for node in mortal.nodes[:2])
+    healthy = itertools.cycle(node.node_id for node in mortal3.nodes[:2])
     replicas = {number: [next(healthy)] for number in range(PARTITIONS)}
-    replicas[STUCK] = [stuck(mortal).node_id]
-    admin.run(admin.create_placed_topic(mortal.bootstrap_servers, name, replicas))
+    replicas[STUCK] = [stuck(mortal3).node_id]
+    admin.run(admin.create_placed_topic(mortal3.bootstrap_servers, name, replicas))
     return name
 
 
@@ -73,13 +59,13 @@ def heal(cluster: Cluster) -> None:
 
 @pytest.mark.asyncio
 async def test_the_others_go_on_and_the_stalled_one_follows_in_order(
-    mortal: KafkaCluster, placed: str, tmp_path: Path
+    mortal3: KafkaCluster, placed: str, tmp_path: Path
 ) -> None:
-    async with started(mortal, tmp_path, **SMALL_SLOTS) as producer:
+    async with started(mortal3, tmp_path, **SMALL_SLOTS) as producer:
         publisher = Publisher(producer, placed)
         await publisher.publish(5_000, rate=5_000)
         await producer.flush(DELIVERED_WITHIN_MS)
-        stuck(mortal).kill()
+        stuck(mortal3).kill()
         await publisher.publish(60_000, rate=5_000)
         waiting = sum(
             partition_for(accepted.key or b"", PARTITIONS) == STUCK for accepted in publisher.accepted[5_000:]
@@ -90,48 +76,48 @@ async def test_the_others_go_on_and_the_stalled_one_follows_in_order(
         await until(lambda: producer.statistics().slots_moved > MOVED_AT_LEAST)
         most = 2 * waiting * RECORD_BYTES + 4 * SMALL_SLOTS["slot_bytes"]
         await until(lambda: producer.statistics().bytes_used <= most, 60)
-        await asyncio.to_thread(heal, mortal)
+        await asyncio.to_thread(heal, mortal3)
         await publisher.publish(10_000, rate=5_000)
         await producer.flush(DELIVERED_WITHIN_MS)
         assert producer.statistics().lanes_stalled == 0
     assert publisher.slowest_s < BLOCKED_S
-    assert_exactly_once(await judged(mortal, placed, publisher), 75_000)
+    assert_exactly_once(await judged(mortal3, placed, publisher), 75_000)
 
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("fault", ["below min.insync.replicas", "a frozen leader"])
 async def test_what_waits_for_a_partition_that_answers_nothing_or_refuses_is_moved_and_follows_in_order(
-    mortal: KafkaCluster, tmp_path: Path, fault: str
+    mortal3: KafkaCluster, tmp_path: Path, fault: str
 ) -> None:
-    name, one, two = f"placed-{os.urandom(4).hex()}", *(node.node_id for node in mortal.nodes[:2])
+    name, one, two = f"placed-{os.urandom(4).hex()}", *(node.node_id for node in mortal3.nodes[:2])
     if fault == "a frozen leader":
-        replicas = {number: [one] for number in range(PARTITIONS)} | {STUCK: [stuck(mortal).node_id]}
-        await admin.create_placed_topic(mortal.bootstrap_servers, name, replicas)
+        replicas = {number: [one] for number in range(PARTITIONS)} | {STUCK: [stuck(mortal3).node_id]}
+        await admin.create_placed_topic(mortal3.bootstrap_servers, name, replicas)
     else:  # its leader lives, and the other one of its two replicas does not
-        replicas = {number: [one, two] for number in range(PARTITIONS)} | {STUCK: [one, stuck(mortal).node_id]}
-        await admin.create_placed_topic(mortal.bootstrap_servers, name, replicas, {"min.insync.replicas": "2"})
-    async with started(mortal, tmp_path, **SMALL_SLOTS) as producer:
+        replicas = {number: [one, two] for number in range(PARTITIONS)} | {STUCK: [one, stuck(mortal3).node_id]}
+        await admin.create_placed_topic(mortal3.bootstrap_servers, name, replicas, {"min.insync.replicas": "2"})
+    async with started(mortal3, tmp_path, **SMALL_SLOTS) as producer:
         publisher = Publisher(producer, name)
         await publisher.publish(2_000)
         await producer.flush(DELIVERED_WITHIN_MS)
-        harm = stuck(mortal).pause if fault == "a frozen leader" else stuck(mortal).kill
+        harm = stuck(mortal3).pause if fault == "a frozen leader" else stuck(mortal3).kill
         harm()
         await publisher.publish(20_000, rate=5_000)
         await until(lambda: producer.statistics().slots_moved > MOVED_SOON, 60)
         assert producer.statistics().lanes_stalled == 1
-        await asyncio.to_thread(mortal.heal)
+        await asyncio.to_thread(mortal3.heal)
         await publisher.publish(2_000)
         await producer.flush(DELIVERED_WITHIN_MS)
         assert producer.statistics().dead_lettered == 0
-    assert_exactly_once(await judged(mortal, name, publisher), 24_000)
+    assert_exactly_once(await judged(mortal3, name, publisher), 24_000)
 
 
-def test_killed_twice_while_a_lane_is_stalled(mortal: KafkaCluster, placed: str, tmp_path: Path) -> None:
-    scenario = Scenario(mortal, tmp_path, lanes=PARTITIONS, topic=placed)
+def test_killed_twice_while_a_lane_is_stalled(mortal3: KafkaCluster, placed: str, tmp_path: Path) -> None:
+    scenario = Scenario(mortal3, tmp_path, lanes=PARTITIONS, topic=placed)
     for life in range(2):
-        child = stalled(scenario, mortal, die=life == 0)
+        child = stalled(scenario, mortal3, die=life == 0)
         scenario.kill(child)
-    heal(mortal)
+    heal(mortal3)
     verdict = scenario.verdict()
     assert verdict.ok, str(verdict)
     assert (verdict.kills, verdict.resumed) == (2, 2)
@@ -139,22 +125,22 @@ def test_killed_twice_while_a_lane_is_stalled(mortal: KafkaCluster, placed: str,
 
 @pytest.mark.parametrize("point", STALLED_POINTS)
 def test_killed_around_a_stall_everything_arrives_once_and_in_order(
-    mortal: KafkaCluster, placed: str, tmp_path: Path, point: str
+    mortal3: KafkaCluster, placed: str, tmp_path: Path, point: str
 ) -> None:
-    scenario = Scenario(mortal, tmp_path, lanes=PARTITIONS, topic=placed)
+    scenario = Scenario(mortal3, tmp_path, lanes=PARTITIONS, topic=placed)
     times = 5 if point == "in the middle of catching up" else 1
     if point == "when a lane is passed over":
         child = scenario.life(*BEGIN, ("publish", {"rate": 5_000}), crash=(point, times), **OPTIONS)
         child.wait_for("wait")
-        stuck(mortal).kill()
+        stuck(mortal3).kill()
         child.tell()
     else:
-        child = stalled(scenario, mortal, ("publish", {"rate": 5_000}), crash=(point, times))
-        heal(mortal)
+        child = stalled(scenario, mortal3, ("publish", {"rate": 5_000}), crash=(point, times))
+        heal(mortal3)
         child.tell()
     assert child.wait_dead(DIES_WITHIN_S), f"never reached: {point}"
     scenario.ledger.take(child)
-    mortal.heal()
+    mortal3.heal()
     verdict = scenario.verdict()
     print(verdict)
     assert verdict.ok, str(verdict)
@@ -163,20 +149,20 @@ def test_killed_around_a_stall_everything_arrives_once_and_in_order(
 
 @pytest.mark.parametrize("point", MOVING_POINTS | DRAINING_POINTS)
 def test_killed_while_records_are_moved_everything_arrives_once_and_in_order(
-    mortal: KafkaCluster, placed: str, tmp_path: Path, point: str
+    mortal3: KafkaCluster, placed: str, tmp_path: Path, point: str
 ) -> None:
-    scenario = Scenario(mortal, tmp_path, lanes=PARTITIONS, topic=placed)
+    scenario = Scenario(mortal3, tmp_path, lanes=PARTITIONS, topic=placed)
     if point in MOVING_POINTS:
         child = scenario.life(*BEGIN, ("publish", {"rate": 5_000}), crash=(point, 5), **SMALL_SLOTS)
         child.wait_for("wait")
-        stuck(mortal).kill()
+        stuck(mortal3).kill()
     else:
-        child = stalled(scenario, mortal, ("publish", {"rate": 5_000}), crash=(point, 2), options=SMALL_SLOTS)
-        heal(mortal)
+        child = stalled(scenario, mortal3, ("publish", {"rate": 5_000}), crash=(point, 2), options=SMALL_SLOTS)
+        heal(mortal3)
     child.tell()
     assert child.wait_dead(DIES_WITHIN_S), f"never reached: {point}"
     scenario.ledger.take(child)
-    mortal.heal()
+    mortal3.heal()
     verdict = scenario.verdict()
     print(verdict)
     assert verdict.ok, str(verdict)

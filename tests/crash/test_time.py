@@ -36,19 +36,6 @@ def forgetful() -> Iterator[KafkaCluster]:
         yield cluster
 
 
-@pytest.fixture(scope="module")
-def mortal() -> Iterator[KafkaCluster]:
-    """A node of our own: it dies, or stands still."""
-    with KafkaCluster(1) as cluster:
-        yield cluster
-
-
-@pytest.fixture(autouse=True)
-def _revived(mortal: KafkaCluster) -> Iterator[None]:
-    yield
-    mortal.heal()
-
-
 def suspended(cluster: Cluster, directory: Path) -> Scenario:
     """A life that stood still three times, each time with batches on their way."""
     scenario = Scenario(cluster, directory, lanes=4)
