@@ -11,6 +11,7 @@ wal_dir/            0700
     damaged/        bytes in which no frame holds, see `kept`
 """
 
+import errno
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from aiorecover.errors import WalError, WalFullError
+from aiorecover.errors import WalError, WalFullError, WalIOError
 from aiorecover.wal import copies
 from aiorecover.wal import format as fmt
 from aiorecover.wal.ages import Acceptance, Ages, StoredAges
@@ -179,7 +180,11 @@ class Directory:
         checkpoint = checkpoint.after(self.checkpoint)
         try:
             self._write_alone(checkpoint)
-        except WalError as error:  # no room is no better: the copy may be half written
+        except WalFullError as error:  # the copy may be half written, and room alone does not mend that
+            failure = _no_room(self.files.checkpoint.path)
+            self.poison(failure)
+            raise failure from error
+        except WalError as error:
             self.poison(error)
             raise
         finally:
@@ -439,6 +444,12 @@ class Directory:
         if any(slot.first_position <= suspect.up_to for ring in (self.ring, self.retry) for slot in ring.live):
             return suspect
         return Suspicion(0, suspect.generation, suspect.since)
+
+
+def _no_room(path: Path) -> WalIOError:
+    """Not as a full ring says it: who gets that waits for room."""
+    message = "no room to write the checkpoint: free disk space, then stop and start again"
+    return WalIOError(errno.ENOSPC, message, str(path))
 
 
 def _state(ring: Ring) -> RingState:

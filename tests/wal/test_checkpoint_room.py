@@ -104,3 +104,21 @@ def test_a_file_system_that_cannot_allocate_is_asked_once() -> None:
     directory.prepare_spares()
     grow(directory)
     assert asked == [1]
+
+
+def test_a_checkpoint_that_finds_no_room_has_to_be_mended_by_a_restart_and_says_so() -> None:
+    """Its copy may be half written: nothing is accepted any more, so nobody is told to wait for room."""
+    before = Opened()
+    before.append(b"waits")
+    disk = before.disk
+    disk.checkpoint.before["write"] = no_room
+    with pytest.raises(WalIOError, match="free disk space, then stop and start again"):
+        before.directory.write_checkpoint(before.directory.next_checkpoint())
+    del disk.checkpoint.before["write"]
+    for ring in before.directory.rings:
+        with pytest.raises(WalIOError, match="free disk space, then stop and start again"):
+            ring.append(b"refused", None)
+    after = before.dies()
+    assert [record for *_, record in after.read()] == [b"waits"]
+    after.append(b"accepted again")
+    after.checkpoint()
