@@ -214,6 +214,7 @@ class Lanes:
     def grow(self) -> None:
         """Allocate as many blocks again as there are, if they are wanted, and the file's holes (the keeper's thread).
 
+        Where none is left, and no room for so many, half of that, down to a single one.
         And write the header that there was no room for: what this opening has stored is known from then on, in this
         boot and this file. Nobody waits for that.
 
@@ -231,15 +232,27 @@ class Lanes:
             self._holes = False
 
     def _add_blocks(self) -> None:
-        count = max(FIRST_BLOCKS, min(self._blocks, MOST_AT_ONCE))
         first = self._blocks
         piece = self._file.size() > _place(first, 0)
-        self._file.allocate(_place(first, 0), count * BLOCK_BYTES)
+        count = self._allocate(first)
         self._generations += [0] * count
         if piece:
             self._clear_piece(first)
         self._blocks += count
         self._free[:0] = [block for block in range(first + count - 1, first - 1, -1) if block not in self._unusable]
+
+    def _allocate(self, first: int) -> int:
+        """How many blocks there are more."""
+        count = max(FIRST_BLOCKS, min(self._blocks, MOST_AT_ONCE))
+        while True:
+            try:
+                self._file.allocate(_place(first, 0), count * BLOCK_BYTES)
+            except WalFullError:
+                if count == 1 or self._free or not first:
+                    raise
+                count //= 2  # a lane waits for one, and its records may be what keeps the ring full
+            else:
+                return count
 
     def _clear_piece(self, block: int) -> None:
         """The file ended inside this block: a power cut, or a copy, has left a part of what stood there before.

@@ -1,6 +1,7 @@
 """The file of the lanes: what counts of it, whatever became of its bytes; and room for a thousand lanes."""
 
 import threading
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -429,6 +430,25 @@ def test_a_growth_that_finds_no_room_changes_nothing_and_can_be_tried_again() ->
     del file.before["allocate"]
     lanes.grow()
     assert lanes.take() == 0
+
+
+@pytest.mark.parametrize(("room", "more"), [(0, 0), (1, 1), (3, 2), (FIRST_BLOCKS, FIRST_BLOCKS)])
+def test_a_lane_without_a_block_gets_one_where_there_is_no_room_for_many(room: int, more: int) -> None:
+    """Its records may be what keeps the ring full, which has the rest of the disk."""
+    file = FaultyFile("lanes")
+    lanes = opened(file)
+    lanes.grow()
+    file.stored.belong_to(threading.RLock(), partial(_at_most, room * BLOCK_BYTES))
+    while lanes.take() is not None:
+        pass
+    with nullcontext() if more else pytest.raises(WalFullError):
+        lanes.grow()
+    assert (lanes.blocks, lanes.free) == (FIRST_BLOCKS + more, more)
+
+
+def _at_most(room: int, asked: int) -> None:
+    if asked > room:
+        no_blocks(asked)
 
 
 @pytest.mark.parametrize("rest", [100, BLOCK_BYTES - 1])
