@@ -1,0 +1,42 @@
+"""The example of the audio streams, small: what it publishes it lands and audits, and it tells what is missing."""
+
+import asyncio
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.cluster import Cluster
+
+STREAMS, SECONDS = 30, 1
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    path = Path(__file__).parents[2] / "examples" / "audio_streams.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_streams_of_two_runs_are_in_the_table_once_and_a_packet_that_is_missing_is_named(
+    example: ModuleType, spark: SparkSession, kafka: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers, name = kafka.bootstrap_servers, "audio"
+    packets = STREAMS * SECONDS * example.PACKETS_A_SECOND
+    for run in (1, 2):
+        asyncio.run(example.create_topic(servers, name))
+        published = asyncio.run(example.publish(servers, name, tmp_path / "wal", STREAMS, SECONDS))
+        assert (published.last, published.epoch) == (packets, run)
+        example.land_all(spark, servers, name, tmp_path)
+        assert example.is_whole(spark, tmp_path, published)
+        assert f"{run * packets:,} expected, 0 missing, 0 repeated" in capsys.readouterr().out
+    assert not example.is_whole(spark, tmp_path, published._replace(last=packets + 2))
+    told = capsys.readouterr().out
+    assert "2 missing" in told
+    assert f"|{packets + 1} |{packets + 2}|" in told.replace("  ", " ")
