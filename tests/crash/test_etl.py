@@ -16,7 +16,7 @@ KILLS = 4
 LEAST = 2_000  # orders: less than a tenth of what comes
 GUARANTEES = ["at_least_once", "exactly_once"]
 ATTEMPTS = 5
-QUIET_S = 4.0  # where something is missing for good
+QUIET_S = 2.5  # where something is missing for good
 
 
 def made(
