@@ -34,6 +34,12 @@ def lane_of(record: bytes) -> bytes:
     return parts[1] if len(parts) == 3 else b""
 
 
+def from_lane(lane: bytes) -> tuple[bytes, ...]:
+    """All lanes, this one first."""
+    begin = LANES.index(lane)
+    return *LANES[begin:], *LANES[:begin]
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """What a flush that begins now makes durable: these records, and these settlements."""
@@ -60,6 +66,12 @@ class Ledger:
     exact: bool = False  # one power cut, and nothing else: what is settled durably comes only as part of a suffix
     given: set[bytes] = field(default_factory=set)  # lanes of which a reader gave anything in this life
     kafka: dict[bytes, list[Position]] = field(default_factory=lambda: {lane: [] for lane in LANES})
+    loose: set[Position] = field(default_factory=set)  # may come to Kafka twice, also where only a process dies
+    reopened: set[Position] = field(default_factory=set)  # settled, and in flight once more with the rest of a batch
+    refused: set[Position] = field(default_factory=set)  # Kafka will never take them
+    buried: set[Position] = field(default_factory=set)  # in place of them letters were durable
+    out_of_order: set[Position] = field(default_factory=set)  # refused once, and taken by Kafka later
+    doubt: bool = False  # a power cut, or a failed flush: whatever was sent may come once more
 
     # -- the log ---------------------------------------------------------------------------------------------------
 
@@ -120,14 +132,25 @@ class Ledger:
         """A record was delivered."""
         self.handed.remove(position)
         self.settled.add(position)
+        self.reopened.discard(position)
         if position in self.copies:
             self.copies[position] = False
 
-    def made(self, moved: int, copied: set[Position]) -> None:
-        """A move is durable: up to P, these copies count."""
+    def claim(self, position: Position) -> None:
+        """It was in flight when a process died, and is once more with all of its batch; readers pass it."""
+        there = self.ahead.pop(position, False) or position in self.settled
+        demand(there, "what is in flight waits, or was settled before the rest of its batch", position)
+        if position in self.settled:
+            self.reopened.add(position)
+            self.settled.discard(position)
+            self.settled_durably.discard(position)
+        self.handed.add(position)
+
+    def made(self, moved: int, copied: set[Position], given: set[Position]) -> None:
+        """A move is durable: up to P, these copies count; ``given``: those that a reader gives."""
         self.moved = moved
         self.copied |= copied
-        self.copies |= dict.fromkeys(copied, True)
+        self.copies |= dict.fromkeys(given, True)
 
     def rewrote(self, copied: set[Position]) -> None:
         """The retry ring is rewritten: its reader has these before it once more."""
@@ -157,6 +180,7 @@ class Ledger:
 
         ``suspect``: after a failed flush it may, in the suffix of its lane.
         """
+        self.doubt = self.doubt or suspect
         if suspect:
             again = self.settled - self.lost
             self.ahead |= dict.fromkeys(again, False)
@@ -165,6 +189,8 @@ class Ledger:
 
     def lost_power(self, *, exact: bool = False) -> None:
         """The machine is gone: what was synced is there, of all the rest anything."""
+        self.doubt = True
+        self.settled |= self.reopened  # nobody knows which of its words the disk has
         self.ahead = {
             position: position in self.durable and position not in self.settled
             for position in self.records
@@ -176,6 +202,7 @@ class Ledger:
         self.handed.clear()
         self.copies.clear()
         self.given.clear()
+        self.reopened.clear()
         self.exact = exact
 
     def opened(self, watermark: int, moved: int) -> None:
@@ -192,13 +219,24 @@ class Ledger:
         """Kafka has it (once more)."""
         lane = lane_of(self.records[position])
         log = self.kafka[lane]
-        new = lane and position not in log
-        demand(not new or position > max(log, default=(0, 0)), "I6: first appearances are in order", position)
+        again = position in log
+        demand(not again or self.doubt or position in self.loose, "where a process dies nothing comes twice", position)
+        in_order = again or not lane or position in self.out_of_order
+        demand(in_order or position > max(log, default=(0, 0)), "I6: first appearances are in order", position)
         log.append(position)
+
+    def bury(self, position: Position) -> None:
+        """Kafka would not take it, and its letter is durable."""
+        self.buried.add(position)
+
+    def accept_late(self, position: Position) -> None:
+        """There is no room for a letter, and Kafka takes the record after all."""
+        self.refused.discard(position)
+        self.out_of_order.add(position)
 
     def check_kafka(self) -> None:
         """Nothing waits any more: nothing is missing, and of each lane the newest stands last."""
-        kept = self.records.keys() - self.lost - (self.over - self.durable)
+        kept = self.records.keys() - self.lost - (self.over - self.durable) - self.buried
         for lane, log in self.kafka.items():
             expected = {position for position in kept if lane_of(self.records[position]) == lane}
             missing = expected - set(log)
@@ -217,6 +255,11 @@ class Ledger:
     def waiting(self) -> list[Position]:
         """What is certainly there and not settled."""
         return [*self.handed, *(position for position, must in self.ahead.items() if must)]
+
+    def check_position(self, position: int) -> None:
+        """Nothing at or below ``position`` waits, wherever it stands."""
+        oldest = min(self.waiting(), default=None)
+        demand(oldest is None or fmt.position(*oldest) > position, "what is told to be settled is", oldest)
 
     def check_checkpoint(self, watermark: int) -> None:
         """What a durable checkpoint says is durable itself."""

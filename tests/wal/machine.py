@@ -4,11 +4,12 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, NoReturn, TypeVar
 
 from aiorecover.errors import WalDestinationError, WalError, WalFullError, WalIOError
 from aiorecover.wal import format as fmt
-from aiorecover.wal import neighbours, room
+from aiorecover.wal import lanes, neighbours, room
 from aiorecover.wal.checkpoint import Checkpoint, Destination
 from aiorecover.wal.moved import RETRY, RING
 from aiorecover.wal.reading import Reader
@@ -16,13 +17,24 @@ from aiorecover.wal.room import rewriting_takes
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.suffix import Suspicion
 from aiorecover.wal.view import View
-from tests.wal.ledger import LANES, Ledger, ViolationError, demand, lane_of, record_of
-from tests.wal.memory import FaultyFile, no_room
+from tests.wal.entries import Entries
+from tests.wal.ledger import LANES, Ledger, ViolationError, demand, from_lane, lane_of, record_of
+from tests.wal.letters import Letters
+from tests.wal.memory import SECTOR, FaultyFile, no_room
 from tests.wal.played import Played
 from tests.wal.rig import RESERVED, SLOT, Disk, Machine, Opened, Position, found, missing, read, take
 
 SLOTS = 8
-ROOM = {"IDLE_LOOKS": 2, "KEEP_FREE": 1, "LOW_MARK_SHARE": 4}  # so that a ring of eight slots is full, and shrinks
+ENTRY_BYTES = 5 * SECTOR
+SMALL: dict[ModuleType, dict[str, int]] = {  # so that a ring of eight slots is full, and shrinks, and that lanes grow
+    room: {"IDLE_LOOKS": 2, "KEEP_FREE": 1, "LOW_MARK_SHARE": 4},
+    lanes: {
+        "FIRST_BLOCKS": 2,
+        "ENTRY_BYTES": ENTRY_BYTES,
+        "BLOCK_BYTES": 2 * ENTRY_BYTES,
+        "BODY_MOST": ENTRY_BYTES - lanes.ENTRY.size,
+    },
+}
 
 SEEDS = range(1 << 32)
 SECTORS = (512, 4096)
@@ -60,6 +72,8 @@ class Core:
     def __init__(self) -> None:
         super().__init__()
         self.ledger = Ledger()
+        self.letters = Letters()
+        self.entries = Entries()
         self.number = 0
         self.powerless = False  # has the power ever gone: then records may be missing, and are reported
         self.failed_flush = False  # has a flush ever failed
@@ -68,18 +82,19 @@ class Core:
         self.completed = 0  # the watermark of the last checkpoint whose write returned
         self.captured: Checkpoint | None = None
         self.pending: set[Position] = set()  # copies of a move that is being made: they count if its checkpoint does
-        self._room = {name: getattr(room, name) for name in ROOM}
-        self._set_room(ROOM)
+        self._sizes = {module: {name: getattr(module, name) for name in values} for module, values in SMALL.items()}
+        self._set_sizes(SMALL)
         self._take_over(Disk(max_slots=SLOTS), {0})
 
     def teardown(self) -> None:
         """Leave the library as it was."""
-        self._set_room(self._room)
+        self._set_sizes(self._sizes)
 
     @staticmethod
-    def _set_room(values: dict[str, int]) -> None:
-        for name, value in values.items():
-            setattr(room, name, value)
+    def _set_sizes(sizes: dict[ModuleType, dict[str, int]]) -> None:
+        for module, values in sizes.items():
+            for name, value in values.items():
+                setattr(module, name, value)
 
     def _take_over(
         self, disk: Disk, moved: set[int], name: str | None = "shop", clean: Suspicion | None = None
@@ -92,14 +107,15 @@ class Core:
             _forbid_rewriting(disk)
         if name != "shop":
             _is_refused(disk, name)
-        self.life = life = Played(Opened(disk, name="shop"), self.ledger)
+        lanes_left = disk.lanes.live()
+        self.life = life = Played(Opened(disk, name="shop"), self.ledger, self.letters, self.entries)
         self.captured = None
         demand(clean in {None, life.directory.checkpoint.suspect}, "a clean end leaves no doubt", clean)
         ring, checkpoint = life.ring, life.directory.checkpoint
         newest = max((epoch for epoch, _ in self.ledger.records), default=0)
         demand(ring.epoch > newest, "I5: an epoch is never used twice", ring.epoch)
-        damaged = [ring.damaged_slots, life.retry.damaged_slots]
-        demand(damaged == [[], []], "I10: no crash damages a slot", damaged)
+        damaged = [each.damaged_slots for each in life.directory.rings]
+        demand(damaged == [[], [], []], "I10: no crash damages a slot", damaged)
         demand(checkpoint.watermark >= self.completed, "I4: one good copy is always there", checkpoint.watermark)
         demand(checkpoint.destination.name == "shop", "I4: a checkpoint is never lost", checkpoint.destination)
         demand(checkpoint.moved in moved, "a move is made or not", checkpoint.moved, moved)
@@ -107,6 +123,8 @@ class Core:
         self.completed = checkpoint.watermark
         self.beyond = min(0, self.unallocated)  # a power cut may bring back what was given back
         self.ledger.opened(checkpoint.watermark, checkpoint.moved)
+        self.letters.opened(checkpoint.dead.watermark)
+        life.take_up(lanes_left)
 
     # -- the user --------------------------------------------------------------------------------------------------
 
@@ -160,9 +178,7 @@ class Core:
     @step(lambda m: m.ledger.handed, lane=LANES, part=[0.1, 0.5, 1.0, 1.0])
     def deliver(self, lane: bytes, part: float) -> None:
         """Of this lane, or of the next one that has anything."""
-        begin = LANES.index(lane)
-        lanes = [*LANES[begin:], *LANES[:begin]]
-        mine = next(filter(None, map(self.life.deliverable, lanes)), [])
+        mine = next(filter(None, map(self.life.deliverable, from_lane(lane))), [])
         self.life.deliver(mine[: int(part * len(mine)) + 1])
 
     @step(lambda m: m.life.delivered, seed=SEEDS, part=[0.1, 0.5, 1.0, 1.0])
@@ -172,15 +188,18 @@ class Core:
         queues: dict[bytes, list[Position]] = {lane: [] for lane in LANES}
         for position in sorted(self.life.delivered):
             queues[lane_of(self.ledger.records[position])].append(position)
-        chance.shuffle(queues[b""])
-        turns = [lane for lane, queue in queues.items() for _ in range(round(part * len(queue)))]
+        in_flight = self.life.batches.in_flight  # a batch is settled as a whole, in its own order
+        if b"" not in in_flight:
+            chance.shuffle(queues[b""])
+        parts = {lane: 1.0 if lane in in_flight else part for lane in LANES}
+        turns = [lane for lane, queue in queues.items() for _ in range(round(parts[lane] * len(queue)))]
         chance.shuffle(turns)
         self.life.settle([queues[lane].pop(0) for lane in turns])
 
     @step(lambda m: not m.life.retry_first, lane=LANES)
     def stall(self, lane: bytes) -> None:
         """What is not in flight is passed over from now on."""
-        self.life.passed |= set(self.life.deliverable(lane))
+        self.life.passed |= set(self.life.undelivered(lane))
         self.life.stalled.add(lane)
 
     @step(lambda m: m.life.stalled and not m.life.busy, seed=SEEDS)
@@ -206,7 +225,8 @@ class Core:
         """Handed records that wait in a slot of the main ring, and were not moved: a poisoned ring recycles nothing."""
         live, places, moved = self.life.ring.live, self.life.places, self.ledger.is_moved
         first = live[0].first_position if live else 1 << 63
-        here = (p for p in self.ledger.handed if fmt.position(*p) >= first and places[p][0] is self.life.ring)
+        handed = self.ledger.handed - self.life.batches.claimed  # which readers pass
+        here = (p for p in handed if fmt.position(*p) >= first and places[p][0] is self.life.ring)
         return sorted(p for p in here if not moved(p))
 
     @step(lambda m: m.life.second is not None)
@@ -234,7 +254,8 @@ class Core:
     def fill_disk(self, full: bool) -> None:
         """The disk has no room, or has it again."""
         self.full = full
-        for file in (self.life.disk.ring, self.life.disk.retry, self.life.disk.dead):
+        disk = self.life.disk
+        for file in (disk.ring, disk.retry, disk.dead, disk.lanes):
             file.before.pop("allocate", None)
             if full:
                 file.before["allocate"] = no_room
@@ -254,6 +275,8 @@ class Core:
         except WalIOError:
             demand(expected or self.life.poisoned, "no flush fails by itself")
             self.life.poisoned = self.failed_flush = True
+            self.letters.flush_failed()
+            self.entries.flush_failed()
             return True
         demand(not (expected or self.life.poisoned), "I7: after a failed flush none succeeds")
         return False
@@ -277,18 +300,8 @@ class Core:
         self, captured: Checkpoint, traffic: bool, end: tuple[str, str], power: int | None, fails: str, sector: int
     ) -> bool:
         """Whether it is written, and this life goes on."""
-        disk, life = self.life.disk, self.life
-        files: dict[str, FaultyFile] = {"ring": disk.ring, "retry": disk.retry, "checkpoint": disk.checkpoint}
-        snapshot = self.ledger.snapshot()
-
-        def at(*moment: str) -> None:
-            if moment == ("checkpoint", "before"):  # the rings are flushed
-                self.ledger.synced(snapshot)
-            if moment == end:
-                raise CutError
-            if traffic and moment == ("ring", "after"):
-                self._publish_meanwhile()
-
+        life, files = self.life, self._files()
+        at = self._moments(end, traffic=traffic)
         for name, file in files.items():
             file.before["sync"] = lambda name=name: at(name, "before")  # type: ignore[misc]
             file.after["sync"] = lambda name=name: at(name, "after")  # type: ignore[misc]
@@ -309,6 +322,40 @@ class Core:
             return False
         self.completed = life.directory.checkpoint.watermark
         return True
+
+    def _files(self) -> dict[str, FaultyFile]:
+        disk = self.life.disk
+        return {
+            "ring": disk.ring,
+            "retry": disk.retry,
+            "dead": disk.dead,
+            "lanes": disk.lanes,
+            "checkpoint": disk.checkpoint,
+        }
+
+    def _moments(self, end: tuple[str, str], *, traffic: bool) -> Callable[..., None]:
+        """What happens at each moment of a checkpoint that is begun now: of which file, before its flush or after."""
+        ledger, letters = self.ledger.snapshot(), self.letters.snapshot()
+
+        def rings_are_flushed() -> None:
+            self.ledger.synced(ledger)
+            self.letters.synced(letters)
+
+        told = {
+            ("lanes", "before"): lambda: self.entries.look(self.life.disk.lanes.live()),
+            ("lanes", "after"): self.entries.synced,
+            ("checkpoint", "before"): rings_are_flushed,
+        }
+
+        def at(*moment: str) -> None:
+            if moment in told:
+                told[moment]()
+            if moment == end:
+                raise CutError
+            if traffic and moment == ("ring", "after"):
+                self._publish_meanwhile()
+
+        return at
 
     def _publish_meanwhile(self) -> None:
         life = self.life
@@ -339,8 +386,12 @@ class Core:
     def write_back(self, seed: int) -> None:
         """The kernel makes some of it durable by itself."""
         disk = self.life.disk
-        for number, file in enumerate((disk.ring, disk.retry, disk.checkpoint)):
+        self.entries.look(disk.lanes.live())
+        for number, file in enumerate((disk.ring, disk.retry, disk.checkpoint, disk.dead, disk.lanes)):
             file.write_back(seed + number)
+
+    def always(self) -> None:
+        """What holds after each step: each group of steps adds its own."""
 
     # -- the end of a life -----------------------------------------------------------------------------------------
 
@@ -359,12 +410,17 @@ class Core:
         self.pending = set()
         suspect = self.life.ring.suspect.up_to
         left = self.life.directory.checkpoint.suspect if clean else None
+        self.entries.look(self.life.disk.lanes.live())
         disk = self._left(power, sector)
         if power is None or clean:
             self.ledger.died(suspect=self.life.poisoned or (power is not None and self.failed_flush))
         else:
             self.ledger.lost_power(exact=not (suspect or self.failed_flush))
             self.powerless = True
+        if power is not None:  # what was in flight is not known in another boot of the machine
+            self.ledger.loose |= self.entries.in_flight()
+        self.letters.ended(lost_power=power is not None, clean=clean)
+        self.entries.ended(lost_power=power is not None)
         disk.slot_bytes, disk.max_slots = slot_bytes, (SLOTS + RESERVED) * SLOT // slot_bytes - RESERVED
         self.full = False
         self._take_over(disk, moved, name, left)

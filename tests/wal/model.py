@@ -2,7 +2,8 @@
 
 Signals and threads apart (`test_signals` has those): it appends, reads, judges suspects, delivers, settles, flushes,
 checkpoints, compacts, rewrites the retry ring, recycles, grows, shrinks, ends cleanly, dies, loses its power and fails
-to flush, also in the middle of a checkpoint and of a move and while publishing goes on.
+to flush, also in the middle of a checkpoint and of a move and while publishing goes on. Records are refused for good
+and become letters (`letter_steps`), and batches are written down before they are sent (`batch_steps`).
 
 Each step says which values its arguments may have. Hypothesis takes them (`RingMachine`), and so does a driver of our
 own that is faster (`tests.prove.model`).
@@ -17,14 +18,16 @@ from aiorecover.errors import WalError, WalFullError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.moving import Move
 from aiorecover.wal.recovery import classify
+from tests.wal.batch_steps import BatchSteps
 from tests.wal.ledger import LANES, demand
-from tests.wal.machine import FAILURES, LIMITS, MOMENTS, NEVER, POWER, SECTORS, SEEDS, STEPS, Core, slot_of, step
+from tests.wal.letter_steps import LetterSteps
+from tests.wal.machine import FAILURES, LIMITS, MOMENTS, NEVER, POWER, SECTORS, SEEDS, STEPS, slot_of, step
 from tests.wal.rig import SLOT
 
 __all__ = ["STEPS", "Machine", "RingMachine"]
 
 
-class Machine(Core):
+class Machine(LetterSteps, BatchSteps):
     """The real thing and the ledger, step by step."""
 
     # -- compaction ------------------------------------------------------------------------------------------------
@@ -71,6 +74,7 @@ class Machine(Core):
             return
         slot = moving.slot  # which may have been recycled meanwhile: then the oldest one is another
         self.pending = life.copied()
+        life.batches.repoint()
         captured = life.directory.next_checkpoint(moved=slot.last_position, destination=self._destination())
         if self._write(captured, traffic, end, power, fails, sector):
             self.ledger.copied |= self.pending  # what was settled meanwhile has a copy all the same
@@ -126,6 +130,7 @@ class Machine(Core):
             pass
         if life.rewriting is None:
             return
+        life.batches.repoint()
         captured = life.directory.next_checkpoint(rewritten=life.rewriting.copies_from, destination=self._destination())
         if self._write(captured, traffic, end, power, fails, sector):
             life.rewrote()
@@ -243,7 +248,7 @@ class Machine(Core):
         for lane in sorted(life.stalled):
             life.again(lane)
         for lane in LANES:
-            life.deliver(life.deliverable(lane))
+            self._deliver_all(lane)
         life.settle(sorted(life.delivered))
         demand(not self.ledger.waiting(), "everything was given", self.ledger.waiting())
         self.ledger.check_kafka()
@@ -259,8 +264,17 @@ class Machine(Core):
         demand(len(life.retry.live) <= 1, "what is settled is freed in the retry ring", len(life.retry.live))
         demand(life.ring.unread() == 0, "nothing is left to read", life.ring.unread())
 
+    def _deliver_all(self, lane: bytes) -> None:
+        """All that it has, the batch that is in flight first."""
+        self.finish(lane)
+        self.life.deliver(self.life.deliverable(lane))
+        while refused := self.life.undelivered(lane):
+            self.lay_to_rest(refused[0])
+            self.life.deliver(self.life.deliverable(lane))
+
     def always(self) -> None:
         """What holds after each step."""
+        super().always()
         life, ledger = self.life, self.ledger
         ring = life.ring
         here = sum(epoch == ring.epoch for epoch, _ in ledger.ahead)
@@ -271,6 +285,7 @@ class Machine(Core):
         old = sum(life.places[p][0] is life.retry and p not in life.copies for p in ledger.handed)
         copies = old + len(life.copies) + len(life.copied()) + life.superfluous()
         demand(life.retry.pending() == copies, "I9: counts of the retry ring add up", life.retry.pending(), copies)
+        ledger.check_position(life.directory.settled_up_to())
         demand(ring.failure is None or life.poisoned, "nothing is settled twice", ring.failure)
         ledger.check_watermark(ring.watermark(), "the watermark stays below what waits")
         ledger.check_checkpoint(self.completed)

@@ -5,22 +5,23 @@ passes over the records of stalled lanes, and delivers each lane in order. Its K
 """
 
 from collections.abc import Iterable
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from aiorecover.wal.moved import Moved, unpack_moved
 from aiorecover.wal.moving import Rewrite
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.ring import Ring
 from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.suffix import SuffixRule
+from tests.wal.batches import Batches, Place
+from tests.wal.entries import Entries
 from tests.wal.ledger import Ledger, demand, lane_of
+from tests.wal.letters import Letters
 from tests.wal.rig import Opened, Position, found, read
 
 if TYPE_CHECKING:
     from aiorecover.wal.moving import Move
-
-Place = tuple[Ring, Slot, int]
 
 
 def copy_of(payload: memoryview) -> Moved:
@@ -31,14 +32,19 @@ def copy_of(payload: memoryview) -> Moved:
 class Played:
     """From an opening to the end of the process."""
 
-    def __init__(self, opened: Opened, ledger: Ledger):
+    def __init__(self, opened: Opened, ledger: Ledger, letters: Letters, entries: Entries):
         self.ledger = ledger
+        self.letters = letters
         self.opened = opened
         self.directory = opened.directory
         self.ring, self.retry = opened.directory.ring, opened.directory.retry
         self.disk = opened.disk
         self.reader = Reader(self.ring, bytes, suspects=True)
         self.retry_reader = Reader(self.retry, copy_of, suspects=True)
+        self.dead_reader = Reader(self.directory.dead, copy_of)
+        self.knows_letters = False  # those of earlier lives were read
+        self.letter_places: dict[Position, tuple[Slot, int]] = {}
+        self.batches = Batches(self.directory, ledger, entries)
         self.rule = SuffixRule()
         self.second: Reader | None = None
         self.move: Move | None = None
@@ -55,6 +61,14 @@ class Played:
         self.passed: set[Position] = set()  # passed over: their lane is stalled
         self.stalled: set[bytes] = set()
         self.copies: set[Position] = set()  # in the retry ring, of moves that were made in this life
+
+    def take_up(self, lanes: bytes) -> None:
+        """What the life before had in flight, before anybody reads; ``lanes``: what it left there."""
+        for position, (ring, slot, place) in self.batches.take_up(lanes):
+            self.ledger.claim(position)
+            self.places[position] = ring, slot, place
+            names = self.names if ring is self.ring else self.names_of_copies
+            names[slot.header.ordinal, place] = position
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -150,17 +164,38 @@ class Played:
     def _lane(self, position: Position) -> bytes:
         return lane_of(self.ledger.records[position])
 
-    def deliverable(self, lane: bytes) -> list[Position]:
-        """What the lane may send now, in order."""
-        if lane in self.stalled:
-            return []
-        mine = [position for position in self.ledger.handed - self.delivered if self._lane(position) == lane]
+    def undelivered(self, lane: bytes) -> list[Position]:
+        """What waits for the lane, in order, apart from what is in flight."""
+        batch = self.batches.in_flight.get(lane)
+        handed = self.ledger.handed - self.delivered - set(batch.positions if batch is not None else ())
+        mine = [position for position in handed if self._lane(position) == lane]
         return sorted(p for p in mine if not self.retry_first or self.places[p][0] is self.retry)
 
+    def goes_on(self, lane: bytes) -> bool:
+        """It may send something: it is not stalled, and nothing of it is in flight."""
+        return lane not in self.stalled and lane not in self.batches.in_flight
+
+    def deliverable(self, lane: bytes) -> list[Position]:
+        """What is done with next, in order: up to a record that Kafka refuses and whose letter is not durable."""
+        if not self.goes_on(lane):
+            return []
+        refused, buried = self.ledger.refused, self.letters.buried
+        return list(takewhile(lambda p: p not in refused or p in buried, self.undelivered(lane)))
+
+    def sendable(self, lane: bytes) -> list[Position]:
+        """What may go in one batch: nothing of the lane is on its way, and Kafka refuses none of it."""
+        if any(self._lane(position) == lane for position in self.delivered):
+            return []
+        return list(takewhile(lambda p: p not in self.ledger.refused, self.deliverable(lane)))
+
     def deliver(self, positions: Iterable[Position]) -> None:
-        """Kafka acknowledges these."""
+        """Kafka acknowledges these, or has refused them."""
         for position in positions:
-            self.ledger.deliver(position)
+            if position in self.ledger.refused:
+                self.ledger.bury(position)
+            else:
+                self.ledger.deliver(position)
+                self.ledger.loose.add(position)
             self.delivered.add(position)
 
     def settle(self, positions: Iterable[Position]) -> None:
@@ -170,7 +205,9 @@ class Played:
             ring.settle(slot, [place])
             self.delivered.discard(position)
             self.copies.discard(position)
+            self.batches.claimed.discard(position)
             self.ledger.settle(position)
+        self.batches.settled(self.places)
 
     # -- moving ----------------------------------------------------------------------------------------------------
 
@@ -216,9 +253,10 @@ class Played:
     def made(self) -> None:
         """The move is durable."""
         if self.move is not None:
-            copied = self.copied()
+            copied, claimed = self.copied(), self.batches.claimed
             self.copies |= copied
-            self.ledger.made(self.move.slot.last_position, copied)
+            self.ledger.made(self.move.slot.last_position, copied, copied - claimed)
+            self._name_claimed(self.move.slot, self.names)
             self.move.finish()
         self.move, self.directory.copies_from = None, None
 
@@ -233,9 +271,19 @@ class Played:
     def rewrote(self) -> None:
         """The rewriting is durable: whoever reads on comes to the copies of what still waits."""
         copied = [(slot.header.ordinal, place) for slot in self.originals for place in slot.copies]
-        self.ledger.rewrote({self.names_of_copies[at] for at in copied})
+        self.ledger.rewrote({self.names_of_copies[at] for at in copied} - self.batches.claimed)
+        for slot in self.originals:
+            self._name_claimed(slot, self.names_of_copies)
         self.void += self.originals
         self.rewriting = self.directory.copies_from = None
+
+    def _name_claimed(self, slot: Slot, names: dict[tuple[int, int], Position]) -> None:
+        """Copies that the retry ring's reader passes."""
+        for place in slot.copies:
+            position = names[slot.header.ordinal, place]
+            if position in self.batches.claimed:
+                home, there = slot.copies[place]
+                self.names_of_copies[home.header.ordinal, there] = position
 
     def superfluous(self) -> int:
         """Frames of the retry ring that wait, and of whose records another one counts or will count."""

@@ -8,7 +8,12 @@ import pytest
 from tests.protocols.faults import Fault, unfinished_generations_again, void_is_only_settled
 from tests.wal.ledger import ViolationError
 from tests.wal.machine import NEVER
-from tests.wal.test_model_faults import power_cut, settle_copies_again_when_a_move_is_abandoned
+from tests.wal.test_model_faults import (
+    DEATH,
+    leave_what_stands_in_a_piece_of_a_block,
+    power_cut,
+    settle_copies_again_when_a_move_is_abandoned,
+)
 from tests.wal.walk import Taken, run
 
 
@@ -18,6 +23,14 @@ def make_move(end: tuple[str, str] = NEVER, power: int | None = None) -> Taken:
 
 def deliver(lane: bytes) -> Taken:
     return "deliver", {"lane": lane, "part": 1.0}
+
+
+def enter(lane: bytes) -> Taken:
+    return "enter", {"lane": lane, "count": 1}
+
+
+def send(lane: bytes) -> list[Taken]:
+    return [enter(lane), ("acknowledge", {"lane": lane, "lost": False}), SETTLE]
 
 
 SETTLE: Taken = ("settle", {"seed": 0, "part": 1.0})
@@ -68,6 +81,21 @@ BAD: dict[str, tuple[Fault, list[Taken]]] = {
             CHECKPOINT,
             power_cut(3),
             ("deliver_everything", {}),
+        ],
+    ),
+    "what a power cut leaves in a piece of a block does not stand for what a lane has in flight later": (
+        leave_what_stands_in_a_piece_of_a_block,
+        [
+            ("append", {"size": 30, "count": 12}),
+            ALL,
+            *send(b"a"),
+            *send(b"a"),
+            power_cut(13),  # the file ends in the middle of its first block
+            ("deliver_everything", {}),
+            ("append", {"size": 30, "count": 12}),
+            ALL,
+            enter(b"b"),
+            DEATH,
         ],
     ),
 }

@@ -9,14 +9,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
+from aiorecover.delivery.journaling import Journal
+from aiorecover.wal import directory as directory_module
 from aiorecover.wal import format as fmt
-from aiorecover.wal import neighbours, opening, recovery
+from aiorecover.wal import lanes, neighbours, opening, recovery, room
 from aiorecover.wal import slot as slot_module
 from aiorecover.wal.checkpoint import Checkpoint, RingState
 from aiorecover.wal.copied import Copied
 from aiorecover.wal.directory import Directory
+from aiorecover.wal.lanes import Lanes
 from aiorecover.wal.moved import RETRY
 from aiorecover.wal.moving import Copying, Found, Move, Rewrite
 from aiorecover.wal.ring import Ring
@@ -33,7 +37,7 @@ from tests.wal.test_planted_faults import (
     recycle_without_a_durable_watermark,
     write_without_flushing,
 )
-from tests.wal.walk import Taken, run, walk
+from tests.wal.walk import Taken, run, walk, walk_all
 
 if TYPE_CHECKING:
     from aiorecover.wal.slot import Slot
@@ -220,6 +224,117 @@ def adopt_whatever_has_a_slot_in_use(patch: Patch) -> None:
     patch.setattr(neighbours, "_waits", lambda view: any(slot.header is not None for slot in view.slots()))
 
 
+# -- the dead ring ---------------------------------------------------------------------------------------------------
+
+
+def call_letters_durable_before_they_are(patch: Patch) -> None:
+    patch.setattr(Directory, "sync_dead", Directory.sync)
+
+
+def make_checkpoints_without_flushing_the_dead_ring(patch: Patch) -> None:
+    def write(self: Directory, checkpoint: Checkpoint) -> None:
+        self.ring.sync()
+        self.retry.sync()
+        self.lanes.sync()
+        self.checkpoint_file.write_both(checkpoint)
+        self.checkpoint = checkpoint
+
+    patch.setattr(Directory, "_write", write)
+
+
+def free_letters_that_wait(patch: Patch) -> None:
+    """As if all that is in the dead ring were settled; `recycle_what_waits` is for the main ring."""
+    made = directory_module._state
+
+    def mistaken(ring: Ring) -> RingState:
+        state = made(ring)
+        return state if ring.judged_with else msgspec.structs.replace(state, watermark=ring.last_position)
+
+    patch.setattr(directory_module, "_state", mistaken)
+
+
+def keep_no_slot_for_letters(patch: Patch) -> None:
+    most = room.Shares.most
+    patch.setattr(room.Shares, "most", lambda self, ring: 0 if ring == room.DEAD else most(self, ring))
+
+
+# -- what is in flight -----------------------------------------------------------------------------------------------
+
+
+def make_checkpoints_without_flushing_the_lanes(patch: Patch) -> None:
+    patch.setattr(Lanes, "sync", lambda _: None)
+
+
+def believe_entries_whose_checksum_does_not_hold(patch: Patch) -> None:
+    unpack = lanes.unpack_entry
+
+    def trusting(data: bytes) -> Any:
+        found = unpack(data)
+        if found.state != "damaged" or data[:4] != lanes.ENTRY_MAGIC:
+            return found
+        _, epoch, generation, length, _ = lanes.ENTRY.unpack_from(data)
+        return lanes._Copy("whole", generation, epoch, data[lanes.ENTRY.size : lanes.ENTRY.size + length])
+
+    patch.setattr(lanes, "unpack_entry", trusting)
+
+
+def store_an_entry_over_the_newest_one(patch: Patch) -> None:
+    store = Lanes.store
+
+    def over(self: Lanes, block: int, body: bytes) -> None:
+        self._generations[block] += self._generations[block] % 2
+        store(self, block, body)
+
+    patch.setattr(Lanes, "store", over)
+
+
+def know_what_another_boot_has_stored(patch: Patch) -> None:
+    patch.setattr(lanes.Header, "same_place", lambda self, other: self.inode == other.inode)
+
+
+def leave_what_stands_in_a_piece_of_a_block(patch: Patch) -> None:
+    patch.setattr(Lanes, "_clear_piece", lambda *_: None)
+
+
+def move_what_is_in_flight_and_leave_its_entry(patch: Patch) -> None:
+    patch.setattr(Journal, "repoint", lambda *_: None)
+
+
+def give_what_is_claimed_to_readers(patch: Patch) -> None:
+    claim = Ring.claim
+
+    def forgetful(self: Ring, slot: "Slot", places: Any, settled: Any) -> None:
+        claim(self, slot, places, settled)
+        slot.claimed.clear()
+
+    patch.setattr(Ring, "claim", forgetful)
+
+
+def claim_without_having_the_settled_ones_wait_again(patch: Patch) -> None:
+    claim = Ring.claim
+    patch.setattr(Ring, "claim", lambda self, slot, places, _: claim(self, slot, places, ()))
+
+
+def count_nothing_of_what_is_claimed(patch: Patch) -> None:
+    claim = Ring.claim
+
+    def uncounted(self: Ring, slot: "Slot", places: Any, settled: Any) -> None:
+        claim(self, slot, places, settled)
+        slot.unsettled -= len(places)
+
+    patch.setattr(Ring, "claim", uncounted)
+
+
+def give_copies_of_what_is_claimed_to_readers(patch: Patch) -> None:
+    copy = Copying._copy
+
+    def forgetful(self: Copying, original: Found) -> None:
+        copy(self, original)
+        original.slot.copies[original.place][0].claimed.clear()
+
+    patch.setattr(Copying, "_copy", forgetful)
+
+
 FAULTS: list[tuple[Fault, int]] = [  # and a walk from which on it is soon found: some take thousands
     (recycle_what_waits, 0),
     (recycle_without_a_durable_watermark, 0),
@@ -256,6 +371,32 @@ def test_the_model_finds_a_fault_without_being_told_where_to_look(fault: Fault, 
     assert walk(start)[1] is None
     fault(monkeypatch)
     assert any(walk(seed)[1] is not None for seed in range(start, start + WALKS))
+
+
+OTHERS: list[tuple[Fault, int]] = [  # found by walks with all steps
+    (call_letters_durable_before_they_are, 0),
+    (make_checkpoints_without_flushing_the_dead_ring, 29),
+    (free_letters_that_wait, 6),
+    (keep_no_slot_for_letters, 0),
+    (make_checkpoints_without_flushing_the_lanes, 6),
+    (believe_entries_whose_checksum_does_not_hold, 5),
+    (store_an_entry_over_the_newest_one, 94),
+    (know_what_another_boot_has_stored, 1),
+    (move_what_is_in_flight_and_leave_its_entry, 11),
+    (give_what_is_claimed_to_readers, 11),
+    (claim_without_having_the_settled_ones_wait_again, 22),
+    (count_nothing_of_what_is_claimed, 11),
+    (give_copies_of_what_is_claimed_to_readers, 53),
+]
+
+
+@pytest.mark.parametrize(("fault", "start"), OTHERS, ids=[fault.__name__ for fault, _ in OTHERS])
+def test_the_model_finds_a_fault_of_letters_and_of_what_is_in_flight(
+    fault: Fault, start: int, monkeypatch: Patch
+) -> None:
+    assert walk_all(start)[1] is None
+    fault(monkeypatch)
+    assert any(walk_all(seed)[1] is not None for seed in range(start, start + WALKS))
 
 
 # -- too rare for chance: a settle word is lost, one behind it in its lane is not, and an end comes between the two;

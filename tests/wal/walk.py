@@ -4,9 +4,11 @@ import random
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
+from tests.wal import batch_steps, letter_steps, machine, model
 from tests.wal.model import STEPS, Machine
 
 Taken = tuple[str, dict[str, Any]]
@@ -47,23 +49,79 @@ DYING_LIVES: dict[str, float] = {  # so that the next end comes before the last 
     "end": 2.5,
     "deliver_everything": 1,
 }
+REFUSED_LIVES: dict[str, float] = {  # so that the dead ring is full, and freed
+    **dict.fromkeys(STEPS, 0.2),
+    "append": 3,
+    "read": 2,
+    "settle": 2,
+    "bury": 6,
+    "sync_dead": 2,
+    "purge": 1,
+    "requeue": 1,
+    "list_letters": 0.5,
+    "write_all": 0.5,
+    "recycle": 1,
+    "end": 1,
+}
+SENT_LIVES: dict[str, float] = {  # so that batches are in flight when a life ends, and while slots are moved
+    **dict.fromkeys(STEPS, 0.15),
+    "append": 5,
+    "read": 3,
+    "enter": 4,
+    "acknowledge": 1.5,
+    "settle": 2,
+    "stall": 0.5,
+    "begin_move": 12,
+    "make_move": 3,
+    "begin_rewriting": 8,
+    "make_rewriting": 2,
+    "recycle": 1,
+    "end": 1,
+    "die_while_settling": 0.5,
+}
 FOLLOWS = {"read": "deliver", "deliver": "settle"}  # what a dispatcher does next
+FOLLOWS_ALL = {"read": "enter", "acknowledge": "settle", "deliver": "settle"}
 FOLLOWING = 0.5  # how often it does so at once
 
 
+def _steps_of(*modules: ModuleType) -> list[str]:
+    return [name for name, (function, _, _) in STEPS.items() if function.__module__ in {m.__name__ for m in modules}]
+
+
+PLAIN = _steps_of(machine, model)
+"""The steps of the main and the retry ring."""
+ALL = _steps_of(machine, letter_steps, batch_steps, model)
+KINDS = (SHORT_LIVES, LONG_LIVES, LONG_LIVES, DYING_LIVES)
+ALL_KINDS = (REFUSED_LIVES, SENT_LIVES, SENT_LIVES, DYING_LIVES)
+
+
 def walk(seed: object, length: int = LENGTH) -> tuple[list[Taken], Exception | None]:
-    """Take so many steps; those that were taken, and what the last one found."""
-    chance = random.Random(f"{seed}")
-    likely = chance.choice([SHORT_LIVES, LONG_LIVES, LONG_LIVES, DYING_LIVES])
-    names, weights = list(STEPS), [likely.get(name, 1) for name in STEPS]
+    """Take so many steps of `PLAIN`; those that were taken, and what the last one found."""
+    return _walk(random.Random(f"{seed}"), KINDS, FOLLOWS, PLAIN, length)
+
+
+def walk_all(seed: object, length: int = LENGTH) -> tuple[list[Taken], Exception | None]:
+    """The same with the steps of the dead ring and of batches."""
+    return _walk(random.Random(f"all {seed}"), ALL_KINDS, FOLLOWS_ALL, ALL, length)
+
+
+def _walk(
+    chance: random.Random,
+    kinds: Sequence[dict[str, float]],
+    follows: dict[str, str],
+    names: list[str],
+    length: int,
+) -> tuple[list[Taken], Exception | None]:
+    likely = chance.choice(kinds)
+    weights = [likely.get(name, 1) for name in names]
     taken: list[Taken] = []
 
-    def choices(machine: Machine) -> Iterator[Taken]:
+    def choices(played: Machine) -> Iterator[Taken]:
         while len(taken) < length:
-            name = FOLLOWS.get(taken[-1][0]) if taken and chance.random() < FOLLOWING else None
+            name = follows.get(taken[-1][0]) if taken and chance.random() < FOLLOWING else None
             name = name or chance.choices(names, weights)[0]
             _, values, when = STEPS[name]
-            if when(machine):
+            if when(played):
                 taken.append((name, {key: chance.choice(options) for key, options in values.items()}))
                 yield taken[-1]
 
@@ -72,20 +130,20 @@ def walk(seed: object, length: int = LENGTH) -> tuple[list[Taken], Exception | N
 
 def run(steps: Iterable[Taken]) -> Exception | None:
     """Take these steps, without those that cannot happen where they stand; what they find."""
-    return _run(lambda machine: (taken for taken in steps if STEPS[taken[0]][2](machine)))
+    return _run(lambda played: (taken for taken in steps if STEPS[taken[0]][2](played)))
 
 
 def _run(steps: Callable[[Machine], Iterable[Taken]]) -> Exception | None:
     with _repeatable():
-        machine = Machine()
+        played = Machine()
         try:
-            for name, arguments in steps(machine):
-                STEPS[name][0](machine, **arguments)
-                machine.always()
+            for name, arguments in steps(played):
+                STEPS[name][0](played, **arguments)
+                played.always()
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what was looked for
             return error
         finally:
-            machine.teardown()
+            played.teardown()
     return None
 
 
