@@ -183,20 +183,20 @@ async def test_as_long_as_a_batch_is_not_answered_nothing_of_its_transaction_is_
     first, well, stuck = (
         Publisher(name) for name in (topic(kafka3), f"well-{tmp_path.name}", f"stuck-{tmp_path.name}")
     )
-    async with producer_of(tmp_path, kafka3.bootstrap_servers, request_timeout_ms=1_000) as producer:
+    async with producer_of(tmp_path, kafka3.bootstrap_servers) as producer:
         await first.publish(producer, 10)
         await producer.flush(timeout_ms=FLUSH_MS)
         frozen, *others = (node for node in kafka3.nodes if node.node_id not in coordinators(producer))
         one = others[0] if others else next(node for node in kafka3.nodes if node is not frozen)
-        for publisher, node in ((well, one), (stuck, frozen)):
+        for publisher, node in ((stuck, frozen), (well, one)):  # the last transaction needs nobody who is frozen
             await admin.create_placed_topic(kafka3.bootstrap_servers, publisher.topic, {0: [node.node_id]})
             await publisher.publish(producer, 10)
-        await producer.flush(timeout_ms=FLUSH_MS)
+            await producer.flush(timeout_ms=FLUSH_MS)
         frozen.pause()
         for publisher in (stuck, well):
             await publisher.publish(producer, 10)
         await until(lambda: in_transaction(producer) == 10)
-        await asyncio.sleep(3)  # beyond the time limit of a request, and how long a run lasts
+        await asyncio.sleep(3)  # beyond the patience with a request, and how long a run lasts
         assert await seen(one.address, well.topic) == (20, 10)
         assert producer.statistics().delivered == 30
         frozen.resume()
