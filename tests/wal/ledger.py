@@ -225,6 +225,17 @@ class Ledger:
         demand(in_order or position > max(log, default=(0, 0)), "I6: first appearances are in order", position)
         log.append(position)
 
+    def commit(self, position: Position) -> None:
+        """Kafka has it, in a transaction that is committed."""
+        demand(position not in self.kafka[lane_of(self.records[position])], "exactly once", position)
+        self.deliver(position)
+
+    def check_committed(self, position: Position) -> None:
+        """What the position covers is in Kafka."""
+        demand(
+            position in self.kafka[lane_of(self.records[position])], "nothing is settled that is not there", position
+        )
+
     def bury(self, position: Position) -> None:
         """Kafka would not take it, and its letter is durable."""
         self.buried.add(position)

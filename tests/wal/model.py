@@ -3,7 +3,8 @@
 Signals and threads apart (`test_signals` has those): it appends, reads, judges suspects, delivers, settles, flushes,
 checkpoints, compacts, rewrites the retry ring, recycles, grows, shrinks, ends cleanly, dies, loses its power and fails
 to flush, also in the middle of a checkpoint and of a move and while publishing goes on. Records are refused for good
-and become letters (`letter_steps`), and batches are written down before they are sent (`batch_steps`).
+and become letters (`letter_steps`), and batches are written down before they are sent (`batch_steps`); or all goes in
+transactions (`commit_steps`).
 
 Each step says which values its arguments may have. Hypothesis takes them (`RingMachine`), and so does a driver of our
 own that is faster (`tests.prove.model`).
@@ -19,6 +20,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal.moving import Move
 from aiorecover.wal.recovery import classify
 from tests.wal.batch_steps import BatchSteps
+from tests.wal.commit_steps import CommitSteps
 from tests.wal.ledger import LANES, demand
 from tests.wal.letter_steps import LetterSteps
 from tests.wal.machine import FAILURES, LIMITS, MOMENTS, NEVER, POWER, SECTORS, SEEDS, STEPS, slot_of, step
@@ -27,7 +29,7 @@ from tests.wal.rig import SLOT
 __all__ = ["STEPS", "Machine", "RingMachine"]
 
 
-class Machine(LetterSteps, BatchSteps):
+class Machine(LetterSteps, BatchSteps, CommitSteps):
     """The real thing and the ledger, step by step."""
 
     # -- compaction ------------------------------------------------------------------------------------------------

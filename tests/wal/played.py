@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from aiorecover.wal import format as fmt
 from aiorecover.wal.moved import Moved, unpack_moved
 from aiorecover.wal.moving import Rewrite
 from aiorecover.wal.reading import Reader
@@ -53,6 +54,8 @@ class Played:
         self.void: list[Slot] = []  # of those that were made
         self.in_doubt = False  # a move or rewriting whose checkpoint failed: perhaps it is made, and perhaps not
         self.poisoned = False
+        self.in_transactions = False  # then no lane sends anything by itself
+        self.covered = 0  # by the position that was committed: up to here all is in Kafka
         self.retry_first = bool(self.retry.live)  # it has not been read to its end since the opening
         self.places: dict[Position, Place] = {}
         self.names: dict[tuple[int, int], Position] = {}  # ordinal and place in the main ring: whose it is
@@ -87,6 +90,9 @@ class Played:
             self.names[slot.header.ordinal, place] = position
             if lane_of(record) in self.stalled:
                 self.passed.add(position)
+            if fmt.position(*position) <= self.covered:
+                self.ledger.check_committed(position)
+                self.delivered.add(position)
         return 0 if run is None else len(run)
 
     def read_retry(self, limit: int) -> int:
@@ -173,7 +179,7 @@ class Played:
 
     def goes_on(self, lane: bytes) -> bool:
         """It may send something: it is not stalled, and nothing of it is in flight."""
-        return lane not in self.stalled and lane not in self.batches.in_flight
+        return not self.in_transactions and lane not in self.stalled and lane not in self.batches.in_flight
 
     def deliverable(self, lane: bytes) -> list[Position]:
         """What is done with next, in order: up to a record that Kafka refuses and whose letter is not durable."""

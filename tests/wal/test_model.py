@@ -6,9 +6,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.wal.model import RingMachine
-from tests.wal.walk import smallest, walk, walk_all
+from tests.wal.walk import smallest, walk, walk_all, walk_in_transactions
 
-WALKS = 60  # of 80 steps; `python -m tests.prove model` takes a million
+WALKS = 90  # of 80 steps; `python -m tests.prove model` takes a million
 
 
 def test_whatever_happens_in_whatever_order_the_log_keeps_its_promises() -> None:
@@ -30,7 +30,7 @@ def test_walks_as_the_long_proof_takes_them() -> None:
     logging.disable(logging.CRITICAL)  # every hole that a power cut leaves is logged
     try:
         for number in range(WALKS):
-            taken, error = (walk, walk_all)[number % 2](f"ci/{number}")
+            taken, error = (walk, walk_all, walk_in_transactions)[number % 3](f"ci/{number}")
             assert error is None, (number, error, smallest(taken))
     finally:
         logging.disable(before)

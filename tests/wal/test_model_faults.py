@@ -17,7 +17,7 @@ from aiorecover.wal import directory as directory_module
 from aiorecover.wal import format as fmt
 from aiorecover.wal import lanes, neighbours, opening, recovery, room
 from aiorecover.wal import slot as slot_module
-from aiorecover.wal.checkpoint import Checkpoint, RingState
+from aiorecover.wal.checkpoint import Checkpoint, Destination, RingState
 from aiorecover.wal.copied import Copied
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.lanes import Lanes
@@ -37,7 +37,7 @@ from tests.wal.test_planted_faults import (
     recycle_without_a_durable_watermark,
     write_without_flushing,
 )
-from tests.wal.walk import Taken, run, walk, walk_all
+from tests.wal.walk import Taken, run, walk, walk_all, walk_in_transactions
 
 if TYPE_CHECKING:
     from aiorecover.wal.slot import Slot
@@ -397,6 +397,41 @@ def test_the_model_finds_a_fault_of_letters_and_of_what_is_in_flight(
     assert walk_all(start)[1] is None
     fault(monkeypatch)
     assert any(walk_all(seed)[1] is not None for seed in range(start, start + WALKS))
+
+
+# -- transactions ----------------------------------------------------------------------------------------------------
+
+
+def take_back_what_was_remembered_of_the_position(patch: Patch) -> None:
+    after = Destination.after
+
+    def forgetful(self: Destination, durable: Destination) -> Destination:
+        return msgspec.structs.replace(after(self, durable), transactional=self.transactional)
+
+    patch.setattr(Destination, "after", forgetful)
+
+
+def begin_a_life_without_the_openings_before(patch: Patch) -> None:
+    made = opening._destination
+    patch.setattr(opening, "_destination", lambda *known: msgspec.structs.replace(made(*known), transactional=None))
+
+
+def flush_nothing_before_a_commit(patch: Patch) -> None:
+    patch.setattr(Directory, "_sync", lambda self, ring: ring._refuse_after_failure())
+
+
+IN_TRANSACTIONS = (
+    take_back_what_was_remembered_of_the_position,
+    begin_a_life_without_the_openings_before,
+    flush_nothing_before_a_commit,
+)
+
+
+@pytest.mark.parametrize("fault", IN_TRANSACTIONS)
+def test_the_model_finds_a_fault_of_what_goes_in_transactions(fault: Fault, monkeypatch: Patch) -> None:
+    assert walk_in_transactions(0)[1] is None
+    fault(monkeypatch)
+    assert any(walk_in_transactions(seed)[1] is not None for seed in range(WALKS))
 
 
 # -- too rare for chance: a settle word is lost, one behind it in its lane is not, and an end comes between the two;

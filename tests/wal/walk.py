@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from tests.wal import batch_steps, letter_steps, machine, model
+from tests.wal import batch_steps, commit_steps, letter_steps, machine, model
 from tests.wal.model import STEPS, Machine
 
 Taken = tuple[str, dict[str, Any]]
@@ -79,6 +79,16 @@ SENT_LIVES: dict[str, float] = {  # so that batches are in flight when a life en
     "end": 1,
     "die_while_settling": 0.5,
 }
+COMMITTED_LIVES: dict[str, float] = {
+    "append": 3,
+    "read": 4,
+    "commit": 4,
+    "settle": 2,
+    "remember": 4,
+    "end": 0.5,
+    "close": 0.3,
+    "commit_everything": 0.3,
+}
 FOLLOWS = {"read": "deliver", "deliver": "settle"}  # what a dispatcher does next
 FOLLOWS_ALL = {"read": "enter", "acknowledge": "settle", "deliver": "settle"}
 FOLLOWING = 0.5  # how often it does so at once
@@ -91,6 +101,8 @@ def _steps_of(*modules: ModuleType) -> list[str]:
 PLAIN = _steps_of(machine, model)
 """The steps of the main and the retry ring."""
 ALL = _steps_of(machine, letter_steps, batch_steps, model)
+NOT_IN_TRANSACTIONS = {"deliver", "deliver_everything", "adopt", "stall", "begin_move", "begin_rewriting"}
+IN_TRANSACTIONS = [name for name in _steps_of(machine, model, commit_steps) if name not in NOT_IN_TRANSACTIONS]
 KINDS = (SHORT_LIVES, LONG_LIVES, LONG_LIVES, DYING_LIVES)
 ALL_KINDS = (REFUSED_LIVES, SENT_LIVES, SENT_LIVES, DYING_LIVES)
 
@@ -105,12 +117,20 @@ def walk_all(seed: object, length: int = LENGTH) -> tuple[list[Taken], Exception
     return _walk(random.Random(f"all {seed}"), ALL_KINDS, FOLLOWS_ALL, ALL, length)
 
 
+def walk_in_transactions(seed: object, length: int = LENGTH) -> tuple[list[Taken], Exception | None]:
+    """The same where nothing is moved, and all goes in transactions."""
+    chance = random.Random(f"in transactions {seed}")
+    return _walk(chance, [COMMITTED_LIVES], {"read": "commit"}, IN_TRANSACTIONS, length, transactions=True)
+
+
 def _walk(
     chance: random.Random,
     kinds: Sequence[dict[str, float]],
     follows: dict[str, str],
     names: list[str],
     length: int,
+    *,
+    transactions: bool = False,
 ) -> tuple[list[Taken], Exception | None]:
     likely = chance.choice(kinds)
     weights = [likely.get(name, 1) for name in names]
@@ -125,17 +145,19 @@ def _walk(
                 taken.append((name, {key: chance.choice(options) for key, options in values.items()}))
                 yield taken[-1]
 
-    return taken, _run(choices)
+    return taken, _run(choices, transactions=transactions)
 
 
 def run(steps: Iterable[Taken]) -> Exception | None:
     """Take these steps, without those that cannot happen where they stand; what they find."""
-    return _run(lambda played: (taken for taken in steps if STEPS[taken[0]][2](played)))
+    steps = list(steps)
+    transactions = any(STEPS[name][0].__module__ == commit_steps.__name__ for name, _ in steps)
+    return _run(lambda played: (taken for taken in steps if STEPS[taken[0]][2](played)), transactions=transactions)
 
 
-def _run(steps: Callable[[Machine], Iterable[Taken]]) -> Exception | None:
+def _run(steps: Callable[[Machine], Iterable[Taken]], *, transactions: bool) -> Exception | None:
     with _repeatable():
-        played = Machine()
+        played = Machine(transactions=transactions)
         try:
             for name, arguments in steps(played):
                 STEPS[name][0](played, **arguments)
