@@ -149,9 +149,9 @@ class LetterSteps(Core):
         """
         if not self._store(position) and not self.life.poisoned:
             self.purge(seed=0, part=1.0, leaves=True)
+            self.captured = None
             self.write_checkpoint(traffic=False, end=NEVER, power=None, fails="", sector=512)
             self.recycle()
-            self.life.directory.dead.leave()
             demand(self._store(position) or self.full, "once letters are purged there is room for others")
         if self.letters.of(position) and not self.life.poisoned:
             self.sync_dead(fails=False)
