@@ -62,14 +62,17 @@ class Ledger:
     unsure: list[bytes] = field(default_factory=list)
     attempts: int = 0
 
-    async def publish(self, producer: RecoverableProducer, *, size: int = 1000) -> RecoverError | None:
-        """Publish one record; the error if it was refused."""
+    async def publish(
+        self, producer: RecoverableProducer, *, size: int = 1000, topic: str = TOPIC, partition: int | None = None
+    ) -> RecoverError | None:
+        """Publish one record; the error if it was refused. ``partition``: with a key of its own."""
         number = self.attempts
         self.attempts += 1
-        key, value = b"%d" % (number % _KEYS), b"%06d " % number + b"x" * size
+        key = b"%d" % (number % _KEYS) if partition is None else b"to %d" % partition
+        value = b"%06d " % number + b"x" * size
         before = producer.statistics().accepted
         try:
-            receipt = await producer.publish(TOPIC, value, key=key)
+            receipt = await producer.publish(topic, value, key=key, partition=partition)
         except RecoverError as error:
             told(error)
             if producer.statistics().accepted == before:
