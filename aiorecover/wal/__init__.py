@@ -236,7 +236,7 @@ Recovery, on opening
        unless its original holds; the checkpoint says so (``by_originals``) to the openings after this one, until
        something is stored there again: by then the others are marked (step 9). What stood before the oldest slot of the
        main ring counts as moved there.
-    6. Epoch = 1 + the highest in both copies and all headers; where both copies are lost, 10,000 more, for an opening
+    6. Epoch = 1 + the highest in both copies and all headers; where both copies are lost, 1,000 more, for an opening
        in which nothing was published stands in no header (`recovery.UNTOLD`). The nonce is drawn. Settle words are
        suspect after another boot or a failed flush, unless the end was clean; also where a copy is damaged.
     7. A file that was cut inside a slot gets its length back: what is left there is read like any damage. In the same

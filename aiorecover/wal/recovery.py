@@ -85,11 +85,12 @@ from aiorecover.wal.epochs import EpochEnd
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.suffix import Suspicion
 
-UNTOLD = 10_000
+UNTOLD = 1_000
 """Epochs that are left out where no checkpoint is left. An opening in which nothing is published stands in no header,
 but it may have settled, with the mark of its generation: taken for the present one's, that would say that all before it
-was done again. So many in a row is a process that starts every ten seconds for a day; few enough for marks, which are
-taken modulo 65,535, and for the 838 times that it may happen before epochs are used up."""
+was done again. So many in a row is a process that starts every ten seconds for almost three hours; few enough for
+marks, which are epochs modulo 65,535: that often, 65 times, may both copies be lost before two generations of a
+directory look alike."""
 
 
 @dataclass(frozen=True, slots=True)
