@@ -26,5 +26,5 @@ class Change(NamedTuple):
 @cache
 def judged() -> Mapping[Change, str]:
     """Why it is right that nothing notices the change."""
-    entries = tomllib.loads(_FILE.read_text(encoding="utf-8"))["survivor"]
+    entries = tomllib.loads(_FILE.read_text(encoding="utf-8")).get("survivor", [])
     return {Change(one["file"], one["before"], one["after"]): one["why"] for one in entries}

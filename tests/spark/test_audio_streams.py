@@ -24,18 +24,18 @@ def example() -> ModuleType:
     return module
 
 
-def test_the_streams_of_two_runs_are_in_the_table_once_and_a_packet_that_is_missing_is_named(
+def test_each_packet_of_the_streams_is_in_the_table_once_and_one_that_is_missing_is_named(
     example: ModuleType, spark: SparkSession, kafka: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     servers, name = kafka.bootstrap_servers, "audio"
     packets = STREAMS * SECONDS * example.PACKETS_A_SECOND
-    for run in (1, 2):
+    for _ in range(2):  # the second time it is there
         asyncio.run(example.create_topic(servers, name))
-        published = asyncio.run(example.publish(servers, name, tmp_path / "wal", STREAMS, SECONDS))
-        assert (published.last, published.epoch) == (packets, run)
-        example.land_all(spark, servers, name, tmp_path)
-        assert example.is_whole(spark, tmp_path, published)
-        assert f"{run * packets:,} expected, 0 missing, 0 repeated" in capsys.readouterr().out
+    published = asyncio.run(example.publish(servers, name, tmp_path / "wal", STREAMS, SECONDS))
+    assert published.last == packets
+    example.land_all(spark, servers, name, tmp_path)
+    assert example.is_whole(spark, tmp_path, published)
+    assert f"{packets:,} expected, 0 missing, 0 repeated" in capsys.readouterr().out
     assert not example.is_whole(spark, tmp_path, published._replace(last=packets + 2))
     told = capsys.readouterr().out
     assert "2 missing" in told
