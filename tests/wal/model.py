@@ -81,6 +81,8 @@ class Machine(LetterSteps, BatchSteps, CommitSteps):
         if self._write(captured, traffic, end, power, fails, sector):
             self.ledger.copied |= self.pending  # what was settled meanwhile has a copy all the same
             life.made()
+            if life.batches.in_flight:
+                self.recycle()  # as the compactor does at once: what goes along with a later copying is told by it
         elif life is self.life:
             life.in_doubt = True  # neither finished nor abandoned: nobody knows what the disk has
             return
