@@ -26,7 +26,11 @@ from aiorecover.spark import audit, land
 PACKETS_A_SECOND = 100
 PACKET_BYTES = 160
 PARTITIONS = 12
-CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+SETTINGS = {
+    "spark.jars.packages": f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}",
+    "spark.sql.shuffle.partitions": "8",  # of 200, most would be empty here
+    "spark.ui.showConsoleProgress": "false",
+}
 
 
 class Published(NamedTuple):
@@ -95,7 +99,10 @@ def main() -> int:
     published = asyncio.run(publish(told.kafka, told.topic, told.directory / "wal", told.streams, told.seconds))
     packets = told.streams * told.seconds * PACKETS_A_SECOND
     print(f"{packets:,} packets accepted in {published.accepted_s:.1f} s, in Kafka after {published.delivered_s:.1f} s")
-    spark = SparkSession.builder.master("local[*]").config("spark.jars.packages", CONNECTOR).getOrCreate()
+    builder = SparkSession.builder.master("local[*]")
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     began = time.perf_counter()
     land_all(spark, told.kafka, told.topic, told.directory)
