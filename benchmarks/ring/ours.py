@@ -91,6 +91,10 @@ class RingStore:
         """In the keeper's thread."""
         self.ring.sync()
 
+    async def checkpoint(self) -> None:
+        """Wait for one: an opening behind it knows what was flushed."""
+        await self._keeper.submit(self._directory.write_checkpoint, self._directory.next_checkpoint())
+
 
 class SettlingStore(RingStore):
     """The same while everything is read and settled in turn, checkpoints are written and slots recycled."""
