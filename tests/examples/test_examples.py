@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import importlib.util
 import json
 import os
 import re
@@ -15,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Self
 
 import httpx
@@ -26,11 +24,11 @@ from aiorecover import RecoverableProducer
 from aiorecover.errors import WalFullError
 from aiorecover.testing import MemoryDisk, MockCluster
 from tests.support.broker import Cluster, TopicFactory
+from tests.support.example import EXAMPLES, loaded
 from tests.support.oracle import read_topic
 from tests.support.signals import handles
 
 REPOSITORY = Path(__file__).parents[2]
-EXAMPLES = REPOSITORY / "examples"
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 WITHIN_S = 60.0
 
@@ -44,15 +42,6 @@ def cluster() -> Iterator[MockCluster]:
 
 def blocks() -> list[str]:
     return re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-
-
-def loaded(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def environment(wal_dir: Path, kafka: str) -> dict[str, str]:

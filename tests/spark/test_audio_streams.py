@@ -1,32 +1,21 @@
 """The example of the audio streams, small: what it publishes it lands and audits, and it tells what is missing."""
 
 import asyncio
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.support.cluster import Cluster
+from tests.support.example import loaded
 
 STREAMS, SECONDS = 30, 1
 
 
-@pytest.fixture(scope="module")
-def example() -> ModuleType:
-    path = Path(__file__).parents[2] / "examples" / "audio_streams.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_each_packet_of_the_streams_is_in_the_table_once_and_one_that_is_missing_is_named(
-    example: ModuleType, spark: SparkSession, kafka: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession, kafka: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    example = loaded("audio_streams")
     servers, name = kafka.bootstrap_servers, "audio"
     packets = STREAMS * SECONDS * example.PACKETS_A_SECOND
     for _ in range(2):  # the second time it is there
