@@ -14,7 +14,7 @@ and the other one has not; the brokers and the machine are the same for both.
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from statistics import fmean
 from typing import Any
@@ -156,22 +156,36 @@ async def _measure(cluster: Cluster, wal_dir: str, names: dict[str, str], pace: 
     async with RecoverableProducer(wal_dir, bootstrap_servers=cluster.bootstrap_servers, linger_ms=1) as producer:
         tasks = [asyncio.create_task(_publish(producer, name, topic, done, pace)) for topic, name in names.items()]
         await asyncio.sleep(3)  # fresh partitions are slow at first
-        await span("before", SPAN)
-        cluster.nodes[FROZEN - 1].pause()
-        frozen = time.monotonic()
-        await span("moving", MOVING)
-        await span("frozen", SPAN)
-        figures["lanes_suspect"] = producer.statistics().lanes_suspect
-        await asyncio.sleep(max(0.0, frozen + NOTICED_AFTER + 3 - time.monotonic()))
-        await span("below min ISR, leaderless", SPAN)
-        cluster.nodes[FROZEN - 1].resume()
-        await asyncio.sleep(RECOVERY)
-        await span("after", SPAN)
+        await _through_the_fault(
+            cluster, producer, figures, lambda phase: span(phase, SPAN), lambda: span("moving", MOVING)
+        )
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await producer.flush(timeout_ms=30_000)
     return figures
+
+
+async def _through_the_fault(
+    cluster: Cluster,
+    producer: RecoverableProducer,
+    figures: dict[str, Any],
+    measure_phase: Callable[[str], Awaitable[None]],
+    while_moving: Callable[[], Awaitable[object]],
+) -> None:
+    """From before the freeze until after the thaw; ``producer`` has the stuck partitions."""
+    await measure_phase("before")
+    cluster.nodes[FROZEN - 1].pause()
+    frozen = time.monotonic()
+    await while_moving()
+    await measure_phase("frozen")
+    figures["frozen, seconds"] = time.monotonic() - frozen
+    figures["lanes_suspect"] = producer.statistics().lanes_suspect
+    await asyncio.sleep(max(0.0, frozen + NOTICED_AFTER + 3 - time.monotonic()))
+    await measure_phase("below min ISR, leaderless")
+    cluster.nodes[FROZEN - 1].resume()
+    await asyncio.sleep(RECOVERY)
+    await measure_phase("after")
 
 
 async def _publish(producer: RecoverableProducer, name: str, topic: str, done: dict[str, int], pace: float) -> None:
@@ -194,9 +208,9 @@ async def _publish(producer: RecoverableProducer, name: str, topic: str, done: d
 async def _measure_flat_out(cluster: Cluster, beside: str, apart: str, names: dict[str, str]) -> dict[str, Any]:
     figures: dict[str, Any] = {}
 
-    async def phase(name: str, turns: int) -> None:
+    async def phase(name: str) -> None:
         rates: dict[str, list[float]] = {"beside": [], "apart": []}
-        for turn in range(turns):
+        for turn in range(TURNS_FROZEN if name == "frozen" else TURNS):
             both = [("beside", stuck), ("apart", free)]
             for which, producer in both if turn % 2 == 0 else reversed(both):
                 rates[which].append(await _turn(producer, names))
@@ -210,18 +224,7 @@ async def _measure_flat_out(cluster: Cluster, beside: str, apart: str, names: di
         tasks = [asyncio.create_task(_publish(stuck, names[topic], topic, done, PACE)) for topic in held_up]
         for producer in (stuck, free):
             await _turn(producer, names)  # fresh partitions are slow at first
-        await phase("before", TURNS)
-        cluster.nodes[FROZEN - 1].pause()
-        frozen = time.monotonic()
-        await _turn(stuck, names)  # lanes move in it
-        await phase("frozen", TURNS_FROZEN)
-        figures["frozen, seconds"] = time.monotonic() - frozen
-        figures["lanes_suspect"] = stuck.statistics().lanes_suspect
-        await asyncio.sleep(max(0.0, frozen + NOTICED_AFTER + 3 - time.monotonic()))
-        await phase("below min ISR, leaderless", TURNS)
-        cluster.nodes[FROZEN - 1].resume()
-        await asyncio.sleep(RECOVERY)
-        await phase("after", TURNS)
+        await _through_the_fault(cluster, stuck, figures, phase, lambda: _turn(stuck, names))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
