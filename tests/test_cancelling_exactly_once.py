@@ -64,8 +64,7 @@ async def test_start_cancelled_at_each_of_its_waits_goes_on_where_the_last_life_
         await until_nothing_is_left(before)
 
     await each_time(scenario)
-    async with producer_of(tmp_path / "wal", kafka.bootstrap_servers, instance="mine") as producer:
-        await producer.flush(LIMIT)
+    await deliver_what_is_left(tmp_path, kafka, instance="mine")
     await assert_once_in_order(kafka, publisher)
 
 
@@ -93,9 +92,14 @@ async def test_stop_cancelled_at_any_time_leaves_the_rest_to_the_next_life(
         assert producer.state == "stopped"
         assert left == 0 or who == "its task"
         await until_nothing_is_left(before)
-    async with producer_of(tmp_path / "wal", kafka.bootstrap_servers) as producer:
-        await producer.flush(LIMIT)
+    await deliver_what_is_left(tmp_path, kafka)
     await assert_once_in_order(kafka, publisher)
+
+
+async def deliver_what_is_left(tmp_path: Path, kafka: Cluster, **options: Any) -> None:
+    """In a life of its own."""
+    async with producer_of(tmp_path / "wal", kafka.bootstrap_servers, **options) as producer:
+        await producer.flush(LIMIT)
 
 
 def of_the_stop() -> "list[asyncio.Task[Any]]":
@@ -122,8 +126,7 @@ async def test_async_with_cancelled_at_each_of_its_waits_commits_what_was_accept
         await until_nothing_is_left(before)
 
     await each_time(scenario)
-    async with producer_of(tmp_path / "wal", kafka.bootstrap_servers, instance="mine") as producer:
-        await producer.flush(LIMIT)
+    await deliver_what_is_left(tmp_path, kafka, instance="mine")
     found = await committed(kafka.bootstrap_servers, publisher.topic)
     ids = [record.record_id for record in found]
     assert len(set(ids)) == len(ids)

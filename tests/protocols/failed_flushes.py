@@ -21,6 +21,22 @@ from tests.protocols.world import World
 # -- the life whose flush fails --------------------------------------------------------------------------------------
 
 
+def fragile_behind(world: World, *names: str) -> None:
+    """So many records are durable, and read."""
+    world.open()
+    world.given(*names)
+    world.read()
+    world.fragile()
+
+
+def about_to_move(world: World) -> None:
+    """All is copied."""
+    two_slots(world)
+    world.fragile()
+    world.begin_move()
+    world.copy_all()
+
+
 def open_first(world: World) -> None:
     """A new directory: its first checkpoints."""
     world.fragile()
@@ -29,10 +45,7 @@ def open_first(world: World) -> None:
 
 def flush(world: World) -> None:
     """What was published is flushed; delivery goes on, and publishing tries to."""
-    world.open()
-    world.given("a1")
-    world.read()
-    world.fragile()
+    fragile_behind(world, "a1")
     world.append("b1")
     world.flush()
     world.append("a2")
@@ -68,10 +81,7 @@ def flush_of_two_slots(world: World) -> None:
 
 def flush_of_a_new_slot(world: World) -> None:
     """The record begins a slot of its own, behind one that was flushed before it was sealed."""
-    world.open()
-    world.given("a1", "b1")
-    world.read()
-    world.fragile()
+    fragile_behind(world, "a1", "b1")
     world.append("a2")
     world.flush()
     world.deliver("a1")
@@ -93,30 +103,21 @@ def flush_of_a_slots_next_life(world: World) -> None:
 
 def checkpoint(world: World) -> None:
     """Delivery and publishing go on while the keeper flushes and writes, and fails."""
-    world.open()
-    world.given("a1")
-    world.read()
-    world.fragile()
+    fragile_behind(world, "a1")
     world.checkpoint(partial(world.append, "b1"))
     world.deliver("a1")
 
 
 def checkpoint_in_traffic(world: World) -> None:
     """More of it."""
-    world.open()
-    world.given("a1")
-    world.read()
-    world.fragile()
+    fragile_behind(world, "a1")
     world.checkpoint(partial(world.deliver, "a1"), partial(world.append, "b1"))
     world.append("a2")
 
 
 def checkpoints(world: World) -> None:
     """Several: the copies alternate, and either one may be what fails."""
-    world.open()
-    world.given("a1", "b1")
-    world.read()
-    world.fragile()
+    fragile_behind(world, "a1", "b1")
     for name in ("a1", "b1"):
         world.deliver(name)
         world.checkpoint()
@@ -148,10 +149,7 @@ def recycle_late(world: World) -> None:
 
 def compact(world: World) -> None:
     """The move, which is not made then; its record is delivered from where it was."""
-    two_slots(world)
-    world.fragile()
-    world.begin_move()
-    world.copy_all()
+    about_to_move(world)
     world.make()
     world.append("b2", "b3")
     world.deliver("a1")
@@ -159,10 +157,7 @@ def compact(world: World) -> None:
 
 def compact_in_flight(world: World) -> None:
     """What was in flight is acknowledged while the move fails."""
-    two_slots(world)
-    world.fragile()
-    world.begin_move()
-    world.copy_all()
+    about_to_move(world)
     world.make(partial(world.deliver, "a1"))
     world.recycle()
 
@@ -184,20 +179,14 @@ def rewrite_in_flight(world: World) -> None:
 
 def bury(world: World) -> None:
     """The letter's, without which its record is not settled."""
-    world.open()
-    world.given("a1", "b1")
-    world.read()
-    world.fragile()
+    fragile_behind(world, "a1", "b1")
     world.bury("a1")
     world.deliver("b1")
 
 
 def end(world: World) -> None:
     """The last checkpoint's."""
-    world.open()
-    world.given("a1", "a2", "b1")
-    world.read()
-    world.fragile()
+    fragile_behind(world, "a1", "a2", "b1")
     world.deliver("a1", "a2")
     world.end()
 
