@@ -21,7 +21,7 @@ from tests.crash.judgement import Ledger, Verdict, examine
 from tests.crash.lives import Child
 from tests.support.broker import Cluster
 
-__all__ = ["FEWEST", "Outcome", "run_workers"]
+__all__ = ["FEWEST", "Fleet", "Outcome", "run_workers"]
 
 FEWEST = 2  # as many are left after scaling down
 _NOWHERE = "127.0.0.1:1"  # no broker listens there
@@ -63,7 +63,7 @@ def run_workers(
 
     What the seed decides is repeated with it, what the machine decides is not.
     """
-    fleet = _Fleet(cluster, seed, directory, most)
+    fleet = Fleet(cluster, seed, directory, most)
     try:
         for number in range(1, rounds + 1):
             what = fleet.change()
@@ -73,19 +73,21 @@ def run_workers(
         fleet.kill_all()
 
 
-class _Fleet:
+class Fleet:
     """The workers that live now, and what all of them have said."""
 
-    def __init__(self, cluster: Cluster, seed: int, directory: Path, most: int) -> None:
+    def __init__(self, cluster: Cluster, seed: int, directory: Path, most: int, **options: Any) -> None:
+        """``most``: workers at the same time; ``options``: those that all of them have."""
         self._cluster = cluster
         self._rng = random.Random(seed)
         self._most = most
         self._log = directory / "children.log"
         self._wal_dir = directory / "wal"
-        self._topics = [f"workers-{seed}-{number}-{os.urandom(3).hex()}" for number in range(TOPICS)]
-        for topic in self._topics:
+        self.topics = [f"workers-{seed}-{number}-{os.urandom(3).hex()}" for number in range(TOPICS)]
+        """Where they publish."""
+        for topic in self.topics:
             cluster.create_topic(topic, PARTITIONS)
-        self._shared = {"slot_bytes": self._rng.choice([1 << 14, 1 << 16])}
+        self._shared = {"slot_bytes": self._rng.choice([1 << 14, 1 << 16]), **options}
         self._ledger = Ledger()
         self._living: list[Child] = []
         self._lives = 0
@@ -94,7 +96,7 @@ class _Fleet:
             report_fd=-1,
             bootstrap_servers=f"{cluster.bootstrap_servers},{_NOWHERE}",  # an address in common: see `orphans`
             wal_dir=str(self._wal_dir),
-            topics=self._topics,
+            topics=self.topics,
             partitions=PARTITIONS,
             life=0,
             seed=seed,
@@ -136,7 +138,7 @@ class _Fleet:
             adopted += statistics["directories_adopted"]
         self._living.clear()
         self._ledger.complaints += [f"nobody has delivered {name}" for name in left] + loud_lines(self._log)
-        verdict = examine(self._cluster, self._topics, self._ledger)
+        verdict = examine(self._cluster, self.topics, self._ledger)
         return Outcome(verdict, len(instances(self._wal_dir)), adopted)
 
     def kill_all(self) -> None:

@@ -14,7 +14,9 @@ from aiorecover.wal.ages import EARLIEST, FINENESS, LONGEST_DOWN, MARK_EVERY, Ag
 from aiorecover.wal.checkpoint import Checkpoint, pack
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.opening import open_directory
+from aiorecover.wal.reading import Reader
 from aiorecover.wal.storage import FileSystem
+from tests.wal.rig import read
 
 DAY = 86_400_000
 
@@ -296,6 +298,20 @@ def test_when_a_record_was_accepted_is_told_by_the_clocks_as_they_stand(monkeypa
     clocks.pass_by(500)
     clocks.wall += DAY
     assert directory.accepted(directory.ring.last_position) == (noted_ms, noted_ms + DAY, 500)
+
+
+def test_a_look_at_the_clock_forgets_the_marks_of_what_was_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, clocks, directory = with_a_record(monkeypatch)
+    for _ in range(9):
+        directory.ring.append(b"f" * 20_000, None)  # three to a slot
+        clocks.pass_by(MARK_EVERY)
+        directory.note_age()
+    for slot, place, _, _ in read(Reader(directory.ring, bytes))[:-1]:
+        directory.ring.settle(slot, [place])
+    watermark = directory.ring.watermark()
+    assert fmt.position(1, 1) < watermark < directory.ring.last_position
+    directory.note_age()
+    assert [position for position, _ in directory.ages._marks if position <= watermark] == [watermark]
 
 
 def test_sleep_of_the_machine_counts() -> None:

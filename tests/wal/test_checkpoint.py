@@ -65,6 +65,20 @@ def test_a_reopened_file_goes_on_with_the_older_copy() -> None:
     assert sorted(copy.generation for copy in CheckpointFile(file).copies) == [6, 7]
 
 
+@pytest.mark.parametrize("history", range(1, 5))
+def test_word_of_a_failed_flush_takes_the_place_of_the_older_copy(history: int) -> None:
+    """Nothing of it need reach the disk, or only a piece: what counted before still does."""
+    file = MemoryFile("checkpoint")
+    writer = CheckpointFile(file)
+    for number in range(1, history + 1):
+        writer.write(content(number))
+    before = CheckpointFile(file).copies
+    writer.leave_word(content(99))
+    after = CheckpointFile(file).copies
+    assert before[history % 2] == after[history % 2]
+    assert newest(file) == 99
+
+
 def test_an_epoch_is_written_to_both_copies() -> None:
     for history in range(3):
         file = MemoryFile("checkpoint")

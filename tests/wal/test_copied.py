@@ -33,6 +33,14 @@ def test_each_frame_has_one_copy_until_that_is_settled(steps: list[tuple[int, bo
                 copied[number]
 
 
+def test_the_slots_that_have_copies_are_named_once_each_and_in_order() -> None:
+    copied = Copied()
+    assert list(copied.homes) == []
+    for place, home in ((5, FIRST), (7, FIRST), (9, SECOND)):
+        copied.add(place, home, place + 100)
+    assert list(copied.homes) == [FIRST, SECOND]
+
+
 def test_the_newest_is_dropped_first_whether_it_waits_or_not() -> None:
     copied = Copied()
     for place, home in ((5, FIRST), (7, FIRST), (9, SECOND), (11, SECOND)):

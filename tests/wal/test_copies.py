@@ -22,6 +22,31 @@ def life() -> Life:
     return made
 
 
+def test_where_nothing_was_moved_no_copy_is_looked_for() -> None:
+    retry = Life(slots=3).directory.retry
+    assert copies.stand_before(retry, 0, None) is None
+    assert copies.waits(retry, 1, None) is False
+
+
+def test_a_slot_counts_from_its_first_copy_on(life: Life) -> None:
+    """Up to where copies count may be the first one of a slot, and of that slot no other."""
+    retry = life.directory.retry
+    for slot in retry.live:
+        first, place, _ = slot.marks[0]
+        stand = copies.stand_before(retry, first, slot.first_position)
+        assert stand is not None
+        assert stand[:2] == (slot, place)
+
+
+def test_a_slot_without_copies_has_had_no_records(life: Life) -> None:
+    slot = life.directory.retry.live[0]
+    first, last = copies.span(life.directory.retry, slot, None)
+    assert last is not None
+    assert 0 < first < last
+    slot.marks.clear()
+    assert copies.span(life.directory.retry, slot, None) == (1, 0)
+
+
 def gives_what_waits(life: Life, waiting: list[int]) -> None:
     """Whoever goes back to a record, or to where nothing waits any more, reads all from there on, once."""
     for start in (0, waiting[0] - 1, *waiting[::5]):
@@ -45,6 +70,15 @@ def test_copies_that_a_rewriting_has_made_do_not_count_before_its_checkpoint(lif
     rewriting = life.copy_anew()
     assert rewriting.count
     gives_what_waits(life, life.waiting)
+
+
+def test_slots_of_copies_that_never_counted_are_there_for_others_after_the_next_opening(life: Life) -> None:
+    used = len(life.directory.retry.live)
+    life.copy_anew()
+    assert len(life.directory.retry.live) > used
+    after = life.dies().directory.retry
+    assert len(after.live) == used
+    assert after.spares.free == after.spares.allocated - used
 
 
 def test_what_a_reader_keeps_of_a_rewritten_ring_is_where_nobody_begins(life: Life) -> None:

@@ -303,6 +303,18 @@ def test_a_reader_at_the_end_of_a_sealed_slot_stands_before_the_next_one() -> No
     assert opened.reader.at == (2, opened.ring.sequence + 1)
 
 
+def test_a_reader_at_the_end_of_an_earlier_epoch_stands_before_the_next_one() -> None:
+    opened = Opened()
+    opened.append(b"first")
+    following = opened.dies()
+    following.read()
+    assert following.reader.position == fmt.position(2, 0)
+    following.append(b"second")
+    assert following.reader.position == fmt.position(2, 1)
+    following.read()
+    assert following.reader.position == fmt.position(2, 2)
+
+
 # -- what a crash leaves open ----------------------------------------------------------------------------------------
 
 
@@ -671,6 +683,7 @@ def test_what_stands_in_the_place_of_a_lost_end_is_kept_where_the_seals_are_lost
         assert told == [(slot.last_sequence - 2, slot.last_sequence, slot.header.ordinal, start)]
         (kept,) = following.directory.take_damaged()[0]
         assert (kept.slot, kept.start, kept.stop) == (following.ring.live[0], start, stop)
+        assert following.ring.live[0].tail == stop, "sealed at its very end: every later reader misses them, too"
 
 
 def test_damage_does_not_keep_a_slot_for_ever() -> None:

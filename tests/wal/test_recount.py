@@ -404,3 +404,10 @@ def test_an_original_that_rots_once_it_is_copied_is_not_lost_while_its_copy_wait
     assert slot not in life.opened.ring.live
     assert not life.directory.is_lost(sequence, place)
     assert life.directory.is_settled(sequence, place) is False
+
+
+def test_a_record_that_holds_is_not_lost() -> None:
+    opened = Opened()
+    opened.append(b"holds")
+    ((_, place, sequence, _),) = opened.read()
+    assert opened.directory.is_lost(sequence, place) is False

@@ -3,11 +3,14 @@
 import errno
 import threading
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from aiorecover.errors import WalFullError, WalIOError
 from aiorecover.testing.memory_file import MemoryFile
+from aiorecover.wal.directory import Options
+from aiorecover.wal.opening import open_directory
 from aiorecover.wal.room import KEPT, MAIN
 from aiorecover.wal.spares import Limits, Quota, Spares
 from aiorecover.wal.storage import StorageFile
@@ -250,3 +253,18 @@ def test_a_slot_that_cannot_be_given_back_is_not_lost(monkeypatch: pytest.Monkey
     with pytest.raises(WalIOError):
         opened.ring.spares.give_up(1)
     assert opened.ring.spares.holding == before
+
+
+def test_a_directory_that_was_closed_has_nothing_mapped(tmp_path: Path) -> None:
+    directory = open_directory(Options(tmp_path / "wal", SLOT, 32 * SLOT, 0))
+    directory.ring.append(b"payload", None)
+    directory.prepare_spares()
+    name = str(directory.path / "ring")
+    assert name in mapped()
+    directory.close()
+    assert name not in mapped()
+
+
+def mapped() -> str:
+    """What this process has in its memory, by the names of the files."""
+    return Path("/proc/self/maps").read_text(encoding="utf-8")

@@ -1,0 +1,95 @@
+"""`python -m tests.prove audit --seed S --count ROWS --faults F --rounds R`: what the audit finds, and at what cost.
+
+What it looks at: `tests.spark.planted_rows`. Each missing record has to be named, and no other one; of each producer
+and epoch as many have to be repeated and out of order as were planted. A tenth of the rows is audited by turns with all
+of them: a row of many must not cost more than 1.3 times what it costs among few.
+
+Exit status: 0 proved, 1 something was not found, or a row costs too much (the tables are kept), 2 cannot run.
+"""
+
+import argparse
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.prove.rounds import chosen, progress
+from tests.spark.planted_rows import Cost, Planted, measured, planted, write
+from tests.spark.settings import session_settings
+from tests.support.jars import JarsError
+
+__all__ = ["main", "ratio"]
+
+_DEARER = 1.3  # a row of all, measured in rows of a tenth of them
+_TENTH = 10
+_MEMORY = "4g"  # so that the larger ones need not be sorted on disk, and the machine keeps its page cache
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prove it, or say what is broken."""
+    options = _options(arguments)
+    began, seed = time.monotonic(), chosen(options.seed)
+    directory = Path(tempfile.mkdtemp(prefix="aiorecover-audit-"))
+    try:
+        spark = _session(directory)
+    except JarsError as error:
+        print(f"jars: {error}", file=sys.stderr)
+        return 2
+    tables = []
+    for rows in (options.count // _TENTH, options.count):
+        what = planted(seed, rows, min(options.faults, rows // (_TENTH * _TENTH * _TENTH)))
+        tables.append((what, write(spark, what, directory / f"rows={rows}")))
+    costs = [[_cost(*table) for table in tables] for _ in range(options.rounds)]
+    spark.stop()
+    dearer = ratio(costs)
+    wrong = [one for pair in costs for cost in pair for one in cost.wrong]
+    proved = not wrong and dearer <= _DEARER
+    few, many = costs[-1]
+    print(
+        f"{'proved' if proved else 'NOT OK'}: seed={seed} rows={many.rows} missing={len(what.missing)} "
+        f"repeated={len(what.repeated)} out_of_order={len(what.out_of_order)} wrong={len(wrong)} "
+        f"shuffled_per_row={few.shuffled_per_row:.3f}/{many.shuffled_per_row:.3f} a_row_costs={dearer:.2f} times "
+        f"seconds={time.monotonic() - began:.0f}"
+    )
+    if proved:
+        shutil.rmtree(directory)
+        return 0
+    print("\n".join([*wrong[:20], f"kept: {directory}"]), flush=True)
+    return 1
+
+
+def ratio(costs: Sequence[Sequence[Cost]]) -> float:
+    """What a row of many costs, in rows of few: the median of the rounds."""
+    return statistics.median(many.us_per_row / few.us_per_row for few, many in costs)
+
+
+def _cost(what: Planted, table: DataFrame) -> Cost:
+    cost = measured(table, what)
+    progress(
+        f"rows={cost.rows} seconds={cost.seconds:.1f} us_per_row={cost.us_per_row:.3f} "
+        f"shuffled={cost.shuffled} wrong={len(cost.wrong)}"
+    )
+    return cost
+
+
+def _session(directory: Path) -> SparkSession:
+    builder = SparkSession.builder.master("local[2]").appName("aiorecover audit")
+    for key, value in (session_settings(directory) | {"spark.driver.memory": _MEMORY}).items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.prove audit", description="what the audit finds, and pays")
+    parser.add_argument("--seed", type=int, help="repeat a run; without it a random one is chosen and printed")
+    parser.add_argument("--count", type=int, default=40_000_000, help="how many rows (default 40000000)")
+    parser.add_argument("--faults", type=int, default=1_000, help="of each kind, at most (default 1000)")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each is audited (default 3)")
+    return parser.parse_args(arguments)

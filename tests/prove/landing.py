@@ -1,0 +1,72 @@
+"""`python -m tests.prove landing --seed S --count RECORDS --kills K --batches B`: a topic landed while drivers die.
+
+What it looks at: `tests.spark.killed_landing`. Each record has to stand in the table once, though one in twenty stands
+in Kafka twice, and the audit has to agree; what the landing remembers must not grow with what it has landed. At least
+eight in ten kills have to hit a driver in the middle of a batch: else little is proved.
+
+Exit status: 0 proved, 1 a promise was broken (the directory is kept and named) or too few kills hit, 2 cannot run.
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.prove.rounds import chosen
+from tests.spark.driver import LandingFailedError
+from tests.spark.killed_landing import Outcome, run_landing
+from tests.support.broker import BrokerUnavailableError, choose_cluster
+from tests.support.jars import JarsError
+
+__all__ = ["main", "too_little"]
+
+_HITS = 0.8  # of the kills
+_GROWTH = 1.5  # of the state of ids: it is as large as what comes in at a time, and that is chance
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prove it, or say what is broken."""
+    options = _options(arguments)
+    began, seed = time.monotonic(), chosen(options.seed)
+    directory = Path(tempfile.mkdtemp(prefix="aiorecover-landing-"))
+    asked = {"records": options.count, "kills": options.kills, "batches": options.batches}
+    try:
+        with choose_cluster(1) as cluster:
+            print(f"broker: {cluster.description} seed={seed}", flush=True)
+            outcome = run_landing(cluster, directory, seed=seed, **asked)
+    except (BrokerUnavailableError, JarsError) as error:
+        print(f"broker: {error}", file=sys.stderr)
+        return 2
+    except LandingFailedError as error:
+        print(f"NOT OK: seed={seed} {error}\nkept: {directory}", flush=True)
+        return 1
+    little = too_little(outcome)
+    proved = outcome.ok and not little
+    print(f"{'proved' if proved else 'NOT OK'}: seed={seed} {outcome} seconds={time.monotonic() - began:.0f}")
+    if proved:
+        shutil.rmtree(directory)
+        return 0
+    print(f"kept: {directory}{''.join(f'; {what}' for what in little)}", flush=True)
+    return 1
+
+
+def too_little(outcome: Outcome) -> list[str]:
+    """What a run had too little or too much of, in words."""
+    little = []
+    if outcome.hits < _HITS * outcome.kills:
+        little.append(f"in the middle of a batch were {outcome.hits} of {outcome.kills} kills")
+    if outcome.growth > _GROWTH:
+        little.append(f"the state of ids grew {outcome.growth:.2f} times")
+    return little
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.prove landing", description="drivers killed as they land")
+    parser.add_argument("--seed", type=int, help="repeat a run; without it a random one is chosen and printed")
+    parser.add_argument("--count", type=int, default=2_000_000, help="how many records (default 2000000)")
+    parser.add_argument("--kills", type=int, default=10, help="how many drivers are killed (default 10)")
+    parser.add_argument("--batches", type=int, default=20, help="how many batches, at least (default 20)")
+    return parser.parse_args(arguments)

@@ -1,0 +1,160 @@
+"""A driver of Spark as a user has one: `aiorecover land`, killed with -9, Java and all, in the middle of a batch.
+
+What it is at is told by Spark's checkpoint: of a batch that is begun there is a file in `offsets`, of one that is done
+there is one in `commits`, too.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.spark.settings import session_settings
+
+__all__ = ["Driver", "Lander", "LandingFailedError"]
+
+_LOOK_S = 0.02
+_BATCH_S = 5.0  # that the first one is thought to take
+_BEGUN_WITHIN_S = 300.0  # Java starts and finishes what was left: some 20 seconds on a quiet machine
+
+
+class LandingFailedError(AssertionError):
+    """A driver ended by itself and not well, or did nothing; its log is attached."""
+
+
+@dataclass(frozen=True)
+class Lander:
+    """What drivers are told, one after the other: land these topics, here, so many records a batch."""
+
+    bootstrap_servers: str
+    topics: Sequence[str]
+    directory: Path
+    batch_records: int
+    log: Path
+
+    @property
+    def target(self) -> Path:
+        """The table."""
+        return self.directory / "table"
+
+    @property
+    def ids(self) -> Path:
+        """What the landing knows of what was landed."""
+        return self.directory / "checkpoint" / "ids"
+
+    def start(self, *, available_now: bool) -> "Driver":
+        """Start one; with ``available_now`` it ends when all is landed."""
+        told = {
+            "--bootstrap-servers": self.bootstrap_servers,
+            "--target": str(self.target),
+            "--checkpoint": str(self.directory / "checkpoint"),
+            "--max-offsets-per-trigger": str(self.batch_records),
+            "--master": "local[2]",
+        }
+        words = [word for pair in told.items() for word in pair]
+        for topic in self.topics:
+            words += ["--topic", topic]
+        for key, value in session_settings(self.directory).items():
+            words += ["--conf", f"{key}={value}"]
+        if available_now:
+            words.append("--available-now")
+        self.directory.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            return Driver(
+                self,
+                subprocess.Popen(
+                    [sys.executable, "-m", "aiorecover", "land", *words],
+                    env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+                    start_new_session=True,  # so that Java dies with it
+                    stdout=log,
+                    stderr=log,
+                ),
+            )
+
+    def begun(self) -> int:
+        """The last batch that was begun; -1: none."""
+        return self._last("offsets")
+
+    def done(self) -> int:
+        """The last batch that was done; -1: none."""
+        return self._last("commits")
+
+    def batch_s(self) -> float:
+        """How long the last batch took that is done."""
+        done, query = str(self.done()), self.directory / "checkpoint" / "query"
+        if done == "-1":
+            return _BATCH_S
+        return max(0.0, (query / "commits" / done).stat().st_mtime - (query / "offsets" / done).stat().st_mtime)
+
+    def state_bytes(self) -> int:
+        """What the newest whole state of ids takes on the disk; 0: there is none."""
+        states = {path: int(path.name.partition("=")[2]) for path in self.ids.glob("after=*")}
+        if not states:
+            return 0
+        newest = max(states, key=states.__getitem__)
+        return sum(file.stat().st_size for file in newest.rglob("*.parquet"))
+
+    def _last(self, name: str) -> int:
+        files = (self.directory / "checkpoint" / "query" / name).glob("[0-9]*")
+        return max((int(file.name) for file in files if file.name.isdigit()), default=-1)
+
+
+class Driver:
+    """One life."""
+
+    def __init__(self, lander: Lander, process: "subprocess.Popen[bytes]") -> None:
+        self._lander = lander
+        self._process = process
+
+    def until(self, reached: Callable[[], bool], look: Callable[[], object] = lambda: None) -> None:
+        """Let it work until then, looking meanwhile.
+
+        Raises:
+            LandingFailedError: it ended before, or it takes too long.
+
+        """
+        until = time.monotonic() + _BEGUN_WITHIN_S
+        while not reached():
+            look()
+            if self._process.poll() is not None or time.monotonic() > until:
+                raise self._failure("was to go on working")
+            time.sleep(_LOOK_S)
+
+    def rest(self, seconds: float) -> None:
+        """Let it work for so long, or until it ends by itself."""
+        until = time.monotonic() + seconds
+        while self._process.poll() is None and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+
+    def kill(self) -> bool:
+        """`kill -9`; whether a batch was begun and not done."""
+        alive = self._process.poll() is None
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        return alive and self._lander.begun() > self._lander.done()
+
+    def finish(self, within_s: float, look: Callable[[], object] = lambda: None) -> None:
+        """Wait for its end, looking meanwhile.
+
+        Raises:
+            LandingFailedError: it did not end well, or not in time.
+
+        """
+        until = time.monotonic() + within_s
+        while self._process.poll() is None and time.monotonic() < until:
+            look()
+            time.sleep(_LOOK_S)
+        if self._process.poll() is None:
+            self.kill()
+        if self._process.returncode != 0:
+            raise self._failure("was to end well")
+
+    def _failure(self, what: str) -> LandingFailedError:
+        if self._process.poll() is None:
+            self.kill()
+        tail = self._lander.log.read_text(errors="replace")[-4000:]
+        return LandingFailedError(f"the driver {what}, and did not: status={self._process.returncode}\n{tail}")
