@@ -26,6 +26,9 @@ from benchmarks.ring import commit as ring_commit
 from benchmarks.ring import delivery as ring_delivery
 from benchmarks.ring import levels as ring_levels
 from benchmarks.setting import DiskTooSmallError, Result, Setting
+from benchmarks.spark import land as spark_land
+from benchmarks.spark import sink as spark_sink
+from benchmarks.spark import source as spark_source
 from tests.support.broker import BrokerUnavailableError
 from tests.support.jars import JarsError
 
@@ -46,12 +49,18 @@ WITHOUT_KAFKA: dict[str, Callable[[Setting], Result]] = {
     "ring_commit": ring_commit.run,
     "ring_backlog": ring_backlog.run,
 }
+SPARK_WITH_KAFKA: dict[str, Callable[[Setting], Result]] = {
+    "spark_land": spark_land.run,
+    "spark_sink": spark_sink.run,
+}
+SPARK_WITHOUT_KAFKA: dict[str, Callable[[Setting], Result]] = {"spark_source": spark_source.run}
 WITH_BROKERS_OF_ITS_OWN: dict[str, Callable[[Setting], Result]] = {"neighbours": neighbours.run}
-BENCHMARKS = {**WITH_KAFKA, **WITH_BROKERS_OF_ITS_OWN, **WITHOUT_KAFKA}
+BENCHMARKS = {**WITH_KAFKA, **WITH_BROKERS_OF_ITS_OWN, **WITHOUT_KAFKA, **SPARK_WITH_KAFKA, **SPARK_WITHOUT_KAFKA}
 GROUPS = {
     "all": list(BENCHMARKS),
     "kafka": [*WITH_KAFKA, *WITH_BROKERS_OF_ITS_OWN],
     "ring": list(WITHOUT_KAFKA),  # without ring_delivery: nothing but a disk is needed
+    "spark": [*SPARK_WITH_KAFKA, *SPARK_WITHOUT_KAFKA],
 }
 
 
@@ -61,7 +70,7 @@ def main() -> int:
     try:
         with ExitStack() as stack:
             cluster = None
-            if any(name in WITH_KAFKA for name in names):
+            if any(name in WITH_KAFKA or name in SPARK_WITH_KAFKA for name in names):
                 cluster = stack.enter_context(kafka.started(options.bootstrap_servers, options.brokers))
             found = machine.facts(cluster.description if cluster else "no Kafka", options.directory)
             given = (
