@@ -255,6 +255,13 @@ def test_a_slot_that_cannot_be_given_back_is_not_lost(monkeypatch: pytest.Monkey
     assert opened.ring.spares.holding == before
 
 
+def test_no_more_free_slots_are_cut_off_than_are_superfluous() -> None:
+    file = FaultyFile("ring", bytes(12 * SLOT))
+    spares = Spares(Quota(Limits(SLOT, 12 * SLOT)), MAIN, file, [(index, 1) for index in range(4, 12)])
+    spares._cut_end(3)
+    assert (file.size(), spares.free) == (9 * SLOT, 5)
+
+
 def test_a_directory_that_was_closed_has_nothing_mapped(tmp_path: Path) -> None:
     directory = open_directory(Options(tmp_path / "wal", SLOT, 32 * SLOT, 0))
     directory.ring.append(b"payload", None)

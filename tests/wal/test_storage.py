@@ -195,6 +195,22 @@ def test_a_file_that_cannot_be_looked_at_says_which_and_what_to_do(file: Storage
         assert caught.value.filename == str(file.path)
 
 
+def test_a_flush_that_fails_says_what_was_to_be_flushed(file: StorageFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fdatasync", fail)
+    with pytest.raises(WalIOError, match="cannot flush the file to the disk: ") as caught:
+        file.sync()
+    assert caught.value.filename == str(file.path)
+
+
+def test_a_file_system_that_cannot_be_looked_at_says_which(tmp_path: Path) -> None:
+    with pytest.raises(WalIOError, match="cannot look at the file system: ") as caught:
+        FileSystem().free_bytes(tmp_path / "gone")
+    assert caught.value.filename == str(tmp_path / "gone")
+
+
 @pytest.mark.parametrize(
     ("code", "limit"),
     [

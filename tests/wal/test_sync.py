@@ -203,6 +203,25 @@ async def test_a_loop_that_ends_leaves_nobody_waiting() -> None:
     assert [type(result) for result in results] == [ClosedError] * 3
 
 
+class _Overtaken(GroupCommit):
+    """Somebody who comes in the very turn in which it is cancelled has begun anew before its end is told."""
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        pass
+
+
+@pytest.mark.asyncio
+async def test_who_waits_is_told_of_the_end_before_anybody_can_begin_anew() -> None:
+    disk = SlowDisk()
+    commit = _Overtaken(disk.sync)
+    waiting = publisher(disk, commit)
+    await settle()
+    assert commit._task is not None
+    commit._task.cancel()
+    with pytest.raises(ClosedError):
+        await asyncio.wait_for(waiting, 10)
+
+
 @pytest.mark.asyncio
 async def test_closing_waits_for_the_sync_that_runs() -> None:
     disk = SlowDisk()

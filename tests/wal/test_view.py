@@ -326,6 +326,15 @@ def test_a_slot_inside_which_the_file_was_cut_is_listed_and_none_behind_it(rest:
         assert [slot.index for slot in now.slots()] == slots
 
 
+def test_zeros_behind_the_last_slot_are_no_slot() -> None:
+    """The file was growing when its owner died."""
+    disk = several_slots()
+    disk.ring.cut(2 * SLOT)
+    disk.ring.damage(2 * SLOT, bytes(SLOT // 2))
+    with look(disk) as now:
+        assert [slot.index for slot in now.slots()] == [0, 1]
+
+
 @pytest.mark.parametrize("checkpoint", [False, True])
 @pytest.mark.parametrize("noise", [b"\x55", b"\0"], ids=["noise", "zeros"])
 def test_slots_that_are_gone_are_missed_as_the_owner_would(noise: bytes, checkpoint: bool) -> None:
@@ -1093,6 +1102,7 @@ def test_what_is_in_no_slot_is_missed_where_two_that_were_listed_do_not_join(tmp
 def test_a_slot_that_holds_nothing_has_no_frames(tmp_path: Path) -> None:
     blank = view.SlotView(tmp_path, "ring", 0, SLOT, "blank")
     assert list(frames_of(blank)) == []
+    assert blank.first_position == 0
 
 
 # -- the other rings -------------------------------------------------------------------------------------------------
@@ -1161,10 +1171,19 @@ def test_a_ring_that_is_not_there_has_no_slots(tmp_path: Path) -> None:
     stored(tmp_path).close()
     (tmp_path / "0" / "retry").unlink()
     with open_view(tmp_path / "0", "retry") as now:
+        assert now.suspect_up_to == 0
         assert now.slots() == []
         assert list(now.frames()) == []
         assert now.summary().bytes_allocated == 0
         assert now.checkpoint is not None
+
+
+def test_who_has_a_directory_open_sees_it_as_others_do(tmp_path: Path) -> None:
+    directory = stored(tmp_path)
+    with open_view(tmp_path / "0", "ring") as others, view.view_of(directory, "ring") as own:
+        assert own.path == others.path
+        assert seen(own.frames()) == seen(others.frames()) != []
+    directory.close()
 
 
 # -- after a power cut -----------------------------------------------------------------------------------------------

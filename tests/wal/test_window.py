@@ -50,6 +50,18 @@ def test_where_not_a_single_page_can_be_read_the_device_is_away_for_long_before_
     assert bytes(window.buffer[:SLOT]) == bytes(SLOT)
 
 
+def test_each_visit_of_a_slot_is_patient_anew() -> None:
+    """What could not be read for a while may be readable by now."""
+    file = FaultyFile("ring", b"\1" * SLOT)
+    file.stored.fail_reads(0, PAGE)
+    window = Window(file)
+    for _ in range(2):
+        window.enter(0)
+        for _ in range(READ_ATTEMPTS - 1):
+            with pytest.raises(WalIOError):
+                window.fill(0, SLOT, 1, ahead=False)
+
+
 @pytest.mark.parametrize("header", [fmt.FRAME_BYTES, fmt.FRAME_BYTES - 4, 4])
 def test_a_frame_whose_header_is_not_whole_at_hand_is_read_again(header: int) -> None:
     """A frame without a payload, of which so many bytes are at hand."""
