@@ -40,6 +40,7 @@ log = logging.getLogger("aiorecover.delivery")
 CALLBACKS_A_TURN = 256  # plain on_delivery calls between two turns of the loop
 TELL_INTERVAL = 60.0  # seconds between two lines about callbacks that fail: it may be that each one does
 LOOKS_A_TURN = 16  # at those who wait, between two turns of the loop: one in doubt may take 0.5 ms
+DOUBTS_MOST = 1_000  # stretches of moved records, a damaged slot each: of a worse disk the oldest are taken together
 CALLBACK_LIMIT = 30.0  # seconds for one awaited on_delivery: a callback that hangs must not stop delivery for ever
 
 
@@ -201,8 +202,8 @@ class Reports:
         found lost is not found again by the one that comes then; nor need one come (`look_again`).
         """
         moved = found.last <= self._ring.moved_up_to
-        if found.lost and moved and (found.first, found.last) not in self._doubtful:
-            self._doubtful.append((found.first, found.last))
+        if found.lost and moved:
+            self._doubt(found.first, found.last)
         for sequence, waited in list(self._waiters.items()):
             position = fmt.position(self._ring.epoch, sequence)
             if position in found.waiting:
@@ -211,6 +212,15 @@ class Reports:
                 waited.doubt = waited.doubt or "not"
                 if not found.held:
                     self._end_doubt(sequence, waited, lost=not moved or self._is_doubtful(position))
+
+    def _doubt(self, first: int, last: int) -> None:
+        """Damage took some of the moved records in between."""
+        if (first, last) in self._doubtful:
+            return
+        self._doubtful.append((first, last))
+        if len(self._doubtful) > DOUBTS_MOST:
+            (one_first, one_last), (other_first, other_last) = self._doubtful[:2]
+            self._doubtful[:2] = [(min(one_first, other_first), max(one_last, other_last))]
 
     async def look_again(self) -> None:
         """Nobody has a slot counted any more in which damage was met, for nothing waits there: tell whoever that ends.

@@ -22,6 +22,7 @@ from aiorecover.testing import MemoryDisk
 from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.reading import Reader
+from aiorecover.wal.recount import Recounted
 from tests.delivery.refusing import Broker
 from tests.delivery.stored import Stored, acknowledge, batch_of, metadata, open_at, settle, store
 from tests.support.eventually import until
@@ -322,6 +323,23 @@ async def test_a_record_that_was_settled_before_its_copy_rotted_is_reported_wher
     moved.count_anew()
     assert waiter.result() == moved.asks(7).result()
     assert waiter.result().status == "delivered"
+
+
+async def test_of_a_very_bad_disk_it_is_remembered_in_little_room_what_damage_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More than that is doubted then, and nothing less."""
+    monkeypatch.setattr(module, "DOUBTS_MOST", 2)
+    moved = Moved()
+    taken = [moved.originals[number][2] for number in (6, 0, 2, 4)]
+    for position in [*taken, *taken[-2:]]:
+        moved.reports.lose(Recounted(1, frozenset(), position, position, frozenset()))
+    assert len(moved.reports._doubtful) == 2
+    for number in (0, 2, 4, 6):
+        moved.settle(number)
+        is_told_lost(moved.asks(number), "possibly")
+    moved.settle(8)
+    assert moved.asks(8).result().status == "delivered"
 
 
 async def test_who_joins_one_that_waited_before_the_damage_is_told_with_him_that_nothing_was_delivered() -> None:
