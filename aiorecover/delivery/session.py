@@ -56,6 +56,16 @@ UNREACHABLE_LIMIT = 2.0  # seconds without a connection to any known broker: the
 NO_ANSWER = (RequestTimedOutError, NodeNotReadyError, KafkaConnectionError, SessionLostError)
 METADATA_LIMIT = 10.0  # seconds for one look at a topic; then the session cannot be trusted any more
 
+_REFUSED: Mapping[str, str] = {  # by the error's class: these brokers have answered
+    "InvalidTransactionTimeout": (
+        "kafka allows no transaction that long: lower transaction_timeout_ms, or raise the brokers' "
+        "transaction.max.timeout.ms"
+    ),
+    "TransactionalIdAuthorizationFailed": (
+        "kafka does not let this user use the transactional id: grant Write and Describe on it"
+    ),
+}
+
 
 class Session:
     """Sends batches through the living AIOKafkaProducer; at most one lives."""
@@ -393,9 +403,8 @@ class Session:
             self._known_troubles.add(kind)
             servers = ",".join(self._config.bootstrap_servers)
             held_back = self._chatter.take()
-            log.warning(
-                "kafka cannot be reached, trying on error=%s bootstrap_servers=%s%s", causes[kind], servers, held_back
-            )
+            what = _REFUSED.get(kind, "kafka cannot be reached")
+            log.warning("%s, trying on error=%s bootstrap_servers=%s%s", what, causes[kind], servers, held_back)
 
     def _on_round(self, found: str | None) -> None:
         """Another cluster answered in this round of attempts, or (None) no longer."""

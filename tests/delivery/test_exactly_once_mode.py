@@ -109,6 +109,7 @@ async def test_without_a_right_to_its_transactional_id_records_wait_a_line_says_
     async with secured_producer(tmp_path, secured) as producer:
         await publisher.publish(producer, 100)
         await until(lambda: "ransactional" in warnings(caplog) and "uthoriz" in warnings(caplog))
+        assert "grant Write and Describe on it, trying on" in warnings(caplog)
         assert producer.statistics().delivered == 0
         await grant_transactions(secured, producer)
         await producer.flush(timeout_ms=FLUSH_MS)
@@ -259,6 +260,23 @@ async def test_a_timestamp_that_the_topic_refuses_is_a_dead_letter(
         await producer.flush(timeout_ms=FLUSH_MS)
         with pytest.raises(PermanentDeliveryError):
             await receipt.delivered(timeout_ms=0)
+    await assert_once_in_order(kafka, publisher)
+
+
+async def test_a_time_for_transactions_that_the_brokers_refuse_is_named_and_everything_waits(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    publisher = Publisher(topic(kafka, partitions=1))
+    caplog.set_level(logging.WARNING, "aiorecover")
+    async with producer_of(tmp_path, kafka.bootstrap_servers, transaction_timeout_ms=2_000_000_000) as producer:
+        await publisher.publish(producer, 10)
+        await until(lambda: bool(caplog.records))
+        await asyncio.sleep(1)
+        assert (producer.state, producer.statistics().pending) == ("connecting", 10)
+    (told,) = {record.getMessage() for record in caplog.records if record.name == "aiorecover.session"}
+    assert "lower transaction_timeout_ms" in told
+    async with producer_of(tmp_path, kafka.bootstrap_servers) as producer:
+        await producer.flush(timeout_ms=FLUSH_MS)
     await assert_once_in_order(kafka, publisher)
 
 
