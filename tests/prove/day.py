@@ -7,18 +7,12 @@ Exit status: 0 proved, 1 a promise was broken or a process failed (the directory
 """
 
 import argparse
-import shutil
-import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.crash.day import run_day
-from tests.crash.lives import ChildFailedError
-from tests.prove.rounds import chosen
-from tests.support.broker import BrokerUnavailableError, KafkaCluster
-from tests.support.jars import JarsError
+from tests.prove.once import Judged, prove_once
+from tests.support.broker import KafkaCluster
 
 __all__ = ["main"]
 
@@ -28,26 +22,13 @@ _BROKERS = 3
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prove it, or say what is broken."""
     options = _options(arguments)
-    began, seed = time.monotonic(), chosen(options.seed)
-    directory = Path(tempfile.mkdtemp(prefix="aiorecover-day-"))
-    try:
-        with KafkaCluster(_BROKERS) as cluster:
-            print(f"broker: {cluster.description} seed={seed}", flush=True)
-            day = run_day(cluster, directory, seed=seed, hours=options.count, hour_s=options.seconds, rate=options.rate)
-    except (BrokerUnavailableError, JarsError) as error:
-        print(f"broker: {error}", file=sys.stderr)
-        return 2
-    except ChildFailedError as error:
-        print(f"NOT OK: seed={seed} {error}\nkept: {directory}", flush=True)
-        return 1
-    left = day.left()
-    proved = day.verdict.ok and day.verdict.repeated == 0 and not left
-    print(f"{'proved' if proved else 'NOT OK'}: seed={seed} {day} seconds={time.monotonic() - began:.0f}")
-    if proved:
-        shutil.rmtree(directory)
-        return 0
-    print(f"left of it: {', '.join(left) or 'nothing'}\nkept: {directory}", flush=True)
-    return 1
+
+    def run(cluster: KafkaCluster, directory: Path, seed: int) -> Judged:
+        day = run_day(cluster, directory, seed=seed, hours=options.count, hour_s=options.seconds, rate=options.rate)
+        left = [f"left of it: {what}" for what in day.left()]
+        return Judged(day.verdict.ok and day.verdict.repeated == 0, str(day), left)
+
+    return prove_once("day", lambda: KafkaCluster(_BROKERS), options.seed, run)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

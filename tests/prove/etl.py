@@ -8,17 +8,12 @@ Exit status: 0 proved, 1 a promise was broken (the directory is kept and named) 
 """
 
 import argparse
-import shutil
-import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.crash.etl import run_workers
-from tests.prove.rounds import chosen
-from tests.support.broker import BrokerUnavailableError, choose_cluster
-from tests.support.jars import JarsError
+from tests.prove.once import Judged, prove_once
+from tests.support.broker import Cluster, choose_cluster
 
 __all__ = ["main"]
 
@@ -26,25 +21,13 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prove it, or say what is broken."""
     options = _options(arguments)
-    began, seed = time.monotonic(), chosen(options.seed)
-    directory = Path(tempfile.mkdtemp(prefix="aiorecover-etl-"))
-    try:
-        with choose_cluster(1) as cluster:
-            print(f"broker: {cluster.description} seed={seed}", flush=True)
-            outcome = run_workers(cluster, directory, seed=seed, kills=options.count, guarantee=options.guarantee)
-    except (BrokerUnavailableError, JarsError) as error:
-        print(f"broker: {error}", file=sys.stderr)
-        return 2
-    proved = outcome.ok and outcome.enough
-    seconds = time.monotonic() - began
-    print(f"{'proved' if proved else 'NOT OK'}: seed={seed} {options.guarantee} {outcome} seconds={seconds:.0f}")
-    if outcome.ok and not outcome.enough:
-        print("nothing broke, and too few kills hit a worker that was moving")
-    if proved:
-        shutil.rmtree(directory)
-        return 0
-    print(f"kept: {directory}", flush=True)
-    return 1
+
+    def run(cluster: Cluster, directory: Path, seed: int) -> Judged:
+        outcome = run_workers(cluster, directory, seed=seed, kills=options.count, guarantee=options.guarantee)
+        little = [] if outcome.enough else ["too few kills hit a worker that was moving"]
+        return Judged(outcome.ok, f"{options.guarantee} {outcome}", little)
+
+    return prove_once("etl", lambda: choose_cluster(1), options.seed, run)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

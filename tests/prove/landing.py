@@ -8,18 +8,12 @@ Exit status: 0 proved, 1 a promise was broken (the directory is kept and named) 
 """
 
 import argparse
-import shutil
-import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.prove.rounds import chosen
-from tests.spark.driver import LandingFailedError
+from tests.prove.once import Judged, prove_once
 from tests.spark.killed_landing import Outcome, run_landing
-from tests.support.broker import BrokerUnavailableError, choose_cluster
-from tests.support.jars import JarsError
+from tests.support.broker import Cluster, choose_cluster
 
 __all__ = ["main", "too_little"]
 
@@ -30,27 +24,13 @@ _GROWTH = 1.5  # of the state of ids: it is as large as what comes in at a time,
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prove it, or say what is broken."""
     options = _options(arguments)
-    began, seed = time.monotonic(), chosen(options.seed)
-    directory = Path(tempfile.mkdtemp(prefix="aiorecover-landing-"))
     asked = {"records": options.count, "kills": options.kills, "batches": options.batches}
-    try:
-        with choose_cluster(1) as cluster:
-            print(f"broker: {cluster.description} seed={seed}", flush=True)
-            outcome = run_landing(cluster, directory, seed=seed, **asked)
-    except (BrokerUnavailableError, JarsError) as error:
-        print(f"broker: {error}", file=sys.stderr)
-        return 2
-    except LandingFailedError as error:
-        print(f"NOT OK: seed={seed} {error}\nkept: {directory}", flush=True)
-        return 1
-    little = too_little(outcome)
-    proved = outcome.ok and not little
-    print(f"{'proved' if proved else 'NOT OK'}: seed={seed} {outcome} seconds={time.monotonic() - began:.0f}")
-    if proved:
-        shutil.rmtree(directory)
-        return 0
-    print(f"kept: {directory}{''.join(f'; {what}' for what in little)}", flush=True)
-    return 1
+
+    def run(cluster: Cluster, directory: Path, seed: int) -> Judged:
+        outcome = run_landing(cluster, directory, seed=seed, **asked)
+        return Judged(outcome.ok, str(outcome), too_little(outcome))
+
+    return prove_once("landing", lambda: choose_cluster(1), options.seed, run)
 
 
 def too_little(outcome: Outcome) -> list[str]:

@@ -7,17 +7,13 @@ Exit status: 0 proved, 1 a promise was broken or a process failed (the directory
 """
 
 import argparse
-import shutil
-import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.crash.lives import ChildFailedError
 from tests.crash.outages import run_outages
-from tests.support.broker import BrokerUnavailableError, KafkaCluster
-from tests.support.jars import JarsError
+from tests.prove.once import Judged, prove_once
+from tests.prove.rounds import progress
+from tests.support.broker import KafkaCluster
 
 __all__ = ["main"]
 
@@ -27,29 +23,17 @@ REST_S = 75.0  # until the ring file has become small again
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prove it, or say what is broken."""
     options = _options(arguments)
-    began = time.monotonic()
-    directory = Path(tempfile.mkdtemp(prefix="aiorecover-outages-"))
-    try:
-        with KafkaCluster(options.brokers) as cluster:
-            print(f"broker: {cluster.description}", flush=True)
-            outcome = run_outages(
-                cluster, directory, count=options.count, seconds=options.seconds, rate=options.rate, rest=REST_S
-            )
-    except (BrokerUnavailableError, JarsError) as error:
-        print(f"broker: {error}", file=sys.stderr)
-        return 2
-    except ChildFailedError as error:
-        print(f"NOT OK: {error}\nkept: {directory}", flush=True)
-        return 1
-    for outage in outcome.outages:
-        print(f"  {outage}", flush=True)
-    left = f"memory_left_mb={outcome.memory_left / 1e6:.1f} file_left_mb={outcome.file_left / 1e6:.1f}"
-    print(f"{'proved' if outcome.ok else 'NOT OK'}: {outcome.verdict} {left} seconds={time.monotonic() - began:.0f}")
-    if outcome.ok:
-        shutil.rmtree(directory)
-        return 0
-    print(f"kept: {directory}", flush=True)
-    return 1
+
+    def run(cluster: KafkaCluster, directory: Path, _: int) -> Judged:
+        outcome = run_outages(
+            cluster, directory, count=options.count, seconds=options.seconds, rate=options.rate, rest=REST_S
+        )
+        for outage in outcome.outages:
+            progress(str(outage))
+        left = f"memory_left_mb={outcome.memory_left / 1e6:.1f} file_left_mb={outcome.file_left / 1e6:.1f}"
+        return Judged(outcome.ok, f"{outcome.verdict} {left}")
+
+    return prove_once("outages", lambda: KafkaCluster(options.brokers), options.seed, run)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -8,20 +8,14 @@ Exit status: 0 proved, 1 a promise was broken (the directory is kept and named) 
 """
 
 import argparse
-import shutil
-import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.crash.broker_faults import BrokerFaults
-from tests.crash.lives import ChildFailedError
-from tests.prove.rounds import chosen, progress
-from tests.spark.driver import LandingFailedError
+from tests.prove.once import Judged, prove_once
+from tests.prove.rounds import progress
 from tests.spark.pipeline import Outcome, run_pipeline
-from tests.support.broker import BrokerUnavailableError, KafkaCluster
-from tests.support.jars import JarsError
+from tests.support.broker import KafkaCluster
 
 __all__ = ["main", "too_little"]
 
@@ -35,36 +29,15 @@ _ACCEPTED_PER_CHANGE = 100  # some 1,000 on two cores
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prove it, or say what is broken."""
     options = _options(arguments)
-    began, seed = time.monotonic(), chosen(options.seed)
-    directory = Path(tempfile.mkdtemp(prefix="aiorecover-pipeline-"))
-    try:
-        with KafkaCluster(_BROKERS) as cluster:
-            print(f"broker: {cluster.description} seed={seed}", flush=True)
-            faults = BrokerFaults(cluster, seed, _KINDS)
-            outcome = run_pipeline(
-                cluster,
-                directory,
-                seed=seed,
-                rounds=options.count,
-                kills=options.kills,
-                meanwhile=faults,
-                report=progress,
-            )
-    except (BrokerUnavailableError, JarsError) as error:
-        print(f"broker: {error}", file=sys.stderr)
-        return 2
-    except (ChildFailedError, LandingFailedError) as error:
-        print(f"NOT OK: seed={seed} {error}\nkept: {directory}", flush=True)
-        return 1
-    little = too_little(outcome, faults.done.total(), options.count)
-    proved = outcome.ok and not little
-    seconds = time.monotonic() - began
-    print(f"{'proved' if proved else 'NOT OK'}: seed={seed} {outcome} besides: {faults} seconds={seconds:.0f}")
-    if proved:
-        shutil.rmtree(directory)
-        return 0
-    print(f"kept: {directory}{''.join(f'; {what}' for what in little)}", flush=True)
-    return 1
+
+    def run(cluster: KafkaCluster, directory: Path, seed: int) -> Judged:
+        faults = BrokerFaults(cluster, seed, _KINDS)
+        asked = {"seed": seed, "rounds": options.count, "kills": options.kills}
+        outcome = run_pipeline(cluster, directory, **asked, meanwhile=faults, report=progress)
+        little = too_little(outcome, faults.done.total(), options.count)
+        return Judged(outcome.ok, f"{outcome} besides: {faults}", little)
+
+    return prove_once("pipeline", lambda: KafkaCluster(_BROKERS), options.seed, run)
 
 
 def too_little(outcome: Outcome, faults: int, changes: int) -> list[str]:
