@@ -4,6 +4,7 @@ What it is at is told by Spark's checkpoint: of a batch that is begun there is a
 there is one in `commits`, too.
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from tests.spark.settings import session_settings
 
@@ -104,11 +106,17 @@ class Lander:
 
 
 class Driver:
-    """One life."""
+    """One life; whatever happens in its ``with``, nothing of it is left behind that."""
 
     def __init__(self, lander: Lander, process: "subprocess.Popen[bytes]") -> None:
         self._lander = lander
         self._process = process
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
     def until(self, reached: Callable[[], bool], look: Callable[[], object] = lambda: None) -> None:
         """Let it work until then, looking meanwhile.
@@ -133,7 +141,8 @@ class Driver:
     def kill(self) -> bool:
         """`kill -9`; whether a batch was begun and not done."""
         alive = self._process.poll() is None
-        os.killpg(self._process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it was killed before
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         return alive and self._lander.begun() > self._lander.done()
 
@@ -148,13 +157,9 @@ class Driver:
         while self._process.poll() is None and time.monotonic() < until:
             look()
             time.sleep(_LOOK_S)
-        if self._process.poll() is None:
-            self.kill()
-        if self._process.returncode != 0:
+        if self._process.poll() != 0:
             raise self._failure("was to end well")
 
     def _failure(self, what: str) -> LandingFailedError:
-        if self._process.poll() is None:
-            self.kill()
         tail = self._lander.log.read_text(errors="replace")[-4000:]
         return LandingFailedError(f"the driver {what}, and did not: status={self._process.returncode}\n{tail}")

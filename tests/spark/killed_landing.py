@@ -111,12 +111,13 @@ def _land(lander: Lander, outcome: Outcome, rng: random.Random, kills: int) -> N
 
     target = 0
     while outcome.kills < kills:
-        driver = lander.start(available_now=True)
-        outcome.hits += _killed(driver, lander, target, rng)
+        with lander.start(available_now=True) as driver:
+            outcome.hits += _killed(driver, lander, target, rng)
         outcome.kills += 1
         if rng.random() >= _AGAIN:
             target += 1
-    lander.start(available_now=True).finish(_LAND_WITHIN_S, look)
+    with lander.start(available_now=True) as driver:
+        driver.finish(_LAND_WITHIN_S, look)
     outcome.states.pop(-1, None)
 
 

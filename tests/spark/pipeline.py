@@ -114,7 +114,8 @@ def run_pipeline(
         served = fleet.end()
     finally:
         fleet.kill_all()
-    lander.start(available_now=True).finish(_LAND_WITHIN_S)
+    with lander.start(available_now=True) as driver:
+        driver.finish(_LAND_WITHIN_S)
     return _judged(cluster, fleet.topics, manifests, lander, served, drivers, seed)
 
 
@@ -127,6 +128,7 @@ class _Drivers:
         self._lander = lander
         self._rng = rng
         self._wanted = wanted
+        self._over = threading.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="drivers", daemon=True)
 
@@ -139,25 +141,26 @@ class _Drivers:
         self._thread.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        if error is None:
-            self._thread.join()
-            if self._failure is not None:
-                raise self._failure
+        if error is not None:
+            self._over.set()
+        self._thread.join()
+        if self._failure is not None and error is None:
+            raise self._failure
 
     def _run(self) -> None:
         try:
-            for _ in range(self._wanted):
+            while self.kills < self._wanted and not self._over.is_set():
                 self._one()
         except BaseException as error:  # noqa: BLE001 - handed on by __exit__
             self._failure = error
 
     def _one(self) -> None:
         before = self._lander.begun()
-        driver = self._lander.start(available_now=False)
-        driver.until(lambda: self._lander.begun() > before)
-        driver.rest(self._rng.uniform(0.0, min(self._lander.batch_s(), _LONGEST_REST_S)))
-        self.hits += driver.kill()
-        self.kills += 1
+        with self._lander.start(available_now=False) as driver:
+            driver.until(lambda: self._lander.begun() > before or self._over.is_set())
+            driver.rest(self._rng.uniform(0.0, min(self._lander.batch_s(), _LONGEST_REST_S)))
+            self.hits += driver.kill()
+            self.kills += 1
 
 
 # -- the judgement -----------------------------------------------------------------------------------------------------
