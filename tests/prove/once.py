@@ -48,6 +48,7 @@ def prove_once(
             judged = run(cluster, directory, seed)
     except (BrokerUnavailableError, JarsError) as error:
         print(f"broker: {error}", file=sys.stderr)
+        shutil.rmtree(directory)
         return 2
     except (ChildFailedError, LandingFailedError) as error:
         print(f"NOT OK: seed={seed} {error}\nkept: {directory}", flush=True)

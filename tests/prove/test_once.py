@@ -1,5 +1,6 @@
 """What a proof of a single run ends with."""
 
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -69,6 +70,10 @@ def test_what_is_not_proved_keeps_its_directory_and_names_it_with_status_1(
     kept[0].rmdir()
 
 
-def test_without_brokers_it_cannot_run_and_says_why_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_brokers_it_cannot_run_and_says_why_with_status_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert ended(lambda: Judged(ok=True, told=""), no_brokers) == (2, [])
     assert "there is no Java" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
