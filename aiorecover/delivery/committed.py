@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import Line, Transactional
+from aiorecover.wal.checkpoint import Line, Transactional, names_opening
 
 LINE_MOST = 32  # openings that stand in the metadata: it has room for some 4,000 characters
 OTHERS_MOST = 16  # of directories that are copies of this one
@@ -39,16 +39,16 @@ class Committed(NamedTuple):
 
     @property
     def reached(self) -> dict[str, int]:
-        """How far each opening has come."""
-        return {**dict(self.before), self.owner: self.position}
+        """How far each opening has come; whoever else has committed, people with a tool of Kafka's, is none."""
+        return {name: last for name, last in (*self.before, (self.owner, self.position)) if names_opening(name)}
 
 
 def parsed(position: int, metadata: str) -> Committed:
     """As it was read; what is not ours to read counts for nothing."""
     owner, *rest = metadata.split(" ")
     pairs = (text.rpartition(":") for text in rest[1:])
-    before = tuple((name, int(last)) for name, _, last in pairs if last.isdecimal())
-    return Committed(position, owner, before, int(rest[0]) if rest and rest[0].isdecimal() else 0)
+    before = tuple((name, int(last)) for name, _, last in pairs if _is_number(last))
+    return Committed(position, owner, before, int(rest[0]) if rest and _is_number(rest[0]) else 0)
 
 
 def owner_of(producer_id: int, epoch: int) -> str:
@@ -104,6 +104,11 @@ def _shortened(line: Line, known: Transactional) -> Line:
     may_have = {owner for owner, _ in line if owner == known.committed_by or _epoch(owner) == known.read_in}
     parted = [owner for owner, _ in line if owner not in may_have][: max(0, len(line) - LINE_MOST)]
     return tuple(pair for pair in line if pair[0] not in parted)
+
+
+def _is_number(text: str) -> bool:
+    """Whether it can be a position, or the number of an id: a checkpoint has no room for more."""
+    return text.isdecimal() and len(text) < 20 and int(text) < 1 << 63  # noqa: PLR2004 - 2^63 has 19 digits
 
 
 def _epoch(owner: str) -> int:

@@ -339,5 +339,10 @@ def _can_be_known(transactional: Transactional | None, epoch: int) -> bool:
     return (
         transactional.number >= 0
         and 0 <= transactional.read_in <= epoch
-        and all(last >= 0 and owner.rpartition("/")[2].isdecimal() for owner, last in openings)
+        and all(last >= 0 and names_opening(owner) for owner, last in openings)
     )
+
+
+def names_opening(owner: str) -> bool:
+    """Whether somebody who has committed a position was an opening: its epoch stands at the end of its name."""
+    return owner.rpartition("/")[2].isdecimal()

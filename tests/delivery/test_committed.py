@@ -16,7 +16,7 @@ from aiorecover.delivery.committed import (
     to_commit,
 )
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import Transactional
+from aiorecover.wal.checkpoint import Checkpoint, Destination, Transactional, pack, unpack
 
 METADATA_MOST = 4096  # characters; offset.metadata.max.bytes
 
@@ -145,8 +145,15 @@ def test_the_metadata_has_room_after_any_number_of_openings_and_copies() -> None
     assert len(found.before) <= LINE_MOST + OTHERS_MOST
 
 
-@pytest.mark.parametrize("metadata", ["", " ", "x", "x y", "x y:", "x :5 y:z", "b/1 a/1:\N{SUPERSCRIPT TWO}"])
+@pytest.mark.parametrize(
+    "metadata",
+    ["", " ", "x", "x y", "x y:", "x :5 y:z", "b/1 a/1:\N{SUPERSCRIPT TWO}", f"b/1 0 b/0:{1 << 64}", f"b/1 {1 << 64}"],
+)
 def test_metadata_of_somebody_else_count_for_nothing(metadata: str) -> None:
     one = Directory("a")
     one.open(None)
     assert one.open(parsed(at(7, 7), metadata)) == 0
+    known = Destination(transactional=one.known)
+    remembered = pack(Checkpoint(producer_id=1, epoch=2, slot_bytes=1 << 24, destination=known), 1)
+    assert unpack(remembered).state == "valid"
+    assert one.open(one.commit(at(2, 5))) == at(2, 5)

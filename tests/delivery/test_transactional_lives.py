@@ -453,6 +453,25 @@ async def test_what_was_accepted_here_is_covered_by_nobody_else_s_position(broke
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize("owner", ["", "somebody"])
+async def test_a_position_that_people_have_set_costs_a_directory_nothing_of_what_it_knows(
+    broker: Broker, owner: str
+) -> None:
+    """Kafka's own tools set one without a word of who it was."""
+    disk = MemoryDisk()
+    async with producer_on(disk) as producer:
+        await publish(producer, 0, 1)
+        await producer.flush(LIMIT)
+    broker.positions[OFFSETS_TOPIC] = Committed(0, owner)
+    for number in (2, 4):
+        async with producer_on(disk) as producer:
+            assert directory_of(producer).ring.epoch == 1 + number // 2, "as the checkpoint says"
+            await publish(producer, number, number + 1)
+            await producer.flush(LIMIT)
+    assert in_kafka(broker) == list(range(6))
+
+
+@pytest.mark.asyncio
 async def test_without_its_checkpoint_a_directory_knows_its_position_by_the_slots_that_it_has(broker: Broker) -> None:
     left = await committed_and_not_settled(broker, 4)
     path = next(path for path in left.file_system.files() if path.name == "checkpoint")
