@@ -91,7 +91,8 @@ def check_source(source: object) -> tuple[str, int, int]:
     """
     if isinstance(source, tuple) and len(source) == 3:  # noqa: PLR2004 - topic, partition, offset
         topic, partition, offset = source
-        numbers = type(partition) is int and type(offset) is int and 0 <= partition < 1 << 31 and 0 <= offset < 1 << 63
+        numbers = type(partition) is int and type(offset) is int and 0 <= partition < 1 << 31
+        numbers = numbers and 0 <= offset < (1 << 63) - 1  # the one behind it is what a checkpoint remembers
         if type(topic) is str and topic.isascii() and numbers:
             return topic, partition, offset
     message = "source must be a tuple (topic, partition, offset) of str, int, int, as the consumer gave them"

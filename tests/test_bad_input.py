@@ -221,6 +221,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a source's offset as str": ({"source": ("t", 0, "1")}, "must be a tuple (topic, partition, offset)"),
     "a source's offset negative": ({"source": ("t", 0, -1)}, "as the consumer gave them"),
     "a source's offset too large": ({"source": ("t", 0, 2**63)}, "as the consumer gave them"),
+    "a source's offset with none behind it": ({"source": ("t", 0, 2**63 - 1)}, "as the consumer gave them"),
     "a source's topic of surrogates": ({"source": ("\ud800", 0, 1)}, "as the consumer gave them"),
 }
 
