@@ -112,7 +112,7 @@ class Spares:
         self._free: list[tuple[int, int]] = []
         for slot in free:  # once through: a directory may have 100,000 of them
             (self._unallocated if holes and not slot[1] else self._free).append(slot)
-        self._found = {index for index, _ in self._free}  # perhaps with holes: a copied file may be sparse
+        self._whole: set[int] = set()  # allocated here; others may have holes, live ones too: copied files are sparse
         self._sound: set[int] = set()  # every page of them was read, or nothing of them is on the disk to be read
         self._failed_reads = 0  # of the file, when that was true
         self._ready: list[Spare] = []
@@ -248,15 +248,13 @@ class Spares:
 
     def _punch(self, slot: tuple[int, int]) -> bool:
         place = self._free
+        self._whole.discard(slot[0])  # also where that fails half-way: it is allocated again before it is used
         try:
             if self._file.punch(slot[0] * self.slot_bytes, self.slot_bytes):
                 place = self._unallocated
-                self._found.discard(slot[0])
             else:
                 self.quota.exchange = False
         finally:
-            if place is self._free:
-                self._found.add(slot[0])  # a part of it may be a hole: it is allocated again before it is used
             place.append(slot)
         return place is self._unallocated
 
@@ -358,9 +356,8 @@ class Spares:
 
     def _map(self, index: int, *, mended: bool) -> Any:
         size = self.slot_bytes
-        if index in self._found:
-            self._file.allocate(index * size, size)
-            self._found.discard(index)
+        if index not in self._whole:
+            self._allocate(index)
         if mended:
             self._make_sound(index)
         return self._file.map(index * size, size)
@@ -398,10 +395,9 @@ class Spares:
             log.warning("%s: check the disk path=%s pages=%d offset=%d", message, self._file.path, len(lost), lost[0])
 
     def _grow(self) -> tuple[int, int]:
-        size = self.slot_bytes
         index, salt = self._claim_index()
         try:
-            self._file.allocate(index * size, size)
+            self._allocate(index)
         except WalFullError:
             self._unallocated.append((index, salt))
             self._room.full = True  # whatever the file system said before
@@ -410,6 +406,10 @@ class Spares:
             self._unallocated.append((index, salt))
             raise
         return index, salt
+
+    def _allocate(self, index: int) -> None:
+        self._file.allocate(index * self.slot_bytes, self.slot_bytes)
+        self._whole.add(index)
 
     def _claim_index(self) -> tuple[int, int]:
         with suppress(IndexError):

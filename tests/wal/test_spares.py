@@ -14,7 +14,7 @@ from aiorecover.wal.opening import open_directory
 from aiorecover.wal.room import KEPT, MAIN
 from aiorecover.wal.spares import Limits, Quota, Spares
 from aiorecover.wal.storage import StorageFile
-from tests.wal.memory import FaultyFile, no_blocks
+from tests.wal.memory import PAGE, FaultyFile, no_blocks
 from tests.wal.rig import RESERVED, SLOT, Disk, Opened, found
 from tests.wal.test_moving import everything, make, move, waiting
 
@@ -214,6 +214,23 @@ def test_a_slot_that_an_opening_found_is_allocated_for_its_first_life_and_not_ag
         opened.checkpoint()
     assert opened.ring.next_ordinal > 6
     assert len(allocated) <= opened.disk.ring.size() // SLOT
+
+
+def test_a_slot_in_which_records_waited_in_a_sparse_copy_is_allocated_before_its_next_life() -> None:
+    """Tools that copy leave out what was never written: the rest of the slot that a crash left open."""
+    opened = Opened()
+    opened.append(BIG)
+    disk = opened.disk.after_death()
+    disk.ring.stored.punched(PAGE, SLOT // 2)
+    following = Opened(disk)
+    following.settle(following.read())
+    assert following.checkpoint() == 1
+    disk.ring.stored.belong_to(threading.RLock(), no_blocks)
+    with pytest.raises(WalFullError):
+        following.ring.spares.take()
+    disk.ring.stored.belong_to(threading.RLock(), lambda _: None)
+    assert following.ring.spares.take()[0] == 0
+    assert disk.ring.disk_bytes() == disk.ring.size()
 
 
 class Counted(int):
