@@ -39,7 +39,7 @@ def map_shared(descriptor: int, length: int, offset: int) -> mmap.mmap:
     if length <= 0 or offset % mmap.ALLOCATIONGRANULARITY:
         raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
     try:
-        reserved = mmap.mmap(-1, length, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
+        reserved = _reserved(length)
     except OSError as error:
         if error.errno != errno.ENOMEM:
             raise
@@ -52,6 +52,20 @@ def map_shared(descriptor: int, length: int, offset: int) -> mmap.mmap:
         else:
             _given_up.append(reserved)
         raise
+    except BaseException:
+        reserved.close()
+        raise
+    return reserved
+
+
+def _reserved(length: int) -> mmap.mmap:
+    """A range, with room for one mapping more: the kernel asks for that before it replaces one.
+
+    At the limit of mappings each range would else be given up, and take the place of one that was unmapped, for ever.
+    """
+    reserved = mmap.mmap(-1, length, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
+    try:
+        mmap.mmap(-1, 1).close()
     except BaseException:
         reserved.close()
         raise

@@ -143,6 +143,39 @@ def test_where_no_range_can_be_reserved_it_takes_a_descriptor(
     assert path.read_bytes()[PART : PART + 2] == b"ok"
 
 
+AT_THE_LIMIT_OF_MAPPINGS = """
+    import errno, mmap, os, sys
+    from aiorecover.wal.mapping import map_shared
+
+    descriptor, others = os.open(sys.argv[1], os.O_RDWR), []
+    try:
+        while True:
+            others.append(mmap.mmap(-1, mmap.PAGESIZE))
+    except OSError as error:
+        assert error.errno == errno.ENOMEM
+    for _ in range(5):
+        try:
+            map_shared(descriptor, mmap.PAGESIZE, 0)
+        except OSError as error:
+            assert error.errno == errno.ENOMEM
+    for _ in range(3):
+        others.pop().close()
+        mapped = map_shared(descriptor, mmap.PAGESIZE, 0)
+        mapped[:2] = b"ok"
+        mapped.close()
+"""
+
+
+@linux
+@needed
+def test_at_the_limit_of_mappings_none_takes_the_place_of_one_that_was_unmapped(path: Path) -> None:
+    """An outage of a large ring may come there (vm.max_map_count): with each slot that comes free there is room."""
+    if int(Path("/proc/sys/vm/max_map_count").read_text()) > 1 << 17:
+        pytest.skip("it takes too long to come to this machine's limit")
+    code = textwrap.dedent(AT_THE_LIMIT_OF_MAPPINGS)
+    subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=60)
+
+
 @linux
 @needed
 def test_what_another_thread_has_mapped_where_a_mapping_failed_stays(
