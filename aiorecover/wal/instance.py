@@ -4,6 +4,7 @@ A process takes the first numbered directory whose lock is free, and with it a p
 for one by name.
 """
 
+import errno
 import os
 import time
 from contextlib import suppress
@@ -15,6 +16,7 @@ from aiorecover.wal.moved import RING
 from aiorecover.wal.storage import FileSystem, StorageFile, os_errors
 
 MAX_INSTANCES = 1024  # workers of one wal_dir; more are surely a mistake, and each look-up is a system call
+LOCK_TRIES = 10  # times that a lock is another file than was opened: somebody removes it, and not for ever
 LOCK_WAIT = 0.05  # seconds between two looks at the lock of a directory that was asked for by name
 LOST_FOUND = "lost+found"  # wal_dir may be a file system of its own
 HIDDEN = "."  # .gitkeep, .snapshot, .nfs…: no instance has such a name, and nothing is ever done to one
@@ -112,30 +114,45 @@ def _held(file_system: FileSystem, path: Path) -> WalLockedError:
 
 def _try_lock(file_system: FileSystem, path: Path) -> StorageFile | None:
     """The locked ``lock`` file of an instance directory, or None when another process has it."""
+    for _ in range(LOCK_TRIES):
+        lock = _opened_lock(file_system, path)
+        if not _is_locked(lock):
+            return None
+        if _same_file(file_system, lock):
+            _name_owner(lock)
+            return lock
+        lock.close()  # removed and made anew between opening and locking
+    message = "the lock is another file whenever it was opened: use a file system on which a file keeps its inode"
+    raise WalIOError(errno.ESTALE, message, str(path / LOCK))
+
+
+def _opened_lock(file_system: FileSystem, path: Path) -> StorageFile:
     with os_errors("use the directory", path):
         if file_system.is_symlink(path):
             message = f"the instance directory is a symbolic link: name the directory itself path={path}"
             raise WalFormatError(message)
         file_system.make_directory(path)
-    lock = file_system.open(path / LOCK)
+    return file_system.open(path / LOCK)
+
+
+def _is_locked(lock: StorageFile) -> bool:
+    """Whether it is ours now; else it is closed."""
+    locked = False
     try:
         locked = lock.lock()
-    except WalIOError:
-        lock.close()
-        raise
-    if not locked:
-        lock.close()
-        return None
-    if not _same_file(file_system, lock):  # removed and made anew between opening and locking
-        lock.close()
-        return _try_lock(file_system, path)
+    finally:
+        if not locked:
+            lock.close()
+    return locked
+
+
+def _name_owner(lock: StorageFile) -> None:
     try:
         with suppress(WalFullError):  # after a power cut it may be empty; a full disk must not keep records in there
             lock.write(f"{os.getpid():<20}\n".encode(), 0)
     except BaseException:
         lock.close()
         raise
-    return lock
 
 
 def _same_file(file_system: FileSystem, lock: StorageFile) -> bool:

@@ -36,6 +36,7 @@ from aiorecover.wal.instances import instances as seen_from_outside
 from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.recovery import UNTOLD
+from aiorecover.wal.storage import FileSystem
 from tests.wal.rig import SLOT, Position, found, missing, read
 
 REPOSITORY = Path(__file__).parents[2]
@@ -95,6 +96,13 @@ HOLD = """
 """
 
 
+class Restless(FileSystem):
+    """On which a name never leads to the file that was opened by it."""
+
+    def identity(self, path: Path) -> tuple[int, int]:
+        return super().identity(path)[0], 0
+
+
 # -- numbers and names -----------------------------------------------------------------------------------------------
 
 
@@ -129,6 +137,15 @@ def test_each_process_takes_the_first_free_number_and_with_it_the_backlog(wal: P
             assert records(heir) == records(other) == expected
             assert heir.ring.epoch == other.ring.epoch == 2
             assert heir.producer_id != other.producer_id
+
+
+@pytest.mark.parametrize("instance", [None, "shop"])
+def test_where_no_file_keeps_its_inode_a_directory_is_refused(wal: Path, instance: str | None) -> None:
+    restless = dataclasses.replace(options(wal, instance=instance), file_system=Restless())
+    with pytest.raises(WalIOError, match=rf"on which a file keeps its inode: '{wal}/.*/lock'$"):
+        open_directory(restless)
+    with opened(wal, instance=instance) as made:
+        assert made.path == wal / (instance or "0")
 
 
 def test_a_named_instance_is_refused_while_another_process_has_it_and_says_who(wal: Path) -> None:
