@@ -245,10 +245,14 @@ class StorageFile:
             os.fdatasync(self._fd)
 
     def close(self) -> None:
-        """Close the descriptor; mappings keep their own. Never unlocks: a forked child shares the lock."""
+        """Close the descriptor; mappings keep their own. Never unlocks: a forked child shares the lock.
+
+        It is closed also where the system answers with an error (as over a network): what counts was flushed before.
+        """
         if self._fd >= 0:
             descriptor, self._fd = self._fd, -1
-            os.close(descriptor)
+            with suppress(OSError):
+                os.close(descriptor)
 
     def fileno(self) -> int:
         """The descriptor."""

@@ -148,6 +148,25 @@ def test_where_no_file_keeps_its_inode_a_directory_is_refused(wal: Path, instanc
         assert made.path == wal / (instance or "0")
 
 
+def test_a_file_system_that_fails_when_files_are_closed_keeps_no_directory_locked(
+    wal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = os.close
+
+    def fails(descriptor: int) -> None:
+        close(descriptor)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    made = open_directory(options(wal))
+    append(made, b"here")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", fails)
+        made.close()
+    with opened(wal) as following:
+        assert following.path == made.path
+        assert records(following) == [((1, 1), b"here")]
+
+
 def test_a_named_instance_is_refused_while_another_process_has_it_and_says_who(wal: Path) -> None:
     with another_process(HOLD, wal, "shop") as holder:
         assert holder.stdout is not None
