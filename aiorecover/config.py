@@ -38,9 +38,10 @@ PORT_MAX: Final = 65_535  # a port is 16 bits
 INT32_MAX: Final = 2**31 - 1  # request_timeout_ms travels to the broker as an int32
 DURATION_MAX_MS: Final = 100 * 365 * 86_400_000  # a century: the clocks of threads overflow at 292 years
 
-_SERVER = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^\s:/\[\],@]+)(?::(?P<port>[0-9]{1,5}))?")
+_SERVER = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[^\s:/\[\],@\ud800-\udfff]+)(?::(?P<port>[0-9]{1,5}))?")
 _INSTANCE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")  # one plain folder name, never hidden or ".."
 _NAME_MAX = 249  # as long as a topic's: the name stands in every checkpoint, whose place is fixed
+_SURROGATE = re.compile(r"[\ud800-\udfff]")  # what Python makes of bytes that are no text: nobody can store it
 
 _CODECS: Mapping[str, Callable[[], bool]] = {
     "gzip": codec.has_gzip,
@@ -246,7 +247,9 @@ def _one_of(*choices: str) -> _Check:
 
 _text = _must_be(
     f"a str of 1 to {_NAME_MAX} characters, or None",
-    lambda value: value is None or (isinstance(value, str) and 0 < len(value) <= _NAME_MAX),
+    lambda value: (
+        value is None or (isinstance(value, str) and 0 < len(value) <= _NAME_MAX and _SURROGATE.search(value) is None)
+    ),
 )
 _folder = _must_be(
     "a folder's name of 1 to 64 of the characters a-z A-Z 0-9 . _ - without a leading dot, or None",

@@ -313,6 +313,7 @@ def test_a_grace_period_is_none_or_an_int_from_zero_on(value: object) -> None:
         ("name", ""),
         ("name", 1),
         ("name", "x" * 250),
+        ("name", "\udc80"),
         ("instance", ""),
         ("instance", ".."),
         ("instance", ".hidden"),
@@ -556,6 +557,7 @@ def test_servers_are_taken_as_text_or_as_a_list(servers: object, expected: tuple
         "PLAINTEXT://a:1",
         "a b:1",
         ["a:1,b:2"],
+        "\udc80:1",
     ],
     ids=repr,
 )
