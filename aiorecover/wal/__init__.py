@@ -276,8 +276,9 @@ nothing of its epoch behind it that no flush had covered cannot be missed. In th
 sequence is stored: nobody waits for another record to see that the newest one is gone. Where a page cannot be read at
 the end that a crash left open, behind all that a flush had covered, only the log says that some may be missing. Nor can
 what stood before the oldest slot when a copy of the checkpoint is lost, too: the other one may not know what was
-recycled. A second reader reports what was damaged since the first one passed, as far as no settle word says that it was
-done, and what is in flight may be named with it: each sequence is reported once. What still stands in the place of the
+recycled, and behind a slot that still stands what was delivered and recycled since may then be named as missing. A
+second reader reports what was damaged since the first one passed, as far as no settle word says that it was done, and
+what is in flight may be named with it: each sequence is reported once. What still stands in the place of the
 lost frames is copied to ``damaged/`` before the slot is recycled (`kept`; the first hundred), with zeros for pages that
 cannot be read; the tables in `recovery` say what comes of each combination.
 

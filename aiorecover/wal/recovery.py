@@ -54,8 +54,9 @@ What comes of a slot, by what is left of it (a blank: whatever it is)
                 one unknown: nothing tells that there was one more. kept: the slot is reported and never written to.
                 missing: its frames are reported by number. unknown: nothing tells that it held anything. nothing: there
                 is nothing in it that waits. false alarm: its frames of the life before are reported as missing, because
-                an older slot is still there and nothing tells that both were recycled. new: a new directory. refused:
-                `WalCorruptError`, nothing is changed.
+                an older slot is still there and nothing tells that both were recycled (nor does the one copy that is
+                left, where only the other one covered them). new: a new directory. refused: `WalCorruptError`, nothing
+                is changed.
 
 What comes of the frames that are settled, by their settle words
 

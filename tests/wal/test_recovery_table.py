@@ -274,6 +274,21 @@ def test_every_combination_has_one_row_and_comes_to_what_it_says(checkpoint: str
         assert look(build(case)) == expected(case), case
 
 
+def test_what_only_the_copy_that_is_lost_had_covered_may_be_named_as_missing_behind_an_older_slot() -> None:
+    opened = Opened()
+    slots = [opened.fill_slot() for _ in range(4)]
+    opened.settle(opened.read()[: -len(slots[3])])
+    assert opened.checkpoint() == 3
+    opened.append(b"where the third one stood" * 400)
+    disk = opened.disk.after_death()
+    newer = max((0, 1), key=lambda copy: int.from_bytes(disk.checkpoint.read(copy * COPY_BYTES + 16, 8), "little"))
+    disk.checkpoint.damage(newer * COPY_BYTES + 40, b"\xee\xee")
+    following = Opened(disk)
+    came = [sequence for *_, sequence, _ in following.read()]
+    assert came == [sequence for _, sequence in slots[3]] + [opened.ring.sequence]
+    assert missing(following.ring) == slots[2]
+
+
 def test_no_row_is_idle() -> None:
     for table in tables():
         for row in table:
