@@ -303,9 +303,18 @@ class CheckpointFile:
             log.info("the checkpoint is not allocated beforehand error=%s", error)
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Make one copy durable, in the place of the older one (I4)."""
+        """Make one copy durable, in the place of the older one (I4).
+
+        Raises:
+            WalCorruptError: nobody could read it again: what is there stays.
+
+        """
         generation = self._generation + 1
-        self._file.write(pack(checkpoint, generation), generation % 2 * COPY_BYTES)
+        packed = pack(checkpoint, generation)
+        if unpack(packed).state != "valid":
+            message = "a checkpoint would make no sense and was not written: stop and start again"
+            raise WalCorruptError(f"{message} generation={generation}")
+        self._file.write(packed, generation % 2 * COPY_BYTES)
         self._file.sync()
         self._generation = generation
 

@@ -19,6 +19,7 @@ from aiorecover.wal.checkpoint import (
 )
 from aiorecover.wal.lanes import ENTRY_BYTES, SECTOR, BlockFound, pack_entry
 from aiorecover.wal.recovery import classify
+from aiorecover.wal.sources import Sources
 from aiorecover.wal.suffix import Suspicion
 from tests.wal.rig import SLOT, Opened, found, missing
 
@@ -106,6 +107,24 @@ def test_a_checkpoint_that_cannot_be_is_damaged(nonsense: dict[str, Any]) -> Non
     content = {"producer_id": 7, "epoch": 2, "main": RingState(fmt.position(2, 9)), "slot_bytes": SLOT}
     assert unpack(pack(Checkpoint(**content), 1)).state == "valid"  # type: ignore[arg-type]
     assert unpack(pack(Checkpoint(**content | nonsense), 1)).state == "damaged"  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_that_cannot_be_takes_the_place_of_none_that_can() -> None:
+    opened = Opened()
+    opened.append(b"here")
+    opened.checkpoint()
+    before = opened.disk.checkpoint.live()
+    opened.directory.sources = Sources({"orders": {0: 1 << 63}})
+    with pytest.raises(WalCorruptError, match="was not written: stop and start again"):
+        opened.checkpoint()
+    with pytest.raises(WalCorruptError):
+        opened.append(b"f" * SLOT)
+    after = opened.disk.checkpoint.live()
+    kept = [copy for copy in (0, COPY_BYTES) if before[copy : copy + COPY_BYTES] == after[copy : copy + COPY_BYTES]]
+    assert len(kept) == 1, "in the place of the other one is word of it"
+    following = opened.dies()
+    assert following.ring.epoch == opened.ring.epoch + 1
+    assert found(following.read()) == list(opened.accepted.items())
 
 
 @pytest.mark.parametrize("generation", [0, 1 << 63, (1 << 64) - 1])
