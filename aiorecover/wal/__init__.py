@@ -251,9 +251,9 @@ Recovery, on opening
        headers and are free; the one before them is sealed so that it ends with the last copy that counts. Nothing is
        read for it. Where both copies of the checkpoint are lost, the copies are read, and marked; what cannot be read
        is passed over as damage. Reserve a slot each for the retry and the dead ring.
-   10. Flush the directory, wal_dir and its parents. The rings are not read: frames are verified when they are. (Where
-       both copies of the checkpoint are lost, step 9 reads the retry ring, and those slots of the main ring in which
-       originals of its copies may stand.)
+   10. Flush the directory, wal_dir, its parent, and those above it that were made. The rings are not read: frames are
+       verified when they are. (Where both copies of the checkpoint are lost, step 9 reads the retry ring, and those
+       slots of the main ring in which originals of its copies may stand.)
    11. Read the lanes' blocks (before step 9, which needs nothing of them). What was stored in another boot or file does
        not count any more; the header says so from now on; where a full disk has no room for it, as soon as there is
        some, and until then what this opening stores does not count for the next one. Delivery judges the rest, and
@@ -373,7 +373,8 @@ Limitations of this version
     stand: after a power cut a letter that was purged may be there again, until the checkpoint that follows each purge
     is durable. Each life that leaves a letter begins a slot there, which is free once all its letters are gone: after
     as many lives as there are slots in a quarter of ``wal_max_bytes`` it is full, though it may hold little.
-    ``wal_max_bytes`` does not count the checkpoint and the lanes. Where the file system makes no holes in files, a ring
-    grows by what is free in another one only after that was cut off. A flush that failed in a process which died before
-    it could leave word of it is only made good by step 7, not by the suffix rule.
+    ``wal_max_bytes`` does not count the checkpoint, the lanes and what is kept of damage: a hundred pieces of a slot at
+    most. Where the file system makes no holes in files, a ring grows by what is free in another one only after that was
+    cut off. A flush that failed in a process which died before it could leave word of it is only made good by step 7,
+    not by the suffix rule.
 """
