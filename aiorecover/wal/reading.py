@@ -14,13 +14,13 @@ from aiorecover.wal.losses import Damage, Stretch
 from aiorecover.wal.resynchronising import next_frame, unsettled
 from aiorecover.wal.ring import RECENT, Ring
 from aiorecover.wal.run import Run
+from aiorecover.wal.scan import AGAIN_MOST
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.suffix import Unfinished, Word
 from aiorecover.wal.window import Window
 
 log = logging.getLogger("aiorecover.wal")
 
-AGAIN_MOST = 8  # times that a frame is found where it cannot be taken: a page that comes and goes; then it is lost
 VOID = fmt.VOID
 
 _unpack = fmt.FRAME.unpack_from

@@ -6,6 +6,7 @@ from heapq import merge
 from aiorecover.wal import format as fmt
 
 HALF = fmt.WORD // 2  # bytes of a word
+AGAIN_MOST = 8  # times that a frame is found where it cannot be taken: a page that comes and goes; then it is lost
 
 
 def holds(

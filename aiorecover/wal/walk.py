@@ -18,6 +18,7 @@ from aiorecover.wal.gaps import START, Place, damage_at, start_of, unjoined
 from aiorecover.wal.losses import Damage
 from aiorecover.wal.moved import origin_of
 from aiorecover.wal.recovery import HEAD_BYTES, SlotFound, classify
+from aiorecover.wal.scan import AGAIN_MOST
 from aiorecover.wal.storage import StorageFile
 
 WINDOW = 128 * 1024  # copied between two looks at the header; one frame that is larger has its own size
@@ -177,6 +178,7 @@ class SlotWalk:
         counts_up_to = NEVER if slot.counts_up_to is None else slot.counts_up_to
         self._counting = counts_up_to - fmt.position(header.epoch, 0)  # the last sequence of its epoch that counts
         self._offset = fmt.FIRST_FRAME
+        self._again = self._again_at = 0  # how often in a row a frame held, and not in a copy; where that was
         self.expected = header.first_sequence
         self.missing: list[Damage] = []
 
@@ -310,9 +312,19 @@ class SlotWalk:
         if sequence > self.expected and not self._holds_at(self._offset, self.expected):
             self._report(self.expected, sequence - 1)
             self._offset, self.expected = offset, sequence
-        elif sequence == self.expected:
+        elif sequence == self.expected and offset > self._offset:
             self._offset = offset
+        else:
+            self._look_for_it_again()
         return True
+
+    def _look_for_it_again(self) -> None:
+        """The frame here holds by now. One that never does in a copy is passed, as the reader of an opening does it."""
+        self._again = self._again + 1 if self._again_at == self._offset else 1
+        self._again_at = self._offset
+        if self._again > AGAIN_MOST:
+            self._report(self.expected, self.expected)
+            self._offset, self.expected = self._offset + fmt.FRAME_BYTES, self.expected + 1
 
     def _next_frame(self) -> tuple[int, int] | None:
         """Offset and sequence of the next valid frame, found by its settle word (never by trying every byte)."""

@@ -13,9 +13,10 @@ from aiorecover.errors import WalError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal import scan
 from aiorecover.wal.checkpoint import RingState
-from aiorecover.wal.reading import AGAIN_MOST, Reader, Undecodable
+from aiorecover.wal.reading import Reader, Undecodable
 from aiorecover.wal.ring import RECENT, RECENT_BYTES
 from aiorecover.wal.run import Entry
+from aiorecover.wal.scan import AGAIN_MOST
 from aiorecover.wal.window import WINDOW
 from tests.wal.memory import PAGE, broken, no_room
 from tests.wal.rig import SLOT, Disk, Machine, Opened, Position, entries_of, found, missing, read, storing_fails, take

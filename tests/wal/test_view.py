@@ -746,6 +746,27 @@ def test_a_frame_that_was_not_stored_yet_when_it_was_copied_is_not_missing(momen
     assert now.missing == []
 
 
+def test_a_frame_that_holds_and_can_never_be_taken_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that comes and goes as it is read; whoever looks is not kept there."""
+    opened = Opened()
+    opened.append(*[b"%02d" % number * 20 for number in range(20)])
+    place, copies, copied = fmt.FIRST_FRAME + 3 * fmt.frame_end(0, 40) + fmt.FRAME_BYTES, SlotWalk._copy, 0
+
+    def rots(walk: SlotWalk, length: int) -> int:
+        nonlocal copied
+        copied += 1
+        assert copied < 100
+        count = copies(walk, length)
+        if walk._offset <= place < walk._offset + count:
+            walk._buffer[place - walk._offset] ^= 1
+        return count
+
+    monkeypatch.setattr(SlotWalk, "_copy", rots)
+    with look(opened.disk) as now:
+        assert [frame.sequence for frame in now.frames()] == [1, 2, 3, *range(5, 21)]
+        assert named(now.missing) == [(1, 4)]
+
+
 def test_a_header_that_is_being_stored_is_read_again() -> None:
     opened = Opened()
     opened.append(b"record")
