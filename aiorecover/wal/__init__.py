@@ -377,5 +377,6 @@ Limitations of this version
     ``wal_max_bytes`` does not count the checkpoint, the lanes and what is kept of damage: a hundred pieces of a slot at
     most. Where the file system makes no holes in files, a ring grows by what is free in another one only after that was
     cut off. A flush that failed in a process which died before it could leave word of it is only made good by step 7,
-    not by the suffix rule.
+    not by the suffix rule. Nor are settle words suspect in a snapshot of a volume in use that is put in the place of a
+    directory within one boot: it is taken for what a killed process has left.
 """
