@@ -5,7 +5,6 @@ for a while.
 """
 
 import asyncio
-import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,6 +37,7 @@ from aiorecover.wal.slot import Slot
 from aiorecover.wal.sources import Sources
 from aiorecover.wal.storage import FileSystem, StorageFile
 from tests.crash.replaced import Replaced
+from tests.wal.rig import of_the_epoch_before
 
 __all__ = ["FAULTS", "plant", "planted"]
 
@@ -102,8 +102,7 @@ def open_without_a_new_epoch() -> None:
     """Against I5: positions are used again."""
 
     def same_epoch(*files: Any, **more: Any) -> Plan:
-        found = plan(*files, **more)
-        return dataclasses.replace(found, epoch=max(1, found.epoch - 1))
+        return of_the_epoch_before(plan(*files, **more))
 
     def same_producer(before: int | None) -> int:
         return drawn(None) if before is None else before

@@ -27,6 +27,7 @@ from aiorecover.wal.slot import Slot
 from aiorecover.wal.spares import Spares
 from aiorecover.wal.suffix import SuffixRule, Suspicion, Unfinished, Word
 from tests.protocols.world import World
+from tests.wal.rig import of_the_epoch_before
 
 Patch = pytest.MonkeyPatch
 Fault = Callable[[Patch], None]
@@ -312,8 +313,7 @@ def watermark_too_high(patch: Patch) -> None:
 
 def epoch_not_raised(patch: Patch) -> None:
     def same(*found: Any, **more: Any) -> Plan:
-        made = plan(*found, **more)
-        return replace(made, epoch=max(1, made.epoch - 1))
+        return of_the_epoch_before(plan(*found, **more))
 
     patch.setattr(opening, "plan", same)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, Self
 
@@ -10,6 +11,7 @@ from aiorecover.wal import opening
 from aiorecover.wal import ring as ring_module
 from aiorecover.wal.directory import Directory, Files, Options
 from aiorecover.wal.reading import Reader
+from aiorecover.wal.recovery import Plan
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.run import Entry, Run
 from aiorecover.wal.storage import FileSystem
@@ -220,6 +222,13 @@ def entries_of(run: Run | None) -> list[Entry]:
 def found(entries: Iterable[Entry]) -> list[tuple[Position, bytes]]:
     """Positions and payloads."""
     return [((slot.header.epoch, sequence), record) for slot, _, sequence, record in entries]
+
+
+def of_the_epoch_before(made: Plan) -> Plan:
+    """What an opening starts from that goes on with the epoch of the one before, as a checkpoint can say it."""
+    epoch, suspect = max(1, made.epoch - 1), made.suspect
+    then = replace(suspect, generation=min(suspect.generation, epoch), since=min(suspect.since, epoch))
+    return replace(made, epoch=epoch, suspect=then)
 
 
 def missing(ring: Ring) -> list[Position]:

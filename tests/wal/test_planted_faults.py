@@ -27,7 +27,7 @@ from aiorecover.wal.slot import Slot
 from aiorecover.wal.stream import Stream
 from tests.wal.ledger import Ledger, ViolationError, demand
 from tests.wal.memory import FaultyFile
-from tests.wal.rig import MAX_SLOTS, SLOT, Disk, Opened, Position, found, missing, read
+from tests.wal.rig import MAX_SLOTS, SLOT, Disk, Opened, Position, found, missing, of_the_epoch_before, read
 from tests.wal.test_stream import Life, positions
 from tests.wal.test_stream import read as stream_of
 
@@ -297,8 +297,7 @@ def the_power_goes_during_a_checkpoint_write() -> None:
 
 def open_without_a_new_epoch(patch: Patch) -> None:
     def same(*found: Any, **more: Any) -> Plan:
-        made = plan(*found, **more)
-        return replace(made, epoch=max(1, made.epoch - 1))
+        return of_the_epoch_before(plan(*found, **more))
 
     patch.setattr(opening, "plan", same)
 
