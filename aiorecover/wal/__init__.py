@@ -22,7 +22,7 @@ Constraints (the invariants that all modules keep; numbers as cited in code and 
     I5  An epoch is durable, in both copies, before its first frame; no position is ever used twice, and no record id,
         whatever is copied or restored.
     I7  After a failed fsync nothing is accepted or recycled until the directory is reopened; delivery goes on.
-    I10 Every slot is zero, valid or reported.
+    I10 Every slot is zero, valid or reported; or torn: its first life was being begun, and no frame stands there.
 
 Ring file: slots of equal size, a power of two (default 16 MiB), one after the other, no file header.
 
