@@ -186,6 +186,8 @@ class Reader:
         before = self.at, self.offset
         run = self._take_window(limit)
         self.moved |= (self.at, self.offset) != before  # or what stands here can be read by now
+        if self._primary and self.slot is not None:
+            self.slot.passed = self.expected - self.slot.header.first_sequence, self.offset
         return run
 
     # -- from memory -------------------------------------------------------------------------------------------------

@@ -442,7 +442,13 @@ class Ring:
 
         The seals tell; of the slot that a crash left open, how far the newest checkpoint had flushed it.
         """
-        return sum(max(0, self._told(slot) - slot.unsettled) for slot in self.live if not slot.complete)
+        return sum(self._unread(slot) for slot in self.live if not slot.complete)
+
+    def _unread(self, slot: Slot) -> int:
+        """Those that are claimed count as pending already, wherever the reader is."""
+        count, offset = slot.passed
+        claimed = sum(place * fmt.WORD > offset for place in slot.claimed)
+        return max(0, self._told(slot) - count - claimed)
 
     def waiting_bytes(self, slot: Slot) -> int:
         """About how much of a slot waits for settlement; all of it where nobody has read to its end yet."""

@@ -603,12 +603,26 @@ def test_of_a_slot_that_was_left_open_so_many_are_unread_as_the_newest_checkpoin
     opened.append(*[b"f" * 100] * 2)
     following = opened.dies()
     assert following.ring.unread() == 5
+    following.settle(take(following.reader, 3))
+    assert (following.ring.unread(), following.ring.pending()) == (2, 0), "what is settled is not unread again"
     following.reader.take(3)
-    assert following.ring.unread() == 2
-    following.reader.take(3)
-    assert (following.ring.unread(), following.ring.pending()) == (0, 6)
+    assert (following.ring.unread(), following.ring.pending()) == (0, 3)
     following.read()
-    assert (following.ring.unread(), following.ring.pending()) == (0, 7)
+    assert (following.ring.unread(), following.ring.pending()) == (0, 4)
+
+
+def test_what_is_claimed_is_pending_and_not_unread_wherever_the_reader_is() -> None:
+    opened = Opened()
+    opened.append(*[b"f" * 100] * 10)
+    places = [place for _, place, _, _ in opened.read()]
+    opened.checkpoint()
+    following = opened.dies()
+    slot = following.ring.live[0]
+    following.ring.claim(slot, [places[1], places[8]], [])
+    assert (following.ring.unread(), following.ring.pending()) == (8, 2)
+    while take(following.reader, 2):
+        assert following.ring.unread() + following.ring.pending() == 10
+    assert (following.ring.unread(), following.ring.pending()) == (0, 10)
 
 
 def test_the_kernel_reads_ahead_only_in_a_slot_to_which_no_frame_comes_any_more() -> None:
