@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import secrets
+import stat
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
@@ -151,7 +152,8 @@ class DeadLetters:
     async def export(self, path: str | os.PathLike[str]) -> "Exported":
         """Write all as JSON lines, bytes as base64. They stay here, too, until what is returned is given to `purge`.
 
-        The file is complete and on the disk, or not there.
+        The file is complete and on the disk, or not there. It takes the place of one that is there, with the rights of
+        that; where the path is a symbolic link, of what it leads to.
 
         Raises:
             ConfigError: it is no path, or would lie in ``wal_dir``, where no producer starts beside a file that is not
@@ -165,8 +167,8 @@ class DeadLetters:
         _check_outside(target, opened.directory.path.parent)
         moment, given_up = opened.dead.moment(), asyncio.Event()
         try:
-            partial = _beside(target)
-            count = await _to_its_end(_written(opened, moment, partial, target, given_up), on_cancel=given_up.set)
+            place = _place_of(target)
+            count = await _to_its_end(_written(opened, moment, _beside(place), place, given_up), on_cancel=given_up.set)
         except WalError:  # of the dead ring
             raise
         except OSError as error:
@@ -198,10 +200,18 @@ def _path_of(path: object) -> Path:
     return Path(path)
 
 
-def _beside(target: Path) -> Path:
-    """Another export may be under way: a name of its own."""
+def _place_of(target: Path) -> Path:
+    """Where the file will be. A device, a pipe or a directory is none: nothing takes its place."""
     if not target.name or target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    place = Path(os.path.realpath(target)) if target.is_symlink() else target
+    if place.exists() and not place.is_file():
+        raise OSError(errno.EEXIST, "it is no file")
+    return place
+
+
+def _beside(target: Path) -> Path:
+    """Another export may be under way: a name of its own."""
     return target.with_name(f".{target.name}.{secrets.token_hex(4)}")
 
 
@@ -209,6 +219,7 @@ def _unwritten(target: Path, error: OSError) -> WalIOError:
     """By the path that was given: the hidden file that becomes it is nobody's business."""
     remedy = {
         errno.EISDIR: "the path is a directory: name a file in it",
+        errno.EEXIST: "the path is a device or a pipe, which stays as it is: choose another path",
         errno.ENOENT: "the file's directory is not there: make it, or choose another path",
         errno.ENOTDIR: "what should be the file's directory is a file: choose another path",
     }.get(error.errno or 0, "the file cannot be written: make room or give the right to, or choose another path")
@@ -242,6 +253,8 @@ def _check_wanted(given_up: asyncio.Event) -> None:
 
 def _put_in_place(partial: Path, target: Path) -> None:
     """Under its name also after a power cut: what is exported may be purged."""
+    with suppress(FileNotFoundError):
+        partial.chmod(stat.S_IMODE(target.stat().st_mode))
     partial.replace(target)
     directory = os.open(target.parent, os.O_RDONLY)
     try:

@@ -5,6 +5,7 @@ import base64
 import errno
 import json
 import os
+import stat
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
@@ -309,6 +310,35 @@ async def test_a_path_that_cannot_be_written_is_named_as_it_was_given(
     assert (caught.value.errno, caught.value.filename) == (code, str(given))
     assert f"path={given}" in str(caught.value)
     assert [found.name for found in tmp_path.iterdir()] == ["file"]
+
+
+async def test_an_export_takes_the_place_of_a_file_with_its_rights_wherever_a_link_leads(
+    broker: Recording, tmp_path: Path
+) -> None:
+    target, link = tmp_path / "there.jsonl", tmp_path / "link"
+    target.write_text("before")
+    target.chmod(0o600)
+    link.symlink_to(target)
+    async with producer_on(MemoryDisk()) as producer:
+        await bury(producer, b"poison")
+        exported = await producer.dead_letters.export(link)
+        assert (exported.path, exported.letters) == (link, 1)
+    assert link.is_symlink()
+    assert json.loads(target.read_text())["topic"] == "t"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("linked", [False, True])
+async def test_what_is_no_file_stays_in_its_place(broker: Recording, tmp_path: Path, linked: bool) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    async with producer_on(MemoryDisk()) as producer:
+        await bury(producer, b"poison")
+        with pytest.raises(WalIOError, match="the path is a device or a pipe, which stays as it is"):
+            await producer.dead_letters.export(link if linked else pipe)
+    assert pipe.is_fifo()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"]
 
 
 async def test_who_purges_what_is_no_letter_is_told_what_can_be_purged(broker: Recording) -> None:

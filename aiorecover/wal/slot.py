@@ -32,7 +32,7 @@ class Slot:
     ``count`` (frames with a record) and ``unsettled`` (known frames without settlement): up to ``last_sequence``; it is
     behind in the slot that is written, where what came since is counted on leaving it. ``complete``: every frame of the
     slot is counted there (always for slots written by this process; for older ones once the reader reached their end).
-    ``passed``: how many frames the first reader has passed, and at which offset it stands, where it is not ``complete``.
+    ``passed``: how many frames the first reader has passed, and at which offset it stands, unless it is ``complete``.
     ``readers``: who stands in it. ``claimed``: places of frames of a batch that a crash left in flight; they count
     as ``unsettled``, and readers pass them. ``warm``: pages of it may count as memory of the process, as they always do
     where it is written to. ``marks``: in the retry ring, where some of its copies stand (`copies`).
