@@ -190,10 +190,11 @@ class Background:
         wrong = self._directory.moved_away()
         if wrong is not None and self._directory.ring.failure is None:
             message = (
-                f"the files of the directory were removed or replaced: stop, restore them, start anew path={wrong}"
+                "the files of the directory were removed or replaced, and no start finds what waits in them: let that "
+                "be delivered before you stop, or put them back; then start anew"
             )
-            self._directory.poison(WalIOError(errno.ENOENT, message))
-            log.critical("nothing more is accepted: %s", message)
+            self._directory.poison(WalIOError(errno.ENOENT, f"{message} path={wrong}"))
+            log.critical("nothing more is accepted: %s path=%s", message, wrong)
 
     async def _fsync_loop(self) -> None:
         ring, stored = self._directory.ring, 0

@@ -86,6 +86,7 @@ class Opened:
             self.background.add("adoption", self._adoption.run)
         self._ending = False  # nothing more is stored: the checkpoint that says so must be right
         self._left: Statistics | None = None
+        self.files_gone: str | None = None  # at the end, with records in them: what is wrong with them
         self._closing: asyncio.Future[None] | None = None
         self._deadline = Deadline()
 
@@ -318,6 +319,7 @@ class Opened:
         if self._closing is None:
             await self._last_checkpoint(closed=ended)
         left = self.directory.records_left
+        self.files_gone = self.directory.moved_away() if left else None
         self._left = self.statistics("stopped")
         await self._close()
         return left

@@ -193,15 +193,22 @@ class RecoverableProducer:
             self._opened.hurry(limit or 0.0)
         return await asyncio.shield(self._stopping)
 
+    def _tell_left(self, records: int) -> None:
+        gone = None if self._opened is None else self._opened.files_gone
+        if gone is None:
+            message = "records are left in the ring: they are delivered after the next start"
+            log.warning("%s path=%s records=%d", message, self.wal_path, records)
+        else:
+            message = (
+                "records are left in files that were removed or replaced: no start finds them unless you put those"
+            )
+            log.critical("%s back path=%s records=%d", message, gone, records)
+
     def _stopped(self, stopping: "asyncio.Task[int]") -> None:
         if not stopping.cancelled():
             self._life = "stopped"
             if stopping.exception() is None and stopping.result():
-                log.warning(
-                    "records are left in the ring: they are delivered after the next start path=%s records=%d",
-                    self.wal_path,
-                    stopping.result(),
-                )
+                self._tell_left(stopping.result())
         self._append = self._refuse
         self._waiting.wake_all()
 

@@ -98,7 +98,7 @@ async def test_files_taken_from_under_a_producer_are_noticed_and_what_it_accepte
             for _ in range(3):
                 error = await ledger.publish(producer)
                 assert isinstance(error, WalIOError)
-                assert "removed or replaced: stop, restore them, start anew path=" in str(error)
+                assert "let that be delivered before you stop, or put them back; then start anew path=" in str(error)
             before = producer.statistics().checkpoints
             cluster.broker_up()
             await producer.flush(timeout_ms=30_000)
@@ -119,6 +119,20 @@ async def start_anew(place: Path, wal: Path, cluster: MockCluster, ledger: Ledge
         await ledger.publish_all(producer, 20)
         await producer.flush(timeout_ms=20_000)
         ledger.check_counts(producer)
+
+
+@pytest.mark.asyncio
+async def test_a_stop_that_leaves_records_in_files_that_are_gone_does_not_promise_to_deliver_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger, wal = Ledger(), tmp_path / "wal"
+    producer = RecoverableProducer(wal, bootstrap_servers="127.0.0.1:1", **SMALL)
+    await producer.start()
+    await ledger.publish_all(producer, 60)
+    (wal / "0" / "ring").unlink()
+    assert await producer.stop(timeout_ms=100) == 60
+    assert "delivered after the next start" not in caplog.text
+    assert "records are left in files that were removed or replaced" in caplog.text
 
 
 @pytest.mark.asyncio
