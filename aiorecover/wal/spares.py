@@ -112,7 +112,10 @@ class Spares:
         self._free: list[tuple[int, int]] = []
         for slot in free:  # once through: a directory may have 100,000 of them
             (self._unallocated if holes and not slot[1] else self._free).append(slot)
-        self._whole: set[int] = set()  # allocated here; others may have holes, live ones too: copied files are sparse
+        # Allocated here, or no copy with holes: other slots are allocated again before they are used, live ones, too.
+        self._whole = (
+            set() if holes else set(range(file.size() // self.slot_bytes)) - {index for index, _ in self._free}
+        )
         self._sound: set[int] = set()  # every page of them was read, or nothing of them is on the disk to be read
         self._failed_reads = 0  # of the file, when that was true
         self._ready: list[Spare] = []

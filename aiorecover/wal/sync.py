@@ -58,7 +58,7 @@ class GroupCommit:
                 self._fail_all(_stopped())
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, nobody waits for ever
-                _fail(self._released, error)
+                _fail(self._released, _not_flushed(error))
             else:
                 for waiter in self._released:
                     if not waiter.done():
@@ -90,6 +90,16 @@ class GroupCommit:
 
 def _stopped() -> ClosedError:
     return ClosedError("stopped before the flush ended: the record is stored, but may not be durable")
+
+
+def _not_flushed(error: Exception) -> Exception:
+    """What they waited for is stored, whatever became of the flush: who published it again would have it twice."""
+    if not isinstance(error, WalIOError):
+        return error
+    told = (
+        "the record is stored, but may not survive a power cut; it is delivered all the same: do not publish it again"
+    )
+    return WalIOError(error.errno, f"{error.strerror}: {told}", error.filename)
 
 
 def _hangs() -> WalIOError:
