@@ -117,6 +117,17 @@ async def test_waves_of_publishers_are_never_released_too_early() -> None:
     assert sorted(await asyncio.gather(*tasks)) == list(range(1, len(tasks) + 1))
 
 
+@pytest.mark.asyncio
+async def test_who_is_told_of_a_flush_that_failed_learns_that_the_record_is_stored() -> None:
+    disk = SlowDisk()
+    waiting = publisher(disk, GroupCommit(disk.sync))
+    await settle()
+    await disk.end(WalIOError(5, "input/output error", "/wal/0/ring"))
+    with pytest.raises(WalIOError, match=r"the record is stored.*do not publish it again: '/wal/0/ring'") as caught:
+        await waiting
+    assert (caught.value.errno, caught.value.filename) == (5, "/wal/0/ring")
+
+
 @pytest.mark.parametrize("error", [WalIOError(5, "input/output error"), RuntimeError("a mistake of ours")])
 @pytest.mark.asyncio
 async def test_a_failure_reaches_all_who_waited_for_it_and_nobody_waits_for_ever(error: Exception) -> None:
@@ -128,7 +139,8 @@ async def test_a_failure_reaches_all_who_waited_for_it_and_nobody_waits_for_ever
     await settle()
     await disk.end(error)
     results = await asyncio.wait_for(asyncio.gather(*first, return_exceptions=True), 10)
-    assert results == [error] * 3
+    assert [type(result) for result in results] == [type(error)] * 3
+    assert all(error.args[-1] in str(result) for result in results)
     assert not late.done()
     await disk.end()
     assert await late == 4
