@@ -146,6 +146,16 @@ def pack_entry(body: bytes, epoch: int, generation: int) -> bytes:
     return b"%b%b%b" % (head, crc32(body, crc32(head)).to_bytes(4, "little"), body)
 
 
+def has_entries(file: LanesFileLike) -> bool:
+    """Whether something was ever entered there, and is whole: so records were sent."""
+    size = file.size()
+    for place in range(SECTOR, size - ENTRY_BYTES + 1, ENTRY_BYTES):
+        with suppress(WalIOError):  # what cannot be read tells of nothing
+            if unpack_entry(file.read(place, ENTRY_BYTES)).state == "whole":
+                return True
+    return False
+
+
 def unpack_entry(data: bytes) -> _Copy:
     """One copy from its place."""
     if data == bytes(len(data)):

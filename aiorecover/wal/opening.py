@@ -18,7 +18,7 @@ from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination
 from aiorecover.wal.directory import CHECKPOINT, LANES, Directory, Files, Options
 from aiorecover.wal.epochs import earlier_epochs
 from aiorecover.wal.instance import lock_instance, make_wal_dir
-from aiorecover.wal.lanes import Lanes
+from aiorecover.wal.lanes import Lanes, has_entries
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.moving import void_copies
 from aiorecover.wal.recovery import HEAD_BYTES, Plan, RingPlan, SlotFound, classify, first_headers, plan, slot_bytes_of
@@ -58,6 +58,13 @@ def open_directory(options: Options) -> Directory:
     return directory
 
 
+def _check_new(found: Plan, files: Files) -> None:
+    """A directory is not new where records were sent from, whatever became of its other files."""
+    if found.producer_id is None and has_entries(files.lanes):
+        message = "the checkpoint and the ring are gone or hold nothing, but lanes tells of records that were sent"
+        raise WalCorruptError(f"{message}: put them back, or move the directory away and keep it")
+
+
 def _open_locked(path: Path, lock: StorageFile, options: Options) -> Directory:
     opened: list[StorageFile] = []
     try:
@@ -80,6 +87,7 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
     try:
         main, retry, dead = (_scan(ring, slot_bytes) for ring in rings)
         found = plan(checkpoint_file.copies, main, retry, dead, boot_id=boot_id)
+        _check_new(found, files)
     except WalCorruptError as error:
         raise WalCorruptError(f"{error} path={path}") from None
     checkpoint = _first_checkpoint(path, found, slot_bytes, boot_id, options)

@@ -424,11 +424,15 @@ class Spares:
 
     def _no_room(self, free_bytes: int | None) -> WalFullError:
         name, remedy, limits = NAMES[self.ring], REMEDIES[self.ring], self.quota.limits
+        holdings = list(self.quota.holdings())
         if self._room.by_limit or free_bytes is None:
-            used = sum(holding.used for holding in self.quota.holdings()) * self.slot_bytes
             message = f"the {name} is full: {remedy}, or raise wal_max_bytes"
+            used = sum(holding.used for holding in holdings) * self.slot_bytes
             return WalFullError(f"{message} used={used} wal_max_bytes={limits.max_bytes}")
         message = f"the disk is full: {remedy}, or free space on the disk"
         if free_bytes >= self.slot_bytes:  # else the guard is not what stands in the way
             message += ", or lower wal_min_free_bytes"
+        elif all(holding.used == holding.ready for holding in holdings):  # nothing to wait for
+            size = self.slot_bytes
+            message = f"the disk has no room for a slot of {size} bytes: free space on it, or lower slot_bytes"
         return WalFullError(f"{message} ring={name} free={free_bytes} wal_min_free_bytes={limits.min_free_bytes}")

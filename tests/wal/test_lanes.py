@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from aiorecover.errors import WalFormatError, WalFullError, WalIOError
+from aiorecover.errors import WalCorruptError, WalFormatError, WalFullError, WalIOError
 from aiorecover.wal import lanes as module
 from aiorecover.wal.checksum import crc32
 from aiorecover.wal.lanes import (
@@ -615,6 +615,26 @@ def test_a_power_cut_behind_the_first_checkpoint_does_not_make_the_file_a_new_on
     assert disk.directory.lanes.is_new
     disk.checkpoint()
     assert not any(disk.loses_power(seed).directory.lanes.is_new for seed in range(10))
+
+
+@pytest.mark.parametrize("left", ["nothing", "zeros"])
+def test_a_directory_of_which_only_entries_are_left_is_not_taken_for_a_new_one(left: str) -> None:
+    """Records were sent from it: those that waited beside them are gone, and nobody may pass that over."""
+    opened = Opened()
+    opened.append(b"record")
+    opened.directory.lanes.store(3, b"one")
+    disk = opened.disk.after_death()
+    for file in (disk.checkpoint, disk.ring, disk.retry, disk.dead):
+        size = file.size()
+        file.cut(0)
+        if left == "zeros":
+            file.damage(0, bytes(size))
+    before = disk.lanes.read(0, disk.lanes.size())
+    with pytest.raises(WalCorruptError, match="lanes tells of records that were sent: put them back, or move the dir"):
+        Opened(disk)
+    assert disk.lanes.read(0, disk.lanes.size()) == before
+    disk.lanes.damage(0, bytes(len(before)))
+    assert Opened(disk).ring.epoch == 1
 
 
 def test_what_was_cleared_does_not_come_back_after_a_power_cut() -> None:

@@ -541,11 +541,21 @@ def test_the_disk_keeps_what_min_free_bytes_asks_for() -> None:
 @pytest.mark.parametrize(("free", "told"), [(SLOT - 1, False), (SLOT, True)])
 def test_the_guard_of_the_disk_is_named_only_where_lowering_it_would_help(free: int, *, told: bool) -> None:
     with Opened() as opened:
+        opened.append(b"something that is delivered some day")
         quota = opened.ring.spares.quota
         quota.limits = dataclasses.replace(quota.limits, min_free_bytes=1 << 40, free_bytes=lambda: free)
         with pytest.raises(WalFullError, match="the disk is full: wait for delivery to free space, or free") as full:
             full_slots(opened, 2)
         assert ("lower wal_min_free_bytes" in str(full.value)) is told
+
+
+def test_a_disk_on_which_no_slot_fits_is_told_so_with_what_helps() -> None:
+    with Opened() as opened:
+        quota = opened.ring.spares.quota
+        quota.limits = dataclasses.replace(quota.limits, free_bytes=lambda: SLOT - 1)
+        told = rf"the disk has no room for a slot of {SLOT} bytes: free space on it, or lower slot_bytes ring=ring"
+        with pytest.raises(WalFullError, match=told):
+            opened.append(b"first")
 
 
 def test_a_mapping_that_fails_costs_no_slot() -> None:
