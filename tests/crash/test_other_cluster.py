@@ -56,7 +56,8 @@ def test_another_cluster_gets_nothing_and_the_right_one_everything_once(
     assert (records_in(new, scenario.topic) == []) is (fault is None)
     if fault is None:
         assert statistics["wrong_cluster_id"] not in {None, statistics["cluster_id"]}
-        assert statistics["left"] >= WAITING + 50
+        # Of the slot that the kill left open it is only known how far the newest checkpoint had flushed it.
+        assert 50 < statistics["left"] <= WAITING + 50
     verdict = scenario.verdict()
     print(verdict)
     assert verdict.ok is (fault is None), str(verdict)

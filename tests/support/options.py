@@ -65,7 +65,10 @@ def _default(name: str, unit: str) -> str:
 def _beside() -> Iterator[str]:
     passed = sorted(config._CLIENT_OPTIONS)
     yield _filled("Passed on to aiokafka as they are", passed)
-    yield _filled("Decided by the library, and refused with a reason", [name for name, _, _ in config._FORCED])
+    yield _filled(
+        "Decided by the library, and refused with a reason if they say something else",
+        [name for name, _, _ in config._FORCED],
+    )
 
 
 def _filled(what: str, names: list[str]) -> str:
