@@ -61,8 +61,9 @@ class Planted:
 
 
 def planted(seed: int, rows: int, faults: int) -> Planted:
-    """Draw so many places for each kind of fault."""
+    """Draw so many places for each kind of fault, or as many as there is room for."""
     cells = (rows - 2 * _NEXT) // _APART
+    faults = min(faults, cells // 3)
     drawn = [cell * _APART for cell in random.Random(seed).sample(range(cells), 3 * faults)]
     kinds = (frozenset(drawn[kind * faults : (kind + 1) * faults]) for kind in range(3))
     return Planted(rows, *kinds)
