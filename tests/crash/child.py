@@ -258,6 +258,12 @@ class Life:
         while self._producer.statistics().in_flight == 0:  # noqa: ASYNC110 - looked at from outside
             await asyncio.sleep(_LOOK_EVERY_S)
 
+    async def _wait_checkpointed(self) -> None:
+        """Until a checkpoint knows that all was flushed: the first one may have been captured before."""
+        before = self._producer.statistics().checkpoints
+        while self._producer.statistics().checkpoints < before + 2:  # noqa: ASYNC110 - looked at from outside
+            await asyncio.sleep(_LOOK_EVERY_S)
+
     async def _wait_refused(self) -> None:
         """Until another cluster has answered."""
         while self._producer.state != "wrong_cluster":  # noqa: ASYNC110 - looked at from outside

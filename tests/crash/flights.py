@@ -43,11 +43,11 @@ def take_off(child: Child) -> None:
     child.wait_for("wait", times=2)
 
 
-def die_before_a_paused_broker(scenario: Scenario, **options: Any) -> None:
+def die_before_a_paused_broker(scenario: Scenario, *then: Step, **options: Any) -> None:
     """One record is in flight, handed over to a broker that is paused, and others wait behind it.
 
     The next process would make other batches of them. The broker finds the batch in its socket when it wakes up, and
-    appends it. ``options``: as of `Scenario.life`.
+    appends it. ``then``: what it does before it dies; ``options``: as of `Scenario.life`.
     """
     node = scenario.cluster.nodes[0]
     child = scenario.life(
@@ -57,6 +57,7 @@ def die_before_a_paused_broker(scenario: Scenario, **options: Any) -> None:
         ("publish", {"count": 1}),
         ("wait_in_flight", {}),
         ("publish", {"count": 500}),
+        *then,
         ("wait", {}),
         linger_ms=0,
         **options,

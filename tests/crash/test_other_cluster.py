@@ -51,13 +51,13 @@ def test_another_cluster_gets_nothing_and_the_right_one_everything_once(
 ) -> None:
     scenario = Scenario(mortal, tmp_path)
     new.create_topic(scenario.topic, 1)
-    die_before_a_paused_broker(scenario)
+    # Of the slot that the kill leaves open it is only known how far the newest checkpoint had flushed it.
+    die_before_a_paused_broker(scenario, ("wait_checkpointed", {}), checkpoint_interval_ms=50)
     statistics = replaced(scenario, new, fault=fault)
     assert (records_in(new, scenario.topic) == []) is (fault is None)
     if fault is None:
         assert statistics["wrong_cluster_id"] not in {None, statistics["cluster_id"]}
-        # Of the slot that the kill left open it is only known how far the newest checkpoint had flushed it.
-        assert 50 < statistics["left"] <= WAITING + 50
+        assert statistics["left"] >= WAITING + 50
     verdict = scenario.verdict()
     print(verdict)
     assert verdict.ok is (fault is None), str(verdict)
