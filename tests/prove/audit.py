@@ -16,11 +16,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from tests.prove.rounds import chosen, progress
 from tests.spark.planted_rows import Cost, Planted, measured, planted, write
-from tests.spark.settings import session_settings
+from tests.spark.started import started
 from tests.support.jars import JarsError
 
 __all__ = ["main", "ratio"]
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began, seed = time.monotonic(), chosen(options.seed)
     directory = Path(tempfile.mkdtemp(prefix="aiorecover-audit-"))
     try:
-        spark = _session(directory)
+        spark = started(directory, "aiorecover audit", settings={"spark.driver.memory": _MEMORY})
     except JarsError as error:
         print(f"jars: {error}", file=sys.stderr)
         return 2
@@ -76,15 +76,6 @@ def _cost(what: Planted, table: DataFrame) -> Cost:
         f"shuffled={cost.shuffled} wrong={len(cost.wrong)}"
     )
     return cost
-
-
-def _session(directory: Path) -> SparkSession:
-    builder = SparkSession.builder.master("local[2]").appName("aiorecover audit")
-    for key, value in (session_settings(directory) | {"spark.driver.memory": _MEMORY}).items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    return session
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

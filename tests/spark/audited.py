@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.spark.settings import session_settings
+from tests.spark.settings import command_words
 
 __all__ = ["audited"]
 
@@ -24,17 +24,11 @@ def audited(
     manifests: str | None = None,
 ) -> dict[str, Any]:
     """Audit the table, the topics, or both; ``directory`` takes what Spark needs meanwhile."""
-    told = {
-        "--table": table,
-        "--bootstrap-servers": bootstrap_servers,
-        "--manifests": manifests,
-        "--master": "local[2]",
-    }
+    told = {"--table": table, "--bootstrap-servers": bootstrap_servers, "--manifests": manifests}
     words = [str(word) for name, value in told.items() if value is not None for word in (name, value)]
     for topic in topics:
         words += ["--topic", topic]
-    for key, value in session_settings(directory).items():
-        words += ["--conf", f"{key}={value}"]
+    words += command_words(directory)
     done = subprocess.run(
         [sys.executable, "-m", "aiorecover", "audit", "--json", *words],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},

@@ -10,7 +10,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from tests.spark.settings import session_settings
+from tests.spark.started import started
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers' Python is whichever is called python3
 
@@ -35,11 +35,8 @@ def _sockets_collected() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    builder = SparkSession.builder.master("local[2, 2]").appName("aiorecover tests")  # a task is tried twice
-    for key, value in session_settings(tmp_path_factory.mktemp("spark")).items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
+    # A task is tried twice.
+    session = started(tmp_path_factory.mktemp("spark"), "aiorecover tests", master="local[2, 2]")
     yield session
     session.stop()
     _end_java()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from tests.spark.settings import session_settings
+from tests.spark.settings import command_words
 
 __all__ = ["Driver", "Lander", "LandingFailedError"]
 
@@ -55,13 +55,11 @@ class Lander:
             "--target": str(self.target),
             "--checkpoint": str(self.directory / "checkpoint"),
             "--max-offsets-per-trigger": str(self.batch_records),
-            "--master": "local[2]",
         }
         words = [word for pair in told.items() for word in pair]
         for topic in self.topics:
             words += ["--topic", topic]
-        for key, value in session_settings(self.directory).items():
-            words += ["--conf", f"{key}={value}"]
+        words += command_words(self.directory)
         if available_now:
             words.append("--available-now")
         self.directory.mkdir(parents=True, exist_ok=True)

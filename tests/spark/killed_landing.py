@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import pyarrow.dataset as ds
 
 from tests.spark.audited import audited
 from tests.spark.driver import Driver, Lander
 from tests.spark.mixed import PARTITIONS, Numbers, mixed, numbers_of, publish
+from tests.spark.table import ID_COLUMNS, batches
 from tests.support import admin
 from tests.support.cluster import Cluster
 
@@ -137,8 +137,7 @@ def found_in(target: Path, records: int) -> Found:
     """Read the files that a reader is to see, batch by batch."""
     times = np.zeros(records, np.int32)
     rows = strange = 0
-    for directory in sorted(target.glob("batch_id=*")):
-        table = ds.dataset(directory, format="parquet").to_table(["producer_id", "epoch", "sequence", "value"])
+    for table in batches(target, [*ID_COLUMNS, "value"]):
         numbers = numbers_of(
             table["producer_id"].to_numpy(zero_copy_only=False).astype(str),
             table["epoch"].to_numpy().astype(np.int64),

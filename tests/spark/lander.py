@@ -16,12 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from aiorecover.spark import land
 from aiorecover.spark.files import Files
 from aiorecover.spark.tables import IcebergTable, ParquetTable
-from tests.spark.settings import session_settings
+from tests.spark.started import started
 
 _BATCH = 1
 
@@ -78,10 +76,7 @@ def _main(told: dict[str, Any]) -> None:
     }
     if told["death"]:
         deaths[told["death"]]()
-    builder = SparkSession.builder.master("local[2]")
-    for key, value in (session_settings(directory) | told["settings"]).items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = started(directory, "aiorecover lander", settings=told["settings"])
     query = land(
         spark,
         [told["topic"]],

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from tests.crash.workers import Fleet
 from tests.crash.workers import Outcome as Served
 from tests.spark.audited import audited
 from tests.spark.driver import Lander
+from tests.spark.table import ID_COLUMNS, landed_ids
 from tests.support import admin
 from tests.support.cluster import Cluster
 from tests.support.oracle import read_topic
@@ -170,7 +170,7 @@ def _judged(
     cluster: Cluster, topics: list[str], manifests: str, lander: Lander, served: Served, drivers: _Drivers, seed: int
 ) -> Outcome:
     consumed = _consumed(cluster, topics)
-    landed = _landed(lander.target)
+    landed = landed_ids(lander.target)
     servers = cluster.bootstrap_servers
     audit = audited(
         lander.directory, table=lander.target, bootstrap_servers=servers, topics=topics, manifests=manifests
@@ -182,8 +182,8 @@ def _judged(
         kills=drivers.kills,
         hits=drivers.hits,
         consumed=consumed.total(),
-        lacking=sorted((consumed - landed).elements()),
-        surplus=sorted((landed - consumed).elements()),
+        lacking=sorted(map(str, (consumed - landed).elements())),
+        surplus=sorted(map(str, (landed - consumed).elements())),
         audit=audit,
         left_out=left_out,
         named=[_named(**row) for row in found["missing"]],
@@ -195,20 +195,12 @@ def _named(producer_id: str, epoch: int, first: int, last: int, count: int) -> s
     return f"{producer_id}/{epoch}/{first}{'' if count == 1 else f' to {last}'}"
 
 
-def _consumed(cluster: Cluster, topics: list[str]) -> Counter[str]:
+def _consumed(cluster: Cluster, topics: list[str]) -> Counter[str | None]:
     return Counter(
-        str(record.record_id)
+        record.record_id
         for topic in topics
         for record in admin.run(read_topic(cluster.bootstrap_servers, topic, timeout_s=_READ_WITHIN_S))
     )
-
-
-def _landed(target: Path) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for directory in target.glob("batch_id=*"):
-        columns = ds.dataset(directory, format="parquet").to_table(["producer_id", "epoch", "sequence"]).to_pylist()
-        found.update("{producer_id}/{epoch}/{sequence}".format(**row) for row in columns)
-    return found
 
 
 def _leave_out(target: Path, rng: random.Random) -> str:
@@ -217,7 +209,7 @@ def _leave_out(target: Path, rng: random.Random) -> str:
     file = rng.choice(files)
     table = pq.read_table(file, partitioning=None)
     place = rng.randrange(table.num_rows)
-    row = table.slice(place, 1).select(["producer_id", "epoch", "sequence"]).to_pylist()[0]
+    row = table.slice(place, 1).select(ID_COLUMNS).to_pylist()[0]
     keep = [number for number in range(table.num_rows) if number != place]
     for checksum in file.parent.glob(f".{file.name}.crc"):  # of the file as it was: Spark would refuse this one
         checksum.unlink()

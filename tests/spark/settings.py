@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.support.jars import spark_jars
 
-__all__ = ["session_settings"]
+__all__ = ["command_words", "session_settings"]
 
 
 def session_settings(directory: Path) -> dict[str, str]:
@@ -24,3 +24,9 @@ def session_settings(directory: Path) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
     }
+
+
+def command_words(directory: Path) -> list[str]:
+    """As `session_settings`, for the command line."""
+    pairs = session_settings(directory).items()
+    return ["--master", "local[2]", *(word for key, value in pairs for word in ("--conf", f"{key}={value}"))]

@@ -16,17 +16,9 @@ from aiorecover.spark import land
 from aiorecover.spark.claiming import claim
 from tests.spark.death import dying
 from tests.spark.feed import ROWS, P, Q, Rows, land_in_child, landing, once, published, shuffled
+from tests.spark.table import landed_ids
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
-
-
-def landed_ids(target: Path) -> Counter[str | None]:
-    """How often each id stands in the files that a reader is to see."""
-    found: Counter[str | None] = Counter()
-    for directory in target.glob("batch_id=*"):
-        columns = ds.dataset(directory, format="parquet").to_table(["producer_id", "epoch", "sequence"]).to_pylist()
-        found.update("{producer_id}/{epoch}/{sequence}".format(**row) if row["sequence"] else None for row in columns)
-    return found
 
 
 def test_each_record_is_landed_once_whenever_the_driver_dies(
