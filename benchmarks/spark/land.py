@@ -1,6 +1,5 @@
 """A topic into Parquet: `land`, which leaves out repeats, beside Spark's own Kafka-to-Parquet, which does not."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,10 @@ from pyspark.sql import SparkSession
 from aiorecover.spark import land
 from benchmarks import kafka
 from benchmarks.child import call
-from benchmarks.figures import Spread, spread
-from benchmarks.setting import Result, Setting, Table
-from benchmarks.spark.session import CORES, started
+from benchmarks.setting import Result, Setting
+from benchmarks.spark.beside import CORES, NAME, Seconds, table, turns
 from tests.spark.mixed import PARTITIONS, mixed, publish
+from tests.spark.started import started
 from tests.support import admin
 
 ROUNDS = 3
@@ -29,7 +28,7 @@ def run(setting: Setting) -> Result:
         servers = setting.cluster.bootstrap_servers
         rows = admin.run(publish(servers, topic, mixed(1, records, REPEATS)))
         setting.say(f"spark_land: {rounds} rounds of both, and one to warm up")
-        measured: list[dict[str, float]] = call(
+        measured: list[Seconds] = call(
             measure,
             bootstrap_servers=servers,
             topic=topic,
@@ -38,46 +37,40 @@ def run(setting: Setting) -> Result:
             records=records,
             rounds=rounds,
         )["rounds"]
-    return Result("spark_land", [_table(measured, rows)], {"rows": rows, "records": records, "rounds": measured})
-
-
-def _table(measured: list[dict[str, float]], rows: int) -> Table:
-    ratio = Spread(tuple(one["land"] / one["plain"] for one in measured))
-    names = {"plain": "Spark's own, repeats and all", "land": "land, each record once"}
-    return Table(
-        title=f"{rows:,} rows of Kafka into Parquet, in {BATCHES} batches, on {CORES} cores",
-        columns=["", "us a row", "times Spark's own"],
-        rows=[
-            [title, spread(measured, name, 1e6 / rows).text(".2f"), "1" if name == "plain" else ratio.text(".2f")]
-            for name, title in names.items()
-        ],
-        notes=[
-            f"medians over {len(measured)} rounds in turns (least to greatest)",
-            "from the start of the query to its end",
-        ],
+    shown = table(
+        f"{rows:,} rows of Kafka into Parquet, in {BATCHES} batches, on {CORES} cores",
+        {"plain": "Spark's own, repeats and all", "ours": "land, each record once"},
+        measured,
+        rows,
+        "from the start of the query to its end",
     )
+    return Result("spark_land", [shown], {"rows": rows, "records": records, "rounds": measured})
 
 
 # -- in a process of its own -------------------------------------------------------------------------------------------
 
 
 def measure(bootstrap_servers: str, topic: str, directory: str, rows: int, records: int, rounds: int) -> dict[str, Any]:
-    """Seconds of each contender, of each round but the first."""
-    spark = started(directory)
-    contenders: dict[str, tuple[Callable[..., None], int]] = {"plain": (_plain, rows), "land": (_land, records)}
-    measured = []
-    for number in range(rounds + 1):
-        seconds = {}
-        for name, (contender, expected) in contenders.items():
+    """Seconds of both, of each round but the first."""
+    spark = started(Path(directory), NAME, master=f"local[{CORES}]")
+
+    def contender(name: str, way: Callable[..., None], expected: int) -> Callable[[int], Callable[[], None]]:
+        def work(number: int) -> Callable[[], None]:
             place = Path(directory) / f"{name}-{number}"
-            began = time.perf_counter()
-            contender(spark, bootstrap_servers, topic, place, -(-rows // BATCHES))
-            seconds[name] = time.perf_counter() - began
-            found = spark.read.parquet(str(place / "table")).count()
-            assert found == expected, f"a contender did not land what is there: {name=} {found=} {expected=}"
-        measured.append(seconds)
+            way(spark, bootstrap_servers, topic, place, -(-rows // BATCHES))
+            return lambda: _check(spark, place, expected)
+
+        return work
+
+    contenders = {"plain": contender("plain", _plain, rows), "ours": contender("ours", _land, records)}
+    measured = turns(contenders, rounds)
     spark.stop()
-    return {"rounds": measured[1:]}
+    return {"rounds": measured}
+
+
+def _check(spark: SparkSession, place: Path, expected: int) -> None:
+    found = spark.read.parquet(str(place / "table")).count()
+    assert found == expected, f"a contender did not land what is there: {place.name} {found=} {expected=}"
 
 
 def _plain(spark: SparkSession, bootstrap_servers: str, topic: str, place: Path, batch: int) -> None:

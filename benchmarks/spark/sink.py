@@ -1,16 +1,14 @@
 """Rows of Spark into a topic: through the recoverable producer, beside Spark's own Kafka sink."""
 
-import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
-
-from pyspark.sql import DataFrame
 
 from benchmarks import kafka
 from benchmarks.child import call
-from benchmarks.figures import Spread, spread
-from benchmarks.setting import Result, Setting, Table
-from benchmarks.spark.session import CORES, started
+from benchmarks.setting import Result, Setting
+from benchmarks.spark.beside import CORES, NAME, Seconds, table, turns
+from tests.spark.started import started
 
 ROUNDS = 3
 ROWS = 1_000_000
@@ -29,51 +27,42 @@ def run(setting: Setting) -> Result:
         setting.say(f"spark_sink: {rows:,} rows, {rounds} rounds of both, and one to warm up")
         topics = {"ours": ours, "plain": plain, "manifests": manifests}
         told = {"bootstrap_servers": cluster.bootstrap_servers, "topics": topics, "directory": directory}
-        measured: list[dict[str, float]] = call(measure, **told, rows=rows, rounds=rounds)["rounds"]
+        measured: list[Seconds] = call(measure, **told, rows=rows, rounds=rounds)["rounds"]
         for name in (ours, plain):
             kafka.verify(cluster, name, rows * (rounds + 1))
-    return Result("spark_sink", [_table(measured, rows)], {"rows": rows, "rounds": measured})
-
-
-def _table(measured: list[dict[str, float]], rows: int) -> Table:
-    ratio = Spread(tuple(one["ours"] / one["plain"] for one in measured))
-    names = {"plain": "Spark's own, repeats after failures", "ours": 'format("aiorecover")'}
-    return Table(
-        title=f"{rows:,} rows of {VALUE_BYTES} bytes into Kafka, from {CORES} cores",
-        columns=["", "us a row", "times Spark's own"],
-        rows=[
-            [title, spread(measured, name, 1e6 / rows).text(".2f"), "1" if name == "plain" else ratio.text(".2f")]
-            for name, title in names.items()
-        ],
-        notes=[f"medians over {len(measured)} rounds in turns (least to greatest)", "acknowledged, with the manifest"],
+    shown = table(
+        f"{rows:,} rows of {VALUE_BYTES} bytes into Kafka, from {CORES} cores",
+        {"plain": "Spark's own, repeats after failures", "ours": 'format("aiorecover")'},
+        measured,
+        rows,
+        "acknowledged, with the manifest",
     )
+    return Result("spark_sink", [shown], {"rows": rows, "rounds": measured})
 
 
 # -- in a process of its own -------------------------------------------------------------------------------------------
 
 
 def measure(bootstrap_servers: str, topics: dict[str, str], directory: str, rows: int, rounds: int) -> dict[str, Any]:
-    """Seconds of each contender, of each round but the first."""
-    spark = started(directory)
+    """Seconds of both, of each round but the first; the topics are counted at the end."""
+    spark = started(Path(directory), NAME, master=f"local[{CORES}]")
     numbers = spark.range(0, rows, 1, CORES)
     frame = numbers.selectExpr("cast(id as string) as key", f"lpad(cast(id as string), {VALUE_BYTES}, '.') as value")
 
-    def plain(frame: DataFrame) -> None:
+    def plain(_: int) -> Callable[[], None]:
         told = {"kafka.bootstrap.servers": bootstrap_servers, "topic": topics["plain"], "kafka.acks": "all"}
         frame.write.format("kafka").options(**told).save()
+        return _nothing
 
-    def ours(frame: DataFrame) -> None:
+    def ours(_: int) -> Callable[[], None]:
         told = {"bootstrap_servers": bootstrap_servers, "topic": topics["ours"], "manifest_topic": topics["manifests"]}
         frame.write.format("aiorecover").options(**told).mode("append").save()
+        return _nothing
 
-    contenders: dict[str, Callable[[DataFrame], None]] = {"plain": plain, "ours": ours}
-    measured = []
-    for _ in range(rounds + 1):
-        seconds = {}
-        for name, contender in contenders.items():
-            began = time.perf_counter()
-            contender(frame)
-            seconds[name] = time.perf_counter() - began
-        measured.append(seconds)
+    measured = turns({"plain": plain, "ours": ours}, rounds)
     spark.stop()
-    return {"rounds": measured[1:]}
+    return {"rounds": measured}
+
+
+def _nothing() -> None:
+    """The topics are counted when all rounds are over."""
