@@ -107,19 +107,18 @@ class Spares:
         self.slot_bytes = quota.limits.slot_bytes
         self._file = file
         self._room = Room(ring, quota.shares)
-        holes = file.disk_bytes() < file.size()
+        size = file.size()
+        self._slots = size // self.slot_bytes
+        holes = file.disk_bytes() < size
         self._unallocated: list[tuple[int, int]] = []  # not on the disk, or not any more
         self._free: list[tuple[int, int]] = []
         for slot in free:  # once through: a directory may have 100,000 of them
             (self._unallocated if holes and not slot[1] else self._free).append(slot)
         # Allocated here, or no copy with holes: other slots are allocated again before they are used, live ones, too.
-        self._whole = (
-            set() if holes else set(range(file.size() // self.slot_bytes)) - {index for index, _ in self._free}
-        )
+        self._whole = set() if holes else set(range(self._slots)) - {index for index, _ in self._free}
         self._sound: set[int] = set()  # every page of them was read, or nothing of them is on the disk to be read
         self._failed_reads = 0  # of the file, when that was true
         self._ready: list[Spare] = []
-        self._slots = file.size() // self.slot_bytes
         self._taking = 0  # how many are looking for a slot: a signal handler may come in between
         self._lock = quota.lock
         quota.members.append(self)
