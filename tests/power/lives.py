@@ -11,13 +11,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from tests.power.boot import another_boot
 from tests.power.device import COUNTER_BYTES, DISK
 from tests.power.mounts import loop_device, mounted
 from tests.power.words import Said, hear
 from tests.power.workload import Task
 from tests.power.writelog import WriteLog, unpack
 
-__all__ = ["IMAGE_BYTES", "WAL_DIR", "Geometry", "LifeFailedError", "live", "make_disk"]
+__all__ = ["IMAGE_BYTES", "WAL_DIR", "Geometry", "LifeFailedError", "live", "logged_file", "make_disk"]
 
 IMAGE_BYTES: Final = 16 << 20  # a ring of 4 MiB, a journal of 4 MiB, the smallest with blocks of 4 KiB, and room
 WAL_DIR: Final = "wal"
@@ -50,18 +51,19 @@ def make_disk(image: Path, geometry: Geometry, size: int = IMAGE_BYTES) -> None:
 def live(work: Path, image: Path, geometry: Geometry, task: Task) -> tuple[WriteLog, list[Said]]:
     """Carry out ``task`` on the disk that ``image`` holds; all that the disk was told, and all that was said.
 
-    ``wal_dir``, ``said`` and ``counter`` of the task are filled in here. ``image`` is not changed.
+    ``wal_dir``, ``said``, ``counter`` and ``boot_id`` of the task are filled in here. ``image`` is not changed.
     """
-    log, counter, said = work / "log", work / "counter", work / "said"
+    log, counter, said, boot_id = (work / name for name in ("log", "counter", "said", "boot_id"))
     for path in (log, said):
         path.unlink(missing_ok=True)
     counter.write_bytes(bytes(COUNTER_BYTES))
     mountpoint = work / "life"
     mountpoint.mkdir(exist_ok=True)
     wal_dir = str(mountpoint / WAL_DIR)
-    task = replace(task, wal_dir=wal_dir, said=str(said), counter=str(counter))
+    another_boot(boot_id)
+    task = replace(task, wal_dir=wal_dir, said=str(said), counter=str(counter), boot_id=str(boot_id))
     with (
-        _logged_file(work, image, log, counter) as file,
+        logged_file(work, image, log, counter) as file,
         loop_device(file) as device,
         mounted(device, mountpoint, geometry.mount_options),
     ):
@@ -70,7 +72,8 @@ def live(work: Path, image: Path, geometry: Geometry, task: Task) -> tuple[Write
 
 
 @contextmanager
-def _logged_file(work: Path, image: Path, log: Path, counter: Path) -> Iterator[Path]:
+def logged_file(work: Path, image: Path, log: Path, counter: Path) -> Iterator[Path]:
+    """A file with the bytes of ``image``, which stay as they are; `tests.power.device` logs what is done to it."""
     directory = work / "device"
     directory.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "tests.power.device", image, log, counter, directory]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aiorecover import RecoverError
+from tests.power.boot import another_boot
 from tests.power.ledger import Ledger
 from tests.power.lives import WAL_DIR, Geometry
 from tests.power.mounts import forget_cached, loop_device, mounted
@@ -114,5 +115,6 @@ class Device:
         finally:
             os.close(descriptor)
         forget_cached(self._device)
+        another_boot(self._file.with_name("boot_id"))
         with mounted(self._device, self._mountpoint, self._geometry.mount_options):
             return recover(self._mountpoint / WAL_DIR, slot_bytes)

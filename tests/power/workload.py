@@ -25,6 +25,7 @@ from typing import Any
 
 from aiorecover import DeliveryReport, RecoverableProducer, WalFullError
 from tests.power import planted
+from tests.power.boot import boot_is
 from tests.power.records import value_of
 from tests.power.words import line
 
@@ -50,6 +51,8 @@ class Task:
     said: str
     """A file, appended to, or a terminal."""
     counter: str | None = None
+    boot_id: str | None = None
+    """A file in which the machine's boot id stands; None: the kernel's own."""
     broker: bool = False
     """Deliver meanwhile, to a broker that comes and goes."""
     stuck: bool = False
@@ -153,6 +156,8 @@ def _mock_cluster(stack: AsyncExitStack, *, stuck: bool) -> tuple[str, Callable[
 def main() -> None:
     """Carry out the task."""
     task = Task(**json.loads(sys.argv[1]))
+    if task.boot_id is not None:
+        boot_is(Path(task.boot_id))
     if task.fault is not None:
         planted.plant(task.fault)
     asyncio.run(Publishing(task, Witness(task.said, task.counter)).run())
