@@ -1,6 +1,6 @@
 """Power cuts in the steps of a transaction: what the disk has kept is opened by the next process.
 
-A chain of lives on one `MemoryDisk`, with a real broker. In each of them a worker makes records from a stream of
+A chain of lives of one `Machine`, with a real broker. In each of them a worker makes records from a stream of
 numbers (the `source` of each), until the power goes at one step of a transaction. The next life has what a power cut
 leaves of the disk, by a seed, and nothing that the old one would still write reaches the broker: a request was written
 and arrives, or it is never written, or the network held it up and it comes while the new life has long begun
@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiokafka import TopicPartition
 
 from aiorecover import RecoverableProducer
-from aiorecover.testing import MemoryDisk
-from aiorecover.wal.view import View
+from tests.crash.machines import Machine, MemoryMachine
 from tests.crash.power_cut import Cut, PowerCut
 from tests.support.broker import Cluster
 from tests.support.oracle import Accepted, Consumed, judge, read_topic
@@ -84,9 +83,12 @@ class Verdict:
         return "\n  ".join([f"{'ok' if self.ok else 'NOT OK'}: {counts}", *examples])
 
 
-async def play(cluster: Cluster, topic: str, cuts: Sequence[Cut]) -> Verdict:
-    """One life after the other on one disk, each ended by a cut, and a last one; the topic is new."""
-    chain = Chain(cluster.bootstrap_servers, topic)
+async def play(cluster: Cluster, topic: str, cuts: Sequence[Cut], machine: Machine | None = None) -> Verdict:
+    """One life after the other, each ended by a cut, and a last one; the topic is new.
+
+    ``machine``: which has an empty disk; None: one with a disk in memory.
+    """
+    chain = Chain(cluster.bootstrap_servers, topic, machine or MemoryMachine())
     for cut in cuts:
         await chain.live(cut)
     await chain.live_on()
@@ -97,10 +99,10 @@ async def play(cluster: Cluster, topic: str, cuts: Sequence[Cut]) -> Verdict:
 class Chain:
     """Lives on one disk."""
 
-    def __init__(self, servers: str, topic: str) -> None:
+    def __init__(self, servers: str, topic: str, machine: Machine) -> None:
         self._servers = servers
         self._topic = topic
-        self._disk = MemoryDisk()
+        self._machine = machine
         self._accepted: list[Accepted] = []
         self._surely: set[str] = set()  # ids
         self._left: set[str] = set()  # ids that no flush had covered, and a power cut has left
@@ -109,7 +111,7 @@ class Chain:
         self._late: list[Late] = []
 
     async def live(self, cut: Cut) -> None:
-        power = PowerCut(self._disk, cut)
+        power = PowerCut(self._machine, cut)
         often = "checkpoint" in cut.point or cut.seed % 3 == 0
         producer = self._producer(fsync=cut.fsync, **({"checkpoint_interval_ms": _OFTEN_MS} if often else {}))
         with power.armed():
@@ -126,10 +128,10 @@ class Chain:
 
     def _take(self, power: PowerCut) -> None:
         self._cuts += 1
-        self._disk = power.left
+        self._machine.restart()
         self._accepted += power.accepted
         self._surely.update(record.record_id for record in power.accepted[: power.surely])
-        self._left |= _ids_on(power.left) - self._surely
+        self._left |= self._machine.ids() - self._surely
         if power.late is not None:
             self._late.append(power.late)
             asyncio.get_running_loop().call_later(power.rng.uniform(*_LATE_S), power.late.arrive)
@@ -146,7 +148,7 @@ class Chain:
 
     def _producer(self, **options: Any) -> RecoverableProducer:
         return RecoverableProducer(
-            self._disk,
+            self._machine.wal_dir,
             bootstrap_servers=self._servers,
             guarantee="exactly_once",
             wal_min_free_bytes=0,
@@ -163,7 +165,7 @@ class Chain:
             if number % _BURST == 0:
                 await asyncio.sleep(_PAUSE_S)
                 if rng.random() < _WRITTEN_BACK:
-                    self._disk.write_back(rng.randrange(1 << 32))
+                    self._machine.write_back(rng.randrange(1 << 32))
 
     async def _first(self, producer: RecoverableProducer) -> int:
         return (await producer.source_positions()).get(_SOURCE, 0)
@@ -212,11 +214,3 @@ class Chain:
 
 def _number(record: Accepted | Consumed) -> int:
     return int(record.value or b"")
-
-
-def _ids_on(disk: MemoryDisk) -> set[str]:
-    files, path = disk.file_system, disk.path / "0"
-    if not files.is_directory(path):
-        return set()
-    with View(path, "ring", lambda name: files.open_foreign(path / name), files.boot_id()) as view:
-        return {f"{one.producer_id}/{one.epoch}/{one.sequence}" for one in view.frames(settled=True)}

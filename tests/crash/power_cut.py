@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka.conn import AIOKafkaConnection
 
-from aiorecover.testing import MemoryDisk
-from aiorecover.testing.memory_file import StoredFile
 from tests.crash.crash_points import LOST_REQUESTS, ONCE, OPENINGS, TRANSACTION_OPENINGS, TRANSACTION_POINTS, Fuse
 from tests.crash.late import Late
+from tests.crash.machines import Machine
 
 if TYPE_CHECKING:
     from tests.support.oracle import Accepted
@@ -60,14 +59,13 @@ def cuts_of(seed: int, times: Sequence[int]) -> list[Cut]:
 class PowerCut:
     """One of them: the machine is on until `strike`."""
 
-    def __init__(self, disk: MemoryDisk, cut: Cut) -> None:
+    def __init__(self, machine: Machine, cut: Cut) -> None:
         self.gone = asyncio.Event()
-        self.left = disk
         self.accepted: list[Accepted] = []
         self.surely = 0  # so many of these must be there
         self.late: Late | None = None
         self.rng = random.Random(cut.seed)
-        self._disk = disk
+        self._machine = machine
         self._cut = cut
         self._off = False
         self._flushed = 0
@@ -78,7 +76,7 @@ class PowerCut:
         """In whichever thread: first nothing is written any more, and then the disk is as it is."""
         self._off = True
         self.surely = len(self.accepted) if self._cut.fsync == "always" else self._flushed
-        self.left = self._disk.after_power_cut(self._cut.seed, (512, 4096)[self._cut.seed % 2])
+        self._machine.strike(self._cut.seed)
         self.accepted = list(self.accepted)
         self._loop.call_soon_threadsafe(self.gone.set)
 
@@ -114,12 +112,13 @@ class PowerCut:
         fuse.put(AIOKafkaConnection, "send", written)
 
     def _look_at_flushes(self, fuse: Fuse) -> None:
-        sync = StoredFile.sync
+        files = self._machine.file_class
+        sync = files.sync
 
-        def flushed(stored: StoredFile) -> None:
+        def flushed(file: Any) -> None:
             by_now = len(self.accepted)
-            sync(stored)
-            if stored.name == "ring":
+            sync(file)
+            if file.path.name == "ring":
                 self._flushed = max(self._flushed, by_now)
 
-        fuse.put(StoredFile, "sync", flushed)
+        fuse.put(files, "sync", flushed)

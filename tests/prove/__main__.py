@@ -11,7 +11,7 @@ PROOFS = {
     "kills": "kill -9 of the publishing process, every record looked for in a real Kafka",
     "identity": "kill -9 while three brokers are frozen, killed and rolled: nothing twice, nothing out of order",
     "transactions": "exactly_once, kill -9 in each step of a transaction, while brokers fail: each record once",
-    "cuts": "exactly_once, power cuts in each step of a transaction, on a disk in memory: each record once",
+    "cuts": "exactly_once, power cuts in each step of a transaction, in memory or on ext4: each record once",
     "outages": "all brokers gone for ten minutes under load: memory flat, resumed at once, nothing lost",
     "day": "a day of traffic and outages, each hour some seconds long: memory and file end as they began",
     "workers": "20 workers started, killed, scaled down to 2 over one wal_dir: nothing lost, nothing delivered twice",

@@ -1,9 +1,11 @@
-"""`python -m tests.prove cuts --seed S --count N`: exactly once, across power cuts in each step of a transaction.
+"""`python -m tests.prove cuts --seed S --count N --disk D`: exactly once, across power cuts inside transactions.
 
 One real broker. A worker with ``guarantee="exactly_once"`` writes to a disk that loses its power at a chosen step:
 begin, send, flush, position, commit, settle, checkpoint, and the steps of an opening; a request of the transaction was
 written then, or was not, or comes late. The next worker opens what that leaves. At last everything is read back by a
 plain consumer that reads what is committed, and judged: missing 0, repeated 0, out of order 0 (`tests.crash.cuts`).
+
+The disk is one in memory, or (``--disk ext4``) ext4 on a disk that logs what it is told, cut off at that moment.
 
 A round is a disk and a topic of its own, with a cut at each step, in any order; round r has the seed S + r - 1, so the
 seed that a failed round printed repeats that round. What the machine decides (which moment of a step) is not repeated.
@@ -19,14 +21,21 @@ import argparse
 import asyncio
 import logging
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from tests.crash.cuts import PARTITIONS, Verdict, play
+from tests.crash.logged_machine import LoggedMachine
+from tests.crash.machines import Machine, MemoryMachine
 from tests.crash.planted import planted
 from tests.crash.power_cut import CUT_POINTS, Cut, cuts_of
+from tests.power.lives import Geometry
+from tests.power.mounts import enter_namespace, missing_facility, missing_installable
 from tests.prove.rounds import below, chosen
 from tests.support.broker import BrokerUnavailableError, Cluster, KafkaCluster
 from tests.support.jars import JarsError
@@ -50,37 +59,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.prove cuts", description="power cuts in a transaction")
     parser.add_argument("--seed", type=int, help="repeat a run; without it a random one is chosen and printed")
     parser.add_argument("--count", type=int, default=1_000, help="how many cuts (default 1,000)")
+    parser.add_argument("--disk", choices=["memory", "ext4"], default="memory", help="what loses its power")
     options = parser.parse_args(arguments)
+    if options.disk == "ext4" and (refused := _refused()):
+        print(f"a disk cannot be logged: {refused}", file=sys.stderr)
+        return 2
     logging.getLogger("aiorecover").setLevel(logging.CRITICAL)
     try:
         with KafkaCluster(1) as cluster:
             print(f"broker: {cluster.description}", flush=True)
-            return _prove(cluster, chosen(options.seed), options.count)
+            return _Proof(cluster, options.disk).run(chosen(options.seed), options.count)
     except (BrokerUnavailableError, JarsError) as error:
         print(f"broker: {error}", file=sys.stderr)
         return 2
 
 
-def _prove(cluster: Cluster, seed: int, count: int) -> int:
-    began = time.monotonic()
-    for fault in _CONTROLS:
-        if not _control(cluster, fault, seed):
-            print(f"NOT OK: nothing was wrong with {fault}: this proof cannot fail", flush=True)
-            return 1
-    sums = Verdict()
-    for number in range(-(-count // len(CUT_POINTS))):
-        cuts = cuts_of(seed + number, _TIMES)[: count - sums.cuts]
-        verdict = _played(cluster, cuts)
-        print(f"round {number + 1}: seed={seed + number} {verdict}", flush=True)
-        if not verdict.ok:
-            print(f"repeat: python -m tests.prove cuts --seed {seed + number} --count {len(cuts)}", flush=True)
-            return 1
-        sums += verdict
-    if said := too_little(sums):
-        print(f"NOT OK: nothing broke, and too little happened: {', '.join(said)}", flush=True)
-        return 1
-    print(f"proved: seed={seed} {sums} seconds={time.monotonic() - began:.0f}", flush=True)
-    return 0
+def _refused() -> str | None:
+    missing = missing_installable() or missing_facility()
+    if missing is None:
+        try:
+            enter_namespace()
+        except OSError as error:
+            return f"the container must allow mounts error={error}"
+    return missing
 
 
 def too_little(verdict: Verdict) -> list[str]:
@@ -91,19 +92,60 @@ def too_little(verdict: Verdict) -> list[str]:
     return below(Counter(accepted=verdict.accepted, late=verdict.late), floors)
 
 
-def _control(cluster: Cluster, fault: str, seed: int) -> bool:
-    """Whether a library that is broken on purpose is found out."""
-    point, fsync = _CONTROLS[fault]
-    for attempt in range(_CONTROL_CUTS):
-        with planted(fault):
-            verdict = _played(cluster, [Cut(point, 3, fsync, seed + attempt)])
-        if not verdict.ok:
-            print(f"{fault}, as it must, after {attempt + 1} cuts: {verdict}", flush=True)
-            return True
-    return False
+class _Proof:
+    def __init__(self, cluster: Cluster, disk: str) -> None:
+        self._cluster = cluster
+        self._disk = disk
 
+    def run(self, seed: int, count: int) -> int:
+        began = time.monotonic()
+        for fault in _CONTROLS:
+            if not self._control(fault, seed):
+                print(f"NOT OK: nothing was wrong with {fault}: this proof cannot fail", flush=True)
+                return 1
+        sums = Verdict()
+        for number in range(-(-count // len(CUT_POINTS))):
+            cuts = cuts_of(seed + number, _TIMES)[: count - sums.cuts]
+            verdict = self._played(cuts)
+            print(f"round {number + 1}: seed={seed + number} {verdict}", flush=True)
+            if not verdict.ok:
+                more = f"--seed {seed + number} --count {len(cuts)} --disk {self._disk}"
+                print(f"repeat: python -m tests.prove cuts {more}", flush=True)
+                return 1
+            sums += verdict
+        if said := too_little(sums):
+            print(f"NOT OK: nothing broke, and too little happened: {', '.join(said)}", flush=True)
+            return 1
+        seconds = time.monotonic() - began
+        print(f"proved: seed={seed} disk={self._disk} {sums} seconds={seconds:.0f}", flush=True)
+        return 0
 
-def _played(cluster: Cluster, cuts: Sequence[Cut]) -> Verdict:
-    topic = f"cuts-{time.monotonic_ns()}"
-    cluster.create_topic(topic, PARTITIONS)
-    return asyncio.run(play(cluster, topic, cuts))
+    def _control(self, fault: str, seed: int) -> bool:
+        """Whether a library that is broken on purpose is found out."""
+        point, fsync = _CONTROLS[fault]
+        for attempt in range(_CONTROL_CUTS):
+            with planted(fault):
+                verdict = self._played([Cut(point, 3, fsync, seed + attempt)])
+            if not verdict.ok:
+                print(f"{fault}, as it must, after {attempt + 1} cuts: {verdict}", flush=True)
+                return True
+        return False
+
+    def _played(self, cuts: Sequence[Cut]) -> Verdict:
+        topic = f"cuts-{time.monotonic_ns()}"
+        self._cluster.create_topic(topic, PARTITIONS)
+        with self._machine() as machine:
+            return asyncio.run(play(self._cluster, topic, cuts, machine))
+
+    @contextmanager
+    def _machine(self) -> Iterator[Machine]:
+        if self._disk == "memory":
+            yield MemoryMachine()
+            return
+        memory = Path("/dev/shm")  # noqa: S108 - a folder of our own in it
+        folder = memory if memory.is_dir() else None
+        with (
+            tempfile.TemporaryDirectory(prefix="aiorecover-prove-cuts-", dir=folder) as work,
+            LoggedMachine(Path(work), Geometry()) as machine,
+        ):
+            yield machine
