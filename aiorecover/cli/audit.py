@@ -1,4 +1,4 @@
-"""What ``aiorecover audit`` does and shows: totals, the epochs and the ranges that lack most, few lines of each."""
+"""What ``aiorecover audit`` does and shows: totals, and the worst epochs and ranges, few lines of each."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ _COUNTS = {
     "repeated": "repeated",
     "out_of_order": "disorder",
 }
+_KINDS = "missing", "repeated", "out_of_order"
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Options:
 
 
 def run(options: Options) -> dict[str, Any]:
-    """The audit's totals, and up to ``limit`` of its epochs and of its missing ranges, those that lack most first.
+    """The audit's totals, and up to ``limit`` of its epochs and of each kind of its ranges, the worst first.
 
     Where topics and a table are named, the topics are audited, and ``compared`` says what of them the table lacks. With
     ``html`` there is a ``timeline``, and the page is written.
@@ -105,6 +106,9 @@ def _found(spark: SparkSession, options: Options, known_last: dict[tuple[str, in
             "totals": totals,
             "epochs": _rows(_worst(audit.producers, "missing", options.limit)),
             "missing": _rows(_worst(audit.missing, "count", options.limit)),
+            # Not read again for nothing.
+            "repeated": _rows(_worst(audit.repeated, "count", options.limit)) if totals["repeated"] else [],
+            "out_of_order": _rows(_worst(audit.out_of_order, "count", options.limit)),
         }
         if told is not None and audit.verdicts is not None:
             found["manifests"] = _judged(told, audit.verdicts, options.limit)
@@ -210,15 +214,17 @@ def _rows(few: DataFrame) -> list[dict[str, Any]]:
 
 def show(console: Console, found: dict[str, Any]) -> None:
     """Print the epochs as a table of at most 80 columns, the missing ranges as lines, and the totals."""
-    totals, epochs, missing = found["totals"], found["epochs"], found["missing"]
+    totals, epochs = found["totals"], found["epochs"]
     if epochs:
         console.print(_table(epochs))
     if "manifests" in found:
         _show_judged(console, found["manifests"])
     else:
-        _print_ranges(console, "missing", missing)
-    if totals["epochs"] > len(epochs) or totals["missing"] > sum(one["count"] for one in missing):
-        console.print("there is more; these lack most (--limit shows more)", markup=False, soft_wrap=True)
+        _print_ranges(console, "missing", found["missing"], "red")
+    _print_ranges(console, "repeated", found["repeated"])
+    _print_ranges(console, "out of order", found["out_of_order"])
+    if totals["epochs"] > len(epochs) or any(_told(found[kind]) < (totals[kind] or 0) for kind in _KINDS):
+        console.print("there is more; these are the worst (--limit shows more)", markup=False, soft_wrap=True)
     disorder = "order unknown" if totals["out_of_order"] is None else f"{totals['out_of_order']:,} out of order"
     verdict = (
         f"{totals['records']:,} records, {totals['without_id']:,} without an id: {totals['found']:,} of "
@@ -230,6 +236,10 @@ def show(console: Console, found: dict[str, Any]) -> None:
         _show_verdicts(console, found["manifests"])
     if "compared" in found:
         _show_compared(console, found["compared"])
+
+
+def _told(ranges: list[dict[str, Any]]) -> int:
+    return sum(one.get("repeated", one["count"]) for one in ranges)
 
 
 def _show_judged(console: Console, judged: dict[str, Any]) -> None:
@@ -249,7 +259,7 @@ def _show_verdicts(console: Console, judged: dict[str, Any]) -> None:
 
 def _show_compared(console: Console, compared: dict[str, Any]) -> None:
     totals = compared["totals"]
-    _print_ranges(console, "absent from the table", compared["absent"])
+    _print_ranges(console, "absent from the table", compared["absent"], "red")
     verdict = (
         f"table: {totals['absent']:,} of {totals['in_topics']:,} records absent, {totals['only_in_table']:,} only in "
         f"the table, without an id {totals['without_id_in_topics']:,} in the topics and "
@@ -258,10 +268,10 @@ def _show_compared(console: Console, compared: dict[str, Any]) -> None:
     console.print(verdict, style="red" if totals["absent"] else "green", markup=False, soft_wrap=True)
 
 
-def _print_ranges(console: Console, what: str, ranges: list[dict[str, Any]]) -> None:
+def _print_ranges(console: Console, what: str, ranges: list[dict[str, Any]], style: str | None = None) -> None:
     for one in ranges:
         line = f"{what}: {one['producer_id']}/{one['epoch']} sequences={one['first']}-{one['last']} {one['count']:,}"
-        console.print(line, style="red", markup=False, soft_wrap=True)
+        console.print(line, style=style, markup=False, soft_wrap=True)
 
 
 def _table(epochs: list[dict[str, Any]]) -> Table:

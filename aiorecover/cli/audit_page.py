@@ -39,6 +39,9 @@ def page(found: dict[str, Any]) -> str:
         "<h2>Missing sequences, the longest ranges</h2>",
         _table(_RANGE, found["missing"]),
     ]
+    for kind in ("repeated", "out_of_order"):
+        if found[kind]:
+            parts += [f"<h2>Sequences {_words(kind)}, the longest ranges</h2>", _table(_RANGE, found[kind])]
     if judged:
         parts += [
             "<h2>What producers tell of those that are missing</h2>",
@@ -69,8 +72,12 @@ def _rest(totals: dict[str, Any]) -> str:
     )
 
 
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
 def _judged(totals: dict[str, Any]) -> str:
-    return ", ".join(f"{count:,} {verdict.replace('_', ' ')}" for verdict, count in totals.items())
+    return ", ".join(f"{count:,} {_words(verdict)}" for verdict, count in totals.items())
 
 
 def _compared(totals: dict[str, Any]) -> str:
@@ -136,7 +143,7 @@ def _span(width_s: int) -> str:
 def _table(columns: list[str], rows: list[dict[str, Any]]) -> str:
     if not rows:
         return '<p class="note">None.</p>'
-    head = "".join(f"<th>{name.replace('_', ' ')}</th>" for name in columns)
+    head = "".join(f"<th>{_words(name)}</th>" for name in columns)
     body = "\n".join("<tr>" + "".join(f"<td>{_cell(row[name])}</td>" for name in columns) + "</tr>" for row in rows)
     return f"<table>\n<tr>{head}</tr>\n{body}\n</table>"
 

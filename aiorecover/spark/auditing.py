@@ -11,6 +11,9 @@ those that are not. How it is found, with nothing collected that grows with the 
    one. So few bytes travel: 4 KiB for a bucket, not the records.
 3. What is not set between the first and the last bit of a bucket is missing, and so is what lies between two buckets,
    before the first sequence found, and behind the last one found if it is known what the last one should be.
+4. What is set in the first bitmap and not in the one of those that were ahead is out of order.
+5. What is repeated is only counted by that: a bucket has more records than bits. Its ids are read again for their names
+   (:mod:`aiorecover.spark.repeats`).
 
 The bitmaps are forgotten at once; what stays is a row for each bucket (see `Audit`). A bucket costs its 4 KiB once for
 each Kafka partition that has a part of it, while it travels (compressed, so mostly less).
@@ -27,11 +30,12 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
-from aiorecover.spark.bitmaps import bit_of, bucket_of, clear_bits, ranges_in, runs
+from aiorecover.spark.bitmaps import bit_of, bucket_of, clear_bits, joined, ranges_in, runs, set_in_one
 from aiorecover.spark.leftovers import counted_attempts, without_leftovers
 from aiorecover.spark.manifests import Manifests, judge
 from aiorecover.spark.persisted import Persisted
 from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
+from aiorecover.spark.repeats import repeats
 from aiorecover.wal.format import DIRECTORY_TEXT, SEQUENCE_BITS
 
 if TYPE_CHECKING:
@@ -50,9 +54,9 @@ _KNOWN_TYPES = [pa.string(), pa.int32(), pa.int64()]
 class Audit(Persisted):
     """What an audit found, as data frames; nothing runs until one of them is used.
 
-    The records are read once, by the first use of any of them: what they have in common is persisted, a row of about a
-    hundred bytes (more with many holes) for each 32,768 records. `close` gives that back, and so does the end of
-    ``with``.
+    The records are read once, by the first use of any of them, and once more by `repeated`. What they have in common is
+    persisted, a row of about a hundred bytes (more with many holes or much disorder) for each 32,768 records. `close`
+    gives that back, and so does the end of ``with``.
     """
 
     producers: DataFrame
@@ -65,6 +69,11 @@ class Audit(Persisted):
     missing: DataFrame
     """One row for each range of missing sequences, as long as it goes: ``producer_id``, ``epoch``, ``first``,
     ``last``, ``count``."""
+    repeated: DataFrame
+    """The same of those that stand more than once, with ``repeated``: appearances beyond the first of each. The records
+    are read again for it, so topics that go on may have more of them by then."""
+    out_of_order: DataFrame
+    """The same of those that are out of order; nothing where the places are not known."""
     totals: DataFrame
     """One row: ``records`` (rows read), ``without_id``, ``epochs``, and the sums of `producers`: ``expected``,
     ``found``, ``missing``, ``repeated``, ``out_of_order``."""
@@ -116,6 +125,8 @@ def audit(
     return Audit(
         producers=producers,
         missing=missing,
+        repeated=repeats(records, buckets),
+        out_of_order=_out_of_order(buckets),
         totals=_totals(buckets, producers),
         _buckets=buckets,
         verdicts=None if manifests is None else _verdicts(missing, manifests, producers),
@@ -164,30 +175,26 @@ def _buckets(records: DataFrame) -> DataFrame:
         F.min("sequence").alias("first"),
         F.max("sequence").alias("last"),
         F.bitmap_construct_agg(bit).alias("bits"),
-        F.bitmap_count(F.bitmap_construct_agg(F.when(F.col("ahead"), bit))).alias("ahead"),
+        F.bitmap_construct_agg(F.when(F.col("ahead"), bit)).alias("orderly"),
         F.count("ahead").alias("placed"),
     )
-    return counted.select(
+    edges = ["records", "first", "last", "found"]
+    measured = counted.withColumns(
+        {
+            "found": F.bitmap_count("bits"),
+            # Where the places are not known there is no telling: null, not 0.
+            "out_of_order": F.when(F.col("placed") > 0, F.bitmap_count("bits") - F.bitmap_count("orderly")),
+            "low": bit_of(F.col("first")).cast("int"),
+            "high": bit_of(F.col("last")).cast("int"),
+        }
+    )
+    return measured.select(
         *_EPOCH,
         "bucket",
-        "records",
-        "first",
-        "last",
-        F.bitmap_count("bits").alias("found"),
-        # Where the places are not known there is no telling: null, not 0.
-        F.when(F.col("placed") > 0, F.bitmap_count("bits") - F.col("ahead")).alias("out_of_order"),
-        "bits",
-        bit_of(F.col("first")).cast("int").alias("low"),
-        bit_of(F.col("last")).cast("int").alias("high"),
-    ).select(
-        *_EPOCH,
-        "bucket",
-        "records",
-        "first",
-        "last",
-        "found",
+        *edges,
         "out_of_order",
         F.when(F.col("found") < F.col("last") - F.col("first") + 1, clear_bits("bits", "low", "high")).alias("clear"),
+        F.when(F.col("out_of_order") > 0, set_in_one("bits", "orderly")).alias("behind"),
     )
 
 
@@ -209,6 +216,10 @@ def _missing(buckets: DataFrame, known: DataFrame, *, from_first: bool) -> DataF
 def _inside(found: DataFrame) -> DataFrame:
     """The ranges between the first and the last sequence of each bucket."""
     return ranges_in(found.where(F.col("clear").isNotNull()), _EPOCH, runs("clear"))
+
+
+def _out_of_order(buckets: DataFrame) -> DataFrame:
+    return joined(ranges_in(buckets.where(F.col("behind").isNotNull()), _EPOCH, runs("behind")), _EPOCH)
 
 
 def _between(found: DataFrame, known: DataFrame, *, from_first: bool) -> DataFrame:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["BUCKET_SIZE", "bit_of", "bucket_of", "clear_bits", "is_set", "ranges_in", "runs", "set_in_one"]
+__all__ = ["BUCKET_SIZE", "bit_of", "bucket_of", "clear_bits", "is_set", "joined", "ranges_in", "runs", "set_in_one"]
 
 BUCKET_SIZE = 32_768
 
@@ -75,3 +76,13 @@ def ranges_in(buckets: DataFrame, keys: Sequence[str], found: Column) -> DataFra
     inside = buckets.select(*keys, base.alias("base"), F.inline(found))
     first, last = (F.col("base") + F.col(edge) for edge in ("low", "high"))
     return inside.select(*keys, first.alias("first"), last.alias("last"))
+
+
+def joined(ranges: DataFrame, keys: Sequence[str], *sums: str) -> DataFrame:
+    """Ranges that follow each other as one: the keys, ``first``, ``last``, ``count``, and what columns come to."""
+    in_order = Window.partitionBy(*keys).orderBy("first")
+    begins = F.coalesce(F.col("first") > F.lag("last").over(in_order) + 1, F.lit(True))  # noqa: FBT003 - a literal
+    numbered = ranges.withColumn("begins", begins.cast("int")).withColumn("range", F.sum("begins").over(in_order))
+    edges = F.min("first").alias("first"), F.max("last").alias("last")
+    whole = numbered.groupBy(*keys, "range").agg(*edges, *(F.sum(name).alias(name) for name in sums))
+    return whole.select(*keys, "first", "last", (F.col("last") - F.col("first") + 1).alias("count"), *sums)

@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from aiorecover.spark.bitmaps import BUCKET_SIZE, bit_of, bucket_of, ranges_in, runs, set_in_one
+from aiorecover.spark.bitmaps import BUCKET_SIZE, bit_of, bucket_of, joined, ranges_in, runs, set_in_one
 from aiorecover.spark.leftovers import without_leftovers
 from aiorecover.spark.persisted import Persisted
 from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
@@ -88,13 +87,7 @@ def _bitmaps(records: DataFrame, side: str, other: str) -> DataFrame:
 
 def _absent(buckets: DataFrame) -> DataFrame:
     found = buckets.where(F.col("bucket").isNotNull() & (F.col("absent") > 0))
-    ranges = ranges_in(found, _EPOCH, F.col("runs"))
-    # What goes on in the next bucket is one range.
-    in_order = Window.partitionBy(*_EPOCH).orderBy("first")
-    begins = F.coalesce(F.col("first") > F.lag("last").over(in_order) + 1, F.lit(True))  # noqa: FBT003 - a literal
-    numbered = ranges.withColumn("begins", begins.cast("int")).withColumn("range", F.sum("begins").over(in_order))
-    whole = numbered.groupBy(*_EPOCH, "range").agg(F.min("first").alias("first"), F.max("last").alias("last"))
-    return whole.select(*_EPOCH, "first", "last", (F.col("last") - F.col("first") + 1).alias("count"))
+    return joined(ranges_in(found, _EPOCH, F.col("runs")), _EPOCH)
 
 
 def _totals(buckets: DataFrame) -> DataFrame:

@@ -1,7 +1,7 @@
 """`python -m tests.prove audit --seed S --count ROWS --faults F --rounds R`: what the audit finds, and at what cost.
 
-What it looks at: `tests.spark.planted_rows`. Each missing record has to be named, and no other one; of each producer
-and epoch as many have to be repeated and out of order as were planted. A tenth of the rows is audited by turns with all
+What it looks at: `tests.spark.planted_rows`. Each record that is missing, repeated or out of order has to be named, and
+no other one, and to be counted at its producer and epoch. A tenth of the rows is audited by turns with all
 of them: a row of many must not cost more than 1.3 times what it costs among few.
 
 Exit status: 0 proved, 1 something was not found, or a row costs too much (the tables are kept), 2 cannot run.

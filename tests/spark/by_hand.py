@@ -4,7 +4,7 @@ Nothing here uses aiorecover or Spark: only the header `aiorecover-id` and the f
 """
 
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -49,6 +49,10 @@ class Epoch(NamedTuple):
     missing: list[tuple[int, int]]
     repeated: int
     out_of_order: int | None
+    again: list[tuple[int, int]] = []  # noqa: RUF012 - of a tuple
+    """The ranges of those that are there more than once."""
+    behind: list[tuple[int, int]] = []  # noqa: RUF012 - of a tuple
+    """The ranges of those that are out of order."""
 
 
 def write_files(directory: Path, stored: Sequence[Stored], cuts: Sequence[int]) -> None:
@@ -105,19 +109,25 @@ def _epoch(
     there = set(sequences)
     last = max([known, *there])
     begin = min(there, default=1) if start is None else start
-    absent = [sequence for sequence in range(begin, last + 1) if sequence not in there]
-    ranges: list[tuple[int, int]] = []
-    for sequence in absent:
-        if ranges and ranges[-1][1] == sequence - 1:
-            ranges[-1] = ranges[-1][0], sequence
-        else:
-            ranges.append((sequence, sequence))
+    behind = [sequence for sequence in there if (*key, sequence) not in orderly]
     return Epoch(
         first=min(there, default=None),
         last=max(there, default=None),
         expected=last - begin + 1,
         found=len(there),
-        missing=ranges,
+        missing=_ranges(sequence for sequence in range(begin, last + 1) if sequence not in there),
         repeated=len(sequences) - len(there),
-        out_of_order=sum(1 for sequence in there if (*key, sequence) not in orderly),
+        out_of_order=len(behind),
+        again=_ranges(sequence for sequence, times in Counter(sequences).items() if times > 1),
+        behind=_ranges(behind),
     )
+
+
+def _ranges(sequences: Iterable[int]) -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    for sequence in sorted(sequences):
+        if ranges and ranges[-1][1] == sequence - 1:
+            ranges[-1] = ranges[-1][0], sequence
+        else:
+            ranges.append((sequence, sequence))
+    return ranges

@@ -133,7 +133,8 @@ def measured(table: DataFrame, what: Planted) -> Cost:
 def said(table: DataFrame, what: Planted) -> Said:
     """What the audit says, by the names of its data frames."""
     with audit(table, known_last=what.last) as found:
-        return {name: getattr(found, name).collect() for name in ("totals", "producers", "missing")}
+        names = "totals", "producers", "missing", "repeated", "out_of_order"
+        return {name: getattr(found, name).collect() for name in names}
 
 
 def _shuffled(spark: SparkSession) -> int:
@@ -146,16 +147,16 @@ def _shuffled(spark: SparkSession) -> int:
 def differences(found: Said, what: Planted) -> list[str]:
     """What is not as it was planted."""
     wrong = []
-    ranges = {(row["producer_id"], row["epoch"], row["first"], row["last"]) for row in found["missing"]}
-    wanted = {(*_id(number), _id(number)[2]) for number in what.missing}
-    wrong += [f"missing and not named: {one}" for one in sorted(wanted - ranges)]
-    wrong += [f"named and not missing: {one}" for one in sorted(ranges - wanted)]
     last = what.last
     for kind, numbers in (
         ("missing", what.missing),
         ("repeated", what.repeated),
         ("out_of_order", what.out_of_order),
     ):
+        ranges = {(row["producer_id"], row["epoch"], row["first"], row["last"]) for row in found[kind]}
+        wanted = {(*_id(number), _id(number)[2]) for number in numbers}
+        wrong += [f"{kind} and not named: {one}" for one in sorted(wanted - ranges)]
+        wrong += [f"named and not {kind}: {one}" for one in sorted(ranges - wanted)]
         counts = Counter(_id(number)[:2] for number in numbers)
         told = {(row["producer_id"], row["epoch"]): row[kind] for row in found["producers"]}
         epochs = [epoch for epoch in {*last, *told} if told.get(epoch) != counts[epoch]]

@@ -45,7 +45,9 @@ async def published(cluster: Cluster, topic: str, identities: list[str | None]) 
             await producer.send_and_wait(topic, b"value", partition=0, headers=headers)
 
 
-def test_missing_records_in_topics_are_named_with_status_1(kafka: Cluster, topic: TopicFactory) -> None:
+def test_what_is_missing_repeated_or_out_of_order_in_topics_is_named_with_status_1(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
     one, two = topic(kafka, partitions=1), topic(kafka, partitions=1)
     admin.run(published(kafka, one, [f"{P}/1/1", f"{P}/1/2", f"{P}/1/7", f"{P}/1/2", None]))
     admin.run(published(kafka, two, [f"{P}/1/4", f"{P}/1/3"]))
@@ -57,6 +59,16 @@ def test_missing_records_in_topics_are_named_with_status_1(kafka: Cluster, topic
     assert found["totals"] == wanted | {"repeated": 1, "out_of_order": 1}
     assert [(row["first"], row["last"]) for row in found["missing"]] == [(5, 6), (8, 9)]
     assert found["epochs"][0]["producer_id"] == P
+    at = {"producer_id": P, "epoch": 1, "count": 1}
+    assert found["repeated"] == [{**at, "first": 2, "last": 2, "repeated": 1}]
+    assert found["out_of_order"] == [{**at, "first": 3, "last": 3}]
+    page = tmp_path / "page.html"
+    said = run(*where, "--topic", two, "--html", page).stdout
+    assert f"repeated: {P}/1 sequences=2-2 1\nout of order: {P}/1 sequences=3-3 1\n" in said
+    assert "there is more" not in said
+    drawn = page.read_text(encoding="utf-8")
+    assert "<h2>Sequences repeated, the" in drawn
+    assert "<h2>Sequences out of order, the" in drawn
 
 
 def test_what_failed_attempts_of_a_sink_have_left_does_not_count(
@@ -267,7 +279,7 @@ def test_a_terminal_of_80_columns_holds_every_count() -> None:
     epoch |= {"expected": 234_567_890, "found": 233_333_323}
     totals = {"records": 1, "without_id": 0, "epochs": 2, **epoch}
     console = Console(record=True, width=80)
-    command.show(console, {"totals": totals, "epochs": [epoch], "missing": []})
+    command.show(console, {"totals": totals, "epochs": [epoch], "missing": [], "repeated": [], "out_of_order": []})
     titles, row, more, verdict = console.export_text().splitlines()
     assert row.split() == [P, "8388607", "234,567,890", "233,333,323", "1,234,567", "12,345", "?"]
     assert "--limit" in more

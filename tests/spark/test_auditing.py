@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
 from aiorecover.spark import audit
@@ -23,7 +24,7 @@ def name(number: int) -> str:
     )
 
 
-WHOLE, HOLES, BORDERS, FAR, ALTERNATING, AGAIN, MIXED, HEADLESS, OLD_EPOCH, RANDOM = map(name, range(10))
+WHOLE, HOLES, BORDERS, FAR, ALTERNATING, AGAIN, MIXED, HEADLESS, OLD_EPOCH, RANDOM, TWICE = map(name, range(11))
 OLD_EPOCH_AGAIN = f"{OLD_EPOCH[:7]}restrt"  # the same directory, started anew
 GONE = name(77)
 KNOWN = {(WHOLE, 1): 5, (HOLES, 1): 20, (GONE, 4): 3, (BORDERS, 1): 3 * BUCKET + 2, (FAR, 1): 7}
@@ -41,6 +42,8 @@ SEQUENCES: dict[tuple[str, int], list[int]] = {
     (AGAIN, 1): [1, 2, 3, 4, 2, 3, 4, 5, 5, 1],
     (MIXED, 1): [1, 3, 2, 5, 4, 2, 6, 10, 7, 8, 9, 8],
     (HEADLESS, 1): list(range(100, 120)),
+    # What is repeated, and behind, goes on in the next bucket.
+    (TWICE, 1): [*range(1, BUCKET + 3), BUCKET, BUCKET + 1, BUCKET + 6, BUCKET + 5, *range(BUCKET - 1, BUCKET + 5), 7],
 }
 
 
@@ -85,22 +88,33 @@ class Found(NamedTuple):
     totals: dict[str, Any]
 
 
+def ranges(found: DataFrame) -> dict[tuple[str, int], list[tuple[int, int]]]:
+    """By producer and epoch, in order."""
+    by_epoch: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for row in sorted(found.collect()):
+        assert row["count"] == row["last"] - row["first"] + 1
+        by_epoch.setdefault((row["producer_id"], row["epoch"]), []).append((row["first"], row["last"]))
+    return by_epoch
+
+
 def collected(
     records: DataFrame, known_last: DataFrame | dict[tuple[str, int], int] | None, *, from_first: bool
 ) -> Found:
     with audit(records, known_last=known_last, from_first=from_first) as found:
-        ranges: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        for row in sorted(found.missing.collect()):
-            assert row["count"] == row["last"] - row["first"] + 1
-            ranges.setdefault((row["producer_id"], row["epoch"]), []).append((row["first"], row["last"]))
+        repeated = {
+            (row["producer_id"], row["epoch"]): row["repeated"]
+            for row in found.repeated.groupBy("producer_id", "epoch").agg(F.sum("repeated").alias("repeated")).collect()
+        }
+        missing, again, behind = map(ranges, (found.missing, found.repeated, found.out_of_order))
         epochs = {}
         for row in found.producers.collect():
             key = row["producer_id"], row["epoch"]
-            missing = ranges.pop(key, [])
-            assert row["missing"] == sum(last - first + 1 for first, last in missing)
-            counts = (row[column] for column in ("repeated", "out_of_order"))
-            epochs[key] = Epoch(row["first"], row["last"], row["expected"], row["found"], missing, *counts)
-        assert ranges == {}
+            lacks = missing.pop(key, [])
+            assert row["missing"] == sum(last - first + 1 for first, last in lacks)
+            assert row["repeated"] == repeated.pop(key, 0)
+            counts = row["expected"], row["found"], lacks, row["repeated"], row["out_of_order"]
+            epochs[key] = Epoch(row["first"], row["last"], *counts, again.pop(key, []), behind.pop(key, []))
+        assert missing == again == behind == repeated == {}
         return Found(epochs, found.totals.collect()[0].asDict())
 
 
@@ -137,6 +151,9 @@ def test_the_faults_are_really_in_the_records(found: Found) -> None:
     assert (65_530, 65_539) in chaos.missing
     assert min(chaos.repeated, chaos.out_of_order or 0) > 300
     assert found.epochs[MIXED, 1].out_of_order == 5
+    assert found.epochs[MIXED, 1].behind == [(2, 2), (4, 4), (7, 9)]
+    assert found.epochs[AGAIN, 1].again == [(1, 5)]
+    assert (BUCKET, BUCKET + 1) in found.epochs[TWICE, 1].again
     assert found.epochs[OLD_EPOCH, 1].out_of_order == 1
     assert found.epochs[OLD_EPOCH_AGAIN, 2].out_of_order == 0
     assert found.epochs[OLD_EPOCH, 5].out_of_order == 0
