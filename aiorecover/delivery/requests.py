@@ -14,7 +14,9 @@ Six things, all here:
 4. A batch without a leader would have aiokafka ask for metadata, and wait for nothing else. Here it fails at once.
 5. Connecting to a frozen broker, or asking it for metadata, holds up connecting to the others and all knowledge of new
    leaders. Here each connection is waited for alone, and metadata is asked from the next broker after two seconds.
-   Where it only waits behind a request whose bytes move, the connection is left alone.
+   Where it only waits behind a request whose bytes move, the connection is left alone. A broker that was silent to a
+   request, and has answered none since, is not asked while there are others: a second session that began with that
+   would keep a neighbour that shared the silent request waiting for these two seconds.
 6. A partition that may not be added to a transaction ends it, and aiokafka sends what waits all the same, also to the
    partitions that were to be added with it. A broker before 3.6 appends that, outside of any transaction: nothing
    aborts it, and the next commit there has readers see it. Here it fails, with what the partition was refused for.
@@ -33,6 +35,7 @@ sequence is not given back.
 import asyncio
 import contextlib
 from collections.abc import Callable, Hashable
+from contextvars import ContextVar
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -50,15 +53,24 @@ TICK = 0.25  # seconds; silence is counted in these, so that a process that was 
 METADATA_LIMIT = 2.0  # seconds for one broker's metadata, twice as long after each that did not come
 CONNECTIONS = 8  # to one broker for suspects: a request on each, the others wait for their turn
 
+_for_metadata: ContextVar[bool] = ContextVar("for_metadata", default=False)  # what a connection is wanted for
+
 
 class Requests:
     """Takes the place of aiokafka's own, in one producer."""
 
     def __init__(
-        self, producer: AIOKafkaProducer, *, longest: float, alone: bool, on_moving: Callable[[], None] = lambda: None
+        self,
+        producer: AIOKafkaProducer,
+        *,
+        longest: float,
+        alone: bool,
+        silent: set[int] | None = None,
+        on_moving: Callable[[], None] = lambda: None,
     ) -> None:
         """``longest``: seconds that any request may be silent; ``alone``: one batch a request, as suspects need it.
 
+        ``silent``: brokers that did not answer their last request; shared by sessions of one cluster.
         ``on_moving``: called each `TICK` while the bytes of a request move, over a slow line.
         """
         self._client: Any = producer.client
@@ -67,6 +79,7 @@ class Requests:
         self._longest = longest
         self._alone = alone
         self._on_moving = on_moving
+        self._silent = set[int]() if silent is None else silent
         self._answers = 0
         self._under_way: dict[_Request, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -149,6 +162,10 @@ class Requests:
         try:
             answered = await request.exchange(group)
             self._answers += answered  # behind the await: requests to other brokers count meanwhile
+            if answered:
+                self._silent.discard(node_id)
+            elif request.given_up:
+                self._silent.add(node_id)
         finally:
             del self._under_way[request]
             if not self._under_way and self._timer is not None:
@@ -179,6 +196,8 @@ class Requests:
     # -- connections and metadata ------------------------------------------------------------------------------------
 
     async def _connected(self, node_id: Any, *, group: Any = ConnectionGroup.DEFAULT, no_hint: bool = False) -> Any:
+        if _for_metadata.get() and node_id in self._silent:
+            return None  # the next one is asked
         connection = self._client._conns.get((node_id, group))  # noqa: SLF001
         if connection is not None and connection.connected():
             return connection
@@ -190,6 +209,14 @@ class Requests:
         return connection
 
     async def _updated(self, cluster: Any, topics: Any) -> bool:
+        others = any(broker.nodeId not in self._silent for broker in cluster.brokers())
+        if self._silent and others and await self._asked(cluster, topics, elsewhere=True):
+            return True
+        return await self._asked(cluster, topics)
+
+    async def _asked(self, cluster: Any, topics: Any, *, elsewhere: bool = False) -> bool:
+        """``elsewhere``: only brokers that are not known to be silent."""
+        before = _for_metadata.set(elsewhere)
         try:
             async with asyncio.timeout(self._metadata_limit):
                 updated: bool = await self._update_metadata(cluster, topics)
@@ -201,6 +228,8 @@ class Requests:
                 if abandoned and connection not in moving:
                     cut(connection)
             return False
+        finally:
+            _for_metadata.reset(before)
         self._metadata_limit = METADATA_LIMIT
         return updated
 
@@ -224,6 +253,11 @@ class _Request(SendProduceReqHandler):
     def connection(self) -> Any:
         """The one that it goes over; None before there is one."""
         return self._client._conns.get((self.node_id, self._group))  # noqa: SLF001
+
+    @property
+    def given_up(self) -> bool:
+        """Its answer was waited for long enough."""
+        return self._limit is not None and self._limit.expired()
 
     @property
     def moving(self) -> bool:

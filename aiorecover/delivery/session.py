@@ -89,6 +89,7 @@ class Session:
         self._config = config
         self.cluster = Cluster() if cluster is None else cluster
         self._healthy = healthy
+        self._silent: set[int] = set() if healthy is None else healthy._silent  # brokers
         self.transactional_id = transactional_id  # may be set to another one: it counts from the next connection on
         self.unfinished_since: float | None = None  # an earlier transaction is not over, by the loop's clock
         self.start_refused = False  # and that is why there is no connection
@@ -260,10 +261,11 @@ class Session:
             self._on_metadata()
 
     def connected_brokers(self) -> list[str]:
-        """Where it has connections: a broker that is frozen loses them."""
+        """Where it has connections, but for brokers that were silent: one that is frozen may have some yet."""
         if self._producer is None:
             return []
-        connections = [one for one in self._producer.client._conns.values() if one.connected()]  # noqa: SLF001
+        known = self._producer.client._conns.items()  # noqa: SLF001
+        connections = [one for (node_id, _), one in known if one.connected() and node_id not in self._silent]
         return list(dict.fromkeys(_address(one.host, one.port) for one in connections))
 
     def give_up(self, reason: str) -> None:
@@ -360,7 +362,8 @@ class Session:
 
     async def _started(self, server: str, *, transactional_id: str | None) -> tuple[AIOKafkaProducer, Holdings]:
         producer = AIOKafkaProducer(**self._options(server), transactional_id=transactional_id)
-        Requests(producer, longest=self._patience, alone=self._healthy is not None, on_moving=self._on_moving)
+        alone = self._healthy is not None
+        Requests(producer, longest=self._patience, alone=alone, silent=self._silent, on_moving=self._on_moving)
         starting = asyncio.timeout(CONNECT_LIMIT)
         guard = ClusterGuard(producer.client, self.cluster, lambda found: self._on_wrong(producer, starting, found))
         if self._healthy is not None:  # its lanes have identities: it must not wait for a frozen broker to give one

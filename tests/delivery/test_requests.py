@@ -47,12 +47,17 @@ def mock() -> Iterator[MockCluster]:
 
 @asynccontextmanager
 async def started(
-    mock: MockCluster, *, alone: bool = False, longest: float = 40.0, **options: Any
+    mock: MockCluster,
+    *,
+    alone: bool = False,
+    longest: float = 40.0,
+    silent: set[int] | None = None,
+    **options: Any,
 ) -> AsyncIterator[tuple[AIOKafkaProducer, Requests]]:
     producer = AIOKafkaProducer(
         bootstrap_servers=mock.bootstrap_servers, enable_idempotence=True, acks="all", retry_backoff_ms=20, **options
     )
-    requests = Requests(producer, longest=longest, alone=alone)
+    requests = Requests(producer, longest=longest, alone=alone, silent=silent)
     await producer.start()
     await producer.client.set_topics({"t"})
     try:
@@ -329,6 +334,33 @@ async def test_metadata_is_asked_elsewhere_when_a_broker_does_not_answer(
         while not await producer.client.force_metadata_update():  # noqa: ASYNC110 - until it is answered again
             await asyncio.sleep(0.01)
         assert requests._metadata_limit == 0.2
+
+
+async def test_metadata_is_not_asked_from_a_broker_that_was_silent_while_others_answer(mock: MockCluster) -> None:
+    silent: set[int] = set()
+    async with started(mock, silent=silent) as (producer, requests):
+        requests._metadata_limit = 2.0 * HANG  # asked, it would hang
+        mock.round_trip_ms(600_000, 1)
+        sent = await send(producer, 0)
+        while not sent.done():
+            await (await send(producer, 1))
+        assert isinstance(sent.exception(), SilentError)
+        assert silent == {1}
+        for _ in range(10):
+            assert await producer.client.force_metadata_update()
+        mock.round_trip_ms(0, 1)
+        await (await send(producer, 0))
+        assert silent == set()
+
+
+async def test_metadata_is_asked_from_a_silent_broker_where_no_other_answers(mock: MockCluster) -> None:
+    async with started(mock, silent={1}) as (producer, _):
+        mock.broker_down(2)
+        for connection in list(producer.client._conns.values()):
+            connection.close()
+        assert await producer.client.force_metadata_update()
+    async with started(mock, silent={1, 2}) as (producer, _):
+        assert await producer.client.force_metadata_update()
 
 
 # --- the private parts

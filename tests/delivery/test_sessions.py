@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -14,6 +15,7 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError, NotEnoughRepli
 
 from aiorecover import RecoverableProducer
 from aiorecover.config import Config
+from aiorecover.delivery import requests as requests_module
 from aiorecover.delivery import sessions as module
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.lane import EPOCH_LIMIT, Identity, Lane
@@ -29,6 +31,7 @@ pytestmark = pytest.mark.asyncio
 HELD = (0, 600_000)  # an answer that never comes
 QUICK = {"retry_backoff_ms": 20, "metadata_max_age_ms": 300}
 HANG = 30  # seconds: what takes longer hangs
+CONNECTED_WITHIN = 5.0  # seconds, one of them until the broker is known to be silent
 
 
 @pytest.fixture
@@ -152,6 +155,24 @@ async def test_a_lane_that_shares_the_silent_request_gets_through_by_itself(mock
         for task in sending:
             assert await task >= 0
         assert sessions.lanes_suspect == 0
+
+
+async def test_the_second_session_does_not_begin_with_the_frozen_broker(
+    mock: MockCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its metadata, asked there, would keep all suspects waiting."""
+    monkeypatch.setattr(requests_module, "METADATA_LIMIT", 60.0)
+    monkeypatch.setattr(random, "shuffle", lambda brokers: brokers.sort(key=str, reverse=True))  # the frozen one first
+    async with running(mock.bootstrap_servers) as sessions, neighbour(sessions, Lane("t", 0)):
+        mock.round_trip_ms(600_000, 2)
+        sending = asyncio.create_task(_until_sent(sessions, Lane("t", 1)))
+        try:
+            async with asyncio.timeout(CONNECTED_WITHIN):
+                while sessions._second is None or sessions._second.number is None:
+                    await asyncio.sleep(0.01)
+        finally:
+            mock.round_trip_ms(0, 2)
+            await sending
 
 
 async def test_a_lane_that_is_refused_costs_its_neighbours_nothing_and_moves_after_a_second(mock: MockCluster) -> None:
