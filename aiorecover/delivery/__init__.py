@@ -83,14 +83,15 @@ Two sessions
     last (`taken`): a slow line is no silence, however long it takes. Its lanes are suspects then, and so is a lane that
     got nothing but errors for 1 s in which others got through (`suspicion`). Suspects are sent through a session apart,
     made when it is first needed, with brokers that were not silent if there are any, and closed a minute after the last
-    one left, or had nothing to send any more: each batch in a request of its own, eight connections to a broker. Where more of them wait, none has longer than 4 s,
-    unless that was too short again and again: a proxy may hide how slow the line behind it is. A lane goes back with
-    its first acknowledgement; one that is suspect again within a minute has to be well for 1 s, 2 s, 4 s and so on up
-    to a minute first. Attempts are 0.5 s apart at most, and all suspects together make about 100 a second. Where nobody
-    gets through, errors move no lane, but silence does: in each request may be a partition that holds up the others.
-    Where the second session does not connect, no lane moves. A batch is never in both: it moves between two attempts,
-    with its lane's identity; what is left of it in a socket the broker answers as a repeat or refuses (`requests` says
-    why). ``statistics().lanes_suspect`` counts them; all that were moved in a minute are one line in the log.
+    one left, or had nothing to send any more: each batch in a request of its own, eight connections to a broker. Where
+    more of them wait, none has longer than 4 s, unless that was too short again and again: a proxy may hide how slow
+    the line behind it is. A lane goes back with its first acknowledgement; one that is suspect again within a minute
+    has to be well for 1 s, 2 s, 4 s and so on up to a minute first. Attempts are 0.5 s apart at most, and all suspects
+    together make about 100 a second. Where nobody gets through, errors move no lane, but silence does: in each request
+    may be a partition that holds up the others. Where the second session does not connect, no lane moves. A batch is
+    never in both: it moves between two attempts, with its lane's identity; what is left of it in a socket the broker
+    answers as a repeat or refuses (`requests` says why). ``statistics().lanes_suspect`` counts them; all that were
+    moved in a minute are one line in the log.
 
 Session
     One AIOKafkaProducer at a time, idempotent, acks=all. Start needs no broker: the servers of the bootstrap list are

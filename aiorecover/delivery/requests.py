@@ -14,7 +14,7 @@ Six things, all here:
 4. A batch without a leader would have aiokafka ask for metadata, and wait for nothing else. Here it fails at once.
 5. Connecting to a frozen broker, or asking it for metadata, holds up connecting to the others and all knowledge of new
    leaders. Here each connection is waited for alone, and metadata is asked from the next broker after two seconds.
-   Where it only waits behind a request whose bytes move, the connection is left alone. A broker that was silent to a
+   Where it only waits behind a request whose bytes move, the connection is left alone. A broker that is silent to a
    request, and has answered none since, is not asked while there are others: a second session that began with that
    would keep a neighbour that shared the silent request waiting for these two seconds.
 6. A partition that may not be added to a transaction ends it, and aiokafka sends what waits all the same, also to the
@@ -36,6 +36,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Hashable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -53,7 +54,7 @@ TICK = 0.25  # seconds; silence is counted in these, so that a process that was 
 METADATA_LIMIT = 2.0  # seconds for one broker's metadata, twice as long after each that did not come
 CONNECTIONS = 8  # to one broker for suspects: a request on each, the others wait for their turn
 
-_for_metadata: ContextVar[bool] = ContextVar("for_metadata", default=False)  # what a connection is wanted for
+DOUBT = 0.5  # seconds of silence to a request, after which others are asked for metadata
 
 
 class Requests:
@@ -65,12 +66,12 @@ class Requests:
         *,
         longest: float,
         alone: bool,
-        silent: set[int] | None = None,
+        silent: set[Hashable] | None = None,
         on_moving: Callable[[], None] = lambda: None,
     ) -> None:
         """``longest``: seconds that any request may be silent; ``alone``: one batch a request, as suspects need it.
 
-        ``silent``: brokers that did not answer their last request; shared by sessions of one cluster.
+        ``silent``: brokers that owe an answer for `DOUBT` seconds; shared by sessions of one cluster.
         ``on_moving``: called each `TICK` while the bytes of a request move, over a slow line.
         """
         self._client: Any = producer.client
@@ -79,7 +80,7 @@ class Requests:
         self._longest = longest
         self._alone = alone
         self._on_moving = on_moving
-        self._silent = set[int]() if silent is None else silent
+        self._silent = set[Hashable]() if silent is None else silent
         self._answers = 0
         self._under_way: dict[_Request, None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -164,8 +165,6 @@ class Requests:
             self._answers += answered  # behind the await: requests to other brokers count meanwhile
             if answered:
                 self._silent.discard(node_id)
-            elif request.given_up:
-                self._silent.add(node_id)
         finally:
             del self._under_way[request]
             if not self._under_way and self._timer is not None:
@@ -184,6 +183,8 @@ class Requests:
                 request.ticks += 1
             if request.moving:
                 self._on_moving()
+            if request.ticks * TICK >= DOUBT:
+                self._silent.add(request.node_id)
             if request.ticks * TICK > self._patience_with(request):
                 request.give_up(now)
         self._wait_a_tick()
@@ -196,8 +197,11 @@ class Requests:
     # -- connections and metadata ------------------------------------------------------------------------------------
 
     async def _connected(self, node_id: Any, *, group: Any = ConnectionGroup.DEFAULT, no_hint: bool = False) -> Any:
-        if _for_metadata.get() and node_id in self._silent:
-            return None  # the next one is asked
+        asking = _asking.get()
+        if asking is not None:
+            if node_id in asking.avoided:
+                return None  # the next one is asked
+            asking.broker = node_id
         connection = self._client._conns.get((node_id, group))  # noqa: SLF001
         if connection is not None and connection.connected():
             return connection
@@ -210,13 +214,12 @@ class Requests:
 
     async def _updated(self, cluster: Any, topics: Any) -> bool:
         others = any(broker.nodeId not in self._silent for broker in cluster.brokers())
-        if self._silent and others and await self._asked(cluster, topics, elsewhere=True):
+        if self._silent and others and await self._asked(cluster, topics, _Asking(frozenset(self._silent))):
             return True
-        return await self._asked(cluster, topics)
+        return await self._asked(cluster, topics, _Asking())
 
-    async def _asked(self, cluster: Any, topics: Any, *, elsewhere: bool = False) -> bool:
-        """``elsewhere``: only brokers that are not known to be silent."""
-        before = _for_metadata.set(elsewhere)
+    async def _asked(self, cluster: Any, topics: Any, asking: "_Asking") -> bool:
+        before = _asking.set(asking)
         try:
             async with asyncio.timeout(self._metadata_limit):
                 updated: bool = await self._update_metadata(cluster, topics)
@@ -227,11 +230,26 @@ class Requests:
                 abandoned = any(answer.cancelled() for *_, answer in connection._requests)  # noqa: SLF001
                 if abandoned and connection not in moving:
                     cut(connection)
+            self._silent.add(asking.broker)
             return False
         finally:
-            _for_metadata.reset(before)
+            _asking.reset(before)
         self._metadata_limit = METADATA_LIMIT
+        if updated:
+            self._silent.discard(asking.broker)
         return updated
+
+
+@dataclass
+class _Asking:
+    """Asking one broker after the other for metadata."""
+
+    avoided: frozenset[Hashable] = frozenset()
+    broker: Hashable = None
+    """Which is asked at present; aiokafka has a name instead of a number for one that it began with."""
+
+
+_asking: ContextVar[_Asking | None] = ContextVar("asking", default=None)  # for a connection: what it is wanted for
 
 
 class _Request(SendProduceReqHandler):
@@ -253,11 +271,6 @@ class _Request(SendProduceReqHandler):
     def connection(self) -> Any:
         """The one that it goes over; None before there is one."""
         return self._client._conns.get((self.node_id, self._group))  # noqa: SLF001
-
-    @property
-    def given_up(self) -> bool:
-        """Its answer was waited for long enough."""
-        return self._limit is not None and self._limit.expired()
 
     @property
     def moving(self) -> bool:

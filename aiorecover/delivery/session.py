@@ -16,7 +16,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer
@@ -89,7 +89,7 @@ class Session:
         self._config = config
         self.cluster = Cluster() if cluster is None else cluster
         self._healthy = healthy
-        self._silent: set[int] = set() if healthy is None else healthy._silent  # brokers
+        self.silent: set[Hashable] = set() if healthy is None else healthy.silent  # brokers (`Requests`)
         self.transactional_id = transactional_id  # may be set to another one: it counts from the next connection on
         self.unfinished_since: float | None = None  # an earlier transaction is not over, by the loop's clock
         self.start_refused = False  # and that is why there is no connection
@@ -265,7 +265,7 @@ class Session:
         if self._producer is None:
             return []
         known = self._producer.client._conns.items()  # noqa: SLF001
-        connections = [one for (node_id, _), one in known if one.connected() and node_id not in self._silent]
+        connections = [one for (node_id, _), one in known if one.connected() and node_id not in self.silent]
         return list(dict.fromkeys(_address(one.host, one.port) for one in connections))
 
     def give_up(self, reason: str) -> None:
@@ -363,7 +363,7 @@ class Session:
     async def _started(self, server: str, *, transactional_id: str | None) -> tuple[AIOKafkaProducer, Holdings]:
         producer = AIOKafkaProducer(**self._options(server), transactional_id=transactional_id)
         alone = self._healthy is not None
-        Requests(producer, longest=self._patience, alone=alone, silent=self._silent, on_moving=self._on_moving)
+        Requests(producer, longest=self._patience, alone=alone, silent=self.silent, on_moving=self._on_moving)
         starting = asyncio.timeout(CONNECT_LIMIT)
         guard = ClusterGuard(producer.client, self.cluster, lambda found: self._on_wrong(producer, starting, found))
         if self._healthy is not None:  # its lanes have identities: it must not wait for a frozen broker to give one
