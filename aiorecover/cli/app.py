@@ -179,9 +179,10 @@ def audit(
 
     For each producer and epoch: how many there should be (sequences begin with 1 and have no gaps), how many were
     found, repeated, and out of order in their partition. With topics and a table also what the table lacks of them.
-    With --manifests: whether what is missing is a dead letter, still in the ring, or lost.
+    With --manifests: whether what is missing is a dead letter, still in the ring, or lost; with --sink-manifests the
+    same of what Spark's sinks have published.
 
-    Exit status 0: nothing is missing; with --manifests, nothing is lost. 1: something is. 2: an option, an
+    Exit status 0: nothing is missing; with either of these, nothing is lost. 1: something is. 2: an option, an
     installation or Kafka needs mending.
     """
     try:

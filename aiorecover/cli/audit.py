@@ -110,7 +110,7 @@ def _found(spark: SparkSession, options: Options, known_last: dict[tuple[str, in
             "repeated": _rows(_worst(audit.repeated, "count", options.limit)) if totals["repeated"] else [],
             "out_of_order": _rows(_worst(audit.out_of_order, "count", options.limit)),
         }
-        if told is not None and audit.verdicts is not None:
+        if audit.verdicts is not None:
             found["manifests"] = _judged(told, audit.verdicts, options.limit)
         if options.html is not None:
             counting = records if sinks is None else downstream.without_leftovers(records, sinks)
@@ -123,7 +123,7 @@ def _found(spark: SparkSession, options: Options, known_last: dict[tuple[str, in
     return found
 
 
-def _judged(told: Manifests, verdicts: DataFrame, limit: int) -> dict[str, Any]:
+def _judged(told: Manifests | None, verdicts: DataFrame, limit: int) -> dict[str, Any]:
     """How many have each verdict, up to ``limit`` ranges of each, and how many records are no manifests."""
     judged = verdicts.persist()
     try:
@@ -140,7 +140,11 @@ def _judged(told: Manifests, verdicts: DataFrame, limit: int) -> dict[str, Any]:
         ]
     finally:
         judged.unpersist()
-    return {"totals": totals, "ranges": ranges, "unreadable": _rows(told.unreadable)[0]["count"]}
+    return {"totals": totals, "ranges": ranges, "unreadable": _unreadable(told)}
+
+
+def _unreadable(told: Manifests | None) -> int:
+    return 0 if told is None else int(_rows(told.unreadable)[0]["count"])
 
 
 def lacks(found: dict[str, Any]) -> bool:

@@ -21,17 +21,18 @@ each Kafka partition that has a part of it, while it travels (compressed, so mos
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
 from aiorecover.spark.bitmaps import bit_of, bucket_of, clear_bits, joined, ranges_in, runs, set_in_one
-from aiorecover.spark.leftovers import counted_attempts, without_leftovers
+from aiorecover.spark.leftovers import told_by_sinks, without_leftovers
 from aiorecover.spark.manifests import Manifests, judge
 from aiorecover.spark.persisted import Persisted
 from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
@@ -39,7 +40,7 @@ from aiorecover.spark.repeats import repeats
 from aiorecover.wal.format import DIRECTORY_TEXT, SEQUENCE_BITS
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column
 
 __all__ = ["Audit", "audit"]
 
@@ -79,8 +80,8 @@ class Audit(Persisted):
     ``found``, ``missing``, ``repeated``, ``out_of_order``."""
     _buckets: DataFrame
     verdicts: DataFrame | None = None
-    """With ``manifests``: `missing`, cut where the verdict changes, with ``verdict`` and ``why`` (`judge`). ``tail``:
-    whether it stands behind all that was found of its epoch."""
+    """With ``manifests`` or ``sink_manifests``: `missing`, cut where the verdict changes, with ``verdict`` and ``why``
+    (`judge`). ``tail``: whether it stands behind all that was found of its epoch."""
 
 
 def audit(
@@ -106,18 +107,21 @@ def audit(
 
     ``sink_manifests`` are the records of the manifest topic of Spark's sinks that publish to these topics
     (`read_topics`): what failed attempts have left is passed over, and the attempts that count are to be found to their
-    last record. While a sink writes, ``persist()`` and ``count()`` them first: what is named then is in Kafka already.
+    last record, but for their dead letters. While a sink writes, ``persist()`` and ``count()`` them first: what is
+    named then is in Kafka already.
 
     Raises:
         ConfigError: columns are absent.
 
     """
     known = _known(df, known_last)
-    if manifests is not None:
-        both = known.unionByName(manifests.epochs.select(*_KNOWN_COLUMNS))
-        known = both.groupBy(*_EPOCH).agg(F.max("last").alias("last"))
+    told = [] if manifests is None else [(manifests.epochs, manifests.ranges)]
     if sink_manifests is not None:
-        df, known = without_leftovers(df, sink_manifests), _with_attempts(known, sink_manifests)
+        told.append(told_by_sinks(sink_manifests))
+        df = without_leftovers(df, sink_manifests)
+    if told:
+        both = reduce(DataFrame.unionByName, [known, *(epochs.select(*_KNOWN_COLUMNS) for epochs, _ in told)])
+        known = both.groupBy(*_EPOCH).agg(F.max("last").alias("last"))
     records = with_record_id(df)
     buckets = _buckets(records).persist()
     producers = _producers(buckets, known, from_first=from_first)
@@ -129,14 +133,17 @@ def audit(
         out_of_order=_out_of_order(buckets),
         totals=_totals(buckets, producers),
         _buckets=buckets,
-        verdicts=None if manifests is None else _verdicts(missing, manifests, producers),
+        verdicts=_verdicts(missing, told, producers) if told else None,
     )
 
 
-def _verdicts(missing: DataFrame, manifests: Manifests, producers: DataFrame) -> DataFrame:
+def _verdicts(missing: DataFrame, told: Sequence[tuple[DataFrame, DataFrame]], producers: DataFrame) -> DataFrame:
+    columns = [*_EPOCH, "last", "settled", "sealed_at"]
+    epochs = reduce(DataFrame.unionByName, [epochs.select(*columns) for epochs, _ in told])
+    ranges = reduce(DataFrame.unionByName, [ranges for _, ranges in told])
     ends = producers.select(*_EPOCH, F.coalesce("last", F.lit(0)).alias("found_last"))
     tail = F.col("first") > F.col("found_last")
-    return judge(missing, manifests).join(ends, _EPOCH).withColumn("tail", tail).drop("found_last")
+    return judge(missing, epochs, ranges).join(ends, _EPOCH).withColumn("tail", tail).drop("found_last")
 
 
 def _known(df: DataFrame, known_last: Mapping[tuple[str, int], int] | DataFrame | None) -> DataFrame:
@@ -151,12 +158,6 @@ def _known(df: DataFrame, known_last: Mapping[tuple[str, int], int] | DataFrame 
     if absent:
         raise ConfigError(f"known_last needs the columns producer_id, epoch and last: absent={sorted(absent)}")
     return known_last.groupBy(*_EPOCH).agg(F.max("last").alias("last"))
-
-
-def _with_attempts(known: DataFrame, sink_manifests: DataFrame) -> DataFrame:
-    attempts = counted_attempts(sink_manifests).where("producer_id is not null and last >= first")
-    both = known.unionByName(attempts.select(*_KNOWN_COLUMNS))
-    return both.groupBy(*_EPOCH).agg(F.max("last").alias("last"))
 
 
 def _buckets(records: DataFrame) -> DataFrame:

@@ -26,6 +26,7 @@ __all__ = [
     "judged",
     "needed",
     "parse_manifests",
+    "told_by_sinks",
     "winners",
     "without_leftovers",
 ]
@@ -45,6 +46,7 @@ PARTS_SCHEMA = (
     f"attempts array<{_ATTEMPT}>"
 )
 """Of what `parse_manifests` gives."""
+_EPOCH = ["producer_id", "epoch"]
 _WRITE = "_aiorecover_write"
 _NAMED = "_aiorecover_named"
 _JOB = "_aiorecover_job"
@@ -115,6 +117,16 @@ def counted_attempts(manifests: DataFrame) -> DataFrame:
 
     """
     return winners(parse_manifests(manifests)).select("write", "job_id", "batch_id", F.inline("attempts"))
+
+
+def told_by_sinks(manifests: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """``epochs`` and ``ranges``, as in `Manifests`, of the attempts that count: all was delivered, or a dead letter."""
+    attempts = counted_attempts(manifests).where("producer_id is not null and last >= first")
+    last = F.col("last")
+    epochs = attempts.select(*_EPOCH, last, last.alias("settled"), last.alias("sealed_at"))
+    letters = attempts.select(*_EPOCH, F.lit("dead_lettered").alias("kind"), F.explode("dead_letters").alias("pair"))
+    pair = F.col("pair")
+    return epochs, letters.select(*_EPOCH, "kind", pair[0].alias("first"), pair[1].alias("last"))
 
 
 def judged(records: DataFrame, decided: DataFrame, jobs: DataFrame | None = None) -> DataFrame:

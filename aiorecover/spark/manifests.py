@@ -88,21 +88,20 @@ def _ranges(told: DataFrame, kind: str) -> DataFrame:
     )
 
 
-def judge(missing: DataFrame, told: Manifests) -> DataFrame:
+def judge(missing: DataFrame, epochs: DataFrame, ranges: DataFrame) -> DataFrame:
     """What became of missing records: ``missing`` with the columns ``verdict`` and ``why``, cut where these change.
 
-    ``missing`` as in `Audit`. ``verdict``: ``dead_lettered``; ``skipped`` (an id without a record); ``in_ring``: not
-    settled, as far as its producer has told; ``lost``, and ``why`` (``damaged`` in the ring; ``settled``: its producer
-    has had the acknowledgement; ``gone``: it was accepted, and not found when the epoch was closed); ``untold``: there
-    is no manifest of its epoch.
+    ``missing`` as in `Audit`, the others as in `Manifests`; an epoch may be told of more than once. ``verdict``:
+    ``dead_lettered``; ``skipped`` (an id without a record); ``in_ring``: not settled, as far as its producer has told;
+    ``lost``, and ``why`` (``damaged`` in the ring; ``settled``: its producer has had the acknowledgement; ``gone``: it
+    was accepted, and not found when the epoch was closed); ``untold``: there is no manifest of its epoch.
     """
-    epochs = told.epochs
     settled = epochs.select(
         *_EPOCH, F.lit("settled").alias("kind"), F.lit(1).alias("first"), F.col("settled").alias("last")
     )
     edges = [
         *_edges(missing.withColumn("kind", F.lit("missing"))),
-        *_edges(told.ranges),
+        *_edges(ranges),
         *_edges(settled.where("last > 0")),
         _edge(epochs.withColumn("kind", F.lit("told")), F.lit(0), 1),
         _edge(epochs.where("sealed_at is not null").withColumn("kind", F.lit("gone")), F.col("sealed_at") + 1, 1),

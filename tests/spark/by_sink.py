@@ -1,5 +1,6 @@
 """What Spark's sink writes, without Spark: attempts, those that count and others, and manifests."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,8 +21,12 @@ __all__ = ["Sink"]
 class Sink:
     """It has topics of its own."""
 
-    def __init__(self, kafka: Cluster, topic: TopicFactory) -> None:
-        self.kafka, self.records, self.manifests = kafka, topic(kafka, partitions=3), topic(kafka, partitions=1)
+    def __init__(
+        self, kafka: Cluster, topic: TopicFactory, *, config: Mapping[str, str] | None = None, dead_letters: int = 0
+    ) -> None:
+        """``config``: of the records' topic."""
+        self.kafka = kafka
+        self.records, self.manifests = topic(kafka, partitions=3, config=config), topic(kafka, partitions=1)
         self.plan = Plan(
             bootstrap_servers=kafka.bootstrap_servers,
             topic=self.records,
@@ -29,13 +34,13 @@ class Sink:
             wal_dir=None,
             job_id=None,
             timeout_ms=60_000,
-            max_dead_letters=0,
+            max_dead_letters=dead_letters,
             columns=("value",),
             producer={"slot_bytes": 64 * 1024},
             ssl_files={},
         )
 
-    def attempt(self, batch: int, numbers: range, *, task: int = 0) -> Attempt:
+    def attempt(self, batch: int, numbers: Iterable[object], *, task: int = 0) -> Attempt:
         rows = pa.record_batch({"value": [str(number) for number in numbers]})
         return make_attempt(self.plan, Write("job", batch), iter([rows]), partition=task, attempt=0)
 

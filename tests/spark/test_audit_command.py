@@ -87,6 +87,24 @@ def test_what_failed_attempts_of_a_sink_have_left_does_not_count(
     assert json.loads(run(*where, "--json").stdout)["totals"]["found"] == 15
 
 
+def test_dead_letters_of_a_sink_are_told_from_what_is_lost(kafka: Cluster, topic: TopicFactory) -> None:
+    sink = Sink(kafka, topic, config={"max.message.bytes": "3000"}, dead_letters=2)
+    attempt = sink.attempt(0, [1, "x" * 5000, "x" * 5000, 2])
+    sink.decide(attempt)
+    where = "--bootstrap-servers", kafka.bootstrap_servers, "--topic", sink.records
+    assert run(*where).exit_code == 1
+    done = run(*where, "--sink-manifests", sink.manifests)
+    assert done.exit_code == 0, done.output
+    assert f"dead lettered: {attempt.producer_id}/1 sequences=2-3 2" in done.stdout
+    # One that the manifest tells of, and that is nowhere, is lost; of others nothing is told.
+    shorter = topic(kafka, partitions=1)
+    admin.run(published(kafka, shorter, [f"{attempt.producer_id}/1/1", f"{P}/1/2"]))
+    done = run(*where[:3], shorter, "--sink-manifests", sink.manifests, "--json")
+    assert done.exit_code == 1, done.output
+    told = json.loads(done.stdout)["manifests"]["totals"]
+    assert told == {"lost": 1, "untold": 1, "in_ring": 0, "dead_lettered": 2, "skipped": 0}
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
