@@ -35,7 +35,6 @@ sequence is not given back.
 import asyncio
 import contextlib
 from collections.abc import Callable, Hashable
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +87,7 @@ class Requests:
         self._waiting: dict[int, int] = {}  # broker: how many wait for one
         self._locks: dict[Hashable, asyncio.Lock] = {}
         self._metadata_limit = METADATA_LIMIT
+        self._asking: dict[asyncio.Task[Any] | None, _Asking] = {}  # by task: a context is handed on to what it begins
         self._take_place()
 
     def _take_place(self) -> None:
@@ -197,7 +197,7 @@ class Requests:
     # -- connections and metadata ------------------------------------------------------------------------------------
 
     async def _connected(self, node_id: Any, *, group: Any = ConnectionGroup.DEFAULT, no_hint: bool = False) -> Any:
-        asking = _asking.get()
+        asking = self._asking.get(asyncio.current_task())
         if asking is not None:
             if node_id in asking.avoided:
                 return None  # the next one is asked
@@ -219,7 +219,8 @@ class Requests:
         return await self._asked(cluster, topics, _Asking())
 
     async def _asked(self, cluster: Any, topics: Any, asking: "_Asking") -> bool:
-        before = _asking.set(asking)
+        task = asyncio.current_task()
+        self._asking[task] = asking
         try:
             async with asyncio.timeout(self._metadata_limit):
                 updated: bool = await self._update_metadata(cluster, topics)
@@ -233,7 +234,7 @@ class Requests:
             self._silent.add(asking.broker)
             return False
         finally:
-            _asking.reset(before)
+            del self._asking[task]
         self._metadata_limit = METADATA_LIMIT
         if updated:
             self._silent.discard(asking.broker)
@@ -247,9 +248,6 @@ class _Asking:
     avoided: frozenset[Hashable] = frozenset()
     broker: Hashable = None
     """Which is asked at present; aiokafka has a name instead of a number for one that it began with."""
-
-
-_asking: ContextVar[_Asking | None] = ContextVar("asking", default=None)  # for a connection: what it is wanted for
 
 
 class _Request(SendProduceReqHandler):

@@ -4,6 +4,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterator, Hashable, Iterator
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -365,6 +366,25 @@ async def test_metadata_is_asked_from_a_silent_broker_where_no_other_answers(moc
     async with started(mock, silent=silent) as (producer, _):
         assert await producer.client.force_metadata_update()
     assert len(silent) == 1, "the one that is left answers"
+
+
+async def test_what_an_answer_begins_connects_to_a_broker_that_was_not_asked_for_it(mock: MockCluster) -> None:
+    """A task that a listener makes has the listener's context: a lane's, and of the session that the lane begins."""
+    async with started(mock, silent={1}) as (producer, _):
+        begun: list[asyncio.Task[bool]] = []
+        producer.client.cluster.add_listener(lambda _: begun.append(asyncio.create_task(producer.client.ready(1))))
+        assert await producer.client.force_metadata_update()
+        assert begun
+        assert all(await asyncio.gather(*begun))
+
+
+async def test_asking_that_a_loop_leaves_in_the_middle_ends_without_a_complaint(mock: MockCluster) -> None:
+    """Who ends it then, the garbage collector, has another context."""
+    async with started(mock) as (producer, requests):
+        mock.round_trip_ms(600_000)
+        asking = requests._updated(producer.client.cluster, {"t"})
+        copy_context().run(asking.send, None)
+        asking.close()
 
 
 # --- the private parts
