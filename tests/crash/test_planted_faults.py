@@ -191,6 +191,7 @@ SCENARIOS: dict[str, tuple[Callable[[Scenario, str | None], Verdict], str]] = {
     "forget_what_was_in_flight": (in_flight_when_the_publisher_dies, "repeats"),
     "adopt_what_is_locked": (beside_a_worker_that_publishes, "repeats or missing"),
 }
+ON_THREE = ("go_on_from_every_entry", "give_every_refused_sequence_back")  # the third one is in test_delayed_batches
 NOTICED = {"open_without_a_new_epoch": "a settle came for an earlier life of a slot"}
 
 
@@ -231,3 +232,16 @@ def test_without_the_fault_the_same_scenario_is_green(mortal: KafkaCluster, tmp_
     print(verdict)
     assert verdict.ok, str(verdict)
     assert verdict.accepted == verdict.delivered > 0
+
+
+@pytest.mark.parametrize("planted", [True, False])
+@pytest.mark.parametrize("fault", ON_THREE)
+def test_the_journal_s_faults_are_seen_on_three_brokers_too(
+    mortal3: KafkaCluster, tmp_path: Path, fault: str, planted: bool
+) -> None:
+    """Where repeats and identities are replicated, and two replicas have to be in sync."""
+    scenario, kind = SCENARIOS[fault]
+    verdict = scenario(Scenario(mortal3, tmp_path), fault if planted else None)
+    print(verdict)
+    assert verdict.ok != planted, str(verdict)
+    assert bool(getattr(verdict, kind)) == planted, str(verdict)
