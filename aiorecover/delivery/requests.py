@@ -214,9 +214,12 @@ class Requests:
 
     async def _updated(self, cluster: Any, topics: Any) -> bool:
         others = any(broker.nodeId not in self._silent for broker in cluster.brokers())
-        if self._silent and others and await self._asked(cluster, topics, _Asking(frozenset(self._silent))):
+        if not self._silent or not others:
+            return await self._asked(cluster, topics, _Asking())
+        first = _Asking(frozenset(self._silent))
+        if await self._asked(cluster, topics, first):
             return True
-        return await self._asked(cluster, topics, _Asking())
+        return await self._asked(cluster, topics, _Asking(frozenset({first.broker})))  # that one did not answer either
 
     async def _asked(self, cluster: Any, topics: Any, asking: "_Asking") -> bool:
         task = asyncio.current_task()

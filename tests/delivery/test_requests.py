@@ -356,6 +356,18 @@ async def test_metadata_is_not_asked_from_a_broker_that_was_silent_while_others_
         assert silent == set()
 
 
+async def test_a_broker_that_did_not_answer_for_metadata_is_not_asked_again_at_once() -> None:
+    with MockCluster(brokers=3) as mock:
+        mock.create_topic("t")
+        async with started(mock) as (producer, requests):
+            mock.round_trip_ms(600_000, 3)
+            for _ in range(8):
+                requests._silent |= {1, 2}
+                requests._silent.discard(3)
+                requests._metadata_limit = 0.2
+                assert await producer.client.force_metadata_update()
+
+
 async def test_metadata_is_asked_from_a_silent_broker_where_no_other_answers(mock: MockCluster) -> None:
     async with started(mock, silent={1}) as (producer, _):
         mock.broker_down(2)
