@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
+from aiokafka import AIOKafkaProducer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from aiorecover.errors import ConfigError
-from aiorecover.spark import land
+from aiorecover.spark import audit, land, read_topics
 from aiorecover.spark.claiming import claim
 from tests.spark.death import dying
 from tests.spark.feed import ROWS, P, Q, Rows, land_in_child, landing, once, published, shuffled
@@ -100,6 +101,27 @@ def test_what_has_an_undecodable_id_is_set_aside_once_and_counted(
     admin.run(published(kafka, name, [(0, f"{P}/1/3")]))
     landing(spark, kafka, name, tmp_path, quarantine=str(apart))
     assert not (apart / "batch_id=2").exists()
+
+
+async def published_in_transactions(cluster: Cluster, topic: str) -> None:
+    """Sequences 1 to 4, the even ones in transactions that are aborted; 3 comes again."""
+    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers, transactional_id=topic) as producer:
+        for sequence in (1, 2, 3, 4, 3):
+            await producer.begin_transaction()
+            await producer.send_and_wait(topic, b"value", headers=[("aiorecover-id", f"{P}/1/{sequence}".encode())])
+            await (producer.commit_transaction() if sequence % 2 else producer.abort_transaction())
+
+
+def test_what_an_aborted_transaction_left_is_neither_landed_nor_found(
+    spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = topic(kafka, partitions=1)
+    admin.run(published_in_transactions(kafka, name))
+    told = landing(spark, kafka, name, tmp_path)
+    assert [(one.landed, one.repeats) for one in told] == [(2, 1)]
+    assert landed_ids(tmp_path / "table") == Counter([f"{P}/1/1", f"{P}/1/3"])
+    with audit(read_topics(spark, [name], kafka.bootstrap_servers), known_last={(P, 1): 4}) as found:
+        assert [(row["first"], row["last"]) for row in found.missing.collect()] == [(2, 2), (4, 4)]
 
 
 def test_numbers_and_names_are_checked_before_anything_is_made(spark: SparkSession, tmp_path: Path) -> None:
