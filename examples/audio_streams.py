@@ -72,6 +72,7 @@ async def publish(kafka: str, topic: str, wal_dir: Path, streams: int, seconds: 
 
 def land_all(spark: SparkSession, kafka: str, topic: str, directory: Path) -> None:
     """What is in the topic and not yet in the table."""
+    directory = directory.absolute()  # what has no / in it is the name of a table
     target, checkpoint = str(directory / "table"), str(directory / "checkpoint")
     land(spark, [topic], target, checkpoint, bootstrap_servers=kafka, available_now=True).awaitTermination()
 

@@ -13,7 +13,11 @@ STREAMS, SECONDS = 30, 1
 
 
 def test_each_packet_of_the_streams_is_in_the_table_once_and_one_that_is_missing_is_named(
-    spark: SparkSession, kafka: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    kafka: Cluster,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     example = loaded("audio_streams")
     servers, name = kafka.bootstrap_servers, "audio"
@@ -22,7 +26,8 @@ def test_each_packet_of_the_streams_is_in_the_table_once_and_one_that_is_missing
         asyncio.run(example.create_topic(servers, name))
     published = asyncio.run(example.publish(servers, name, tmp_path / "wal", STREAMS, SECONDS))
     assert published.last == packets
-    example.land_all(spark, servers, name, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    example.land_all(spark, servers, name, Path())  # as --directory . says it
     assert example.is_whole(spark, tmp_path, published)
     assert f"{packets:,} expected, 0 missing, 0 repeated" in capsys.readouterr().out
     assert not example.is_whole(spark, tmp_path, published._replace(last=packets + 2))
