@@ -55,9 +55,9 @@ _KNOWN_TYPES = [pa.string(), pa.int32(), pa.int64()]
 class Audit(Persisted):
     """What an audit found, as data frames; nothing runs until one of them is used.
 
-    The records are read once, by the first use of any of them, and once more by `repeated`. What they have in common is
-    persisted, a row of about a hundred bytes (more with many holes or much disorder) for each 32,768 records. `close`
-    gives that back, and so does the end of ``with``.
+    The records are read once, by the first use of any of them, and once more by each use of `repeated`. What they have
+    in common is persisted, a row of about a hundred bytes (more with many holes or much disorder) for each 32,768
+    records. `close` gives that back, and so does the end of ``with``.
     """
 
     producers: DataFrame
