@@ -319,7 +319,7 @@ class Opened:
         if self._closing is None:
             await self._last_checkpoint(closed=ended)
         left = self.directory.records_left
-        if left and self._left is None:  # else they were closed by a stop that was cancelled
+        if left and self._closing is None:  # else they are closed, or will be, by a stop that was cancelled
             self.files_gone = self.directory.moved_away()
         self._left = self.statistics("stopped")
         await self._close()
