@@ -40,7 +40,7 @@ def page(found: dict[str, Any]) -> str:
         _table(_RANGE, found["missing"]),
     ]
     for kind in ("repeated", "out_of_order"):
-        if found.get(kind):
+        if found[kind]:
             parts += [f"<h2>Sequences {_words(kind)}, the longest ranges</h2>", _table(_RANGE, found[kind])]
     if judged:
         parts += [

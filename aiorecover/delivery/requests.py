@@ -52,7 +52,6 @@ from aiorecover.delivery.taken import bytes_taken
 TICK = 0.25  # seconds; silence is counted in these, so that a process that was stopped itself counts little
 METADATA_LIMIT = 2.0  # seconds for one broker's metadata, twice as long after each that did not come
 CONNECTIONS = 8  # to one broker for suspects: a request on each, the others wait for their turn
-
 DOUBT = 0.5  # seconds of silence to a request, after which others are asked for metadata
 
 

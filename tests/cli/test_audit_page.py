@@ -21,6 +21,8 @@ def found(moments: Moments, **more: Any) -> dict[str, Any]:
         "totals": totals | {"repeated": 1, "out_of_order": None},
         "epochs": [epoch | {"out_of_order": None}],
         "missing": [{"producer_id": "<b>&", "epoch": 1, "first": 1_000, "last": 1_999, "count": 1_000}],
+        "repeated": [],
+        "out_of_order": [],
         "timeline": {
             "width_s": 60,
             "moments": [

@@ -1,8 +1,8 @@
 """`python -m tests.prove audit --seed S --count ROWS --faults F --rounds R`: what the audit finds, and at what cost.
 
 What it looks at: `tests.spark.planted_rows`. Each record that is missing, repeated or out of order has to be named, and
-no other one, and to be counted at its producer and epoch. A tenth of the rows is audited by turns with all
-of them: a row of many must not cost more than 1.3 times what it costs among few.
+no other one, and to be counted at its producer and epoch. A tenth of the rows is audited by turns with all of them: a
+row of many must not cost more than 1.3 times what it costs among few.
 
 Exit status: 0 proved, 1 something was not found, or a row costs too much (the tables are kept), 2 cannot run.
 """

@@ -21,7 +21,6 @@ import argparse
 import asyncio
 import logging
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -35,7 +34,7 @@ from tests.crash.machines import Machine, MemoryMachine
 from tests.crash.planted import planted
 from tests.crash.power_cut import CUT_POINTS, Cut, cuts_of
 from tests.power.lives import Geometry
-from tests.power.mounts import enter_namespace, missing_facility, missing_installable
+from tests.power.possible import folder, why_impossible
 from tests.prove.rounds import below, chosen
 from tests.support.broker import BrokerUnavailableError, Cluster, KafkaCluster
 from tests.support.jars import JarsError
@@ -61,8 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=1_000, help="how many cuts (default 1,000)")
     parser.add_argument("--disk", choices=["memory", "ext4"], default="memory", help="what loses its power")
     options = parser.parse_args(arguments)
-    if options.disk == "ext4" and (refused := _refused()):
-        print(f"a disk cannot be logged: {refused}", file=sys.stderr)
+    if options.disk == "ext4" and (impossible := why_impossible()):
+        print(f"a disk cannot be logged: {impossible}", file=sys.stderr)
         return 2
     logging.getLogger("aiorecover").setLevel(logging.CRITICAL)
     try:
@@ -72,16 +71,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (BrokerUnavailableError, JarsError) as error:
         print(f"broker: {error}", file=sys.stderr)
         return 2
-
-
-def _refused() -> str | None:
-    missing = missing_installable() or missing_facility()
-    if missing is None:
-        try:
-            enter_namespace()
-        except OSError as error:
-            return f"the container must allow mounts error={error}"
-    return missing
 
 
 def too_little(verdict: Verdict) -> list[str]:
@@ -142,10 +131,5 @@ class _Proof:
         if self._disk == "memory":
             yield MemoryMachine()
             return
-        memory = Path("/dev/shm")  # noqa: S108 - a folder of our own in it
-        folder = memory if memory.is_dir() else None
-        with (
-            tempfile.TemporaryDirectory(prefix="aiorecover-prove-cuts-", dir=folder) as work,
-            LoggedMachine(Path(work), Geometry()) as machine,
-        ):
+        with folder("cuts") as work, LoggedMachine(Path(work), Geometry()) as machine:
             yield machine

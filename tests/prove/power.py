@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.power.chain import Chain, Sums
-from tests.power.lives import Geometry, make_disk
-from tests.power.mounts import enter_namespace, loop_device, missing_facility, missing_installable, mounted
+from tests.power.possible import folder, why_impossible
 
 __all__ = ["main"]
 
@@ -47,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="repeat a run; without it a random one is chosen and printed")
     parser.add_argument("--count", type=int, default=10_000, help="how many states of the disk (default 10,000)")
     options = parser.parse_args(arguments)
-    missing = missing_installable() or missing_facility() or _refused()
+    missing = why_impossible()
     if missing is not None:
         print(f"a disk cannot be logged: {missing}", file=sys.stderr)
         return 2
@@ -71,24 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _refused() -> str | None:
-    """Enter a mount namespace of our own and mount an ext4 there: what root in a container may be refused."""
-    try:
-        enter_namespace()
-        with _folder() as work:
-            image, mountpoint = Path(work) / "image", Path(work) / "mounted"
-            make_disk(image, Geometry())
-            mountpoint.mkdir()
-            with loop_device(image) as device, mounted(device, mountpoint):
-                return None
-    except OSError as error:
-        return f"ext4 cannot be mounted, the container must allow it error={error}"
-
-
 def _control(seed: int, fault: str) -> bool:
     """Whether a library that is broken on purpose is found out."""
     for attempt in range(_CONTROL_LIVES):
-        with _folder() as work:
+        with folder("power") as work:
             rng = random.Random(f"control {seed} {fault} {attempt}")
             chain = Chain(Path(work), rng, Sums(), records=_RECORDS, fault=fault)
             for tried, judged in enumerate(chain.life(_CONTROL_STATES), 1):
@@ -100,7 +85,7 @@ def _control(seed: int, fault: str) -> bool:
 
 def _round(seed: int, count: int, sums: Sums) -> bool:
     """One disk; False when something is wrong (the disk is kept)."""
-    with _folder() as work:
+    with folder("power") as work:
         chain = Chain(Path(work), random.Random(f"power {seed}"), sums, records=_RECORDS)
         for life in range(_LIVES):
             states = count * (life + 1) // _LIVES - count * life // _LIVES
@@ -112,9 +97,3 @@ def _round(seed: int, count: int, sums: Sums) -> bool:
                     print("\n  ".join([*told, f"{chain}", f"kept: {kept}"]), flush=True)
                     return False
     return True
-
-
-def _folder() -> "tempfile.TemporaryDirectory[str]":
-    """In memory where that is possible: ten thousand disks of 16 MiB are written."""
-    memory = Path("/dev/shm")  # noqa: S108 - a folder of our own in it
-    return tempfile.TemporaryDirectory(prefix="aiorecover-prove-power-", dir=memory if memory.is_dir() else None)

@@ -42,7 +42,7 @@ SEQUENCES: dict[tuple[str, int], list[int]] = {
     (AGAIN, 1): [1, 2, 3, 4, 2, 3, 4, 5, 5, 1],
     (MIXED, 1): [1, 3, 2, 5, 4, 2, 6, 10, 7, 8, 9, 8],
     (HEADLESS, 1): list(range(100, 120)),
-    # What is repeated, and behind, goes on in the next bucket.
+    # What is repeated goes on in the next bucket.
     (TWICE, 1): [*range(1, BUCKET + 3), BUCKET, BUCKET + 1, BUCKET + 6, BUCKET + 5, *range(BUCKET - 1, BUCKET + 5), 7],
 }
 
