@@ -1,16 +1,17 @@
 """Which records have been landed: the state behind "each record once", in bounded room and by ids alone.
 
 Of each producer and epoch it says up to which bucket of 32,768 sequences all have been landed, and of the buckets
-behind that one which sequences: as a bitmap, or as nothing where the bucket is full. So it is as small as the front at
-which records come in, however many have been landed; a record that never comes costs 4 KiB (some ten bytes on disk) and
-a row of about 30 bytes for each full bucket behind it; in the worst case, with holes everywhere, because other topics
-have the rest, an eighth of a byte for each sequence. No record is ever too late to be recognised, or to be landed.
+behind that one which sequences: as a number where they are the first ones of the bucket, all of them perhaps, and else
+as a bitmap. So it is as small as the front at which records come in, however many have been landed: an epoch that has
+ended is two rows of about 30 bytes, as most last buckets are never full. A record that never comes costs 4 KiB, and
+such a row for each full bucket behind it; in the worst case, with holes everywhere, because other topics have the rest,
+an eighth of a byte for each sequence. No record is ever too late to be recognised, or to be landed.
 
 The state after a batch is made of the state before it and of the ids in the files that the batch has landed. It stands
 in a directory of its own:
 
-    after=<batch>/complete    producer_id, epoch, complete      the last bucket of the full ones from 1 on
-    after=<batch>/buckets     producer_id, epoch, bucket, bits  the others; bits null: full
+    after=<batch>/complete    producer_id, epoch, complete              the last bucket of the full ones from 1 on
+    after=<batch>/buckets     producer_id, epoch, bucket, filled, bits  the others; one of the last two is null
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
-from aiorecover.spark.bitmaps import BUCKET_SIZE, bit_of, bucket_of, is_set
+from aiorecover.spark.bitmaps import BUCKET_SIZE, bit_of, bucket_of, first_bits, is_set
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,7 +32,7 @@ __all__ = ["LandedIds", "empty", "read"]
 _EPOCH = ["producer_id", "epoch"]
 _BUCKET = [*_EPOCH, "bucket"]
 _COMPLETE_SCHEMA = "producer_id string, epoch int, complete bigint"
-_BUCKETS_SCHEMA = "producer_id string, epoch int, bucket bigint, bits binary"
+_BUCKETS_SCHEMA = "producer_id string, epoch int, bucket bigint, filled int, bits binary"
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,8 @@ class LandedIds:
         """The rows whose ids are not among these; rows without an id pass."""
         placed = records.withColumn("bucket", bucket_of(F.col("sequence")))
         placed = placed.withColumn("bit", bit_of(F.col("sequence")).cast("int"))
-        known = self.buckets.withColumn("known", F.lit(True))  # noqa: FBT003 - a literal
-        joined = placed.join(self.complete, _EPOCH, "left").join(known, _BUCKET, "left")
-        full = F.col("known") & F.col("bits").isNull()
-        landed = (F.col("bucket") <= F.col("complete")) | full | is_set("bits", "bit")
+        joined = placed.join(self.complete, _EPOCH, "left").join(self.buckets, _BUCKET, "left")
+        landed = (F.col("bucket") <= F.col("complete")) | (F.col("bit") < F.col("filled")) | is_set("bits", "bit")
         return joined.where(~F.coalesce(landed, F.lit(False))).select(*records.columns)  # noqa: FBT003 - a literal
 
     def with_landed(self, records: DataFrame) -> LandedIds:
@@ -57,12 +56,17 @@ class LandedIds:
         added = ids.groupBy(*_EPOCH, bucket_of(F.col("sequence")).alias("bucket")).agg(
             F.bitmap_construct_agg(bit_of(F.col("sequence"))).alias("bits")
         )
-        known_full = self.buckets.where("bits is null")
-        merged = self.buckets.where("bits is not null").unionByName(added).groupBy(*_BUCKET)
-        parts = merged.agg(F.bitmap_or_agg("bits").alias("bits"))
-        is_full = F.bitmap_count("bits") == BUCKET_SIZE
-        buckets = parts.select(*_BUCKET, F.when(~is_full, F.col("bits")).alias("bits")).unionByName(known_full)
-        return self._advanced(buckets)
+        is_full = F.col("filled").eqNullSafe(BUCKET_SIZE)
+        partial = self.buckets.where(~is_full).select(*_BUCKET, F.coalesce("bits", first_bits("filled")).alias("bits"))
+        merged = partial.unionByName(added).groupBy(*_BUCKET)
+        counted = merged.agg(F.bitmap_or_agg("bits").alias("bits")).withColumn("count", F.bitmap_count("bits"))
+        first = F.col("bits") == first_bits("count")
+        parts = counted.select(
+            *_BUCKET,
+            F.when(first, F.col("count").cast("int")).alias("filled"),
+            F.when(~first, F.col("bits")).alias("bits"),
+        )
+        return self._advanced(parts.unionByName(self.buckets.where(is_full)))
 
     def without(self, epochs: DataFrame) -> LandedIds:
         """The state without these epochs, of which nothing new can come any more."""
@@ -71,7 +75,7 @@ class LandedIds:
     def counts(self) -> DataFrame:
         """How many records of each producer and epoch have been landed: ``landed``."""
         complete = self.complete.select(*_EPOCH, (F.col("complete") * BUCKET_SIZE).alias("landed"))
-        of_bucket = F.coalesce(F.bitmap_count("bits"), F.lit(BUCKET_SIZE))
+        of_bucket = F.coalesce(F.col("filled").cast("bigint"), F.bitmap_count("bits"))
         both = complete.unionByName(self.buckets.select(*_EPOCH, of_bucket.alias("landed")))
         return both.groupBy(*_EPOCH).agg(F.sum("landed").alias("landed"))
 
@@ -80,13 +84,15 @@ class LandedIds:
         base = F.coalesce("complete", F.lit(0).cast("bigint"))
         number = F.row_number().over(Window.partitionBy(*_EPOCH, "is_full").orderBy("bucket"))
         placed = (
-            buckets.withColumn("is_full", F.col("bits").isNull())
+            buckets.withColumn("is_full", F.col("filled").eqNullSafe(BUCKET_SIZE))
             .join(self.complete, _EPOCH, "left")
-            .select(*_BUCKET, "bits", (F.col("is_full") & (F.col("bucket") == base + number)).alias("follows"))
+            .select(
+                *_BUCKET, "filled", "bits", (F.col("is_full") & (F.col("bucket") == base + number)).alias("follows")
+            )
         )
         followed = placed.where("follows").groupBy(*_EPOCH).agg(F.max("bucket").alias("complete"))
         complete = self.complete.unionByName(followed).groupBy(*_EPOCH).agg(F.max("complete").alias("complete"))
-        return LandedIds(complete, placed.where("not follows").select(*_BUCKET, "bits"))
+        return LandedIds(complete, placed.where("not follows").select(*_BUCKET, "filled", "bits"))
 
     def write(self, directory: str) -> None:
         """Store it as files; not all at once, so in a directory that nobody reads yet."""
@@ -106,8 +112,10 @@ def _nulls(schema: str) -> list[str]:
 
 
 def read(spark: SparkSession, directory: str) -> LandedIds:
-    """What `LandedIds.write` has stored."""
+    """What `LandedIds.write` has stored; an earlier form had no ``filled``, and no bits where a bucket is full."""
+    buckets = spark.read.schema(_BUCKETS_SCHEMA).parquet(f"{directory}/buckets")
+    full = F.when(F.col("bits").isNull(), BUCKET_SIZE)
     return LandedIds(
         spark.read.schema(_COMPLETE_SCHEMA).parquet(f"{directory}/complete"),
-        spark.read.schema(_BUCKETS_SCHEMA).parquet(f"{directory}/buckets"),
+        buckets.withColumn("filled", F.coalesce("filled", full)),
     )

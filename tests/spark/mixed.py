@@ -6,6 +6,7 @@ value, so that whoever finds it need not ask anybody what should be there.
 
 import asyncio
 import random
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -17,7 +18,10 @@ __all__ = ["PARTITIONS", "PRODUCERS", "Numbers", "mixed", "numbers_of", "publish
 
 PARTITIONS = 6
 PRODUCERS = ("abcdefghij234", "klmnopqrst567", "uvwxyzabcd234", "efghijklmn567")
-_EPOCH_RECORDS = 100_000  # of a producer: then it was started anew
+_EPOCHS = 2_000  # of a producer, at most; some 60 million records
+_LENGTHS = [random.Random(f"epoch {epoch}").randrange(500, 60_000) for epoch in range(_EPOCHS)]
+_STARTS = np.cumsum([0, *_LENGTHS])  # how many records its epochs before have, of every producer alike
+_FIRST = _STARTS.tolist()
 _NEIGHBOURS = 50_000  # records that come in any order: what several workers and partitions do, and more
 _BATCH_BYTES = 500_000
 _UNDER_WAY = 32  # batches at a time
@@ -28,8 +32,9 @@ Numbers = npt.NDArray[np.int64]
 
 def record_id(number: int) -> str:
     """Of a record: the producers take turns, and each is started anew now and then."""
-    epoch, sequence = divmod(number // len(PRODUCERS), _EPOCH_RECORDS)
-    return f"{PRODUCERS[number % len(PRODUCERS)]}/{epoch + 1}/{sequence + 1}"
+    place, turn = divmod(number, len(PRODUCERS))
+    epoch = bisect_right(_FIRST, place)
+    return f"{PRODUCERS[turn]}/{epoch}/{place - _FIRST[epoch - 1] + 1}"
 
 
 def numbers_of(producers: npt.NDArray[np.str_], epochs: Numbers, sequences: Numbers) -> Numbers:
@@ -37,8 +42,10 @@ def numbers_of(producers: npt.NDArray[np.str_], epochs: Numbers, sequences: Numb
     turns = np.full(len(producers), -1, np.int64)
     for turn, producer in enumerate(PRODUCERS):
         turns[producers == producer] = turn
-    numbers = ((epochs - 1) * _EPOCH_RECORDS + sequences - 1) * len(PRODUCERS) + turns
-    strange = (turns < 0) | (epochs < 1) | (sequences < 1) | (sequences > _EPOCH_RECORDS)
+    known = np.clip(epochs, 1, _EPOCHS)
+    numbers = (_STARTS[known - 1] + sequences - 1) * len(PRODUCERS) + turns
+    too_far = sequences > _STARTS[known] - _STARTS[known - 1]
+    strange = (turns < 0) | (epochs != known) | (sequences < 1) | too_far
     return np.where(strange, -1, numbers)
 
 
