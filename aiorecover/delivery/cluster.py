@@ -12,6 +12,7 @@ ever. For a wrong address it would have to be the first one met that has none.
 import logging
 from collections.abc import Awaitable, Callable
 
+import msgspec
 from aiokafka.errors import KafkaError
 
 from aiorecover.errors import WalDestinationError, WalError
@@ -64,6 +65,7 @@ class Cluster:
         self._remember = remember
         self._on_change = on_change
         self._told = False
+        self._asked = False
 
     @property
     def wanted(self) -> str | None:
@@ -103,6 +105,23 @@ class Cluster:
         except (WalError, TimeoutError) as error:  # delivery goes on while the disk fails (I7)
             log.warning("the cluster is not remembered yet: check the disk cluster_id=%s error=%r", found, error)
         self.id = found
+
+    async def learn_expiration(self, ask: Callable[[], Awaitable[int | None]]) -> None:
+        """Have it durable how long the brokers remember a producer; asked once, as nobody changes it every day.
+
+        Where they tell nothing, what they told an earlier process counts.
+        """
+        if self._asked:
+            return
+        told = await ask()
+        self._asked = True
+        if told is None or told == self.destination.expiration_ms:
+            return
+        self.destination = msgspec.structs.replace(self.destination, expiration_ms=told)
+        try:
+            await self._remember()
+        except (WalError, TimeoutError) as error:  # as above; the next opening takes it for what it was
+            log.warning("what the brokers remember is not stored yet: check the disk error=%r", error)
 
     def is_wrong(self, found: str | None) -> None:
         """Another cluster answered, or (None) it does no longer."""

@@ -38,15 +38,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from aiorecover.delivery.identity_life import LONGEST_MS
 from aiorecover.delivery.lane import Identity
 
 MAIN, RETRY = 0, 1
-
-# Kafka forgets a producer id a day after its last batch (`producer.id.expiration.ms`), and would then append a repeat.
-# Half of that leaves as much for the broker to come back, and for one that is set shorter there is no remedy. It counts
-# the day from the batch's newest timestamp, which under LogAppendTime is the broker's own: so both are looked at, the
-# age of the entry and those of its records (`resume`).
-IDENTITY_LIFE_MS = 12 * 3600 * 1000
 
 _HEAD = struct.Struct("<qhHiiiqqHH")
 _GROUP = struct.Struct("<QHHI")
@@ -171,7 +166,14 @@ def lanes_twice(entries: Iterable[Entry]) -> set[tuple[str, int]]:
 
 
 def doubt_of(
-    entry: Entry | None, *, known: bool, damaged: bool, twice: bool, now_ms: int, cluster_number: int = 0
+    entry: Entry | None,
+    *,
+    known: bool,
+    damaged: bool,
+    twice: bool,
+    now_ms: int,
+    cluster_number: int = 0,
+    life_ms: int = LONGEST_MS,
 ) -> Doubt | None:
     """Why an entry's identity must not be used again, before its frames are looked at; None: it may be.
 
@@ -183,6 +185,7 @@ def doubt_of(
         now_ms: time since the machine's boot.
         cluster_number: of the cluster that the records go to. Another one than that of the entry may have given the
             same identity to somebody else.
+        life_ms: how long an identity is trusted.
 
     """
     if not known:
@@ -193,6 +196,6 @@ def doubt_of(
         return Doubt.MOVED
     if entry.doubted or twice:
         return Doubt.BEFORE if entry.doubted else Doubt.TWICE
-    if not 0 <= now_ms - entry.at_ms <= IDENTITY_LIFE_MS:
+    if not 0 <= now_ms - entry.at_ms <= life_ms:
         return Doubt.OLD
     return None

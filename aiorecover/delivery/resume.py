@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.identity_life import identity_life_ms
 from aiorecover.delivery.in_kafka import Hint
 from aiorecover.delivery.journal import (
-    IDENTITY_LIFE_MS,
     MAIN,
     RETRY,
     Doubt,
@@ -234,11 +234,15 @@ class _Judge:
         """As `take_up`; ``found``: every block, with what it says."""
         self._directory = directory
         self._now_ms = now_ms
-        self._number = number = directory.checkpoint.destination.cluster_number
+        destination = directory.checkpoint.destination
+        self._number = number = destination.cluster_number
+        # Kafka counts it from the batch's newest timestamp, which under LogAppendTime is the broker's own: so both are
+        # looked at, the age of the entry and those of its records.
+        self._life_ms = identity_life_ms(destination.expiration_ms)
         newest = [entries[0] for block, entries in found if entries and block.known]
         self._twice = lanes_twice(entry for entry in newest if entry.cluster_number == number)
         # The brokers' clocks are set, whatever ours shows. Nothing is stamped earlier than 0.
-        self._remembered_ms = 0 if wall_ms is None else max(wall_ms, EARLIEST) - IDENTITY_LIFE_MS
+        self._remembered_ms = 0 if wall_ms is None else max(wall_ms, EARLIEST) - self._life_ms
 
     def frames(self, block: BlockFound, entries: Sequence[Entry]) -> Frames | Doubt:
         """The claimed frames of a trusted entry, none when it is spent; or why it is not trusted."""
@@ -249,6 +253,7 @@ class _Judge:
             twice=bool(entries) and entries[0].lane in self._twice,
             now_ms=self._now_ms,
             cluster_number=self._number,
+            life_ms=self._life_ms,
         )
         return doubt or self._in_flight(entries)
 

@@ -17,6 +17,7 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer
@@ -30,6 +31,7 @@ from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.cluster import Cluster, WrongClusterError
 from aiorecover.delivery.cluster_guard import ClusterGuard
 from aiorecover.delivery.hard_close import Holdings, SessionLostError, close_bootstrap, close_hard
+from aiorecover.delivery.identity_life import ask_expiration_ms
 from aiorecover.delivery.lane import Identity
 from aiorecover.delivery.outcomes import UNNAMED_CODES
 from aiorecover.delivery.requests import Requests
@@ -385,6 +387,8 @@ class Session:
                 # Time for a checkpoint, which has a limit of its own: cut off, it would be begun again each time.
                 starting.reschedule(asyncio.get_running_loop().time() + REMEMBER_LIMIT + CONNECT_LIMIT)
                 await self.cluster.admit(guard.found)
+                if transactional_id is None:
+                    await self.cluster.learn_expiration(partial(ask_expiration_ms, producer.client))
                 await producer.client.set_topics(self._topics)
         except BaseException as error:
             await self._close_hard(producer, holdings)

@@ -74,7 +74,8 @@ class Destination(msgspec.Struct, frozen=True, omit_defaults=True):
 
     ``servers``: where they were to go, as long as ``cluster_id`` is not known. ``cluster_number``: one more each time
     that another cluster takes the place of the one before; what delivery keeps of a cluster bears it.
-    ``transactional``: None: they do not go in transactions.
+    ``transactional``: None: they do not go in transactions. ``expiration_ms``: how long its brokers remember a producer
+    that sends nothing, as far as they told.
     """
 
     cluster_id: str | None = None
@@ -82,6 +83,7 @@ class Destination(msgspec.Struct, frozen=True, omit_defaults=True):
     servers: tuple[str, ...] = ()
     cluster_number: int = 0
     transactional: Transactional | None = None
+    expiration_ms: int | None = None
 
     @property
     def next_number(self) -> int:

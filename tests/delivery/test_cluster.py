@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -88,6 +89,39 @@ async def test_a_cluster_in_the_place_of_another_has_the_next_number_and_keeps_i
     await back.admit("a")
     assert back.destination.cluster_number == 2  # what the first one gave out may be somebody else's by now
     assert Destination("z", cluster_number=65_535).next_number == 0
+
+
+async def test_what_the_brokers_remember_is_asked_once_and_stored_where_it_is_another() -> None:
+    memory, told = Memory(), iter([3_000, 4_000])
+
+    async def ask() -> int | None:
+        return next(told)
+
+    cluster = memory.known("a")
+    for _ in range(2):
+        await cluster.learn_expiration(ask)
+    assert (cluster.destination.expiration_ms, memory.remembered) == (3_000, ["a"])
+
+    following = Cluster(cluster.destination, remember=memory.remember)
+    await following.learn_expiration(AsyncMock(return_value=3_000))
+    assert memory.remembered == ["a"], "it is stored already"
+
+
+async def test_what_an_earlier_process_was_told_counts_until_somebody_says_otherwise() -> None:
+    cluster = Cluster(Destination("a", expiration_ms=3_000))
+    await cluster.learn_expiration(AsyncMock(return_value=None))
+    assert cluster.destination.expiration_ms == 3_000
+    other = Cluster(cluster.destination, "b")
+    await other.admit("b")
+    assert other.destination.expiration_ms is None, "another cluster has settings of its own"
+
+
+async def test_what_the_brokers_remember_counts_also_where_the_disk_fails(caplog: pytest.LogCaptureFixture) -> None:
+    memory = Memory(fails=True)
+    cluster = memory.known("a")
+    await cluster.learn_expiration(AsyncMock(return_value=3_000))
+    assert cluster.destination.expiration_ms == 3_000
+    assert "check the disk" in caplog.text
 
 
 async def test_without_an_id_nothing_is_compared_and_nothing_remembered() -> None:

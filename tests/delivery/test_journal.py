@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aiorecover.delivery.batch import ENTRY_WORDS, GROUPS_MOST, RESERVED_WORDS, LaneBatch
+from aiorecover.delivery.identity_life import LONGEST_MS
 from aiorecover.delivery.journal import (
-    IDENTITY_LIFE_MS,
     MAIN,
     RETRY,
     Doubt,
@@ -177,7 +177,7 @@ class Packed:
 
 # -- trusted or not --------------------------------------------------------------------------------------------------
 
-NOW = 10 * IDENTITY_LIFE_MS
+NOW = 10 * LONGEST_MS
 
 
 def doubt(
@@ -195,7 +195,7 @@ def doubt(
 
 def test_an_entry_that_nothing_speaks_against_is_trusted() -> None:
     assert doubt() is None
-    assert doubt(age_ms=IDENTITY_LIFE_MS) is None
+    assert doubt(age_ms=LONGEST_MS) is None
 
 
 def test_each_thing_that_speaks_against_an_entry_is_a_doubt() -> None:
@@ -205,7 +205,7 @@ def test_each_thing_that_speaks_against_an_entry_is_a_doubt() -> None:
     assert doubt(twice=True) is Doubt.TWICE
     assert doubt(cluster_number=1) is Doubt.MOVED
     assert doubt(replace(ENTRY, doubted=True)) is Doubt.BEFORE
-    assert doubt(age_ms=IDENTITY_LIFE_MS + 1) is Doubt.OLD
+    assert doubt(age_ms=LONGEST_MS + 1) is Doubt.OLD
     assert doubt(age_ms=-1) is Doubt.OLD
 
 

@@ -10,8 +10,9 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from aiorecover import record as rec
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.identity_life import LONGEST_MS
 from aiorecover.delivery.in_kafka import Hint
-from aiorecover.delivery.journal import IDENTITY_LIFE_MS, MAIN, Doubt, Entry, Group, encode
+from aiorecover.delivery.journal import MAIN, Doubt, Entry, Group, encode
 from aiorecover.delivery.lane import Identity
 from aiorecover.delivery.resume import Taken, rebuild, take_up
 from aiorecover.errors import WalCorruptError
@@ -260,10 +261,10 @@ def test_entries_of_a_copied_directory_are_not_trusted_and_stay_so() -> None:
     everything_comes(Opened(disk), Doubt.ELSEWHERE, left=True)
 
 
-def known(before: Scene, cluster_id: str, number: int = 0) -> Opened:
+def known(before: Scene, cluster_id: str, number: int = 0, expiration_ms: int | None = None) -> Opened:
     """The directory remembers a cluster; what the next process finds."""
     opened = before.dies()
-    destination = Destination(cluster_id, cluster_number=number)
+    destination = Destination(cluster_id, cluster_number=number, expiration_ms=expiration_ms)
     opened.directory.write_checkpoint(opened.directory.next_checkpoint(destination=destination))
     return opened.dies()
 
@@ -355,12 +356,25 @@ def test_an_entry_of_which_a_copy_is_damaged_is_forgotten() -> None:
     everything_comes(before.dies(), Doubt.DAMAGED)
 
 
-@pytest.mark.parametrize("age_ms", [IDENTITY_LIFE_MS + 1, -1])
+@pytest.mark.parametrize("age_ms", [LONGEST_MS + 1, -1])
 def test_an_entry_too_old_or_of_the_future_is_forgotten(age_ms: int) -> None:
     everything_comes(scene().dies(), Doubt.OLD, now_ms=NOW + age_ms)
 
 
-OLDEST_TRUSTED = STAMPED + 14 + IDENTITY_LIFE_MS  # the clock, when the newest of the batch is as old as it may be
+def test_an_entry_is_trusted_half_as_long_as_the_brokers_say_that_they_remember_it() -> None:
+    (resumed,) = taken(known(scene(stamped=WALL), "a", expiration_ms=4_000), NOW + 2_000).lanes
+    assert resumed.entry.count == 10
+    everything_comes(known(scene(stamped=WALL), "a", expiration_ms=4_000), Doubt.OLD, now_ms=NOW + 2_001)
+
+
+def test_a_batch_may_be_stamped_half_as_long_ago_as_the_brokers_say_that_they_remember_it() -> None:
+    newest = STAMPED + 14
+    (resumed,) = taken(known(scene(), "a", expiration_ms=4_000), wall_ms=newest + 2_000).lanes
+    assert resumed.entry.count == 10
+    everything_comes(known(scene(), "a", expiration_ms=4_000), Doubt.OLD, wall_ms=newest + 2_001)
+
+
+OLDEST_TRUSTED = STAMPED + 14 + LONGEST_MS  # the clock, when the newest of the batch is as old as it may be
 
 
 def test_a_batch_of_which_all_timestamps_are_too_old_is_forgotten() -> None:
@@ -411,7 +425,7 @@ def test_two_entries_of_a_lane_are_both_forgotten() -> None:
 
 def test_what_was_doubted_is_no_second_entry_of_a_lane_that_goes_on_in_a_block_of_its_own() -> None:
     following = scene().dies()
-    taken(following, NOW + IDENTITY_LIFE_MS + 1)
+    taken(following, NOW + LONGEST_MS + 1)
     first = following.read()[:5]
     (group,) = groups(first)
     fresh = Entry("t", 3, Identity(78, 0), 0, 5, 39, NOW, (group,))
@@ -427,12 +441,12 @@ def test_a_service_that_dies_again_and_again_keeps_one_doubted_entry_of_a_lane_t
     None
 ):
     following = scene().dies()
-    taken(following, NOW + IDENTITY_LIFE_MS + 1)
+    taken(following, NOW + LONGEST_MS + 1)
     for life in range(5):
         (group,) = groups(following.read()[life : life + 5])
         written(following, Entry("t", 3, Identity(78 + life, 0), 0, 5, 50 + life, NOW, (group,)))
         following = following.dies()
-        found = taken(following, NOW + IDENTITY_LIFE_MS + 1)
+        found = taken(following, NOW + LONGEST_MS + 1)
         assert (found.lanes, set(found.hints)) == ([], {Hint("t", 3, 39), Hint("t", 3, 50 + life)})
         assert len([block for block in following.dies().directory.lanes.found if block.bodies]) == 1
     assert taken(following.dies()).hints == [Hint("t", 3, 39)]
@@ -457,7 +471,7 @@ def test_an_entry_that_cannot_be_set_aside_is_forgotten() -> None:
 def test_records_of_a_lane_in_doubt_are_settled_in_any_order() -> None:
     """Those without a key may go to others of its topic: the last one does not tell of all."""
     following = scene().dies()
-    taken(following, NOW + IDENTITY_LIFE_MS + 1)
+    taken(following, NOW + LONGEST_MS + 1)
     following.settle(following.read()[1:])
     assert dict(taken(following.dies()).doubts) == {Doubt.BEFORE: 1}
 

@@ -1,0 +1,45 @@
+"""How long the brokers remember a Kafka producer's identity, and how long it is trusted here.
+
+A broker that has forgotten a producer appends its repeats as if they were new (`producer.id.expiration.ms`, a day by
+default; what is older than Kafka 3.5 has no such setting, and remembers for a week). So the first session of each
+process asks, and the directory remembers the answer for the next opening, which has no broker to ask yet.
+"""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import KafkaError
+from aiokafka.protocol.admin import DescribeConfigsRequest
+
+__all__ = ["LONGEST_MS", "ask_expiration_ms", "identity_life_ms"]
+
+LONGEST_MS = 12 * 3600 * 1000
+SETTING = "producer.id.expiration.ms"
+ASK_LIMIT = 2.0  # seconds: the session that asks is not in use yet, and can do without an answer
+_BROKER = 4  # the type of resource: a broker, by its number, which only it can tell of
+
+
+def identity_life_ms(expiration_ms: int | None) -> int:
+    """Half of what the brokers keep an identity, which leaves as much for one to come back; 12 hours at most.
+
+    ``expiration_ms``: what they say; None: nothing, so Kafka's default counts.
+    """
+    return LONGEST_MS if expiration_ms is None else min(LONGEST_MS, expiration_ms // 2)
+
+
+async def ask_expiration_ms(client: AIOKafkaClient) -> int | None:
+    """What a broker says; None where it says nothing, within `ASK_LIMIT`: not everybody may read its settings."""
+    node = client.get_random_node()
+    if node is None:
+        return None
+    answer: Any = None
+    with suppress(KafkaError, TimeoutError, OSError):
+        async with asyncio.timeout(ASK_LIMIT):
+            answer = await client.send(node, DescribeConfigsRequest([(_BROKER, str(node), [SETTING])]))
+    for error_code, _, _, _, entries in answer.resources if answer is not None else ():
+        for name, value, *_ in entries or ():
+            if error_code == 0 and name == SETTING and value is not None:
+                return int(value)
+    return None

@@ -1,0 +1,87 @@
+"""How long an identity is trusted, and what is made of the answers of brokers."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka.client import AIOKafkaClient
+from aiokafka.errors import IncompatibleBrokerVersion, KafkaConnectionError
+
+from aiorecover.delivery import identity_life
+from aiorecover.delivery.identity_life import LONGEST_MS, SETTING, ask_expiration_ms, identity_life_ms
+from tests.support.broker import Cluster
+
+DAY_MS = 86_400_000
+
+
+class Told:
+    """In a client's place."""
+
+    def __init__(self, answer: Any, node: int | None = 3) -> None:
+        self.answer = answer
+        self.node = node
+        self.asked: list[tuple[int, Any]] = []
+
+    def get_random_node(self) -> int | None:
+        return self.node
+
+    async def send(self, node: int, request: Any) -> Any:
+        self.asked.append((node, request))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        if self.answer is None:
+            await asyncio.Event().wait()
+        return self.answer
+
+
+def resources(*resources: Any) -> Any:
+    return SimpleNamespace(resources=list(resources))
+
+
+async def asked(client: Any) -> int | None:
+    return await ask_expiration_ms(client)
+
+
+def test_an_identity_is_trusted_half_as_long_as_the_brokers_keep_it_and_never_longer_than_by_default() -> None:
+    assert identity_life_ms(3_000) == 1_500
+    assert {identity_life_ms(told) for told in (None, DAY_MS, 7 * DAY_MS)} == {LONGEST_MS}
+
+
+@pytest.mark.asyncio
+async def test_a_real_broker_says_a_day(kafka: Cluster) -> None:
+    client = AIOKafkaClient(bootstrap_servers=kafka.bootstrap_servers)
+    await client.bootstrap()
+    try:
+        assert await ask_expiration_ms(client) == DAY_MS
+    finally:
+        await client.close()
+
+
+@pytest.mark.asyncio
+async def test_a_broker_is_asked_for_its_own_setting() -> None:
+    client = Told(resources((0, "", 4, "3", [(SETTING, "3000", False, 5, False, [])])))
+    assert await asked(client) == 3_000
+    ((node, request),) = client.asked
+    assert (node, request._resources) == (3, [(4, "3", [SETTING])])
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "client",
+    [
+        Told(resources((31, "Cluster authorization failed.", 4, "3", []))),
+        Told(resources((31, "Cluster authorization failed.", 4, "3", None))),
+        Told(resources((0, "", 4, "3", []))),
+        Told(resources((0, "", 4, "3", [(SETTING, None, False, 5, True, [])]))),
+        Told(resources()),
+        Told(resources(), node=None),
+        Told(IncompatibleBrokerVersion("no DescribeConfigs")),
+        Told(KafkaConnectionError("gone")),
+        Told(None),
+    ],
+    ids=["refused", "refused, null", "unknown setting", "no value", "empty", "no node", "old", "gone", "frozen"],
+)
+async def test_who_says_nothing_is_not_waited_for(client: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity_life, "ASK_LIMIT", 0.05)
+    assert await asyncio.wait_for(asked(client), 1.0) is None
