@@ -164,7 +164,7 @@ def audit(
     ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Show so many epochs and ranges, those that lack most.")] = 20,
     json_output: Annotated[  # noqa: FBT002 - an option, never passed by place
-        bool, typer.Option("--json", help="Print everything as JSON.")
+        bool, typer.Option("--json", help="Print the same as JSON; `more` names the lists that --limit has cut.")
     ] = False,
     html: Annotated[
         pathlib.Path | None, typer.Option(help="Write a page with a picture of completeness over time here.")
@@ -218,7 +218,9 @@ def land(
     bootstrap_servers: Annotated[str, typer.Option(help="Kafka, host:port,...")],
     topic: Annotated[list[str], typer.Option(help="A topic; may be given several times.")],
     target: Annotated[str, typer.Option(help="A directory, with a / in it, or the name of a table.")],
-    checkpoint: Annotated[str, typer.Option(help="Directory of what has been done; belongs to the target for good.")],
+    checkpoint: Annotated[
+        str, typer.Option(help="Directory of what has been done; belongs to the target for good. Must be given.")
+    ] = "",
     quarantine: Annotated[
         str | None, typer.Option(help="Directory for records with an undecodable id. Default: in the checkpoint.")
     ] = None,

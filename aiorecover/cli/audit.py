@@ -16,6 +16,7 @@ from aiorecover.errors import ConfigError
 from aiorecover.record_id import parse_record_id
 from aiorecover.spark.manifests import VERDICTS
 from aiorecover.spark.session import clear_errors, start_session
+from aiorecover.spark.targets import read_target
 from aiorecover.spark.topics import source_options
 
 if TYPE_CHECKING:
@@ -59,8 +60,8 @@ class Options:
 def run(options: Options) -> dict[str, Any]:
     """The audit's totals, and up to ``limit`` of its epochs and of each kind of its ranges, the worst first.
 
-    Where topics and a table are named, the topics are audited, and ``compared`` says what of them the table lacks. With
-    ``html`` there is a ``timeline``, and the page is written.
+    ``more`` names the lists that the limit has cut. Where topics and a table are named, the topics are audited, and
+    ``compared`` says what of them the table lacks. With ``html`` there is a ``timeline``, and the page is written.
 
     Raises:
         ConfigError: an option, the installation, Kafka or the table needs mending; the message says which.
@@ -120,7 +121,20 @@ def _found(spark: SparkSession, options: Options, known_last: dict[tuple[str, in
         with downstream.compare(*read, sink_manifests=sinks) as compared:
             absent = _rows(_worst(compared.absent, "count", options.limit))
             found["compared"] = {"totals": _rows(compared.totals)[0], "absent": absent}
+    found["more"] = list(_cut(found))
     return found
+
+
+def _cut(found: dict[str, Any]) -> Iterator[str]:
+    """The names of the lists that end at ``limit`` and not with their last one."""
+    totals = found["totals"]
+    if len(found["epochs"]) < totals["epochs"]:
+        yield "epochs"
+    yield from (kind for kind in _KINDS if _told(found[kind]) < (totals[kind] or 0))
+    if "manifests" in found and _told(found["manifests"]["ranges"]) < sum(found["manifests"]["totals"].values()):
+        yield "manifests"
+    if "compared" in found and _told(found["compared"]["absent"]) < found["compared"]["totals"]["absent"]:
+        yield "compared"
 
 
 def _judged(told: Manifests | None, verdicts: DataFrame, limit: int) -> dict[str, Any]:
@@ -202,9 +216,8 @@ def _sink_manifests_of(spark: SparkSession, options: Options) -> DataFrame | Non
 
 
 def _table_of(spark: SparkSession, options: Options) -> Iterator[DataFrame]:
-    name = options.table
-    if name is not None:
-        yield spark.read.parquet(name) if "/" in name else spark.table(name)
+    if options.table is not None:
+        yield read_target(spark, options.table)
 
 
 def _worst(found: DataFrame, by: str, limit: int) -> DataFrame:
@@ -227,7 +240,7 @@ def show(console: Console, found: dict[str, Any]) -> None:
         _print_ranges(console, "missing", found["missing"], "red")
     _print_ranges(console, "repeated", found["repeated"])
     _print_ranges(console, "out of order", found["out_of_order"])
-    if totals["epochs"] > len(epochs) or any(_told(found[kind]) < (totals[kind] or 0) for kind in _KINDS):
+    if found["more"]:
         console.print("there is more; these are the worst (--limit shows more)", markup=False, soft_wrap=True)
     disorder = "order unknown" if totals["out_of_order"] is None else f"{totals['out_of_order']:,} out of order"
     verdict = (

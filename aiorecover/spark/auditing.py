@@ -27,7 +27,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
@@ -37,6 +37,7 @@ from aiorecover.spark.manifests import Manifests, judge
 from aiorecover.spark.persisted import Persisted
 from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
 from aiorecover.spark.repeats import repeats
+from aiorecover.spark.targets import read_target
 from aiorecover.wal.format import DIRECTORY_TEXT, SEQUENCE_BITS
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Audit(Persisted):
 
 
 def audit(
-    df: DataFrame,
+    df: DataFrame | str,
     *,
     known_last: Mapping[tuple[str, int], int] | DataFrame | None = None,
     manifests: Manifests | None = None,
@@ -95,7 +96,8 @@ def audit(
     """Find what is missing, repeated or out of order.
 
     ``df`` has the columns of Spark's Kafka source (with ``includeHeaders``), or of a table that has the ids as columns
-    already (`parse_record_id`, or a landed table). It must hold all topics that its producers publish to: a record in a
+    already (`parse_record_id`, or a landed table); or it is a landed table's name, or its path with a ``/`` in it, read
+    by the session that is active. It must hold all topics that its producers publish to: a record in a
     topic that is left out is missing here. A dead letter is missing, too; with ``manifests`` there are ``verdicts``,
     which tell it from what is lost.
 
@@ -111,9 +113,10 @@ def audit(
     named then is in Kafka already.
 
     Raises:
-        ConfigError: columns are absent.
+        ConfigError: columns are absent, or the table is; a name was given, and no session is active.
 
     """
+    df = _records(df)
     known = _known(df, known_last)
     told = [] if manifests is None else [(manifests.epochs, manifests.ranges)]
     if sink_manifests is not None:
@@ -135,6 +138,15 @@ def audit(
         _buckets=buckets,
         verdicts=_verdicts(missing, told, producers) if told else None,
     )
+
+
+def _records(named: DataFrame | str) -> DataFrame:
+    if not isinstance(named, str):
+        return named
+    spark = SparkSession.getActiveSession()
+    if spark is None:
+        raise ConfigError(f"a table is read by a Spark session: make one before, or hand over a data frame {named=}")
+    return read_target(spark, named)
 
 
 def _verdicts(missing: DataFrame, told: Sequence[tuple[DataFrame, DataFrame]], producers: DataFrame) -> DataFrame:

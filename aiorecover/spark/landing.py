@@ -129,6 +129,11 @@ def land(
     if max_offsets_per_trigger < 1 or (files_per_batch is not None and files_per_batch < 1):
         raise ConfigError(f"at least 1: {max_offsets_per_trigger=} {files_per_batch=}")
     checkpoint = checkpoint.rstrip("/")
+    if not checkpoint:
+        raise ConfigError(
+            "name a checkpoint, a directory that belongs to the target for good: a landing goes on from it after a "
+            f"crash, and knows by it what is landed {target=}"
+        )
     told = source_options(topics, bootstrap_servers, options)
     if sink_manifests in topics:
         raise ConfigError(f"manifests are no records to land: leave the topic out of topics {sink_manifests=}")

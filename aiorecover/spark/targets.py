@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from aiorecover.errors import ConfigError
 from aiorecover.spark.directory import Directory
+from aiorecover.spark.session import clear_errors
 from aiorecover.spark.tables import IcebergTable, ParquetTable, provider_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Target", "find_target"]
+__all__ = ["Target", "find_target", "read_target"]
 
 _SESSION_CATALOGUE = "spark_catalog"
 
@@ -46,6 +47,17 @@ class Target(Protocol):
     def ids(self, batch_id: int) -> DataFrame:
         """The ids of a batch that is there, null for rows without one."""
         ...
+
+
+def read_target(spark: SparkSession, name: str) -> DataFrame:
+    """What stands there: in Parquet files, or in a table that Spark knows by this name.
+
+    Raises:
+        ConfigError: nothing is there, or it is none of both.
+
+    """
+    with clear_errors():
+        return spark.read.parquet(name) if "/" in name else spark.table(name)
 
 
 def find_target(spark: SparkSession, name: str) -> Target:

@@ -55,9 +55,12 @@ def test_what_is_missing_repeated_or_out_of_order_in_topics_is_named_with_status
     done = run(*where, "--topic", two, "--last", f"{P}/1/9", "--json")
     assert done.exit_code == 1, done.output
     found: Any = json.loads(done.stdout)
+    assert found["more"] == []
     wanted = {"records": 7, "without_id": 1, "epochs": 1, "expected": 9, "found": 5, "missing": 4}
     assert found["totals"] == wanted | {"repeated": 1, "out_of_order": 1}
     assert [(row["first"], row["last"]) for row in found["missing"]] == [(5, 6), (8, 9)]
+    cut = json.loads(run(*where, "--topic", two, "--last", f"{P}/1/9", "--json", "--limit", "1").stdout)
+    assert (len(cut["missing"]), cut["more"]) == (1, ["missing"]), "what is cut says so"
     assert found["epochs"][0]["producer_id"] == P
     at = {"producer_id": P, "epoch": 1, "count": 1}
     assert found["repeated"] == [{**at, "first": 2, "last": 2, "repeated": 1}]
@@ -297,7 +300,8 @@ def test_a_terminal_of_80_columns_holds_every_count() -> None:
     epoch |= {"expected": 234_567_890, "found": 233_333_323}
     totals = {"records": 1, "without_id": 0, "epochs": 2, **epoch}
     console = Console(record=True, width=80)
-    command.show(console, {"totals": totals, "epochs": [epoch], "missing": [], "repeated": [], "out_of_order": []})
+    lists: dict[str, list[Any]] = {"epochs": [epoch], "missing": [], "repeated": [], "out_of_order": []}
+    command.show(console, {"totals": totals, **lists, "more": ["epochs"]})
     titles, row, more, verdict = console.export_text().splitlines()
     assert row.split() == [P, "8388607", "234,567,890", "233,333,323", "1,234,567", "12,345", "?"]
     assert "--limit" in more

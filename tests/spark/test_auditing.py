@@ -201,6 +201,25 @@ def test_ids_without_places_are_audited_but_their_order_is_unknown(spark: SparkS
     assert found.totals["without_id"] == 1
 
 
+def test_a_table_is_audited_by_its_path_and_by_its_name(spark: SparkSession, tmp_path: Path) -> None:
+    columns = {"producer_id": [WHOLE, WHOLE], "epoch": [1, 1], "sequence": [1, 3]}
+    rows = spark.createDataFrame(pa.table(columns))
+    rows.write.parquet(str(tmp_path / "table"))
+    rows.createOrReplaceTempView("by_name")
+    for named in (str(tmp_path / "table"), "by_name"):
+        with audit(named) as found:
+            assert [(row["first"], row["last"]) for row in found.missing.collect()] == [(2, 2)]
+    for absent in (str(tmp_path / "absent"), "no_such_table"):
+        with pytest.raises(ConfigError, match=r"absent|no_such_table"):
+            audit(absent)
+
+
+def test_a_table_without_a_session_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    with pytest.raises(ConfigError, match="make one before"):
+        audit("lake.orders")
+
+
 def test_nothing_at_all_is_no_fault(records: DataFrame) -> None:
     nothing = collected(records.where("false"), None, from_first=False)
     assert nothing.epochs == {}

@@ -52,6 +52,12 @@ def test_a_topic_that_is_not_there_is_status_2_and_one_sentence(kafka: Cluster, 
     assert done.stderr.startswith("a topic does not exist")
 
 
+def test_without_a_checkpoint_one_sentence_says_what_it_is_for(kafka: Cluster, tmp_path: Path) -> None:
+    done = run(kafka, "a-topic", tmp_path, "--checkpoint", "")
+    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1), done.output
+    assert done.stderr.startswith("name a checkpoint")
+
+
 def test_what_failed_attempts_of_a_sink_have_left_is_not_landed(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:

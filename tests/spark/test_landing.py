@@ -130,4 +130,7 @@ def test_numbers_and_names_are_checked_before_anything_is_made(spark: SparkSessi
         land(spark, ["x"], target, target, bootstrap_servers="x", max_offsets_per_trigger=0)
     with pytest.raises(ConfigError, match="name the topics"):
         land(spark, "x", target, target, bootstrap_servers="x")
+    for nowhere in ("", "/"):
+        with pytest.raises(ConfigError, match="name a checkpoint"):
+            land(spark, ["x"], target, nowhere, bootstrap_servers="x")
     assert list(tmp_path.iterdir()) == []
