@@ -81,7 +81,7 @@ def test_where_the_records_go_and_how_far_they_have_got_is_shown(tmp_path: Path)
     assert destination == "name orders, kafka cluster abc"
     assert oldest == f"the oldest record that waits: {directory.producer_id}/1/3"
     (shown,) = as_json(tmp_path)
-    where = {"cluster_id": "abc", "name": "orders", "servers": [], "cluster_number": 0}
+    where = {"cluster_id": "abc", "name": "orders", "servers": [], "cluster_number": 0, "expiration_ms": None}
     assert shown["destination"] == {**where, "guarantee": "at_least_once"}
     directory.ring.settle(directory.ring.live[0], places[2:])
     assert "oldest record" not in run(tmp_path).stdout
@@ -95,7 +95,13 @@ def test_of_a_directory_whose_records_go_in_transactions_that_is_shown(tmp_path:
     directory.close()
     assert run(tmp_path).stdout.splitlines()[1] == "kafka cluster abc, exactly once"
     (shown,) = as_json(tmp_path)
-    where: dict[str, object] = {"cluster_id": "abc", "name": None, "servers": [], "cluster_number": 0}
+    where: dict[str, object] = {
+        "cluster_id": "abc",
+        "name": None,
+        "servers": [],
+        "cluster_number": 0,
+        "expiration_ms": None,
+    }
     assert shown["destination"] == {**where, "guarantee": "exactly_once"}
 
 
