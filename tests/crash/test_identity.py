@@ -16,9 +16,19 @@ def test_nothing_is_missing_repeated_or_out_of_order_after_twenty_kills(mortal3:
     assert prove(mortal3, SEED, CYCLES) == 0
 
 
-@pytest.mark.parametrize("quiet", ["resumed", "freeze", "kill", "late", "crashed", "accepted"])
+@pytest.mark.parametrize("quiet", ["resumed", "freeze", "kill", "late", "crashed", "kills", "accepted"])
 def test_a_run_in_which_too_little_happens_proves_nothing(quiet: str) -> None:
-    enough = Counter(resumed=CYCLES, freeze=1, kill=1, late=1, crashed=1, accepted=1_000 * CYCLES)
+    enough = Counter(resumed=CYCLES, freeze=1, kill=1, late=1, crashed=1, kills=CYCLES, accepted=1_000 * CYCLES)
     assert not too_little(enough, CYCLES)
     enough[quiet] = 0
     assert too_little(enough, CYCLES)
+
+
+@pytest.mark.parametrize("quiet", ["kill all", "roll"])
+def test_a_long_run_has_killed_all_brokers_and_rolled_them(quiet: str) -> None:
+    cycles = 250
+    enough = Counter(resumed=cycles, freeze=1, kill=1, late=1, crashed=1, kills=cycles, accepted=1_000 * cycles)
+    enough |= Counter({"kill all": 1, "roll": 1})
+    assert not too_little(enough, cycles)
+    enough[quiet] = 0
+    assert too_little(enough, cycles)
