@@ -29,9 +29,14 @@ def identity_life_ms(expiration_ms: int | None) -> int:
     return LONGEST_MS if expiration_ms is None else min(LONGEST_MS, expiration_ms // 2)
 
 
-async def ask_expiration_ms(client: AIOKafkaClient) -> int | None:
-    """What a broker says; None where it says nothing, within `ASK_LIMIT`: not everybody may read its settings."""
-    node = client.get_random_node()
+async def ask_expiration_ms(client: AIOKafkaClient, server: str) -> int | None:
+    """What a broker says; None where it says nothing, within `ASK_LIMIT`: not everybody may read its settings.
+
+    The one at ``server``, which has answered just now, where it is known by that address: another one may be frozen.
+    """
+    plain = server.replace("[", "").replace("]", "")  # around an IPv6 address
+    answering = [one.nodeId for one in client.cluster.brokers() if f"{one.host}:{one.port}" == plain]
+    node = answering[0] if answering else client.get_random_node()
     if node is None:
         return None
     answer: Any = None

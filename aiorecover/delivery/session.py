@@ -388,7 +388,7 @@ class Session:
                 starting.reschedule(asyncio.get_running_loop().time() + REMEMBER_LIMIT + CONNECT_LIMIT)
                 await self.cluster.admit(guard.found)
                 if transactional_id is None:
-                    await self.cluster.learn_expiration(partial(ask_expiration_ms, producer.client))
+                    await self.cluster.learn_expiration(partial(ask_expiration_ms, producer.client, server))
                 await producer.client.set_topics(self._topics)
         except BaseException as error:
             await self._close_hard(producer, holdings)

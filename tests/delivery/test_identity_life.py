@@ -22,6 +22,11 @@ class Told:
         self.answer = answer
         self.node = node
         self.asked: list[tuple[int, Any]] = []
+        self.cluster = self
+        self.known: list[Any] = []
+
+    def brokers(self) -> list[Any]:
+        return self.known
 
     def get_random_node(self) -> int | None:
         return self.node
@@ -39,8 +44,8 @@ def resources(*resources: Any) -> Any:
     return SimpleNamespace(resources=list(resources))
 
 
-async def asked(client: Any) -> int | None:
-    return await ask_expiration_ms(client)
+async def asked(client: Any, server: str = "elsewhere:9092") -> int | None:
+    return await ask_expiration_ms(client, server)
 
 
 def test_an_identity_is_trusted_half_as_long_as_the_brokers_keep_it_and_never_longer_than_by_default() -> None:
@@ -53,7 +58,7 @@ async def test_a_real_broker_says_a_day(kafka: Cluster) -> None:
     client = AIOKafkaClient(bootstrap_servers=kafka.bootstrap_servers)
     await client.bootstrap()
     try:
-        assert await ask_expiration_ms(client) == DAY_MS
+        assert await ask_expiration_ms(client, kafka.bootstrap_servers) == DAY_MS
     finally:
         await client.close()
 
@@ -64,6 +69,16 @@ async def test_a_broker_is_asked_for_its_own_setting() -> None:
     assert await asked(client) == 3_000
     ((node, request),) = client.asked
     assert (node, request._resources) == (3, [(4, "3", [SETTING])])
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("server", "node"), [("b:9092", 2), ("[::1]:9093", 4), ("balancer:9092", 3)])
+async def test_the_broker_that_has_just_answered_is_asked_where_it_is_known(server: str, node: int) -> None:
+    client = Told(resources())
+    for number, host, port in ((1, "a", 9092), (2, "b", 9092), (4, "::1", 9093)):
+        client.known.append(SimpleNamespace(nodeId=number, host=host, port=port))
+    await asked(client, server)
+    assert [asked_node for asked_node, _ in client.asked] == [node]
 
 
 @pytest.mark.asyncio

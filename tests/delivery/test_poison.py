@@ -8,6 +8,7 @@ import asyncio
 import math
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from tests.support.oracle import read_topic
 pytestmark = pytest.mark.asyncio
 
 REPOSITORY = Path(__file__).parents[2]
+STAMPED = 1_800_000_000_000 - 365 * 86_400_000
 
 Publish = Callable[[RecoverableProducer, str, int, bool], Any]
 
@@ -203,20 +205,31 @@ async def test_a_dead_letter_arrives_in_its_topic_with_the_usual_headers(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name, dead = topic(kafka, partitions=1, config={"cleanup.policy": "compact"}), topic(kafka, partitions=1)
+    began_ms = int(time.time() * 1000)
     async with RecoverableProducer(
         tmp_path, bootstrap_servers=kafka.bootstrap_servers, dead_letter_topic=dead
     ) as producer:
-        receipt = await producer.publish(name, b"no key")
+        receipt = await producer.publish(name, b"no key", headers=[("mine", b"1")], timestamp_ms=STAMPED)
         with pytest.raises(PermanentDeliveryError):
             await receipt.delivered(timeout_ms=20_000)
         async with asyncio.timeout(20):
             while not (found := await read_topic(kafka.bootstrap_servers, dead)):  # noqa: ASYNC110 - Kafka tells nobody
                 await asyncio.sleep(0.1)
     (copy,) = found
-    headers = dict(copy.headers)
-    assert (copy.value, headers["__connect.errors.topic"]) == (b"no key", name.encode())
-    assert headers["aiorecover-dlq-id"] == receipt.record_id.encode()
-    assert headers["__connect.errors.exception.class.name"] == b"InvalidRecordError"
+    headers = {name: value or b"" for name, value in copy.headers}
+    assert (copy.key, copy.value) == (None, b"no key")
+    assert headers.pop("aiorecover-id").decode() == copy.record_id != receipt.record_id, "the copy is a record itself"
+    assert began_ms <= int(headers.pop("aiorecover-dlq-time")) <= time.time() * 1000
+    assert headers.pop("__connect.errors.exception.message").startswith(b"the broker's validation refuses the record")
+    assert headers == {
+        "mine": b"1",
+        "__connect.errors.topic": name.encode(),
+        "__connect.errors.partition": b"0",
+        "__connect.errors.exception.class.name": b"InvalidRecordError",
+        "aiorecover-dlq-id": receipt.record_id.encode(),
+        "aiorecover-dlq-timestamp": b"%d" % STAMPED,
+        "aiorecover-dlq-attempts": b"1",
+    }
 
 
 async def test_a_record_for_one_of_kafka_s_own_topics_is_a_dead_letter_and_harms_no_other(
