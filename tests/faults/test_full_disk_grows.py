@@ -20,13 +20,18 @@ STALLED = PARTITIONS - 1
 REFUSED = "refused"  # a topic that takes nothing
 POLICY_VIOLATION = 44
 TURNS_MOST = 500
+FULL = "the disk is full: wait for delivery to free space, or free space on the disk ring="
 
 
 class Stranger:
-    """Takes all that is left of the disk just before a file grows for the ``number``-th time, until `goes`."""
+    """Takes all that is left of the disk just before a file grows for the ``number``-th time, until `goes`.
 
-    def __init__(self, place: Path, name: str, number: int) -> None:
+    ``alone``: until `takes_all`, only that file cannot grow: each other one is given what it asks for.
+    """
+
+    def __init__(self, place: Path, name: str, number: int, *, alone: bool) -> None:
         self._filler = place / "filler"
+        self._alone = alone
         self._name = name
         self._number = number
         self._calls = 0
@@ -34,7 +39,7 @@ class Stranger:
         real = StorageFile.allocate
 
         def allocate(file: StorageFile, offset: int, length: int) -> None:
-            self._look(file.path.name)
+            self._look(file.path.name, length)
             try:
                 real(file, offset, length)
             except WalFullError:
@@ -43,17 +48,24 @@ class Stranger:
 
         setattr(StorageFile, "allocate", allocate)  # noqa: B010 - of this process, which is a scenario's own
 
-    def _look(self, name: str) -> None:
+    def _look(self, name: str, length: int) -> None:
         self._calls += name == self._name
-        if name == self._name and self._calls == self._number:
+        if name == self._name and (self._calls == self._number or (self._alone and self._calls > self._number)):
             self._come()
+        elif name != self._name and self._alone and self._calls >= self._number:
+            os.truncate(self._filler, max(0, self._filler.stat().st_size - length - PAGE))
 
     def _come(self) -> None:
-        size = 0
-        with self._filler.open("wb") as file, suppress(OSError):
+        with self._filler.open("ab") as file, suppress(OSError):
+            size = file.tell()
             while True:
                 os.posix_fallocate(file.fileno(), size, PAGE)
                 size += PAGE
+
+    def takes_all(self) -> None:
+        """From now on no file can grow."""
+        self._alone = False
+        self._come()
 
     def goes(self) -> None:
         """There is room again."""
@@ -62,7 +74,8 @@ class Stranger:
 
 async def grow_everything(place: Path, name: str, number: int) -> None:
     """A lane stands still, a topic takes nothing, and lanes become more: each of the files has to grow."""
-    ledger, letters, stranger = Ledger(), Ledger(), Stranger(place, name, number)
+    # A ring that is full in front of the dead one would take no more letters, and nothing would be halted.
+    ledger, letters, stranger = Ledger(), Ledger(), Stranger(place, name, number, alone=name == "dead")
     with MockCluster() as cluster:
         cluster.create_topic(TOPIC, partitions=PARTITIONS)
         cluster.create_topic(REFUSED, partitions=1)
@@ -71,7 +84,10 @@ async def grow_everything(place: Path, name: str, number: int) -> None:
             cluster.push_partition_errors(REFUSED, 0, ApiKey.PRODUCE, *[POLICY_VIOLATION] * 1000)
         async with RecoverableProducer(place / "wal", bootstrap_servers=cluster.bootstrap_servers, **SMALL) as producer:
             await publish_until(ledger, letters, producer, stranger)
-            await go_on(ledger, letters, producer, until_halted=name == "dead")
+            if name == "dead":
+                await halted_at_last(letters, producer)
+                stranger.takes_all()
+            await filled_at_last(ledger, letters, producer)
             assert producer.state != "failed"
             stranger.goes()
             cluster.set_leader(TOPIC, STALLED, 1)
@@ -120,22 +136,28 @@ async def publish_until(ledger: Ledger, letters: Ledger, producer: RecoverablePr
     raise AssertionError("nothing had to grow")
 
 
-async def go_on(ledger: Ledger, letters: Ledger, producer: RecoverableProducer, *, until_halted: bool) -> None:
-    """Until the ring is full, and where it is the dead ring that cannot grow, its lane is halted before."""
-    refusals = set()
+async def halted_at_last(letters: Ledger, producer: RecoverableProducer) -> None:
+    """The dead ring cannot grow, and its lane is halted."""
     for _ in range(TURNS_MOST):
-        halted = producer.state == "halted"
-        for partition in (STALLED, 0) if halted or not until_halted else ():
+        if producer.state == "halted":
+            return
+        await letters.publish(producer, topic=REFUSED)
+        await asyncio.sleep(0.02)
+    raise AssertionError("the dead ring is full, and its lane goes on")
+
+
+async def filled_at_last(ledger: Ledger, letters: Ledger, producer: RecoverableProducer) -> None:
+    """No file can grow: what is published fills the ring."""
+    for _ in range(TURNS_MOST):
+        for partition in (STALLED, 0):
             error = await ledger.publish(producer, partition=partition)
             if error is not None:
                 assert type(error) is WalFullError
-                refusals.add(told(error).partition(" ring=")[0])
-        if refusals:
-            break
+                assert told(error).startswith(FULL)
+                return
         await letters.publish(producer, topic=REFUSED)
         await asyncio.sleep(0.02)
-    assert halted or not until_halted
-    assert refusals == {"the disk is full: wait for delivery to free space, or free space on the disk"}
+    raise AssertionError("the disk is full, and the ring takes all")
 
 
 CALLS = [("ring", 3), ("retry", 2), ("retry", 3), ("dead", 3), ("lanes", 2)]
