@@ -384,6 +384,27 @@ async def test_a_stop_whose_every_task_is_cancelled_leaves_nothing(tmp_path: Pat
         assert before.left_since() == []
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize("start", [2, 5])
+async def test_a_stop_behind_one_that_was_cancelled_twice_tells_what_is_left(tmp_path: Path, start: int) -> None:
+    """The second time it may be closing its files, which the next stop must not look at."""
+    for turns in range(40):
+        producer = RecoverableProducer(tmp_path / str(turns), bootstrap_servers=NOWHERE, **QUICK)
+        await producer.start()
+        await producer.publish(TOPIC, b"waits")
+        first = asyncio.create_task(producer.stop(timeout_ms=0))
+        await asyncio.sleep(0)
+        stopping = {task for task in asyncio.all_tasks() if task.get_name() == "aiorecover-stop"}
+        for pause in (start, turns):
+            for _ in range(pause):
+                await asyncio.sleep(0)
+            for task in stopping:
+                task.cancel()
+        async with asyncio.timeout(HANG):
+            await asyncio.wait({first, *stopping})
+            assert await producer.stop() == 1
+
+
 def test_a_loop_that_ends_without_a_stop_is_silent(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """`asyncio.run` cancels all tasks: none may be begun again in a loop that is being closed, nor said to be."""
 
