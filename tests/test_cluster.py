@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 import pytest_asyncio
@@ -316,3 +317,25 @@ async def test_a_slow_checkpoint_is_waited_for_within_its_limit_and_not_begun_ag
         assert len(remembered) == 1
         assert (stored(tmp_path) == producer.statistics().cluster_id) is (limit > 1)
         assert ("is not remembered yet" in caplog.text) is (limit < 1)
+
+
+async def test_two_checkpoints_of_one_connection_have_their_limit_each(
+    ours: MockClusterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which cluster it is, and how long that remembers a producer; the disk hangs in both."""
+    for module in ("delivery.session", "opened"):
+        monkeypatch.setattr(f"aiorecover.{module}.REMEMBER_LIMIT", 2.0)
+    monkeypatch.setattr("aiorecover.delivery.session.CONNECT_LIMIT", 1.5)
+    monkeypatch.setattr("aiorecover.delivery.session.ask_expiration_ms", AsyncMock(return_value=3_000))
+    checkpoint = Background.checkpoint
+
+    async def hanging(self: Background, *, closed: bool = False) -> int:
+        if not closed:
+            await asyncio.Event().wait()
+        return await checkpoint(self, closed=closed)
+
+    monkeypatch.setattr(Background, "checkpoint", hanging)
+    async with producing(tmp_path, ours, checkpoint_interval_ms=3_600_000) as producer:
+        receipt = await producer.publish(TOPIC, b"v", key=b"k")
+        await receipt.delivered(timeout_ms=20_000)
+    assert (caplog.text.count("check the disk"), caplog.text.count("cannot be reached")) == (2, 0)

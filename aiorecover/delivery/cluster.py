@@ -109,11 +109,16 @@ class Cluster:
     async def learn_expiration(self, ask: Callable[[], Awaitable[int | None]]) -> None:
         """Have it durable how long the brokers remember a producer; asked once, as nobody changes it every day.
 
-        Where they tell nothing, what they told an earlier process counts.
+        Where they tell nothing, what they told an earlier process counts. The answer is a hint: whatever goes wrong
+        with the question, the session that asks it is used.
         """
         if self._asked:
             return
-        told = await ask()
+        try:
+            told = await ask()
+        except Exception as error:  # noqa: BLE001 - see above; a cancellation is no answer, and is asked again
+            log.warning("how long the brokers remember a producer is not known: they answer error=%r", error)
+            told = None
         self._asked = True
         if told is None or told == self.destination.expiration_ms:
             return

@@ -18,6 +18,7 @@ __all__ = ["LONGEST_MS", "ask_expiration_ms", "identity_life_ms"]
 LONGEST_MS = 12 * 3600 * 1000
 SETTING = "producer.id.expiration.ms"
 ASK_LIMIT = 2.0  # seconds: the session that asks is not in use yet, and can do without an answer
+_DIGITS = 18
 _BROKER = 4  # the type of resource: a broker, by its number, which only it can tell of
 
 
@@ -45,6 +46,16 @@ async def ask_expiration_ms(client: AIOKafkaClient, server: str) -> int | None:
             answer = await client.send(node, DescribeConfigsRequest([(_BROKER, str(node), [SETTING])]))
     for error_code, _, _, _, entries in answer.resources if answer is not None else ():
         for name, value, *_ in entries or ():
-            if error_code == 0 and name == SETTING and value is not None:
-                return int(value)
+            if error_code == 0 and name == SETTING:
+                return _milliseconds(value)
     return None
+
+
+def _milliseconds(value: str | None) -> int | None:
+    """None where it is not a positive number: what only speaks Kafka's protocol may say anything.
+
+    A number of 18 digits fits the checkpoint, and is more than any machine lives.
+    """
+    if value is None or len(value) > _DIGITS or not (value.isascii() and value.isdigit()):
+        return None
+    return int(value) or None

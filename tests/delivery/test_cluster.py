@@ -5,6 +5,7 @@ import logging
 from unittest.mock import AsyncMock
 
 import pytest
+from aiokafka.errors import KafkaConnectionError
 
 from aiorecover import WalIOError
 from aiorecover.delivery.cluster import NO_ID, Cluster, WrongClusterError
@@ -114,6 +115,27 @@ async def test_what_an_earlier_process_was_told_counts_until_somebody_says_other
     other = Cluster(cluster.destination, "b")
     await other.admit("b")
     assert other.destination.expiration_ms is None, "another cluster has settings of its own"
+
+
+@pytest.mark.parametrize("error", [ValueError("1d"), AttributeError("resources"), KafkaConnectionError("gone")])
+async def test_a_question_that_fails_costs_no_session_and_is_not_asked_again(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    ask = AsyncMock(side_effect=error)
+    cluster = Cluster(Destination("a", expiration_ms=3_000))
+    for _ in range(2):
+        await cluster.learn_expiration(ask)
+    assert (ask.await_count, cluster.destination.expiration_ms) == (1, 3_000)
+    assert caplog.text.count("is not known") == 1
+
+
+async def test_a_question_that_was_cut_off_is_asked_again() -> None:
+    ask = AsyncMock(side_effect=[asyncio.CancelledError, 3_000])
+    cluster = Cluster(Destination("a"))
+    with pytest.raises(asyncio.CancelledError):
+        await cluster.learn_expiration(ask)
+    await cluster.learn_expiration(ask)
+    assert cluster.destination.expiration_ms == 3_000
 
 
 async def test_what_the_brokers_remember_counts_also_where_the_disk_fails(caplog: pytest.LogCaptureFixture) -> None:

@@ -72,6 +72,14 @@ async def test_a_broker_is_asked_for_its_own_setting() -> None:
 
 
 @pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "value", ["", "1d", "86400000.0", "0", "-1", "+5", " 5", "1_000", "\u0665", "9" * 19, "9" * 5_000]
+)
+async def test_what_is_no_positive_number_says_nothing(value: str) -> None:
+    assert await asked(Told(resources((0, "", 4, "3", [(SETTING, value, False, 5, False, [])])))) is None
+
+
+@pytest.mark.asyncio
 @pytest.mark.parametrize(("server", "node"), [("b:9092", 2), ("[::1]:9093", 4), ("balancer:9092", 3)])
 async def test_the_broker_that_has_just_answered_is_asked_where_it_is_known(server: str, node: int) -> None:
     client = Told(resources())
