@@ -16,6 +16,7 @@ from aiorecover import DeliveryPendingError, RecoverableProducer, WalDestination
 from aiorecover.background import Background
 from aiorecover.delivery.cluster_guard import ClusterGuard
 from aiorecover.testing import MockClusterProcess
+from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.view import open_view
 from tests.support.eventually import until
 from tests.support.oracle import Accepted, Verdict, judge, read_topic
@@ -69,11 +70,16 @@ async def refused(producer: RecoverableProducer) -> None:
     await until(lambda: producer.state == "wrong_cluster")
 
 
-def stored(wal: Path, instance: str = "0") -> str | None:
-    """The id that a directory remembers, looked at from outside."""
+def stored_destination(wal: Path, instance: str = "0") -> Destination:
+    """What a directory remembers, looked at from outside."""
     with open_view(wal / instance) as view:
         assert view.checkpoint is not None
-        return view.checkpoint.destination.cluster_id
+        return view.checkpoint.destination
+
+
+def stored(wal: Path, instance: str = "0") -> str | None:
+    """The id that it remembers."""
+    return stored_destination(wal, instance).cluster_id
 
 
 def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -319,13 +325,11 @@ async def test_a_slow_checkpoint_is_waited_for_within_its_limit_and_not_begun_ag
         assert ("is not remembered yet" in caplog.text) is (limit < 1)
 
 
-async def test_two_checkpoints_of_one_connection_have_their_limit_each(
-    ours: MockClusterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_what_the_brokers_remember_waits_for_no_disk(
+    ours: MockClusterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which cluster it is, and how long that remembers a producer; the disk hangs in both."""
-    for module in ("delivery.session", "opened"):
-        monkeypatch.setattr(f"aiorecover.{module}.REMEMBER_LIMIT", 2.0)
-    monkeypatch.setattr("aiorecover.delivery.session.CONNECT_LIMIT", 1.5)
+    """A directory that knows its cluster delivers beside a disk that hangs (I7); the next checkpoint says the rest."""
+    await learn(tmp_path, ours)
     monkeypatch.setattr("aiorecover.delivery.session.ask_expiration_ms", AsyncMock(return_value=3_000))
     checkpoint = Background.checkpoint
 
@@ -335,7 +339,7 @@ async def test_two_checkpoints_of_one_connection_have_their_limit_each(
         return await checkpoint(self, closed=closed)
 
     monkeypatch.setattr(Background, "checkpoint", hanging)
-    async with producing(tmp_path, ours, checkpoint_interval_ms=3_600_000) as producer:
+    async with producing(tmp_path, ours) as producer:
         receipt = await producer.publish(TOPIC, b"v", key=b"k")
-        await receipt.delivered(timeout_ms=20_000)
-    assert (caplog.text.count("check the disk"), caplog.text.count("cannot be reached")) == (2, 0)
+        await receipt.delivered(timeout_ms=5_000)
+    assert stored_destination(tmp_path).expiration_ms == 3_000

@@ -50,17 +50,17 @@ Journal
     copied directory), of another cluster, from the future, or older than 12 h: half of what Kafka keeps an identity by
     default, or half of `producer.id.expiration.ms` where the brokers have told the last process that it is less (they
     append what they have forgotten, as if it were new; each process asks once, `identity_life`, and who may not read it
-    keeps to the 12 h); one of records that were all stamped that long ago, by the clock on the wall, or by one that was
-    not set (before 2025): a broker counts from the newest timestamp of the batch, not from when it came (unless the
-    topic stamps them itself, which nothing here tells; and not with ``recovery_check=False``, when the batch is best
-    sent as it was); of which a copy is damaged, or a frame; each of two of one lane; and any, while settle words are
-    suspect. So is a lane whose partition acknowledges an offset that was given before: its topic was made anew. An
-    entry in doubt is never trusted again. Of each lane one stays until its records are settled, but for those of
-    another boot or file: so a start that dies before its recovery check has run leaves the next one what it needs for
-    its own. A file `lanes` without header and entries, beside records that wait, was lost: that is one doubt, of nobody
-    knows how many lanes,
-    and nothing tells the recovery check where to read. (Not after a power cut, which takes what was never flushed, and
-    leaves all of it in doubt.)
+    keeps to the 12 h); twice as old with ``recovery_check=False``: where nothing can be looked for it is certainly
+    repeated, so it is trusted for as long as the brokers keep it; one of records that were all stamped that long ago,
+    by the clock on the wall, or by one that was not set (before 2025): a broker counts from the newest timestamp of the
+    batch, not from when it came (unless the topic stamps them itself, which nothing here tells; and not with
+    ``recovery_check=False``, when the batch is best sent as it was); of which a copy is damaged, or a frame; each of
+    two of one lane; and any, while settle words are suspect. So is a lane whose partition acknowledges an offset that
+    was given before: its topic was made anew. An entry in doubt is never trusted again. Of each lane one stays until
+    its records are settled, but for those of another boot or file: so a start that dies before its recovery check has
+    run leaves the next one what it needs for its own. A file `lanes` without header and entries, beside records that
+    wait, was lost: that is one doubt, of nobody knows how many lanes, and nothing tells the recovery check where to
+    read. (Not after a power cut, which takes what was never flushed, and leaves all of it in doubt.)
 
 Partitions that are gone
     Kafka takes no partition from a topic: one that is gone was deleted with its topic, with all that it held, and the

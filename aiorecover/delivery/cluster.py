@@ -98,6 +98,7 @@ class Cluster:
             return
         if self.destination.cluster_id != found:  # else it was begun, and cut off
             self.destination = _succeeded(self.destination, found)
+            self._asked = False
         if self.id is not None:
             log.warning("the records go to another cluster from now on, as asked for from=%s to=%s", self.id, found)
         try:
@@ -107,10 +108,11 @@ class Cluster:
         self.id = found
 
     async def learn_expiration(self, ask: Callable[[], Awaitable[int | None]]) -> None:
-        """Have it durable how long the brokers remember a producer; asked once, as nobody changes it every day.
+        """Have the next checkpoint say how long the brokers remember a producer; asked once, as that hardly changes.
 
         Where they tell nothing, what they told an earlier process counts. The answer is a hint: whatever goes wrong
-        with the question, the session that asks it is used.
+        with the question, the session that asks it is used. Nor does it wait for the disk: nobody needs the answer
+        before the next opening, and with records on their way a checkpoint is never far.
         """
         if self._asked:
             return
@@ -120,13 +122,8 @@ class Cluster:
             log.warning("how long the brokers remember a producer is not known: they answer error=%r", error)
             told = None
         self._asked = True
-        if told is None or told == self.destination.expiration_ms:
-            return
-        self.destination = msgspec.structs.replace(self.destination, expiration_ms=told)
-        try:
-            await self._remember()
-        except (WalError, TimeoutError) as error:  # as above; the next opening takes it for what it was
-            log.warning("what the brokers remember is not stored yet: check the disk error=%r", error)
+        if told is not None:
+            self.destination = msgspec.structs.replace(self.destination, expiration_ms=told)
 
     def is_wrong(self, found: str | None) -> None:
         """Another cluster answered, or (None) it does no longer."""

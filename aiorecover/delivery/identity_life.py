@@ -13,21 +13,25 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.admin import DescribeConfigsRequest
 
-__all__ = ["LONGEST_MS", "ask_expiration_ms", "identity_life_ms"]
+__all__ = ["DAY_MS", "LONGEST_MS", "ask_expiration_ms", "identity_life_ms"]
 
-LONGEST_MS = 12 * 3600 * 1000
+DAY_MS = 24 * 3600 * 1000  # Kafka's default
+LONGEST_MS = DAY_MS // 2
 SETTING = "producer.id.expiration.ms"
 ASK_LIMIT = 2.0  # seconds: the session that asks is not in use yet, and can do without an answer
 _DIGITS = 18
 _BROKER = 4  # the type of resource: a broker, by its number, which only it can tell of
 
 
-def identity_life_ms(expiration_ms: int | None) -> int:
+def identity_life_ms(expiration_ms: int | None, *, readable: bool = True) -> int:
     """Half of what the brokers keep an identity, which leaves as much for one to come back; 12 hours at most.
 
-    ``expiration_ms``: what they say; None: nothing, so Kafka's default counts.
+    ``expiration_ms``: what they say; None: nothing, so Kafka's default counts. ``readable``: what is not trusted is
+    looked for instead. Where it cannot be, it is certainly repeated if it had come through, so all of the time counts,
+    up to a day.
     """
-    return LONGEST_MS if expiration_ms is None else min(LONGEST_MS, expiration_ms // 2)
+    kept = min(DAY_MS, DAY_MS if expiration_ms is None else expiration_ms)
+    return kept // 2 if readable else kept
 
 
 async def ask_expiration_ms(client: AIOKafkaClient, server: str) -> int | None:

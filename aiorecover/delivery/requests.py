@@ -26,7 +26,8 @@ the lane has sent the same batch another way and gone on. The broker knows the l
 partition, and answers a copy of one of them instead of appending it. A copy of an older one it refuses, as out of
 order; one of an older epoch it refuses as fenced. Nobody listens to these answers. It appends a stale copy only if it
 knows nothing of the producer id any more, which takes a day: from the newest timestamp of its last batch there, so for
-records of two days ago only until its next look, one in ten minutes (`identity_life`). And as long as a
+records of two days ago only until its next look, one in ten minutes. (Where `producer.id.expiration.ms` is shorter than
+a network may hold bytes back, a late copy of a batch of a dead process may come behind what followed.) And as long as a
 batch is not acknowledged its lane sends no other, so the copies in sockets are copies of that one. What must not be is
 a sequence that is used again for other records: `LaneBatch.possibly` says that a copy may be on its way, and then the
 sequence is not given back.

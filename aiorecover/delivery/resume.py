@@ -128,7 +128,7 @@ def take_up(directory: Directory, now_ms: int, wall_ms: int | None, *, named: st
     tell from this boot's.)
 
     ``now_ms``: time since the machine's boot; ``wall_ms``: since 1970, as records are stamped; None: nothing is read
-    back, and a batch that the broker may have forgotten is still best sent as it was. ``named``: the cluster that the
+    back, and a batch is best sent as it was for as long as the broker may remember it. ``named``: the cluster that the
     user names; where the directory remembers another one, all entries are `Left`.
 
     Raises:
@@ -238,7 +238,7 @@ class _Judge:
         self._number = number = destination.cluster_number
         # Kafka counts it from the batch's newest timestamp, which under LogAppendTime is the broker's own: so both are
         # looked at, the age of the entry and those of its records.
-        self._life_ms = identity_life_ms(destination.expiration_ms)
+        self._life_ms = identity_life_ms(destination.expiration_ms, readable=wall_ms is not None)
         newest = [entries[0] for block, entries in found if entries and block.known]
         self._twice = lanes_twice(entry for entry in newest if entry.cluster_number == number)
         # The brokers' clocks are set, whatever ours shows. Nothing is stamped earlier than 0.

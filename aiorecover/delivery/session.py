@@ -384,10 +384,10 @@ class Session:
                     raise
                 if guard.wrong is not None:
                     raise WrongClusterError(guard.wrong)  # noqa: TRY301 - closed as after any other failure
-                _allow_for_checkpoint(starting)
+                # Time for a checkpoint, which has a limit of its own: cut off, it would be begun again each time.
+                starting.reschedule(asyncio.get_running_loop().time() + REMEMBER_LIMIT + CONNECT_LIMIT)
                 await self.cluster.admit(guard.found)
-                if transactional_id is None:
-                    _allow_for_checkpoint(starting)  # one more
+                if self.transactional_id is None:  # else the position decides, and no identity outlives its process
                     await self.cluster.learn_expiration(partial(ask_expiration_ms, producer.client, server))
                 await producer.client.set_topics(self._topics)
         except BaseException as error:
@@ -542,11 +542,6 @@ class Session:
             "enable_idempotence": True,
             "acks": "all",
         }
-
-
-def _allow_for_checkpoint(starting: asyncio.Timeout) -> None:
-    """It has a limit of its own: cut off, it would be begun again each time."""
-    starting.reschedule(asyncio.get_running_loop().time() + REMEMBER_LIMIT + CONNECT_LIMIT)
 
 
 async def _awaited(step: Awaitable[_T]) -> _T:

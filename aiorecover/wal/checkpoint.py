@@ -98,7 +98,10 @@ class Destination(msgspec.Struct, frozen=True, omit_defaults=True):
             if transactional is not None and durable.transactional is not None:
                 transactional = max(transactional, durable.transactional, key=attrgetter("number", "read_in"))
             newer = durable if self.cluster_id is None else self
-            return msgspec.structs.replace(newer, transactional=transactional)
+            told = newer.expiration_ms
+            if self.cluster_id == durable.cluster_id:
+                told = self.expiration_ms or durable.expiration_ms
+            return msgspec.structs.replace(newer, transactional=transactional, expiration_ms=told)
         return durable if ahead < CLUSTER_NUMBERS // 2 else self
 
 

@@ -92,7 +92,7 @@ async def test_a_cluster_in_the_place_of_another_has_the_next_number_and_keeps_i
     assert Destination("z", cluster_number=65_535).next_number == 0
 
 
-async def test_what_the_brokers_remember_is_asked_once_and_stored_where_it_is_another() -> None:
+async def test_what_the_brokers_remember_is_asked_once_and_nobody_waits_for_the_disk() -> None:
     memory, told = Memory(), iter([3_000, 4_000])
 
     async def ask() -> int | None:
@@ -101,11 +101,7 @@ async def test_what_the_brokers_remember_is_asked_once_and_stored_where_it_is_an
     cluster = memory.known("a")
     for _ in range(2):
         await cluster.learn_expiration(ask)
-    assert (cluster.destination.expiration_ms, memory.remembered) == (3_000, ["a"])
-
-    following = Cluster(cluster.destination, remember=memory.remember)
-    await following.learn_expiration(AsyncMock(return_value=3_000))
-    assert memory.remembered == ["a"], "it is stored already"
+    assert (cluster.destination.expiration_ms, memory.remembered) == (3_000, []), "the next checkpoint says it"
 
 
 async def test_what_an_earlier_process_was_told_counts_until_somebody_says_otherwise() -> None:
@@ -138,12 +134,13 @@ async def test_a_question_that_was_cut_off_is_asked_again() -> None:
     assert cluster.destination.expiration_ms == 3_000
 
 
-async def test_what_the_brokers_remember_counts_also_where_the_disk_fails(caplog: pytest.LogCaptureFixture) -> None:
-    memory = Memory(fails=True)
-    cluster = memory.known("a")
+async def test_a_cluster_that_tells_its_id_at_last_is_asked_again() -> None:
+    cluster = Cluster()
+    await cluster.admit(None)
     await cluster.learn_expiration(AsyncMock(return_value=3_000))
-    assert cluster.destination.expiration_ms == 3_000
-    assert "check the disk" in caplog.text
+    await cluster.admit("a")
+    await cluster.learn_expiration(AsyncMock(return_value=4_000))
+    assert cluster.destination == Destination("a", expiration_ms=4_000)
 
 
 async def test_without_an_id_nothing_is_compared_and_nothing_remembered() -> None:

@@ -9,10 +9,8 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaConnectionError
 
 from aiorecover.delivery import identity_life
-from aiorecover.delivery.identity_life import LONGEST_MS, SETTING, ask_expiration_ms, identity_life_ms
+from aiorecover.delivery.identity_life import DAY_MS, LONGEST_MS, SETTING, ask_expiration_ms, identity_life_ms
 from tests.support.broker import Cluster
-
-DAY_MS = 86_400_000
 
 
 class Told:
@@ -51,6 +49,11 @@ async def asked(client: Any, server: str = "elsewhere:9092") -> int | None:
 def test_an_identity_is_trusted_half_as_long_as_the_brokers_keep_it_and_never_longer_than_by_default() -> None:
     assert identity_life_ms(3_000) == 1_500
     assert {identity_life_ms(told) for told in (None, DAY_MS, 7 * DAY_MS)} == {LONGEST_MS}
+
+
+def test_where_nothing_can_be_read_back_an_identity_is_trusted_for_as_long_as_the_brokers_keep_it_up_to_a_day() -> None:
+    assert identity_life_ms(3_000, readable=False) == 3_000
+    assert {identity_life_ms(told, readable=False) for told in (None, DAY_MS, 7 * DAY_MS)} == {DAY_MS}
 
 
 @pytest.mark.asyncio

@@ -263,6 +263,21 @@ def test_what_is_known_of_the_position_is_not_taken_back_by_a_checkpoint_that_wa
 
 
 @pytest.mark.parametrize("cluster_id", [None, "ours"])
+def test_what_the_brokers_told_is_remembered_whether_the_cluster_is_known_or_not(cluster_id: str | None) -> None:
+    nothing = Destination(cluster_id=cluster_id)
+    told, again = (replace(nothing, expiration_ms=told) for told in (3_000, 4_000))
+    assert told.after(nothing) == told
+    assert nothing.after(told) == told
+    assert again.after(told) == again
+
+
+def test_what_brokers_without_an_id_told_is_not_taken_for_what_a_cluster_did() -> None:
+    nobody, somebody = Destination(expiration_ms=3_000), Destination(cluster_id="ours")
+    assert somebody.after(nobody) == somebody
+    assert nobody.after(somebody) == somebody
+
+
+@pytest.mark.parametrize("cluster_id", [None, "ours"])
 def test_what_is_first_known_of_the_position_is_remembered_whether_the_cluster_is_known_or_not(
     cluster_id: str | None,
 ) -> None:
