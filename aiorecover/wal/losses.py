@@ -22,7 +22,15 @@ MOST_PINNED = 100  # stretches at a time: as many as are kept at all
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Frames that are not there: sequences ``first`` to ``last`` of ``epoch`` at ``file_offset``."""
+    """Frames that are not there: sequences ``first`` to ``last`` of ``epoch``.
+
+    ``slot`` (an ordinal) and ``file_offset`` (in the ring's file) say where the damage begins: at the start of the
+    frame of ``first``, unless what stood before it there is not missed, being settled or named already. Where a whole
+    slot is gone it has no place any more, and is named beside what still stands: where a slot follows in which its
+    epoch goes on, or none comes before it, at the first frame of the one that follows; else where what the one before
+    it holds ends; zeros where nothing stands. The last sequences may have stood elsewhere: where nothing tells how many
+    frames a damaged slot held, it is named together with slots that are gone behind it.
+    """
 
     epoch: int
     first: int

@@ -19,6 +19,7 @@ from aiorecover.errors import WalError
 from aiorecover.wal import format as fmt
 from aiorecover.wal import opening
 from aiorecover.wal.directory import Directory, Files, Options
+from aiorecover.wal.losses import Damage
 from aiorecover.wal.moving import Move
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
@@ -32,8 +33,9 @@ LARGE = 4000  # bytes of a record that takes a quarter of a slot
 
 @dataclass(frozen=True)
 class Frame:
-    """Where a record stands in its ring's file, and whether it waits."""
+    """Where a record stands in its ring's file, and whether it waits; ``slot``: ordinal."""
 
+    slot: int
     start: int
     end: int
     payload: bytes
@@ -193,9 +195,8 @@ def _frames(ring: Ring, image: bytes) -> dict[Position, Frame]:
             length, _, stored, word = fmt.FRAME.unpack_from(image, at)
             assert stored == sequence
             payload = image[at + fmt.FRAME_BYTES : at + fmt.FRAME_BYTES + length]
-            frames[slot.header.epoch, sequence] = Frame(
-                at, at + fmt.FRAME_BYTES + length, payload, fmt.mark_of(word, slot.salt) is not None
-            )
+            end, settled = at + fmt.FRAME_BYTES + length, fmt.mark_of(word, slot.salt) is not None
+            frames[slot.header.epoch, sequence] = Frame(slot.header.ordinal, at, end, payload, settled)
             at = fmt.frame_end(at, length)
     return frames
 
@@ -327,6 +328,7 @@ def why_wrong(target: Target, number: int) -> str | None:
 def _wrong_in(specimen: Specimen, target: Target, number: int, name: str, directory: Directory) -> Iterator[str]:
     ring: Ring = getattr(directory, name)
     frames, floor = specimen.frames[name], specimen.floor[name]
+    standing = [slot.header.ordinal for slot in ring.live]
     got = found(read(Reader(ring, bytes)))
     came = [position for position, _ in got]
     told = missing(ring)
@@ -341,11 +343,36 @@ def _wrong_in(specimen: Specimen, target: Target, number: int, name: str, direct
         "lost and not named": {at for at in lost - set(told) if frames[at].start // SLOT not in ring.damaged_slots},
         "lost, though its bytes are whole": lost - hit,
         "named as lost, though its bytes are whole": set(told) - hit,
+        "named at another place": _misplaced(ring, frames, standing),
         "settled, and delivered again": set(came)
         - waiting
         - {at for at in hit if _settles(frames[at], target, number)},
     }
     return (f"{what}: {sorted(which)}" for what, which in complaints.items() if which)
+
+
+def _misplaced(ring: Ring, frames: dict[Position, Frame], standing: Sequence[int]) -> list[str]:
+    """What is reported at another place than `Damage` promises."""
+    return [
+        f"{damage}, and not {place}"
+        for damage in ring.damage
+        if (damage.epoch, damage.first) in frames
+        and (place := _place(frames, standing, damage)) != (damage.slot, damage.file_offset)
+    ]
+
+
+def _place(frames: dict[Position, Frame], standing: Sequence[int], damage: Damage) -> tuple[int, int]:
+    """Slot and file offset of the first that is missing; where its slot is gone, the end of the one before it.
+
+    A flipped bit takes no slot away, its header stands twice; and what a cut takes away was behind all that is left.
+    """
+    frame = frames[damage.epoch, damage.first]
+    if frame.slot in standing:
+        return frame.slot, frame.start
+    before = max((slot for slot in standing if slot < frame.slot), default=None)
+    if before is None:
+        return 0, 0
+    return before, max(fmt.aligned(frame.end) for frame in frames.values() if frame.slot == before)
 
 
 def _hit(frames: dict[Position, Frame], target: Target, number: int) -> set[Position]:

@@ -1,12 +1,18 @@
 """A small ring cut at every byte, with every bit flipped: a sample here, all of it in ``tests.prove enumeration``."""
 
 import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 from unittest import mock
 
 import pytest
 
 from aiorecover.wal import reading
+from aiorecover.wal.gaps import Place, damage_at
+from aiorecover.wal.losses import Damage
 from aiorecover.wal.reading import Reader
+from aiorecover.wal.slot import Slot
 from tests.wal.rig import SLOT
 from tests.wal.specimen import TARGETS, Target, case, cases, main_specimen, retry_specimen, sample, why_wrong
 
@@ -55,3 +61,33 @@ def test_a_reader_that_reports_or_finds_less_is_noticed(name: str, complaint: st
     with mock.patch.object(Reader if name == "_report" else reading, name, return_value=None):
         found = [why_wrong(target, number) for target in TARGETS for number in list(sample(target))[::100]]
     assert any(why is not None and complaint in why for why in found)
+
+
+_report, _end_of = Reader._report, Reader._end_of
+
+
+def at_the_frame_behind_it(reader: Reader, slot: Slot, first: int, last: int, offset: int, *, stop: int) -> None:
+    _report(reader, slot, first, last, stop, stop=stop)
+
+
+def in_the_slot_behind_it(epoch: int, first: int, last: int, near: Place, floor: int) -> Damage | None:
+    return damage_at(epoch, first, last, replace(near, slot=near.slot + 1), floor)
+
+
+def where_the_slot_before_it_starts(reader: Reader, slot: Slot) -> Place:
+    return replace(_end_of(reader, slot), file_offset=slot.file_offset)
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "fault"),
+    [
+        (Reader, "_report", at_the_frame_behind_it),
+        (reading, "damage_at", in_the_slot_behind_it),
+        (Reader, "_end_of", where_the_slot_before_it_starts),
+    ],
+)
+def test_a_loss_that_is_named_at_another_place_is_noticed(where: Any, name: str, fault: Callable[..., object]) -> None:
+    with mock.patch.object(where, name, fault):
+        found = [why_wrong(target, number) for target in TARGETS for number in list(sample(target))[::100]]
+    complaints = {why.split(":")[0] for why in found if why is not None}
+    assert complaints == {"named at another place"}
