@@ -29,13 +29,15 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tests.prove.survivors import Change, judged
 
-__all__ = ["Mutant", "main", "mutants_of"]
+__all__ = ["Mutant", "changes_of", "main", "mutants_of"]
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path("aiorecover/wal")
@@ -110,6 +112,35 @@ def mutants_of(file: str, source: str) -> list[Mutant]:
         if counted and changed != source and _compiles(changed):
             found.add(mutant)
     return sorted(found)
+
+
+@cache
+def changes_of(file: str, source: str) -> Mapping[Mutant, Change]:
+    """Every mutant of one module, as it is judged."""
+    functions = list(_functions_in(ast.parse(source), ()))
+    alike: Counter[tuple[str, str, str]] = Counter()
+    found = {}
+    for mutant in mutants_of(file, source):
+        look = (_function_at(functions, mutant.line), *mutant.lines(source))
+        alike[look] += 1
+        found[mutant] = Change(file, *look, alike[look])
+    return found
+
+
+def _function_at(functions: Iterable[tuple[int, int, str]], line: int) -> str:
+    """The innermost one that the line belongs to; empty for what runs at import."""
+    return max(((first, name) for first, last, name in functions if first <= line <= last), default=(0, ""))[1]
+
+
+def _functions_in(node: ast.AST, outer: tuple[str, ...]) -> Iterator[tuple[int, int, str]]:
+    """First line, last line and name of each; decorators and default values run outside."""
+    for child in ast.iter_child_nodes(node):
+        path = outer
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            path = (*outer, child.name)
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child.body[0].lineno, child.end_lineno or child.lineno, ".".join(path)
+        yield from _functions_in(child, path)
 
 
 def _compiles(source: str) -> bool:
@@ -366,11 +397,12 @@ def _fates(chosen: Sequence[Mutant], sources: dict[str, str], suite: Suite, tree
             fate, seconds = future.result()
             print(f"  {number}/{len(chosen)} {fate:9} {seconds:5.1f} s {mutant.file}:{mutant.line}", flush=True)
             if fate in {"survived", "unreached"}:
-                fate = _told(Change(mutant.file, *mutant.lines(sources[mutant.file])), fate)
+                fate = _told(changes_of(mutant.file, sources[mutant.file])[mutant], fate)
             yield fate
 
 
 def _told(change: Change, fate: str) -> str:
+    print(f"    {change.function or 'at import'}, {change.number}", flush=True)
     print(f"    - {change.before}\n    + {change.after}", flush=True)
     why = judged().get(change)
     if why is None:

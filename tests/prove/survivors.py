@@ -10,21 +10,35 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Change", "judged"]
+__all__ = ["Change", "entries", "judged"]
 
 _FILE = Path(__file__).with_name("survivors.toml")
 
 
 class Change(NamedTuple):
-    """A line of ``file``, before and after. Where the line stands does not matter: code moves."""
+    """A line of a ``function`` of ``file``, before and after. Where in it the line stands does not matter: code moves.
+
+    ``function``: with the class that it belongs to, as in ``Reader.take``; empty for what runs at import. ``number``:
+    which of several in it that look the same, counted from 1.
+    """
 
     file: str
+    function: str
     before: str
     after: str
+    number: int
+
+
+def entries() -> list[tuple[Change, str]]:
+    """Each judgement as it stands in the file; of several changes that look the same the first one, if none is told."""
+    read = tomllib.loads(_FILE.read_text(encoding="utf-8")).get("survivor", [])
+    return [
+        (Change(one["file"], one["function"], one["before"], one["after"], one.get("number", 1)), one["why"])
+        for one in read
+    ]
 
 
 @cache
 def judged() -> Mapping[Change, str]:
     """Why it is right that nothing notices the change."""
-    entries = tomllib.loads(_FILE.read_text(encoding="utf-8")).get("survivor", [])
-    return {Change(one["file"], one["before"], one["after"]): one["why"] for one in entries}
+    return dict(entries())

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.prove import mutants
-from tests.prove.mutants import PACKAGE, ROOT, Mutant, mutants_of
-from tests.prove.survivors import Change, judged
+from tests.prove.mutants import PACKAGE, ROOT, Mutant, changes_of, mutants_of
+from tests.prove.survivors import Change, entries, judged
 
 SOURCE = '''"""1 < 2"""
 LIMIT: int = 4  # é is two bytes
@@ -72,10 +72,40 @@ def test_the_same_seed_chooses_the_same_mutants() -> None:
     assert random.Random(5).sample(found, 4) == random.Random(5).sample(mutants_of("module.py", SOURCE), 4)
 
 
-@pytest.mark.parametrize("change", judged(), ids=lambda change: f"{Path(change.file).name}: {change.after}")
-def test_what_is_judged_is_still_a_mutant_of_the_code(change: Change) -> None:
-    source = (ROOT / change.file).read_text()
-    assert (change.before, change.after) in {mutant.lines(source) for mutant in mutants_of(change.file, source)}
+@pytest.mark.parametrize("change", judged(), ids=lambda change: f"{change.function}: {change.after} {change.number}")
+def test_what_is_judged_is_still_one_mutant_of_the_code(change: Change) -> None:
+    changes = changes_of(change.file, (ROOT / change.file).read_text())
+    assert list(changes.values()).count(change) == 1
+
+
+def test_nothing_is_judged_twice() -> None:
+    changes = [change for change, _ in entries()]
+    assert sorted(judged()) == sorted(changes)
+
+
+TWICE = """LIMIT = 1
+class Reader:
+    def look(self, most=1 + LIMIT):
+        if self.empty:
+            return False
+        def inner():
+            return False
+        return False
+def look():
+    return False
+"""
+
+
+def test_what_looks_the_same_is_told_apart_by_its_function_and_by_its_number_there() -> None:
+    told = [change for change in changes_of("module.py", TWICE).values() if change.after == "return None"]
+    assert [(change.function, change.number) for change in told] == [
+        ("Reader.look", 1),
+        ("Reader.look.inner", 1),
+        ("Reader.look", 2),
+        ("look", 1),
+    ]
+    outside = {change.function for change in changes_of("module.py", TWICE).values() if "LIMIT" in change.before}
+    assert outside == {""}
 
 
 def test_the_quick_tests_that_reach_a_line_are_run_for_a_bounded_time() -> None:
