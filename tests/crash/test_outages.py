@@ -106,10 +106,10 @@ async def test_all_brokers_gone_under_steady_load_cost_no_memory_and_no_record(
 ) -> None:
     """A short one; ten minutes are `make prove WHAT=outages`, which also asks when delivery is resumed."""
     outcome = await asyncio.to_thread(run_outages, mortal, tmp_path, count=1, seconds=3.0, rate=5_000)
-    assert outcome.verdict.ok, str(outcome.verdict)
-    assert outcome.verdict.repeated == 0
-    assert outcome.outages[0].waiting > 10_000
-    assert outcome.outages[0].memory < MEMORY
+    assert outcome.ok, str(outcome.verdict)
+    (outage,) = outcome.outages
+    assert outage.waiting > 10_000
+    assert not {"memory", "fewer records wait than came"} & set(outage.wrong()), str(outage)
 
 
 async def test_an_outage_that_outlasts_the_process_costs_nothing(mortal: KafkaCluster, tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """`python -m tests.prove outages --count N --seconds S --rate R`: all brokers gone for minutes, under steady load.
 
-What it looks at: `tests.crash.outages`. Memory may grow by 16 MiB, delivery has to resume within a second of the
-brokers' return, and at last every record stands there once, in order. What `publish` took is told as a ratio.
+What it looks at: `tests.crash.outages`. Memory may grow by 16 MiB, `publish` may take a fifth longer than in the half
+minute before (at the median and at p99: a machine with other work may miss that), delivery has to resume within a
+second of the brokers' return, the ring's file has to be small again some minutes later, and at last every record stands
+there once, in order.
 
 Exit status: 0 proved, 1 a promise was broken or a process failed (the directory is kept and named), 2 cannot run.
 """
@@ -17,7 +19,7 @@ from tests.support.broker import KafkaCluster
 
 __all__ = ["main"]
 
-REST_S = 75.0  # until the ring file has become small again
+_BEFORE_S = 30.0  # what `publish` takes in these seconds is what it takes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,12 +28,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def run(cluster: KafkaCluster, directory: Path, _: int) -> Judged:
         outcome = run_outages(
-            cluster, directory, count=options.count, seconds=options.seconds, rate=options.rate, rest=REST_S
+            cluster,
+            directory,
+            count=options.count,
+            seconds=options.seconds,
+            rate=options.rate,
+            before=_BEFORE_S,
+            rest=True,
         )
         for outage in outcome.outages:
             progress(str(outage))
-        left = f"memory_left_mb={outcome.memory_left / 1e6:.1f} file_left_mb={outcome.file_left / 1e6:.1f}"
-        return Judged(outcome.ok, f"{outcome.verdict} {left}")
+        left = f"memory_left_mb={outcome.memory_left / 1e6:.1f} file_left_mb={(outcome.file_left or 0) / 1e6:.1f}"
+        return Judged(outcome.ok, f"{outcome.verdict} {left}", outcome.wrong())
 
     return prove_once("outages", lambda: KafkaCluster(options.brokers), options.seed, run)
 
