@@ -1,13 +1,16 @@
 """What the killed processes had said, held against what stands in Kafka.
 
-`Ledger` collects what the lives of one ``wal_dir`` reported, `examine` reads the topics with a plain consumer and
-judges. To what `tests.support.oracle` finds (missing, altered, out of order within a lane) it adds that nothing is
-repeated, whatever was killed, and what only a history of lives can tell: ids that nobody can have been given.
+`Ledger` collects what the lives of one ``wal_dir`` reported, and holds the last counts of each life that came to its
+end against each other (I9); `examine` reads the topics with a plain consumer and judges. To what `tests.support.oracle`
+finds (missing, altered, out of order within a lane) it adds that nothing is repeated, whatever was killed, and what
+only a history of lives can tell: ids that nobody can have been given.
 """
 
+import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.crash.child import Task, digest
 from tests.crash.lives import Child
@@ -15,7 +18,7 @@ from tests.support import admin, oracle
 from tests.support.broker import Cluster
 from tests.support.oracle import Accepted, Consumed, judge, read_topic
 
-__all__ = ["Ledger", "Verdict", "examine"]
+__all__ = ["Ledger", "Verdict", "examine", "uneven"]
 
 _READ_WITHIN_S = 300.0
 _EXAMPLES = 5
@@ -63,6 +66,8 @@ class Ledger:
             if line.startswith("opened "):
                 _, epoch, producer = line.split()
                 self.untold[producer, int(epoch)] = slack
+            elif line.startswith("stopped "):
+                self.complaints += uneven(json.loads(line.removeprefix("stopped ")))
         for word, topic, *rest in child.reports:
             if word == b"A":
                 self._accept(int(topic), *rest)
@@ -84,6 +89,13 @@ class Ledger:
                 None if partition == b"-" else int(partition),
             )
         )
+
+
+def uneven(statistics: Mapping[str, Any]) -> list[str]:
+    """I9: the counts of a life add up; else how they do not."""
+    came = statistics["accepted"] + statistics["recovered"]
+    went = sum(statistics[name] for name in ("delivered", "dead_lettered", "lost", "pending"))
+    return [] if came == went else [f"the counts do not add up: {came} came, {went} went, {statistics}"]
 
 
 @dataclass(frozen=True)

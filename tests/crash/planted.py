@@ -57,6 +57,17 @@ def settle_at_hand_over() -> None:
     _put(Sender, "_send", settle_and_send)
 
 
+def count_what_is_delivered_twice() -> None:
+    """Against I9: more records went than came."""
+    settle = Sender._settle
+
+    async def count_and_settle(self: Sender, lane: Lane, batch: LaneBatch, metadata: Any) -> None:
+        self.delivered += batch.count
+        await settle(self, lane, batch, metadata)
+
+    _put(Sender, "_settle", count_and_settle)
+
+
 def forget_to_settle() -> None:
     """Against settling in place: what was delivered is known to this process only, and is sent again after it."""
 
@@ -292,6 +303,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     fault.__name__: fault
     for fault in (
         settle_at_hand_over,
+        count_what_is_delivered_twice,
         forget_to_settle,
         recycle_what_waits,
         trust_every_frame,

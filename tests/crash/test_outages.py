@@ -3,12 +3,16 @@
 import asyncio
 import itertools
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from aiorecover import Receipt, RecoverableProducer
+from tests.crash.judgement import uneven
 from tests.crash.outages import MEMORY, run_outages
 from tests.crash.pace import resident_bytes
 from tests.support.broker import Cluster, KafkaCluster
@@ -62,8 +66,14 @@ def assert_exactly_once(verdict: Verdict, count: int) -> None:
     assert not verdict.foreign, str(verdict)
 
 
-def started(cluster: Cluster, directory: Path, **options: Any) -> RecoverableProducer:
-    return RecoverableProducer(directory / "wal", bootstrap_servers=cluster.bootstrap_servers, **options)
+@asynccontextmanager
+async def started(cluster: Cluster, directory: Path, **options: Any) -> AsyncIterator[RecoverableProducer]:
+    """A producer whose counts have to add up at its end."""
+    async with RecoverableProducer(
+        directory / "wal", bootstrap_servers=cluster.bootstrap_servers, **options
+    ) as producer:
+        yield producer
+    assert uneven(msgspec.structs.asdict(producer.statistics())) == []
 
 
 async def test_what_is_published_before_the_broker_is_up_is_delivered_once_it_is(

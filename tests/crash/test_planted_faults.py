@@ -179,6 +179,7 @@ def beside_a_worker_that_publishes(scenario: Scenario, fault: str | None) -> Ver
 
 SCENARIOS: dict[str, tuple[Callable[[Scenario, str | None], Verdict], str]] = {
     "settle_at_hand_over": (in_flight_when_everything_dies, "missing"),
+    "count_what_is_delivered_twice": (batches_of_one_record_each, "complaints"),
     "forget_to_settle": (delivered_before_the_kill, "repeats"),
     "recycle_what_waits": (waiting_in_slots_that_are_left, "missing"),
     "trust_every_frame": (behind_the_end_of_a_slot_that_was_used_before, "phantoms"),

@@ -11,7 +11,7 @@ import pytest
 
 from aiorecover import DeadLetter, RecoverableProducer
 from tests.crash.scenario import FLUSH, Scenario
-from tests.crash.test_outages import Publisher
+from tests.crash.test_outages import Publisher, started
 from tests.support.broker import Cluster, KafkaCluster
 from tests.support.eventually import until
 from tests.support.oracle import Consumed, read_topic
@@ -86,9 +86,7 @@ async def test_an_outage_longer_than_the_delivery_timeout_makes_dead_letters_of_
     topic = f"expiring-{fault}-{os.urandom(4).hex()}"
     mortal.create_topic(topic, 4)
     node = mortal.nodes[0]
-    async with RecoverableProducer(
-        tmp_path / "wal", bootstrap_servers=mortal.bootstrap_servers, **EXPIRING
-    ) as producer:
+    async with started(mortal, tmp_path, **EXPIRING) as producer:
         publisher = Publisher(producer, topic)
         await publisher.publish(2_000)
         await producer.flush(60_000)
@@ -139,13 +137,12 @@ async def test_a_restart_after_an_outage_expires_what_is_too_old_by_then(mortal:
     mortal.create_topic(topic, 4)
     node = mortal.nodes[0]
     node.kill()
-    options: dict[str, Any] = {"bootstrap_servers": mortal.bootstrap_servers, **EXPIRING}
-    async with RecoverableProducer(tmp_path / "wal", **options) as producer:
+    async with started(mortal, tmp_path, **EXPIRING) as producer:
         old = Publisher(producer, topic)
         await old.publish(5_000)
         assert await producer.stop(timeout_ms=300) == 5_000
     await asyncio.sleep(1.3 * LIMIT_MS / 1000)
-    async with RecoverableProducer(tmp_path / "wal", **options) as producer:
+    async with started(mortal, tmp_path, **EXPIRING) as producer:
         young = Publisher(producer, topic)
         await young.publish(100)
         await until(lambda: producer.statistics().expired == 5_000, 30)

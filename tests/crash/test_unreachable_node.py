@@ -14,9 +14,11 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from aiorecover import DeliveryReport, RecoverableProducer
+from tests.crash.judgement import uneven
 from tests.crash.test_outages import DELIVERED_WITHIN_MS, assert_exactly_once
 from tests.support import admin
 from tests.support.broker import KafkaCluster
@@ -140,9 +142,13 @@ def lost(lane: int) -> bool:
     return lane % NODES == LOST
 
 
-def started(cluster: KafkaCluster, directory: Path, publisher: Publisher) -> RecoverableProducer:
+@asynccontextmanager
+async def started(cluster: KafkaCluster, directory: Path, publisher: Publisher) -> AsyncIterator[RecoverableProducer]:
+    """A producer whose counts have to add up at its end."""
     options: dict[str, Any] = {"on_delivery": publisher.on_delivery, "max_batch_size": 16 * 1024}
-    return RecoverableProducer(directory, bootstrap_servers=cluster.detour_servers, **options)
+    async with RecoverableProducer(directory, bootstrap_servers=cluster.detour_servers, **options) as producer:
+        yield producer
+    assert uneven(msgspec.structs.asdict(producer.statistics())) == []
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:

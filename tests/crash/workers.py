@@ -16,7 +16,7 @@ from typing import Any
 
 from aiorecover.wal.instances import instances
 from tests.crash.child import Task
-from tests.crash.cycles import PARTITIONS, TOPICS, changed, loud_lines, some_options, uneven
+from tests.crash.cycles import PARTITIONS, TOPICS, changed, loud_lines, some_options
 from tests.crash.judgement import Ledger, Verdict, examine
 from tests.crash.lives import Child
 from tests.support.broker import Cluster
@@ -134,7 +134,6 @@ class Fleet:
             child.tell()
             statistics = child.finish(_ADOPTED_WITHIN_S)
             self._ledger.take(child)
-            self._ledger.complaints += uneven(statistics)
             adopted += statistics["directories_adopted"]
         self._living.clear()
         self._ledger.complaints += [f"nobody has delivered {name}" for name in left] + loud_lines(self._log)
