@@ -1,6 +1,7 @@
 """The publishing process of the kill cycles: it publishes, says what was accepted, and is killed.
 
-`python -m tests.crash.child` with its `Task` as JSON as the only argument. What it says goes through two pipes:
+`python -m tests.crash.child` with its `Task` as JSON as the only argument. At SIGTERM, once it has opened, what it is
+about is cancelled, and it stops. What it says goes through two pipes:
 
     reports (the descriptor `report_fd`), one line for each thing that is certain
         A <topic> <partition> <key> <digest> <record id>      publish returned
@@ -169,22 +170,30 @@ class Life:
     async def run(self) -> None:
         say("starting")
         async with self._producer as producer:
+            steps = asyncio.create_task(self._go_through())
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, steps.cancel)
             say(f"opened {producer.epoch} {producer.producer_id}")
             looks = (self._look_for_damage(), self._look_for("recovered"), self._look_for("resumed", "batches_resumed"))
             looking = [asyncio.create_task(look) for look in looks]
             if self._task.paced:
                 looking.append(asyncio.create_task(self._say_pace()))
-            for step, arguments in self._task.steps:
-                say(step)
-                await getattr(self, f"_{step}")(**arguments)
+            with suppress(asyncio.CancelledError):  # at SIGTERM
+                await steps
             for task in looking:
                 task.cancel()
             say("stopping")
+            began = time.monotonic()
             left = await producer.stop()
+            stop_s = time.monotonic() - began
             await asyncio.gather(*self._confirming)
         self._report.write()
         statistics = msgspec.to_builtins(producer.statistics())
-        say(f"stopped {json.dumps({**statistics, 'left': left})}")
+        say(f"stopped {json.dumps({**statistics, 'left': left, 'stop_s': stop_s})}")
+
+    async def _go_through(self) -> None:
+        for step, arguments in self._task.steps:
+            say(step)
+            await getattr(self, f"_{step}")(**arguments)
 
     # -- the steps -----------------------------------------------------------------------------------------------------
 

@@ -83,6 +83,22 @@ class Child:
         self._process.stdin.write(b"\n")
         self._process.stdin.flush()
 
+    def terminate(self) -> None:
+        """SIGTERM, once it has opened: what it is about is cancelled, and it stops; `finish` waits for that."""
+        self._process.terminate()
+        with contextlib.suppress(BrokenPipeError):  # it has come to its end by itself
+            self.tell()  # a thread that waits for a line cannot be cancelled
+
+    @property
+    def opened(self) -> bool:
+        """Its directory; from then on it can be terminated."""
+        return bool(self._said("opened"))
+
+    @property
+    def running(self) -> bool:
+        """It has not come to its end."""
+        return self._process.poll() is None
+
     def kill(self) -> None:
         """`kill -9`; returns when it is gone and all that it had said is here."""
         self.killed = True
@@ -128,7 +144,7 @@ class Child:
         return True
 
     def finish(self, timeout_s: float = _STOP_WITHIN_S) -> dict[str, Any]:
-        """Let it come to its end by itself; its last statistics, and what was `left`."""
+        """Let it come to its end by itself; its last statistics, what was `left`, and what that took (`stop_s`)."""
         told = self.wait_for("stopped", timeout_s)
         self._reap(timeout_s)
         if self._process.returncode != 0:

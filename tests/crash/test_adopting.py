@@ -1,5 +1,6 @@
 """What a killed worker has left is adopted: once and in order, whenever the adopter itself is killed."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.crash.flights import die_before_a_paused_broker
 from tests.crash.judgement import Verdict
 from tests.crash.lives import Child
 from tests.crash.scenario import Scenario
+from tests.crash.workers import too_late
 from tests.support.admin import run, until
 from tests.support.broker import Cluster, KafkaCluster
 
@@ -18,6 +20,7 @@ LEFT = 1_500  # records: some 16 slots, and several batches of each lane
 TIMES = {"before an opening is durable": 2, "after an opening is durable": 2, "before a directory is closed": 1}
 SOME = 3  # how often any other point is reached: in the middle of what is adopted
 NOWHERE = "127.0.0.1:1"  # no broker listens there
+STOP_MS = 3_000
 _WITHIN_S = 60.0  # it takes a second
 
 pytestmark = pytest.mark.timeout(240)
@@ -62,6 +65,26 @@ def test_an_adopter_killed_at_a_point_is_followed_by_another_one(kafka: Cluster,
     print(verdict)
     assert verdict.ok, str(verdict)
     assert verdict.delivered >= LEFT
+
+
+@pytest.mark.parametrize("servers", [NOWHERE, ""], ids=["without a broker", "with one"])
+def test_what_a_worker_leaves_at_sigterm_is_handed_over(kafka: Cluster, tmp_path: Path, servers: str) -> None:
+    """In the middle of publishing: it stops in its time, and a neighbour delivers what it could not."""
+    scenario = Scenario(kafka, tmp_path, lanes=LANES)
+    owner = scenario.life(("publish", {"rate": 2_000}), servers=servers, instance="a", stop_timeout_ms=STOP_MS)
+    owner.wait_for("publish")
+    time.sleep(1.0)
+    owner.terminate()
+    statistics = scenario.finish(owner)
+    assert not too_late(statistics, STOP_MS)
+    assert statistics["accepted"] > LANES
+    assert statistics["left"] == statistics["pending"]
+    assert not servers or statistics["left"] == statistics["accepted"]
+    verdict = until_adopted(scenario, adopter(scenario))
+    print(verdict)
+    assert verdict.ok, str(verdict)
+    assert verdict.kills == 0
+    assert verdict.delivered == statistics["accepted"]
 
 
 @pytest.mark.parametrize("fault", [None, "forget_what_was_in_flight"])

@@ -1,9 +1,9 @@
 """Rounds of kills: what the proofs of `kill -9` have in common.
 
-A run consists of rounds of 25 cycles, each with a directory, topics and a seed of its own: round r has the seed
-S + r - 1, so the number that a failed round printed, and `--count 25`, repeat that round alone. What the seed decides
-is repeated (loads, options, moments of the kills and of the faults); what the machine decides is not, so a fault that
-was found may take some repetitions.
+A run consists of rounds of 25 cycles, or as many as a proof says, each with a directory, topics and a seed of its own:
+round r has the seed S + r - 1, so the number that a failed round printed, and `--count 25`, repeat that round alone.
+What the seed decides is repeated (loads, options, moments of the kills and of the faults); what the machine decides is
+not, so a fault that was found may take some repetitions.
 """
 
 import secrets
@@ -48,15 +48,26 @@ def below(happened: Counter[str], floors: Mapping[str, int]) -> list[str]:
 
 
 def prove_rounds(
-    name: str, play: Play, seed: int, cycles: int, *, flags: str = "", floor: Floor = lambda *_: []
+    name: str,
+    play: Play,
+    seed: int,
+    cycles: int,
+    *,
+    size: int = ROUND,
+    flags: str = "",
+    floor: Floor = lambda *_: [],
 ) -> int:
-    """Go through the rounds; the exit status. ``flags``: what repeats one, beside the seed and the count."""
+    """Go through the rounds; the exit status.
+
+    ``size``: cycles of one round, of which the judgement holds all records in memory. ``flags``: what repeats one,
+    beside the seed and the count.
+    """
     began = time.monotonic()
     verdicts: list[Verdict] = []
     faults: Counter[str] = Counter()
-    rounds = -(-cycles // ROUND)
+    rounds = -(-cycles // size)
     for number in range(rounds):
-        count = min(ROUND, cycles - number * ROUND)
+        count = min(size, cycles - number * size)
         print(f"round {number + 1}/{rounds}: seed={seed + number} cycles={count}", flush=True)
         verdict = _round(name, play, seed + number, count, faults)
         if verdict is None or not verdict.ok:
