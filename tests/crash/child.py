@@ -8,7 +8,7 @@ about is cancelled, and it stops. What it says goes through two pipes:
         D <topic> <record id>                                 receipt.delivered() returned
     stdout, one line at once for each thing that happens
         starting | opened <epoch> <producer id> | <step> | recovered <records> | resumed <batches> | damage ...
-        pace ... (`tests.crash.pace`) | stopped <statistics as JSON>
+        refused <cluster id> | pace ... (`tests.crash.pace`) | stopped <statistics as JSON>
 
 Lines of accepted records are written some at a time, by one system call. What stands in the pipe whole was
 accepted; a kill may tear the last line, and takes what was not written yet: those records were accepted and nobody
@@ -274,9 +274,10 @@ class Life:
             await asyncio.sleep(_LOOK_EVERY_S)
 
     async def _wait_refused(self) -> None:
-        """Until another cluster has answered."""
-        while self._producer.state != "wrong_cluster":  # noqa: ASYNC110 - looked at from outside
+        """Until another cluster has answered, and say which: at the end nobody may have answered for a while."""
+        while (found := self._producer.statistics().wrong_cluster_id) is None:  # noqa: ASYNC110 - looked at from outside
             await asyncio.sleep(_LOOK_EVERY_S)
+        say(f"refused {found}")
 
     async def _wait_stalled(self, lanes: int) -> None:
         """Until so many lanes are passed over."""
