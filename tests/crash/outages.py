@@ -85,6 +85,15 @@ class Outcome:
     """Bytes of memory at the end, over those before the first outage."""
     file_left: int | None
     """Bytes of the ring's file, likewise; None: nobody has waited for it to become small."""
+    file_most: int
+    """Bytes of it at its largest, likewise."""
+
+    def __str__(self) -> str:
+        left = "?" if self.file_left is None else f"{self.file_left / 1e6:.1f}"
+        return (
+            f"{self.verdict} memory_left_mb={self.memory_left / 1e6:.1f} "
+            f"file_most_mb={self.file_most / 1e6:.1f} file_left_mb={left}"
+        )
 
     @property
     def ok(self) -> bool:
@@ -146,11 +155,16 @@ def run_outages(
         time.sleep(_SETTLED_S)
     if rest:
         time.sleep(rest_s(looks(child.words)[-1].allocated, rate))
-    last = looks(child.words)[-1]
+    every = looks(child.words)
     scenario.kill(child)
-    verdict = scenario.verdict(slot_bytes=_SLOT_BYTES)
-    file_left = last.allocated - first.allocated if rest else None
-    return Outcome(verdict, outages, last.resident - first.resident, file_left)
+    last, most = every[-1], max(look.allocated for look in every)
+    return Outcome(
+        scenario.verdict(slot_bytes=_SLOT_BYTES),
+        outages,
+        memory_left=last.resident - first.resident,
+        file_left=last.allocated - first.allocated if rest else None,
+        file_most=most - first.allocated,
+    )
 
 
 def _outage(cluster: KafkaCluster, child: Child, seconds: float, rate: int, before: float) -> Outage:

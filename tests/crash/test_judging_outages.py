@@ -13,7 +13,7 @@ SLOT_BYTES = 16 << 20
 OUTAGE = Outage(
     seconds=600.0, came=3_000_000.0, waiting=2_999_000, memory=0, resumed_s=0.2, slower_p50=1.0, slower_p99=0.8
 )
-OUTCOME = Outcome(FINE, [OUTAGE, OUTAGE], memory_left=0, file_left=0)
+OUTCOME = Outcome(FINE, [OUTAGE, OUTAGE], memory_left=0, file_left=0, file_most=2 * FILE)
 
 
 @pytest.mark.parametrize(

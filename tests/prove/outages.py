@@ -38,8 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         for outage in outcome.outages:
             progress(str(outage))
-        left = f"memory_left_mb={outcome.memory_left / 1e6:.1f} file_left_mb={(outcome.file_left or 0) / 1e6:.1f}"
-        return Judged(outcome.ok, f"{outcome.verdict} {left}", outcome.wrong())
+        return Judged(outcome.ok, str(outcome), outcome.wrong())
 
     return prove_once("outages", lambda: KafkaCluster(options.brokers), options.seed, run)
 
