@@ -15,6 +15,7 @@ from tests.crash.test_outages import Publisher, started
 from tests.support.broker import Cluster, KafkaCluster
 from tests.support.eventually import until
 from tests.support.oracle import Consumed, read_topic
+from tests.support.suffixes import torn_suffixes
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -59,9 +60,11 @@ def test_a_process_that_stood_still_for_longer_than_every_time_limit_repeats_and
 def test_one_whose_identity_kafka_has_forgotten_meanwhile_loses_nothing_and_keeps_the_order(
     forgetful: KafkaCluster, tmp_path: Path
 ) -> None:
-    verdict = suspended(forgetful, tmp_path).verdict(once=False)
+    scenario = suspended(forgetful, tmp_path)
+    verdict = scenario.verdict(once=False)
     print(verdict)
     assert verdict.ok, str(verdict)
+    assert torn_suffixes(asyncio.run(read_topic(forgetful.bootstrap_servers, scenario.topic))) == []
 
 
 async def letters_of(producer: RecoverableProducer) -> list[DeadLetter]:
