@@ -25,9 +25,10 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     batches_resumed: what the last process had in flight and this one sends again as it was, for Kafka to recognise.
     recovered_in_kafka: records that the recovery check found in Kafka, so that they were not sent again; they count as
         delivered, too.
-    identities_renewed: lanes that took a fresh Kafka identity, also those whose old one an opening could not trust, and
-        those that parted with a record of a batch that may be in Kafka. What they had in flight may be there twice. One
-        for the file `lanes`, where that was lost.
+    identities_renewed: lanes that took a fresh Kafka identity, also those whose old one an opening could not trust,
+        those that parted with a record of a batch that may be in Kafka, and those that did not get through for longer
+        than the brokers remember. What they had in flight may be there twice. One for the file `lanes`, where that was
+        lost.
     lanes_suspect: lanes that did not get through while others did, and go through a session apart.
     lanes_stalled: lanes that do not get through and have no room: their records wait in the ring, and others go on.
     missing: sequences that damage took away, as far as the ring was read; see the log for each.

@@ -307,11 +307,17 @@ Clocks
     Pauses and limits go by the loop's clock, which stands still while the machine sleeps: they end that much later, and
     connections that died meanwhile are found out by the time limits. The journal's entries and ages go by the time
     since boot, which goes on. The clock on the wall is for people and for timestamps (letters, `publish`), gives turns
-    to others only beside a count of calls, and tells ages across boots; it may jump. A living process that stood still
-    for longer than Kafka keeps an identity (a day by default) sends what was in flight once more, as a whole suffix. So
-    does one that sends records which are stamped longer ago than that, wherever an answer is lost and the broker looks
-    for whom to forget (every ten minutes) before the next attempt: only reading back would tell, and that is done for
-    what the last process had in flight alone.
+    to others only beside a count of calls, and tells ages across boots; it may jump.
+
+    A batch may be in Kafka, its answer lost, and not get through for longer than the brokers keep an identity: in an
+    outage, in a stalled lane, in a process that stood still. What they told counts, all of it (`is_forgotten`), or a
+    day, since the first attempt under that identity: no later one that they recognise begins their count anew. Then it
+    goes on under a fresh one, as where it is parted with, and what came through of it is there twice, as a whole
+    suffix: ``statistics().identities_renewed`` counts the lane. It would be there twice in any case, if they have
+    forgotten it, and nobody would know; and a copy of it that is late on its way is fenced. Twice, but not counted, is
+    also what is stamped longer ago than that, wherever an answer is lost and the broker looks for whom to forget (every
+    ten minutes) before the next attempt: only reading back would tell, and that is done for what the last process had
+    in flight alone.
 
 Reports
     `on_delivery` is called before settling, so at least once for each record, also across a crash. Its lane waits for

@@ -74,6 +74,8 @@ class LaneBatch(BatchBuilder):
         self.attempts = 0
         self.earlier = 0  # attempts of the batches that this one is a part of
         self.first_ms = 0  # when its records were first sent, milliseconds since 1970
+        self.begun_as: tuple[int, int, int] | None = None  # the identity under which it was sent last, and
+        self.begun_ms = 0  # when that began, milliseconds since the machine's boot
         self.requests = 0  # of the present attempt: more than one if aiokafka repeated it by itself
         self.possibly = False  # an attempt of it may be in the log; stays so until it is acknowledged
         self.doubtful = False  # so it was of a batch that this one is a part of, or an earlier process may have sent it
@@ -129,11 +131,13 @@ class LaneBatch(BatchBuilder):
             position, nonce = fmt.position(int(epoch), int(sequence)), fmt.nonce_of(fmt.producer_id_of(owner) or 0)
             yield Held(position, nonce, record.timestamp, record.key, record.value, record.headers)
 
-    def begin_attempt(self, now_ms: int) -> None:
-        """It is handed to a session, once more; ``now_ms``: milliseconds since 1970."""
+    def begin_attempt(self, now_ms: int, boot_ms: int) -> None:
+        """It is handed to a session, once more; in milliseconds since 1970, and since the machine's boot."""
         self.attempts += 1
         self.requests = 0
         self.first_ms = self.first_ms or now_ms
+        if self.begun_as != self.identity:
+            self.begun_as, self.begun_ms = self.identity, boot_ms
 
     def identify(self, producer_id: int, epoch: int, base_sequence: int) -> None:
         """Set the identity under which the broker knows this batch, in the built bytes too."""
@@ -154,6 +158,15 @@ class LaneBatch(BatchBuilder):
     def is_fresh(self) -> bool:
         """Nobody can have seen it: it has no identity, and need not stay as it is."""
         return self.identity is None and self.attempts == 0
+
+    @property
+    def unsure_since_ms(self) -> int | None:
+        """When it was first sent under its identity, as `begun_ms`, if it may be in Kafka since; else None.
+
+        In a transaction nobody asks: one does not take so long, and its identity is not the lane's.
+        """
+        unsure = self.possibly and self.begun_as is not None and self.begun_as == self.identity
+        return self.begun_ms if unsure and not self.transactional else None
 
     @property
     def maybe_there(self) -> bool:

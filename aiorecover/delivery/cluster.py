@@ -112,7 +112,7 @@ class Cluster:
 
         Where they tell nothing, what they told an earlier process counts. The answer is a hint: whatever goes wrong
         with the question, the session that asks it is used. Nor does it wait for the disk: nobody needs the answer
-        before the next opening, and with records on their way a checkpoint is never far.
+        there before the next opening, and with records on their way a checkpoint is never far.
         """
         if self._asked:
             return

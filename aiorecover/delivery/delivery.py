@@ -24,6 +24,7 @@ from aiorecover.delivery.expiry import Expiry
 from aiorecover.delivery.flush import Flush
 from aiorecover.delivery.frames import frames_of, position_at
 from aiorecover.delivery.holders import Frames, Holders
+from aiorecover.delivery.identity_life import is_forgotten
 from aiorecover.delivery.in_kafka import InKafka, oldest_hints
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import START_ANEW, Lane, lane_halted, lane_waits
@@ -86,11 +87,10 @@ class Delivery:
             self._destination, config.cluster_id, remember=self._remember_cluster, on_change=self._on_cluster
         )
         untimely = Untimely(directory.accepted)
+        self._clock_ms = clock_ms = directory.file_system.since_boot_ms
         in_transactions = config.guarantee == "exactly_once"
         name = first_id(directory) if in_transactions else None
-        self.sessions = Sessions(
-            config, self._on_metadata, self._on_failed, self.cluster, untimely, transactional_id=name
-        )
+        self.sessions = Sessions(config, self._on_metadata, self._on_failed, self.cluster, untimely, name, clock_ms)
         self.session = self.sessions.healthy
         self.router = Router(self.session.partitions, self.session.available, self.session.want, config.partitioner)
         self.reports = Reports(directory, config.on_delivery)
@@ -99,7 +99,6 @@ class Delivery:
         self.check = RecoveryCheck(config, self.session, hints, in_kafka)
         self.expiry = self._expiry_of(config, dead)
         self.dispatcher = self._dispatcher_of(config, in_kafka, on_idle)
-        clock_ms = directory.file_system.since_boot_ms
         journal = Journal(directory.lanes, grow, clock_ms, lambda: self.cluster.destination.cluster_number)
         self.refused = self._refused_of(config, dead, journal)
         self.exactly_once = self._exactly_once_of(durable) if in_transactions else None
@@ -206,11 +205,15 @@ class Delivery:
             journal,
             self.expiry,
             halts=self._halts,
+            is_forgotten=self._is_forgotten,
             backoff=(config.retry_backoff_ms / 1000, config.retry_backoff_max_ms / 1000),
             on_acknowledged=self._on_acknowledged,
             on_halted=self._on_halted,
             on_parted=self._on_parted,
         )
+
+    def _is_forgotten(self, since_ms: int) -> bool:
+        return is_forgotten(self._clock_ms() - since_ms, self.cluster.destination.expiration_ms)
 
     # -- life --------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 A broker that has forgotten a producer appends its repeats as if they were new (`producer.id.expiration.ms`, a day by
 default; what is older than Kafka 3.5 has no such setting, and remembers for a week). So the first session of each
-process asks, and the directory remembers the answer for the next opening, which has no broker to ask yet.
+process asks: for itself, and the directory remembers the answer for the next opening, which has no broker to ask yet.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.admin import DescribeConfigsRequest
 
-__all__ = ["DAY_MS", "LONGEST_MS", "ask_expiration_ms", "identity_life_ms"]
+__all__ = ["DAY_MS", "LONGEST_MS", "ask_expiration_ms", "identity_life_ms", "is_forgotten"]
 
 DAY_MS = 24 * 3600 * 1000  # Kafka's default
 LONGEST_MS = DAY_MS // 2
@@ -32,6 +32,17 @@ def identity_life_ms(expiration_ms: int | None, *, readable: bool = True) -> int
     """
     kept = min(DAY_MS, DAY_MS if expiration_ms is None else expiration_ms)
     return kept // 2 if readable else kept
+
+
+def is_forgotten(age_ms: int, expiration_ms: int | None) -> bool:
+    """Whether the brokers may have forgotten an identity under which a batch was first sent so long ago.
+
+    They count from what they have appended, and no repeat of it that they recognise begins that anew. All of their
+    time, not half of it: a living process is still there when it is up, and whoever takes another identity earlier
+    repeats for sure what would have been recognised. An opening cannot wait, and can look into Kafka instead.
+    ``expiration_ms``: as of `identity_life_ms`.
+    """
+    return age_ms > (DAY_MS if expiration_ms is None else expiration_ms)
 
 
 async def ask_expiration_ms(client: AIOKafkaClient, server: str) -> int | None:

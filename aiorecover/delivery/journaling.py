@@ -133,7 +133,7 @@ class Journal:
             base_sequence,
             batch.count,
             lane.offset,
-            self._clock_ms(),
+            batch.begun_ms if batch.begun_as == identity else self._clock_ms(),  # of a move says nothing of Kafka
             groups,
             self._cluster_number(),
         )

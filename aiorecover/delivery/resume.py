@@ -205,7 +205,8 @@ async def rebuild(resumed: Resumed, codec: int) -> LaneBatch:
                 await asyncio.sleep(0)
     identity = entry.identity
     batch.identify(identity.producer_id, identity.epoch, entry.base_sequence)
-    batch.entered = batch.identity
+    batch.entered = batch.begun_as = batch.identity
+    batch.begun_ms = entry.at_ms
     batch.possibly = True  # nobody knows what became of the last process's attempts
     batch.finish()
     return batch

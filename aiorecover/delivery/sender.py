@@ -55,6 +55,7 @@ class Sender:
         expiry: Expiry,
         *,
         halts: bool,
+        is_forgotten: Callable[[int], bool],
         backoff: tuple[float, float],
         on_acknowledged: Callable[[Lane, LaneBatch], None],
         on_halted: Callable[[Lane], None],
@@ -62,12 +63,14 @@ class Sender:
     ) -> None:
         """Know everybody.
 
-        ``halts``: a record that Kafka refuses for good halts its lane, rather than being a dead letter. ``backoff``:
-        first and longest pause between two attempts, in seconds. ``on_parted``: of a batch the first records have
-        expired; what is left of it goes in its place.
+        ``halts``: a record that Kafka refuses for good halts its lane, rather than being a dead letter.
+        ``is_forgotten``: whether the brokers may have forgotten an identity that was first used then, in milliseconds
+        since the machine's boot. ``backoff``: first and longest pause between two attempts, in seconds. ``on_parted``:
+        of a batch the first records have expired; what is left of it goes in its place.
         """
         self._refused = refused
         self._halts = halts
+        self._is_forgotten = is_forgotten
         self._sessions = sessions
         self._reports = reports
         self._journal = journal
@@ -167,8 +170,9 @@ class Sender:
             if lane.leaves:
                 lane.put_back()
                 return None
-            if over() and await self._part_with_expired(lane, batch):
+            if self._is_due(lane, batch) and await self._part_with_expired(lane, batch):
                 return None
+            self._renew_unknown(lane, batch)
             try:
                 return await self._attempt(lane, batch, over)
             except GivenUpError:
@@ -185,7 +189,29 @@ class Sender:
 
     def _is_over(self, lane: Lane, batch: LaneBatch) -> bool:
         """Whether a batch is not to be sent any more as it is."""
-        return lane.leaves or (self._expiry.limit_ms is not None and self._expiry.has_due(lane, batch))
+        return lane.leaves or self._is_unknown(batch) or self._is_due(lane, batch)
+
+    def _is_due(self, lane: Lane, batch: LaneBatch) -> bool:
+        return self._expiry.limit_ms is not None and self._expiry.has_due(lane, batch)
+
+    def _is_unknown(self, batch: LaneBatch) -> bool:
+        """Whether Kafka, if it has the batch, may take it for a new one by now: it came so long ago."""
+        since_ms = batch.unsure_since_ms
+        return since_ms is not None and self._is_forgotten(since_ms)
+
+    def _renew_unknown(self, lane: Lane, batch: LaneBatch) -> None:
+        """Such a batch goes under a fresh identity, which has what is on its way of it refused: it may come twice."""
+        if not self._is_unknown(batch):
+            return
+        log.warning(
+            "a batch has been on its way for longer than kafka may remember it: taking a fresh identity, what came "
+            "through of it appears twice topic=%s partition=%d records=%d",
+            lane.topic,
+            lane.partition,
+            batch.count,
+        )
+        lane.part_with(batch)
+        self.renewed += 1
 
     async def _attempt(self, lane: Lane, batch: LaneBatch, over: Over) -> RecordMetadata:
         """Give the batch its identity, write it down and send it; ``over``: as in `Sessions.send`."""

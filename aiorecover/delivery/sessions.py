@@ -56,13 +56,15 @@ class Sessions:
         cluster: Cluster | None = None,
         untimely: Untimely | None = None,
         transactional_id: str | None = None,
+        clock_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         """Do nothing yet; ``on_metadata`` is called when topics may have changed.
 
         ``on_failed`` is told of each attempt that failed and when it began (`time.monotonic`); None for the time: the
         session was lost, or the records are at fault, and nothing is known of the lane. ``cluster``: as in `Session`.
         ``untimely`` tells whether it is the records that are at fault where their timestamps are refused; None: it is.
-        ``transactional_id``: as in `Session`; then there is no second one, and no lane is suspect.
+        ``transactional_id``: as in `Session`; then there is no second one, and no lane is suspect. ``clock_ms``: time
+        since the machine's boot.
         """
         self._cluster = Cluster() if cluster is None else cluster
         self.healthy = Session(config, on_metadata, cluster=self._cluster, transactional_id=transactional_id)
@@ -70,6 +72,7 @@ class Sessions:
         self._config = config
         self._on_failed = on_failed
         self._untimely = untimely
+        self._clock_ms = clock_ms
         self._second: Session | None = None
         self._beside: list[Session] = []
         self._suspicions: dict[Lane, Suspicion] = {}
@@ -142,7 +145,7 @@ class Sessions:
             if over is not None and over():
                 raise GivenUpError
             began = time.monotonic()
-            batch.begin_attempt(time.time_ns() // 1_000_000)
+            batch.begin_attempt(time.time_ns() // 1_000_000, self._clock_ms())
             if batch.attempts == 2:  # noqa: PLR2004 - the first time that it is sent again
                 self.resent += 1
             try:

@@ -1,5 +1,6 @@
 """A life that dies with batches in flight in every lane, where the test wants them to be: the prelude of many."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from tests.crash.lives import Child
@@ -25,14 +26,17 @@ MORE_THAN_REMEMBERED: list[Step] = [("publish", {"count": 1_500, "rate": 3_000})
 """What a successor publishes: more than the five batches of a lane that a broker remembers."""
 
 
-def ready(scenario: Scenario, count: int = RECORDS, age_ms: int | None = None, **options: Any) -> Child:
+def ready(
+    scenario: Scenario, count: int = RECORDS, age_ms: int | None = None, then: Sequence[Step] = (), **options: Any
+) -> Child:
     """A life that has delivered something in each lane, and waits to be told to publish ``count`` more.
 
-    ``age_ms``: the timestamps of these are so old; ``options``: as of `Scenario.life`.
+    ``age_ms``: the timestamps of these are so old; ``then``: what it does when it is told once more;
+    ``options``: as of `Scenario.life`.
     """
     more: Step = ("publish", {"count": count, "age_ms": age_ms})
     steps: list[Step] = [("publish", {"count": 10 * LANES}), FLUSH, ("wait", {}), more]
-    child = scenario.life(*steps, ("wait_in_flight", {}), ("wait", {}), **options)
+    child = scenario.life(*steps, ("wait_in_flight", {}), ("wait", {}), *then, **options)
     child.wait_for("wait")
     return child
 

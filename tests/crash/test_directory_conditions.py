@@ -14,7 +14,7 @@ import pytest
 
 from aiorecover import Deduplicator
 from tests.crash.child import digest
-from tests.crash.flights import LANES, die_unanswered
+from tests.crash.flights import BATCHES_BYTES, LANES, die_unanswered, ready, take_off
 from tests.crash.judgement import Verdict
 from tests.crash.lives import Child
 from tests.crash.scenario import FLUSH, Scenario, Step
@@ -22,7 +22,7 @@ from tests.support import admin
 from tests.support.broker import KafkaCluster
 from tests.support.detour import Detour
 from tests.support.oracle import Consumed, read_topic
-from tests.support.suffixes import torn_suffixes
+from tests.support.suffixes import steps_back, torn_suffixes
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -228,6 +228,52 @@ def test_an_identity_that_the_broker_forgot_while_its_lane_had_nothing_to_send(
     verdict = scenario.verdict()
     print(verdict)
     assert verdict.ok, str(verdict)
+
+
+@pytest.mark.parametrize("stands", ["the process", "the brokers"])
+def test_an_identity_that_the_broker_forgot_while_the_process_lives(
+    forgetful: KafkaCluster, tmp_path: Path, stands: str
+) -> None:
+    """Appended, with the answers lost: nothing tells whether what is sent again is known there. Each suffix counts.
+
+    The topic stamps its records itself: else what was appended late would count as old again, and be forgotten at once.
+    """
+    topic = f"forgotten-alive-{stands.replace(' ', '-')}"
+    forgetful.create_topic(topic, LANES, config={"message.timestamp.type": "LogAppendTime"})
+    with Detour(forgetful.detour_routes) as detour:
+        scenario = Scenario(forgetful, tmp_path, lanes=LANES, servers=forgetful.detour_servers, topic=topic)
+        child = in_flight_unanswered(scenario, detour)
+        if stands == "the process":
+            child.suspend(2 * EXPIRES_MS / 1000)
+        else:
+            stand_still(forgetful)
+        child.tell()
+        renewed = scenario.finish(child)["identities_renewed"]
+        verdict = scenario.verdict(once=False)
+    assert_only_whole_suffixes(scenario, verdict)
+    repeats = steps_back(consumed(scenario))
+    print(f"{renewed=} {repeats=}")
+    assert 0 < repeats <= renewed, "some are not counted"
+
+
+def in_flight_unanswered(scenario: Scenario, detour: Detour) -> Child:
+    """Told, it publishes more."""
+    child = ready(scenario, then=[FLUSH, *MORE])
+    detour.deafen()
+    carried = detour.count()
+    take_off(child)
+    detour.wait_carried(carried + BATCHES_BYTES)
+    time.sleep(0.3)  # until it is appended
+    return child
+
+
+def stand_still(cluster: KafkaCluster) -> None:
+    for node in cluster.nodes:
+        node.pause()
+    forget()
+    for node in cluster.nodes:
+        node.resume()
+    cluster.wait_ready()
 
 
 # -- records that are older than a broker remembers --------------------------------------------------------------------

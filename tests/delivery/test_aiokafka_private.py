@@ -663,7 +663,7 @@ async def test_a_batch_is_built_once_for_each_request_so_repeats_can_be_counted(
         batch.finish()
         mock.track_requests()
         mock.push_errors(ApiKey.PRODUCE, *[kafka.NotEnoughReplicasError.errno] * refusals)
-        batch.begin_attempt(1)
+        batch.begin_attempt(1, 1)
         await sent(producer, batch, "t")
         requests = [one for one in mock.requests() if one.api_key == ApiKey.PRODUCE]
         assert len(requests) == refusals + 1, "aiokafka no longer repeats a batch by itself"
@@ -682,7 +682,7 @@ async def test_what_aiokafka_repeated_before_the_refusal_leaves_the_batch_possib
         mock.push_errors(
             ApiKey.PRODUCE, kafka.NotEnoughReplicasAfterAppendError.errno, kafka.MessageSizeTooLargeError.errno
         )
-        batch.begin_attempt(1)
+        batch.begin_attempt(1, 1)
         with pytest.raises(kafka.MessageSizeTooLargeError):
             await sent(producer, batch, "t")
         assert batch.possibly
