@@ -24,11 +24,14 @@ def test_a_run_in_which_too_little_happens_proves_nothing(quiet: str) -> None:
     assert too_little(enough, CYCLES)
 
 
-@pytest.mark.parametrize("quiet", ["kill all", "roll"])
-def test_a_long_run_has_killed_all_brokers_and_rolled_them(quiet: str) -> None:
-    cycles = 250
-    enough = Counter(resumed=cycles, freeze=1, kill=1, late=1, crashed=1, kills=cycles, accepted=1_000 * cycles)
-    enough |= Counter({"kill all": 1, "roll": 1})
+@pytest.mark.parametrize("quiet", ["kill all", "roll", "freeze", "kill", "late", "crashed"])
+@pytest.mark.parametrize("cycles", [250, 500])
+def test_a_long_run_has_killed_all_brokers_and_rolled_them_and_the_longer_it_is_the_more_went_wrong(
+    cycles: int, quiet: str
+) -> None:
+    enough = Counter({"kill all": 1, "roll": 1})
+    enough |= Counter(resumed=cycles, kills=cycles, accepted=1_000 * cycles)
+    enough |= Counter(freeze=cycles // 10, kill=cycles // 25, late=cycles // 25, crashed=cycles // 20)
     assert not too_little(enough, cycles)
-    enough[quiet] = 0
+    enough[quiet] -= 1
     assert too_little(enough, cycles)

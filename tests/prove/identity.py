@@ -7,8 +7,9 @@ way, so that the bytes of a dead process arrive when its successor has sent. At 
 plain consumer and judged by record id: missing 0, repeated 0, out of order 0. What a round is: `rounds`.
 
 A run in which too little of that happened proves nothing, and fails: one that is long enough has killed the publisher
-in most of its cycles, at chosen points too, frozen and killed brokers, killed all and rolled them, held something back,
-had lives that sent again what was in flight, and published all the while (`too_little`).
+in most of its cycles, at chosen points too, frozen and killed brokers all along, killed all and rolled them, held
+something back again and again, had lives that sent again what was in flight, and published all the while
+(`too_little`).
 
 Exit status: 0 proved, 1 a promise was broken, a process failed (the directory is kept and named) or too little
 happened, 2 cannot run.
@@ -39,6 +40,7 @@ _FLOOR_CYCLES = 20  # a shorter run may be over before all of that has come
 _FAULTS = ("freeze", "kill", "late")  # at least once each
 _LONG_CYCLES = 250  # some hundred faults of brokers: of the rare kinds, one in twenty, none is missing once in 300 runs
 _RARE_FAULTS = ("kill all", "roll")
+_CYCLES_PER = {"freeze": 10, "kill": 25, "late": 25, "crashed": 20}  # in a long run: a third of what there is, or less
 _CYCLES_PER_KILL = 4 / 3  # 24 in 25: the last life of each round is let be
 _CYCLES_PER_RESUMED = 4  # most end with something in flight, unless they die while they open
 _ACCEPTED_PER_CYCLE = 500  # some 10,000 on two cores
@@ -89,14 +91,17 @@ def too_little(happened: Counter[str], cycles: int) -> list[str]:
     if cycles < _FLOOR_CYCLES:
         return []
     floors = {
-        **dict.fromkeys(_FAULTS, 1),
-        **dict.fromkeys(_RARE_FAULTS if cycles >= _LONG_CYCLES else (), 1),
-        "crashed": 1,
+        **dict.fromkeys((*_FAULTS, "crashed"), 1),
+        **(_long_floors(cycles) if cycles >= _LONG_CYCLES else {}),
         "kills": int(cycles / _CYCLES_PER_KILL),
         "resumed": cycles // _CYCLES_PER_RESUMED,
         "accepted": cycles * _ACCEPTED_PER_CYCLE,
     }
     return below(happened, floors)
+
+
+def _long_floors(cycles: int) -> dict[str, int]:
+    return {**dict.fromkeys(_RARE_FAULTS, 1), **{what: cycles // per for what, per in _CYCLES_PER.items()}}
 
 
 @contextmanager
