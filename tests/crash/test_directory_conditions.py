@@ -127,6 +127,21 @@ def restore(backup: Path, place: Path, *, same_inodes: bool) -> None:
         shutil.copytree(backup, place)
 
 
+@pytest.mark.parametrize("check", [True, False])
+def test_a_copy_that_is_opened_alone_repeats_nothing_that_it_may_look_for(
+    scenario: Scenario, detour: Detour, check: bool
+) -> None:
+    """The original may be running somewhere, for all that it knows: it does not speak in its name."""
+    die_unanswered(scenario, detour)
+    scenario.use(scenario.copy())
+    statistics = scenario.finish(scenario.life(*MORE, recovery_check=check))
+    assert (statistics["batches_resumed"], statistics["identities_renewed"]) == (0, LANES)
+    verdict = scenario.verdict(once=False)
+    assert_only_whole_suffixes(scenario, verdict)
+    assert (verdict.repeated > 0) is not check
+    assert (statistics["recovered_in_kafka"] > 0) is check
+
+
 @pytest.mark.parametrize("moment", ["dead", "publishing"])
 def test_two_copies_of_one_directory_running_at_once_lose_nothing(
     scenario: Scenario, detour: Detour, moment: str
