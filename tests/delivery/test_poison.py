@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError, RequestTimedOutError
 from aiokafka.structs import RecordMetadata
 
 from aiorecover import DeadLetter, PermanentDeliveryError, RecoverableProducer
+from aiorecover.dead_letters import REQUEUED_HEADER
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.outcomes import Verdict, outcome_of
 from aiorecover.delivery.refused import Refused
@@ -66,7 +68,19 @@ async def numbers(kafka: Cluster, topic: str) -> list[int]:
 async def test_one_poison_record_in_ten_thousand_becomes_a_dead_letter_and_the_others_arrive_in_order(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path, publish: Publish, config: dict[str, str], error: str
 ) -> None:
-    name = topic(kafka, partitions=1, config=config)
+    await assert_one_becomes_a_dead_letter(kafka, topic(kafka, partitions=1, config=config), tmp_path, publish, error)
+
+
+async def test_so_it_does_where_replicas_have_to_be_in_sync(
+    kafka3: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = topic(kafka3, partitions=1, config={"cleanup.policy": "compact"})
+    await assert_one_becomes_a_dead_letter(kafka3, name, tmp_path, without_key, "InvalidRecordError")
+
+
+async def assert_one_becomes_a_dead_letter(
+    kafka: Cluster, name: str, tmp_path: Path, publish: Publish, error: str
+) -> None:
     async with RecoverableProducer(tmp_path, bootstrap_servers=kafka.bootstrap_servers) as producer:
         receipts = []
         for number in range(10_000):
@@ -230,6 +244,40 @@ async def test_a_dead_letter_arrives_in_its_topic_with_the_usual_headers(
         "aiorecover-dlq-timestamp": b"%d" % STAMPED,
         "aiorecover-dlq-attempts": b"1",
     }
+
+
+async def test_a_letter_that_is_requeued_after_its_topic_was_mended_arrives_and_names_the_id_that_it_had(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = topic(kafka, partitions=1, config={"cleanup.policy": "compact"})
+    async with RecoverableProducer(tmp_path, bootstrap_servers=kafka.bootstrap_servers) as producer:
+        refused = await producer.publish(name, b"no key", headers=[("mine", b"1")], timestamp_ms=STAMPED)
+        with pytest.raises(PermanentDeliveryError):
+            await refused.delivered(timeout_ms=20_000)
+        await configure_topic(kafka.bootstrap_servers, name, {"cleanup.policy": "delete", "retention.ms": "-1"})
+        await until_taken_without_key(kafka, name)
+        assert await producer.dead_letters.requeue() == 1
+        await producer.flush(timeout_ms=40_000)
+        assert await letters_of(producer) == []
+        statistics = producer.statistics()
+    probe, *found = await read_topic(kafka.bootstrap_servers, name)
+    assert probe.value == b"probe"
+    (record,) = found
+    assert (record.key, record.value, record.timestamp_ms) == (None, b"no key", STAMPED)
+    headers = dict(record.headers)
+    assert headers["mine"] == b"1"
+    assert headers[REQUEUED_HEADER] == refused.record_id.encode() != (record.record_id or "").encode()
+    assert (statistics.delivered, statistics.dead_lettered, statistics.pending) == (1, 1, 0)
+
+
+async def until_taken_without_key(kafka: Cluster, name: str) -> None:
+    """A broker heeds a topic's configuration a moment after it has been told."""
+    plain = AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
+    await plain.start()
+    try:
+        await until_answered(lambda: plain.send_and_wait(name, b"probe", partition=0))
+    finally:
+        await plain.stop()
 
 
 async def test_a_record_for_one_of_kafka_s_own_topics_is_a_dead_letter_and_harms_no_other(
