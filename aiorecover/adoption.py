@@ -196,6 +196,9 @@ class Adoption:
             self._settled += settled
             now = asyncio.get_running_loop().time()
             self._orphans.let_go(name, now, settled=settled, left=_left(home), judged=home.judged)
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():  # a stop that is cancelled closes in a hurry, and returns
+            raise asyncio.CancelledError
         return left
 
 

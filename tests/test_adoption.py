@@ -18,6 +18,7 @@ from aiorecover import DeliveryReport, RecoverableProducer, WalLockedError
 from aiorecover import adoption as adoption_module
 from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.resume import take_up
+from aiorecover.opened import Opened
 from aiorecover.testing import MemoryDisk, MockCluster, MockClusterProcess
 from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.directory import Directory
@@ -220,6 +221,36 @@ async def test_a_stop_in_the_middle_lets_go_in_its_time_and_leaves_nothing_behin
         assert owner.statistics().delivered <= len(accepted) - settled + 100  # what was in flight at the end
     found = await verdict(cluster, accepted)  # the mock recognises no repeats: tests/crash has a real broker
     assert found.ok, str(found)
+
+
+async def test_a_stop_while_a_directory_is_let_go_waits_for_nothing_and_leaves_nothing_behind(
+    cluster: MockClusterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Letting go is a stop, which closes in a hurry when it is cancelled, and returns all the same."""
+    letting_go, stop = asyncio.Event(), Opened.stop
+
+    async def begun(self: Opened, limit: float) -> int:
+        letting_go.set()
+        return await stop(self, limit)
+
+    async def not_now(_self: object) -> None:
+        return
+
+    monkeypatch.setattr(Opened, "drain", not_now)
+    await orphan(tmp_path, count=2_000)
+    async with worker(tmp_path, cluster, adoption_grace_ms=None) as warm:
+        await (await warm.publish(TOPIC, b"v", key=b"v")).delivered(timeout_ms=20_000)
+    held = Census(tmp_path)
+    await cluster.round_trip_ms(200)  # so that it takes all the time that letting go has
+    monkeypatch.setattr(Opened, "stop", begun)
+    async with worker(tmp_path, cluster) as producer:
+        await letting_go.wait()
+        began = asyncio.get_running_loop().time()
+        await producer.stop(timeout_ms=10_000)
+        assert asyncio.get_running_loop().time() - began < 5
+    assert not [record.getMessage() for record in caplog.records if "took too long" in record.getMessage()]
+    assert held.left_since() == []
+    assert waiting(tmp_path)["0"] == ("free", True)
 
 
 async def test_cancelling_all_tasks_lets_go_of_the_directory_and_the_adoption_goes_on_later(
