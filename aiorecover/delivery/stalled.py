@@ -48,16 +48,14 @@ class StalledLanes:
         if began is None:
             self._stalls.unknown(lane)
             return
+        self._is_same_session()  # looked at here, too: what fails from now on counts, however late somebody asks
         if not lane.failing:
             self._router.avoid(lane)
         self._stalls.failed(lane, began)
 
     def pass_over(self, *, full: bool) -> bool:
         """Have the lanes passed over that do not get through; False where there are none. ``full``: as in `Stalls`."""
-        session = self._session()
-        if session is None or session != self._seen:
-            self._seen = session
-            self._stalls.begin_anew()
+        if not self._is_same_session():
             return False
         chosen = self._stalls.choose(time.monotonic(), full=full)
         for lane in chosen:
@@ -75,6 +73,15 @@ class StalledLanes:
                 len(self._lanes),
             )
         return bool(chosen)
+
+    def _is_same_session(self) -> bool:
+        """Whether the session is connected that was at the last look; what failed before another one is forgotten."""
+        session = self._session()
+        if session is not None and session == self._seen:
+            return True
+        self._seen = session
+        self._stalls.begin_anew()
+        return False
 
     def through(self, lane: Lane, batch: LaneBatch) -> None:
         """A batch got through. A stalled lane is gone back for, at once or, if it has stalled before, after a while."""

@@ -463,3 +463,26 @@ async def test_what_failed_with_a_session_that_was_lost_makes_no_lane_stalled(
         await producer.flush(timeout_ms=20_000)
         assert not dispatcher_of(producer).stalled._stalls._returned
     kafka_stand_in.assert_in_order_and_once(count)
+
+
+async def test_a_lane_that_has_failed_for_long_is_passed_over_as_soon_as_it_has_no_room(
+    kafka_stand_in: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the first one in the life of a session holds up all others for a second more."""
+    monkeypatch.setattr(stalls_module, "STALLED_AFTER", 1.0)
+    clock = asyncio.get_running_loop().time
+    async with producer_of(tmp_path) as producer:
+        count = await publish_to_each(producer, 5)
+        await producer.flush(timeout_ms=20_000)
+        kafka_stand_in.stalled = {3}
+        began = clock()
+        while clock() - began < 1.2:
+            count += await publish_to_each(producer, 1)
+            await asyncio.sleep(0.05)
+        assert producer.statistics().lanes_stalled == 0
+        count += await publish_to_each(producer, WINDOW)
+        await (await producer.publish("t", VALUE, partition=4)).delivered(timeout_ms=900)
+        assert producer.statistics().lanes_stalled == 1
+        kafka_stand_in.stalled.clear()
+        await producer.flush(timeout_ms=20_000)
+    kafka_stand_in.assert_in_order_and_once(count + 1)
