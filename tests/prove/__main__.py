@@ -13,6 +13,7 @@ PROOFS = {
     "transactions": "exactly_once, kill -9 in each step of a transaction, while brokers fail: each record once",
     "cuts": "exactly_once, power cuts in each step of a transaction, in memory or on ext4: each record once",
     "outages": "all brokers gone for ten minutes under load: memory flat, resumed at once, nothing lost",
+    "stalled": "one partition of 51 without a leader for minutes: the others keep their rate, the rings stay small",
     "day": "a day of traffic and outages, each hour some seconds long: memory and file end as they began",
     "workers": "20 workers started, killed, scaled down to 2 over one wal_dir: nothing lost, nothing delivered twice",
     "etl": "workers from topic to topic, killed 200 times while they move records: each exactly once",

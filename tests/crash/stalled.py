@@ -1,0 +1,271 @@
+"""One partition of 51 without a leader for minutes, under steady load: what that costs the other 50, and the disk.
+
+Each partition stands on one node alone, and only one of them on the node that is killed. A record for every partition
+comes so many times a second, by the clock and not by what is delivered. In spans of some seconds each, what the slowest
+of the 50 and all of them together got through is held against what was to be published then; and several times a second
+the size of the ring and of the retry ring against what waits for the partition that is stuck. (While that is caught up,
+against what waited for it when its leader was back: a slot is freed by the checkpoint behind the acknowledgement.) At
+last everything is read back and judged by record id.
+"""
+
+import asyncio
+import itertools
+import os
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from aiorecover import DeliveryReport, RecoverableProducer
+from aiorecover.record import encode
+from aiorecover.wal.format import frame_end
+from tests.support import admin
+from tests.support.broker import KafkaCluster
+from tests.support.eventually import until
+from tests.support.oracle import Accepted, Verdict, judge, read_topic
+
+__all__ = ["KEPT", "PARTITIONS", "SLOTS_BESIDE", "SLOT_BYTES", "Sample", "Span", "Stall", "run_stalled"]
+
+PARTITIONS = 51
+STUCK = 17
+KEPT = 0.9  # of what is published meanwhile
+TIMES = 2  # what waits may take so many times its bytes in the two rings …
+SLOTS_BESIDE = 4  # … and so many slots
+SLOT_BYTES = 1 << 18
+RATE = 40  # records a second, of each partition: two cores carry that easily, and a slot is filled in half a second
+MOVING_S = 2.5  # seconds from the kill on in which the lane moves to a session of its own and its neighbours may notice
+SPAN_S = 10.0  # seconds of each span at most: of a busy machine, too, half a second is not a tenth
+_TICK_S = 0.025
+_LOOK_S = 0.25
+_FREED_S = 1.0  # seconds from the last acknowledgement on in which a checkpoint frees what it had kept
+_FILLER = b"x" * 180
+_STALLED_WITHIN_S = 60.0
+_BACK_WITHIN_S = 60.0
+_FLUSH_MS = 120_000
+_READ_WITHIN_S = 300.0
+_MOVED = 2  # of so many slots that were filled while it was stuck, one at least has to be moved, or nothing is proved
+
+
+@dataclass(frozen=True)
+class Span:
+    """Some seconds of a phase; shares of what was to be published in them."""
+
+    phase: str
+    slowest: float
+    """Of the partitions that are well."""
+    total: float
+
+    def __str__(self) -> str:
+        return f"{self.phase}: slowest={self.slowest:.3f} total={self.total:.3f}"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The two rings, at a moment; ``at``: seconds since the kill."""
+
+    at: float
+    waiting: int
+    """Bytes of the frames that wait for the partition that is stuck."""
+    rings: int
+    """Bytes of the slots of both rings that hold something."""
+    allocated: int
+    """Bytes of the files."""
+
+    @property
+    def over(self) -> int:
+        """Bytes beyond what they may be; negative where they are below."""
+        return self.rings - TIMES * self.waiting - SLOTS_BESIDE * SLOT_BYTES
+
+
+@dataclass(frozen=True)
+class Stall:
+    """What became of the records, of the other partitions' rate, and of the rings."""
+
+    verdict: Verdict
+    seconds: float
+    """For which the partition had no leader."""
+    waiting: int
+    """Records that waited for it in the end."""
+    filled: int
+    """Bytes that were published meanwhile."""
+    moved: int
+    """Slots."""
+    caught_up_s: float
+    """From the moment when the brokers served again until nothing waited for it any more."""
+    spans: Sequence[Span] = ()
+    samples: Sequence[Sample] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        phases = {span.phase: [one for one in self.spans if one.phase == span.phase] for span in self.spans}
+        rates = " ".join(
+            f"{phase}: slowest={min(one.slowest for one in spans):.3f} total={min(one.total for one in spans):.3f}"
+            for phase, spans in phases.items()
+        )
+        worst = max(self.samples, key=lambda sample: sample.over)
+        largest = max(self.samples, key=lambda sample: sample.rings)
+        return (
+            f"{self.verdict} leaderless_s={self.seconds:.0f} waiting={self.waiting} filled_mb={self.filled / 1e6:.1f} "
+            f"slots_moved={self.moved} caught_up_s={self.caught_up_s:.1f} shares of each span: {rates} "
+            f"most_over_slots={worst.over / SLOT_BYTES:.1f} at={worst.at:.1f}s waiting_kb={worst.waiting / 1e3:.0f} "
+            f"rings_mb_most={largest.rings / 1e6:.2f} for_waiting_mb={largest.waiting / 1e6:.2f} "
+            f"files_mb_most={max(sample.allocated for sample in self.samples) / 1e6:.1f} samples={len(self.samples)}"
+        )
+
+    def wrong(self) -> list[str]:
+        """Which promise was broken, and what there was too little of to prove anything, in words."""
+        found = [
+            f"a neighbour below {KEPT} of the pace: {one}" for one in self.spans if min(one.slowest, one.total) < KEPT
+        ]
+        over = [sample for sample in self.samples if sample.over > 0]
+        if over:
+            most = max(over, key=lambda sample: sample.over)
+            found.append(f"rings beyond their bound in {len(over)} of {len(self.samples)} looks, at the most {most}")
+        if not self.verdict.ok or self.verdict.repeated or self.verdict.foreign:
+            found.append(str(self.verdict))
+        if self.filled <= TIMES * _bound(self.samples) or self.moved * SLOT_BYTES * _MOVED < self.filled:
+            found.append(f"too little was moved: slots_moved={self.moved} filled={self.filled}")
+        return found
+
+
+def _bound(samples: Sequence[Sample]) -> int:
+    return max((sample.rings - sample.over for sample in samples), default=0)
+
+
+def run_stalled(cluster: KafkaCluster, directory: Path, *, seconds: float, around: float = SPAN_S) -> Stall:
+    """Let the partition be without a leader for so many ``seconds``; ``around``: before it and behind it."""
+    nodes = [node.node_id for node in cluster.nodes]
+    topic, well = f"stalled-{os.urandom(4).hex()}", itertools.cycle(nodes[:-1])
+    replicas = {partition: [next(well)] for partition in range(PARTITIONS)} | {STUCK: [nodes[-1]]}
+    admin.run(admin.create_placed_topic(cluster.bootstrap_servers, topic, replicas))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_Run(cluster, directory, topic).through(seconds, around))
+
+
+class _Run:
+    """One of them."""
+
+    def __init__(self, cluster: KafkaCluster, directory: Path, topic: str) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._delivered: Counter[int | None] = Counter()
+        self._published = 0  # of each partition
+        self._accepted: list[Accepted] = []
+        self._spans: list[Span] = []
+        self._samples: list[Sample] = []
+        self._killed = float("inf")  # when
+        self._came_back = 0  # so many records waited then, until they are caught up
+        self._producer = RecoverableProducer(
+            directory / "wal",
+            bootstrap_servers=cluster.bootstrap_servers,
+            on_delivery=self._on_delivery,
+            slot_bytes=SLOT_BYTES,
+            max_batch_size=16 * 1024,
+        )
+        record = (topic, None, _value(0), STUCK, time.time_ns() // 1_000_000, None, None, None)
+        self._frame_bytes = frame_end(0, len(encode(record)))
+
+    async def through(self, seconds: float, around: float) -> Stall:
+        """Before, without a leader, and healed."""
+        async with self._producer as producer:
+            await self._warm_up()
+            async with self._at_work(self._publish), self._at_work(self._look):
+                await self._measure("before", around)
+                published, moved = self._published, producer.statistics().slots_moved
+                began = self._killed = time.monotonic()
+                await asyncio.to_thread(self._stuck.kill)
+                await asyncio.sleep(MOVING_S)
+                await self._measure("leaderless", seconds - MOVING_S)
+                moved = producer.statistics().slots_moved - moved
+                waiting = self._waiting()
+                filled = (self._published - published) * PARTITIONS * self._frame_bytes
+                self._came_back = waiting
+                self._stuck.start()
+                await asyncio.to_thread(self._cluster.wait_ready)
+                lasted, back = time.monotonic() - began, time.monotonic()
+                await self._catch_up()
+                caught_up = time.monotonic() - back - _FREED_S
+                await self._measure("healed", around)
+            await producer.flush(_FLUSH_MS)
+        return Stall(await self._judged(), lasted, waiting, filled, moved, caught_up, self._spans, self._samples)
+
+    async def _catch_up(self) -> None:
+        await until(lambda: self._waiting() <= RATE, _BACK_WITHIN_S)
+        await asyncio.sleep(_FREED_S)
+        self._came_back = 0
+
+    @property
+    def _stuck(self) -> Any:
+        return self._cluster.nodes[-1]
+
+    async def _warm_up(self) -> None:
+        """Fresh partitions are slow at first."""
+        for _ in range(RATE):
+            await self._publish_each()
+        await self._producer.flush(_FLUSH_MS)
+
+    @asynccontextmanager
+    async def _at_work(self, work: Callable[[], Any]) -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as tasks:
+            working = tasks.create_task(work())
+            yield
+            working.cancel()
+
+    async def _publish(self) -> None:
+        """By the clock: what a late turn has missed follows at once."""
+        began, first = time.monotonic(), self._published
+        while True:
+            while self._published - first < (time.monotonic() - began) * RATE:
+                await self._publish_each()
+            await asyncio.sleep(_TICK_S)
+
+    async def _publish_each(self) -> None:
+        self._published += 1
+        for partition in range(PARTITIONS):
+            value = _value(len(self._accepted))
+            receipt = await self._producer.publish(self._topic, value, partition=partition)
+            self._accepted.append(Accepted(receipt.record_id, None, value[:_DIGITS], partition))
+
+    def _on_delivery(self, report: DeliveryReport) -> None:
+        self._delivered[report.partition] += 1
+
+    async def _measure(self, phase: str, seconds: float) -> None:
+        """Span by span."""
+        for _ in range(max(1, round(seconds / SPAN_S))):
+            before, began = self._delivered.copy(), time.monotonic()
+            await asyncio.sleep(min(seconds, SPAN_S))
+            wanted = (time.monotonic() - began) * RATE
+            got = [self._delivered[lane] - before[lane] for lane in range(PARTITIONS) if lane != STUCK]
+            self._spans.append(Span(phase, min(got) / wanted, sum(got) / len(got) / wanted))
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            at = time.monotonic() - self._killed
+            if 0 < at < MOVING_S:
+                continue
+            now = self._producer.statistics()
+            rings = now.bytes_ring + now.bytes_retry
+            waiting = max(self._waiting(), self._came_back) * self._frame_bytes
+            self._samples.append(Sample(at, waiting, rings, now.bytes_allocated))
+
+    def _waiting(self) -> int:
+        return self._published - self._delivered[STUCK]
+
+    async def _judged(self) -> Verdict:
+        servers = self._cluster.bootstrap_servers
+        there = await read_topic(servers, self._topic, timeout_s=_READ_WITHIN_S)
+        numbered = (one._replace(value=one.value[:_DIGITS] if one.value is not None else None) for one in there)
+        return judge(self._accepted, numbered, whole_lanes=True)
+
+
+_DIGITS = 10
+
+
+def _value(number: int) -> bytes:
+    """All are of one size."""
+    return b"%0*d:%b" % (_DIGITS, number, _FILLER)
