@@ -2,7 +2,7 @@
 
 Each partition stands on one node alone, and only one of them on the node that is killed. A record for every partition
 comes so many times a second, by the clock and not by what is delivered. In spans of some seconds each, what the slowest
-of the 50 and all of them together got through is held against what was to be published then; and several times a second
+of the 50 and all of them together got through is held against what was published then; and several times a second
 the size of the ring and of the retry ring against what waits for the partition that is stuck. (While that is caught up,
 against what waited for it when its leader was back: a slot is freed by the checkpoint behind the acknowledgement.) At
 last everything is read back and judged by record id.
@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import uvloop
@@ -53,14 +54,14 @@ _MOVED = 2  # of so many slots that were filled while it was stuck, one at least
 
 @dataclass(frozen=True)
 class Span:
-    """Some seconds of a phase; shares of what was to be published in them."""
+    """Some seconds of a phase; shares of what was published in them."""
 
     phase: str
     slowest: float
     """Of the partitions that are well."""
     total: float
     published: float = 1.0
-    """Of them, or of what was late before: as far as the machine let us."""
+    """Of what was to be published then: a busy machine comes late, and makes up for it in the next span."""
 
     def __str__(self) -> str:
         return f"{self.phase}: slowest={self.slowest:.3f} total={self.total:.3f} published={self.published:.3f}"
@@ -103,10 +104,10 @@ class Stall:
     samples: Sequence[Sample] = field(default=(), repr=False)
 
     def __str__(self) -> str:
-        phases = {span.phase: [one for one in self.spans if one.phase == span.phase] for span in self.spans}
         rates = " ".join(
-            f"{phase}: slowest={min(one.slowest for one in spans):.3f} total={min(one.total for one in spans):.3f}"
-            for phase, spans in phases.items()
+            f"{phase}: slowest={min(one.slowest for one in spans):.3f} total={min(one.total for one in spans):.3f} "
+            f"published={_mean(spans):.3f}"
+            for phase, spans in self._phases().items()
         )
         worst = max(self.samples, key=lambda sample: sample.over)
         largest = max(self.samples, key=lambda sample: sample.rings)
@@ -118,10 +119,18 @@ class Stall:
             f"files_mb_most={max(sample.allocated for sample in self.samples) / 1e6:.1f} samples={len(self.samples)}"
         )
 
+    def _phases(self) -> dict[str, list[Span]]:
+        return {span.phase: [one for one in self.spans if one.phase == span.phase] for span in self.spans}
+
     def wrong(self) -> list[str]:
         """Which promise was broken, and what there was too little of to prove anything, in words."""
         found = [
-            f"a neighbour below {KEPT} of the pace: {one}" for one in self.spans if min(one.slowest, one.total) < KEPT
+            f"a neighbour below {KEPT} of the rate: {one}" for one in self.spans if min(one.slowest, one.total) < KEPT
+        ]
+        found += [
+            f"published below {KEPT} of the pace: {phase}"
+            for phase, spans in self._phases().items()
+            if _mean(spans) < KEPT
         ]
         over = [sample for sample in self.samples if sample.over > 0]
         if over:
@@ -132,6 +141,11 @@ class Stall:
         if self.filled <= TIMES * _bound(self.samples) or self.moved * SLOT_BYTES * _MOVED < self.filled:
             found.append(f"too little was moved: slots_moved={self.moved} filled={self.filled}")
         return found
+
+
+def _mean(spans: Sequence[Span]) -> float:
+    """Of the pace, how much was published."""
+    return fmean(one.published for one in spans)
 
 
 def _bound(samples: Sequence[Sample]) -> int:
@@ -240,10 +254,10 @@ class _Run:
         for _ in range(max(1, round(seconds / SPAN_S))):
             before, published, began = self._delivered.copy(), self._published, time.monotonic()
             await asyncio.sleep(min(seconds, SPAN_S))
-            wanted = (time.monotonic() - began) * RATE
+            wanted, published = (time.monotonic() - began) * RATE, self._published - published
             got = [self._delivered[lane] - before[lane] for lane in range(PARTITIONS) if lane != STUCK]
-            published = self._published - published
-            self._spans.append(Span(phase, min(got) / wanted, sum(got) / len(got) / wanted, published / wanted))
+            slowest, total = (got_so / max(1, published) for got_so in (min(got), sum(got) / len(got)))
+            self._spans.append(Span(phase, slowest, total, published / wanted))
 
     async def _look(self) -> None:
         while True:
