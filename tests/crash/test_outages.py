@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from aiorecover import Receipt, RecoverableProducer
+from aiorecover.delivery.session import METADATA_LIMIT
 from tests.crash.judgement import uneven
 from tests.crash.outages import MEMORY, run_outages
 from tests.crash.pace import resident_bytes
@@ -25,6 +26,9 @@ KEYS = 500
 DELIVERED_WITHIN_MS = 90_000  # it takes seconds; what is proved is that it happens
 BLOCKED_S = 2.0  # a publish that waited for a broker would take as long as it is gone, GONE_S and more
 GONE_S = 4.0
+REQUEST_S = 1.0  # after which a request without an answer is given up
+FROZEN_S = METADATA_LIMIT + 4 * REQUEST_S + 1.0  # longer than any of them
+RATE = 3_000  # records a second, while it is frozen
 
 
 class Publisher:
@@ -164,6 +168,33 @@ async def test_a_broker_that_goes_away_under_load_costs_publishers_nothing(
     assert publisher.slowest_s < BLOCKED_S
     await asyncio.to_thread(mortal.wait_ready)
     assert_exactly_once(await judged(mortal, topic, publisher), 120_000)
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+async def test_a_broker_frozen_for_longer_than_every_time_out_costs_nothing(
+    request: pytest.FixtureRequest, tmp_path: Path, nodes: int
+) -> None:
+    """Those of requests, of silence, of connecting and of metadata; the only broker, or the leader of some lanes."""
+    cluster: KafkaCluster = request.getfixturevalue("mortal" if nodes == 1 else "mortal3")
+    topic = f"frozen-for-long-{nodes}"
+    cluster.create_topic(topic, 6)
+    leader = cluster.leaders(topic)[0]
+    node = next(node for node in cluster.nodes if node.node_id == leader)
+    async with started(cluster, tmp_path, request_timeout_ms=int(1000 * REQUEST_S)) as producer:
+        publisher = Publisher(producer, topic)
+        load = asyncio.create_task(publisher.publish(int(RATE * (FROZEN_S + 5)), RATE))
+        await until(lambda: producer.statistics().delivered > RATE, 60)
+        node.pause()
+        await asyncio.sleep(FROZEN_S)
+        node.resume()
+        await load
+        await producer.flush(DELIVERED_WITHIN_MS)
+        now = producer.statistics()
+        assert (now.pending, now.dead_lettered, now.lost) == (0, 0, 0)
+        assert now.rebuilds >= 1 or nodes > 1
+    assert publisher.slowest_s < BLOCKED_S
+    await asyncio.to_thread(cluster.wait_ready)
+    assert_exactly_once(await judged(cluster, topic, publisher), int(RATE * (FROZEN_S + 5)))
 
 
 async def test_a_leader_that_is_killed_under_load_is_replaced_and_nothing_is_lost_or_repeated(
