@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from aiorecover import spark as downstream
 from aiorecover.cli.pairs import pairs
+from aiorecover.spark.landing import checked_options
 from aiorecover.spark.session import clear_errors, start_session
 
 if TYPE_CHECKING:
@@ -42,6 +43,11 @@ def run(options: Options, console: Console) -> None:
 
     """
     kafka_options = pairs(options.kafka_options)
+    # Refused here, before Spark fetches and starts anything.
+    checked_options(
+        *(options.topics, options.target, options.checkpoint),
+        *(options.bootstrap_servers, options.sink_manifests, kafka_options),
+    )
     spark = start_session("aiorecover land", options.master, pairs(options.settings))
 
     def tell(batch: downstream.Landed) -> None:

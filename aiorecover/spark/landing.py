@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from aiorecover.spark.directory import Directory
     from aiorecover.spark.targets import Target
 
-__all__ = ["DEFAULT_MAX_OFFSETS_PER_TRIGGER", "Landed", "land"]
+__all__ = ["DEFAULT_MAX_OFFSETS_PER_TRIGGER", "Landed", "checked_options", "land"]
 
 DEFAULT_MAX_OFFSETS_PER_TRIGGER = 1_000_000
 """So many records make up a batch at most: what a killed driver does again, and what is sorted at a time."""
@@ -128,17 +128,8 @@ def land(
     """
     if max_offsets_per_trigger < 1 or (files_per_batch is not None and files_per_batch < 1):
         raise ConfigError(f"at least 1: {max_offsets_per_trigger=} {files_per_batch=}")
+    told = checked_options(topics, target, checkpoint, bootstrap_servers, sink_manifests, options)
     checkpoint = checkpoint.rstrip("/")
-    if not checkpoint:
-        raise ConfigError(
-            "name a checkpoint, a directory that belongs to the target for good: a landing goes on from it after a "
-            f"crash, and knows by it what is landed {target=}"
-        )
-    told = source_options(topics, bootstrap_servers, options)
-    if sink_manifests in topics:
-        raise ConfigError(f"manifests are no records to land: leave the topic out of topics {sink_manifests=}")
-    if sink_manifests is not None:
-        told["subscribe"] += f",{sink_manifests}"
     there, apart = claim(spark, target, checkpoint, quarantine or f"{checkpoint}/quarantine")
     stream = spark.readStream.format("kafka").options(**told).option("maxOffsetsPerTrigger", max_offsets_per_trigger)
     files_per_batch = files_per_batch or spark.sparkContext.defaultParallelism
@@ -149,6 +140,33 @@ def land(
     if _is_unfinished(spark, f"{checkpoint}/query"):
         _finish(writer.trigger(once=True).start())
     return (writer.trigger(availableNow=True) if available_now else writer).start()
+
+
+def checked_options(
+    topics: Sequence[str],
+    target: str,
+    checkpoint: str,
+    bootstrap_servers: str,
+    sink_manifests: str | None,
+    options: Mapping[str, str] | None,
+) -> dict[str, str]:
+    """The options of Spark's Kafka source for what `land` is told.
+
+    Raises:
+        ConfigError: it cannot be right, as is seen without Spark and without looking at any file.
+
+    """
+    if not checkpoint.rstrip("/"):
+        raise ConfigError(
+            "name a checkpoint, a directory that belongs to the target for good: a landing goes on from it after a "
+            f"crash, and knows by it what is landed {target=}"
+        )
+    told = source_options(topics, bootstrap_servers, options)
+    if sink_manifests in topics:
+        raise ConfigError(f"manifests are no records to land: leave the topic out of topics {sink_manifests=}")
+    if sink_manifests is not None:
+        told["subscribe"] += f",{sink_manifests}"
+    return told
 
 
 def _sinks(spark: SparkSession, checkpoint: str, topic: str | None) -> Undecided | None:

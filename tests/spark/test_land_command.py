@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
+from aiorecover.cli import land as command
 from aiorecover.cli.app import app
 from tests.spark.by_sink import Sink
 from tests.support import admin
@@ -52,10 +53,24 @@ def test_a_topic_that_is_not_there_is_status_2_and_one_sentence(kafka: Cluster, 
     assert done.stderr.startswith("a topic does not exist")
 
 
-def test_without_a_checkpoint_one_sentence_says_what_it_is_for(kafka: Cluster, tmp_path: Path) -> None:
-    done = run(kafka, "a-topic", tmp_path, "--checkpoint", "")
-    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1), done.output
-    assert done.stderr.startswith("name a checkpoint")
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "name a checkpoint"),
+        (["--checkpoint", ""], "name a checkpoint"),
+        (["--checkpoint", "c", "--sink-manifests", "t"], "manifests are no records to land"),
+        (["--checkpoint", "c", "--topic", ""], "name the topics"),
+        (["--checkpoint", "c", "--bootstrap-servers", ""], "name Kafka's servers"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_and_status_2_before_spark_starts(
+    given: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "start_session", lambda *_, **__: pytest.fail("Spark is started"))
+    told = ["--bootstrap-servers", "kafka:9092", "--topic", "t", "--target", "/t"]
+    done = CliRunner().invoke(app, ["land", *told, *given], env={"COLUMNS": "80"})
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1), done.output
+    assert said in done.stderr
 
 
 def test_what_failed_attempts_of_a_sink_have_left_is_not_landed(
