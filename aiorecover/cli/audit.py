@@ -240,7 +240,7 @@ def show(console: Console, found: dict[str, Any]) -> None:
         _print_ranges(console, "missing", found["missing"], "red")
     _print_ranges(console, "repeated", found["repeated"])
     _print_ranges(console, "out of order", found["out_of_order"])
-    if found["more"]:
+    if _more_of_what_is_printed(found):
         console.print("there is more; these are the worst (--limit shows more)", markup=False, soft_wrap=True)
     disorder = "order unknown" if totals["out_of_order"] is None else f"{totals['out_of_order']:,} out of order"
     verdict = (
@@ -253,6 +253,12 @@ def show(console: Console, found: dict[str, Any]) -> None:
         _show_verdicts(console, found["manifests"])
     if "compared" in found:
         _show_compared(console, found["compared"])
+
+
+def _more_of_what_is_printed(found: dict[str, Any]) -> bool:
+    """Where producers have told, what they say of the missing ranges is printed, and not these."""
+    unprinted = {"missing"} if "manifests" in found else set[str]()
+    return bool(set(found["more"]) - unprinted)
 
 
 def _told(ranges: list[dict[str, Any]]) -> int:

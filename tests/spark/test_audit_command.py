@@ -307,3 +307,21 @@ def test_a_terminal_of_80_columns_holds_every_count() -> None:
     assert "--limit" in more
     assert "order unknown" in verdict
     assert len(titles) <= 80
+
+
+def test_that_there_is_more_is_said_of_what_is_printed_alone() -> None:
+    counts = {"out_of_order": 0, "repeated": 0, "missing": 9, "expected": 10, "found": 1}
+    lists: dict[str, list[Any]] = {"epochs": [], "missing": [], "repeated": [], "out_of_order": []}
+    verdicts = dict.fromkeys(("lost", "untold", "in_ring", "dead_lettered", "skipped"), 0)
+    judged = {"totals": verdicts, "ranges": [], "unreadable": 0}
+
+    def said(*more: str, **told: Any) -> bool:
+        console = Console(record=True, width=80)
+        totals = {"records": 1, "without_id": 0, "epochs": 0, **counts}
+        command.show(console, {"totals": totals, **lists, **told, "more": [*more]})
+        return "there is more" in console.export_text()
+
+    assert said("missing")
+    assert not said("missing", manifests=judged)
+    assert said("missing", "manifests", manifests=judged)
+    assert said("repeated", manifests=judged)
