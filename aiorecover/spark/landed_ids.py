@@ -11,7 +11,10 @@ The state after a batch is made of the state before it and of the ids in the fil
 in a directory of its own:
 
     after=<batch>/complete    producer_id, epoch, complete              the last bucket of the full ones from 1 on
-    after=<batch>/buckets     producer_id, epoch, bucket, filled, bits  the others; one of the last two is null
+    after=<batch>/rest        producer_id, epoch, bucket, filled, bits  the others; one of the last two is null
+
+In an earlier form the rest was ``buckets``, without ``filled``, and a bucket without bits was full. It is read on.
+Whoever knows that form alone finds no ``buckets`` here and stops, and does not take a bucket of 99 for a full one.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.spark.bitmaps import BUCKET_SIZE, bit_of, bucket_of, first_bits, is_set
+from aiorecover.spark.files import Files
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -31,6 +35,7 @@ __all__ = ["LandedIds", "empty", "read"]
 
 _EPOCH = ["producer_id", "epoch"]
 _BUCKET = [*_EPOCH, "bucket"]
+_REST, _EARLIER_REST = "rest", "buckets"
 _COMPLETE_SCHEMA = "producer_id string, epoch int, complete bigint"
 _BUCKETS_SCHEMA = "producer_id string, epoch int, bucket bigint, filled int, bits binary"
 
@@ -94,7 +99,7 @@ class LandedIds:
         """Store it as files; not all at once, so in a directory that nobody reads yet."""
         self.complete.coalesce(1).write.parquet(f"{directory}/complete")
         # Uncompressed, because Spark takes the size of files for the room that they need when it chooses a join.
-        self.buckets.write.option("compression", "uncompressed").parquet(f"{directory}/buckets")
+        self.buckets.write.option("compression", "uncompressed").parquet(f"{directory}/{_REST}")
 
 
 def _up_to(complete: str) -> Column:
@@ -112,10 +117,11 @@ def _nulls(schema: str) -> list[str]:
 
 
 def read(spark: SparkSession, directory: str) -> LandedIds:
-    """What `LandedIds.write` has stored; an earlier form had no ``filled``, and no bits where a bucket is full."""
-    buckets = spark.read.schema(_BUCKETS_SCHEMA).parquet(f"{directory}/buckets")
+    """What `LandedIds.write` has stored, or an earlier version."""
+    complete = spark.read.schema(_COMPLETE_SCHEMA).parquet(f"{directory}/complete")
+    rest, earlier = f"{directory}/{_REST}", f"{directory}/{_EARLIER_REST}"
+    if Files(spark, directory).exists(rest):
+        return LandedIds(complete, spark.read.schema(_BUCKETS_SCHEMA).parquet(rest))
     full = F.when(F.col("bits").isNull(), BUCKET_SIZE)
-    return LandedIds(
-        spark.read.schema(_COMPLETE_SCHEMA).parquet(f"{directory}/complete"),
-        buckets.withColumn("filled", F.coalesce("filled", full)),
-    )
+    buckets = spark.read.schema(_BUCKETS_SCHEMA).parquet(earlier)
+    return LandedIds(complete, buckets.withColumn("filled", F.coalesce("filled", full)))

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from aiorecover.spark import landed_ids
@@ -86,6 +88,15 @@ def test_a_state_of_the_form_before_is_read(spark: SparkSession, tmp_path: Path)
     ]
     new = [row["sequence"] for row in state.without_landed(frame(spark, asked)).collect()]
     assert sorted(new) == [BUCKET, 2 * BUCKET + 2, 2 * BUCKET + 4]
+
+
+def test_who_knows_the_form_before_alone_stops_and_takes_no_bucket_for_full(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    landed_ids.empty(spark).with_landed(frame(spark, [(P, 1, 1)])).write(str(tmp_path / "state"))
+    with pytest.raises(AnalysisException, match="PATH_NOT_FOUND"):
+        spark.read.parquet(f"{tmp_path}/state/buckets").collect()
+    assert [row["filled"] for row in landed_ids.read(spark, str(tmp_path / "state")).buckets.collect()] == [1]
 
 
 def test_epochs_that_have_ended_take_few_bytes_each_however_long_they_were(spark: SparkSession, tmp_path: Path) -> None:

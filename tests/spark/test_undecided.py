@@ -62,8 +62,8 @@ def test_records_wait_for_their_manifest_and_leftovers_never_come(
     sink.attempt(1, range(5))
     assert [one.landed for one in sink.land(spark, tmp_path)] == [0]
     state = tmp_path / "checkpoint"
-    rows = {kind: stored(state, kind) for kind in ("ids/*/buckets", "ids/*/complete", "sinks/manifests", "sinks/held")}
-    assert rows == {"ids/*/buckets": 0, "ids/*/complete": 0, "sinks/manifests": 0, "sinks/held": 0}
+    rows = {kind: stored(state, kind) for kind in ("ids/*/rest", "ids/*/complete", "sinks/manifests", "sinks/held")}
+    assert rows == {"ids/*/rest": 0, "ids/*/complete": 0, "sinks/manifests": 0, "sinks/held": 0}
     assert stored(state, "sinks/jobs") == 1
     with pytest.raises(ConfigError, match="name sink_manifests as before"):
         landing(spark, sink.kafka, sink.records, tmp_path)
