@@ -108,7 +108,7 @@ def _found(spark: SparkSession, options: Options, known_last: dict[tuple[str, in
             "epochs": _rows(_worst(audit.producers, "missing", options.limit)),
             "missing": _rows(_worst(audit.missing, "count", options.limit)),
             # Not read again for nothing.
-            "repeated": _rows(_worst(audit.repeated, "count", options.limit)) if totals["repeated"] else [],
+            "repeated": _rows(_worst(audit.repeated, "repeated", options.limit)) if totals["repeated"] else [],
             "out_of_order": _rows(_worst(audit.out_of_order, "count", options.limit)),
         }
         if audit.verdicts is not None:
@@ -293,7 +293,8 @@ def _show_compared(console: Console, compared: dict[str, Any]) -> None:
 
 def _print_ranges(console: Console, what: str, ranges: list[dict[str, Any]], style: str | None = None) -> None:
     for one in ranges:
-        line = f"{what}: {one['producer_id']}/{one['epoch']} sequences={one['first']}-{one['last']} {one['count']:,}"
+        count = one.get("repeated", one["count"])
+        line = f"{what}: {one['producer_id']}/{one['epoch']} sequences={one['first']}-{one['last']} {count:,}"
         console.print(line, style=style, markup=False, soft_wrap=True)
 
 

@@ -22,6 +22,7 @@ th { font-weight: 500; color: #5c646c }
 _EPOCH = ["producer_id", "epoch", "expected", "found", "missing", "repeated", "out_of_order"]
 _JUDGED = ["producer_id", "epoch", "first", "last", "count", "verdict", "why"]
 _RANGE = ["producer_id", "epoch", "first", "last", "count"]
+_REPEATED = [*_RANGE, "repeated"]
 
 
 def page(found: dict[str, Any]) -> str:
@@ -39,9 +40,10 @@ def page(found: dict[str, Any]) -> str:
         "<h2>Missing sequences, the longest ranges</h2>",
         _table(_RANGE, found["missing"]),
     ]
-    for kind in ("repeated", "out_of_order"):
-        if found[kind]:
-            parts += [f"<h2>Sequences {_words(kind)}, the longest ranges</h2>", _table(_RANGE, found[kind])]
+    if found["repeated"]:
+        parts += ["<h2>Sequences repeated, the ranges with most repeats</h2>", _table(_REPEATED, found["repeated"])]
+    if found["out_of_order"]:
+        parts += ["<h2>Sequences out of order, the longest ranges</h2>", _table(_RANGE, found["out_of_order"])]
     if judged:
         parts += [
             "<h2>What producers tell of those that are missing</h2>",

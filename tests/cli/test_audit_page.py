@@ -86,3 +86,10 @@ def test_nothing_is_loaded_and_names_are_text() -> None:
 def test_an_audit_of_nothing_is_a_page_too() -> None:
     assert "No record has a timestamp." in page(found([]))
     assert bars(read(page(found([])))) == []
+
+
+def test_how_often_what_is_repeated_came_stands_beside_how_many_they_are() -> None:
+    again = [{"producer_id": "p", "epoch": 2, "first": 5, "last": 6, "count": 2, "repeated": 9}]
+    drawn = page(found([(0, 100, 0)]) | {"repeated": again})
+    row = "".join(f"<td>{cell}</td>" for cell in ("p", 2, 5, 6, 2, 9))
+    assert row in drawn[drawn.index("<h2>Sequences repeated") :]

@@ -149,6 +149,14 @@ def test_a_whole_table_is_status_0_and_an_unknown_path_or_table_2(tmp_path: Path
         assert (done.exit_code, said in done.stderr) == (2, True), done.output
 
 
+def test_the_worst_of_what_is_repeated_is_what_came_most_often(tmp_path: Path) -> None:
+    sequences = [1, 2, 3, 1, 2, 3, 4, *[5] * 6]
+    columns = {"producer_id": [P] * 13, "epoch": pa.array([1] * 13, pa.int32()), "sequence": sequences}
+    pq.write_table(pa.table(columns), tmp_path / "part.parquet")
+    done = run("--table", tmp_path, "--limit", "1")
+    assert f"repeated: {P}/1 sequences=5-5 5\nthere is more" in done.stdout, done.output
+
+
 def test_what_the_table_lacks_of_the_topics_is_named_with_status_1_and_drawn(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
