@@ -1,4 +1,11 @@
-"""A disk that is full just when a file is to grow: the ring, the retry ring, the dead ring, the lanes."""
+"""A disk that is full just when a file is to grow: the ring, the retry ring, the dead ring, the lanes.
+
+Where it is the retry ring, the refusal comes while a slot is moved that has room in what the ring has already: that it
+refuses no more than the next slot, poisons nothing and leaves no hole in the file is what is proved. A move that finds
+no room on its way, and is given up, does not come about here (a move looks for its room before it begins):
+`tests.test_compactor` has those. Nor does the reserved slot stand between a full disk and a ring that stays full here:
+`tests.wal.test_reserved`.
+"""
 
 import asyncio
 import os

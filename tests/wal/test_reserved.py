@@ -5,9 +5,12 @@ import logging
 import pytest
 
 from aiorecover.errors import WalFullError, WalIOError
+from aiorecover.wal.moved import unpack_moved
+from aiorecover.wal.moving import Move
+from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
 from tests.wal.memory import broken, no_room
-from tests.wal.rig import SLOT, Disk, Opened
+from tests.wal.rig import SLOT, Disk, Opened, found, read
 
 
 def test_a_slot_of_each_is_there_from_the_opening_on() -> None:
@@ -39,11 +42,40 @@ def test_an_opening_that_finds_no_room_for_them_says_so_and_they_are_had_later(
 def test_a_main_ring_without_room_says_so_though_the_others_keep_theirs() -> None:
     opened = Opened()
     opened.append(b"takes the slot that was there")
-    opened.disk.ring.before["allocate"] = no_room
+    has_no_room(opened.disk)
     with pytest.raises(WalFullError):
         opened.directory.prepare_spares()
     for ring in opened.directory.rings[1:]:
         ring.append(b"a record", None)
+
+
+def test_on_a_full_disk_what_stands_in_the_way_is_moved_and_the_main_ring_goes_on() -> None:
+    opened = Opened()
+    directory = opened.directory
+    first = opened.fill_slot()[0]
+    opened.append(b"in the slot that is written")
+    has_no_room(opened.disk)
+    with pytest.raises(WalFullError):
+        opened.append(*[b"f" * 500] * SLOT)
+    opened.settle(entry for entry in opened.read() if entry[2] != first[1])
+    move = Move(opened.ring, directory.retry, opened.ring.live[0])
+    while not move.step():
+        pass
+    directory.write_checkpoint(move.captured(directory))
+    move.finish()
+    assert directory.recycle(directory.checkpoint) == 1
+    assert opened.fill_slot()[0] > first
+    copies = [payload for _, payload in found(read(Reader(directory.retry, payload_of)))]
+    assert copies == [opened.accepted[first]]
+
+
+def payload_of(copy: memoryview) -> bytes:
+    return bytes(unpack_moved(copy).payload)
+
+
+def has_no_room(disk: Disk) -> None:
+    for file in (disk.ring, disk.retry, disk.dead):
+        file.before["allocate"] = no_room
 
 
 @pytest.mark.parametrize("flushed", ["ring", "dead"])
