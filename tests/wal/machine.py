@@ -21,6 +21,7 @@ from tests.wal.entries import Entries
 from tests.wal.ledger import LANES, Ledger, ViolationError, demand, from_lane, lane_of, record_of
 from tests.wal.letters import Letters
 from tests.wal.memory import SECTOR, FaultyFile, no_room
+from tests.wal.outside import check_views
 from tests.wal.played import Played
 from tests.wal.rig import RESERVED, SLOT, Disk, Machine, Opened, Position, found, missing, read, take
 
@@ -44,6 +45,8 @@ POWER = (None, None, *range(3, 9))
 """How a life ends: None is the death of the process, a number the seed of a power cut."""
 NEVER = ("never", "")
 MOMENTS = [(file, when) for file in ("ring", "retry", "checkpoint") for when in ("before", "after")]
+LOOKED_AT = 10
+"""One take-over in so many is looked at from outside: that opens the directory once more."""
 FAILURES = (*[""] * 25, "ring", "retry", "checkpoint")
 
 Step = tuple[Callable[..., None], dict[str, Sequence[Any]], Callable[[Any], Any]]
@@ -107,6 +110,8 @@ class Core:
             _forbid_rewriting(disk)
         if name != "shop":
             _is_refused(disk, name)
+        if self.number % LOOKED_AT == 0:  # as good as by chance, and the same in a walk that is repeated
+            check_views(disk, "shop")
         lanes_left = disk.lanes.live()
         self.life = life = Played(Opened(disk, name="shop"), self.ledger, self.letters, self.entries)
         self.captured = None
