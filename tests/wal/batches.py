@@ -35,6 +35,8 @@ class Batch:
     frames: list[tuple[Slot, list[int]]]
     identity: entries.Identity
     entered: entries.Identity | None = None
+    begun_as: entries.Identity | None = None  # no time passes here: none is too old for Kafka
+    begun_ms: int = 0
     acknowledged: bool = False
 
     @property
