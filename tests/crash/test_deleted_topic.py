@@ -30,10 +30,12 @@ LANES = 6
 WELL, DELETED, NEVER = range(3)
 BACKLOG = 20_000  # records, a third of them for each topic
 MORE = 30_000  # records that go where it is well, so that the ring has to go on
+FEW = 2_000  # records to each of the others while they are made
 SLOT_BYTES = 1 << 16
 OPTIONS: dict[str, Any] = {"slot_bytes": SLOT_BYTES, "checkpoint_interval_ms": 100}
 RATE = 1_000  # records a second, to each topic
 LIVING = 10.0  # seconds of it
+BACK = 12.0  # seconds of it from the moment when all topics are made: the longest pause between two looks for one is 10
 MOVING = 2.5  # seconds from the deletion on in which its lanes become suspects
 SPAN = 4.0  # seconds that a rate is measured
 KEPT = 0.9  # of what is published meanwhile
@@ -113,11 +115,16 @@ async def make(cluster: Cluster, topics: Sequence[str]) -> None:
         await admin.until(partial(made, topic), timeout_s=30, what="the topic is not made")
 
 
-async def publish_more(producer: RecoverableProducer, topic: str, ledger: Ledger) -> None:
-    for number in range(MORE):
+async def publish_more(
+    producer: RecoverableProducer, topics: Sequence[str], ledger: Ledger, kind: int, count: int, pause: float = 0.0
+) -> None:
+    """``pause``: seconds between two."""
+    for number in range(count):
         key, value = b"key-%d" % (number % 300), b"more %d:%b" % (number, b"x" * 100)
-        receipt = await producer.publish(topic, value, key=key)
-        ledger.accepted[WELL].append(Accepted(receipt.record_id, key, digest(value)))
+        receipt = await producer.publish(topics[kind], value, key=key)
+        ledger.accepted[kind].append(Accepted(receipt.record_id, key, digest(value)))
+        if pause:
+            await asyncio.sleep(pause)
 
 
 async def test_the_backlog_of_a_topic_that_was_deleted_waits_beside_others_and_arrives_once_it_is_made_anew(
@@ -137,7 +144,7 @@ async def test_the_backlog_of_a_topic_that_was_deleted_waits_beside_others_and_a
         verdict = examine(only_made, topics[:DELETED], ledger)
         assert verdict.ok, str(verdict)
 
-        await publish_more(producer, topics[WELL], ledger)
+        await publish_more(producer, topics, ledger, WELL, MORE)
         await until(lambda: producer.statistics().pending == waiting, 60)
         most = 2 * before * waiting // BACKLOG + 4 * SLOT_BYTES  # as the rings of a partition that is stuck
         await until(lambda: producer.statistics().bytes_ring + producer.statistics().bytes_retry <= most, 60)
@@ -145,15 +152,20 @@ async def test_the_backlog_of_a_topic_that_was_deleted_waits_beside_others_and_a
         assert now.slots_moved > 0
         assert adds_up(now)
 
-        await make(only_made, topics[DELETED:])
+        async with (
+            asyncio.TaskGroup() as tasks
+        ):  # some come before what waits is sent, some while it is, some behind it
+            for kind in (DELETED, NEVER):
+                tasks.create_task(publish_more(producer, topics, ledger, kind, FEW, BACK / FEW))
+            await make(only_made, topics[DELETED:])
         await producer.flush(DELIVERED_WITHIN_MS)
         now = producer.statistics()
         assert adds_up(now)
-        assert (now.pending, now.delivered) == (0, BACKLOG + MORE)
+        assert (now.pending, now.delivered) == (0, BACKLOG + MORE + 2 * FEW)
     verdict = examine(only_made, topics, ledger)
     print(verdict)
     assert verdict.ok, str(verdict)
-    assert verdict.accepted == verdict.delivered == BACKLOG + MORE
+    assert verdict.accepted == verdict.delivered == BACKLOG + MORE + 2 * FEW
 
 
 async def test_a_topic_deleted_under_a_living_producer_holds_up_no_other_and_gets_what_it_had_not_once_it_is_made(
@@ -190,15 +202,18 @@ async def test_a_topic_deleted_under_a_living_producer_holds_up_no_other_and_get
         await until(lambda: producer.statistics().pending == waiting)
         assert adds_up(producer.statistics())
 
-        await make(only_made, topics[DELETED:])
-        for publisher in publishers:
-            await publisher.publish(RATE)
+        async with (
+            asyncio.TaskGroup() as tasks
+        ):  # some come before what waits is sent, some while it is, some behind it
+            for publisher in publishers:
+                tasks.create_task(publisher.publish(int(BACK * RATE), RATE))
+            await make(only_made, topics[DELETED:])
         await producer.flush(DELIVERED_WITHIN_MS)
         now = producer.statistics()
         assert adds_up(now)
         assert now.pending == 0
     for kind in (WELL, NEVER):
-        assert_exactly_once(await judged(only_made, topics[kind], publishers[kind]), int(LIVING * RATE) + RATE)
+        assert_exactly_once(await judged(only_made, topics[kind], publishers[kind]), int((LIVING + BACK) * RATE))
     rest = [one for one in publishers[DELETED].accepted if one.record_id not in there]
     found = judge(rest, await read_topic(only_made.bootstrap_servers, topics[DELETED]), whole_lanes=True)
     assert_exactly_once(found, len(rest))
