@@ -37,8 +37,8 @@ STUCK = 17
 KEPT = 0.9  # of what is published meanwhile
 TIMES = 2  # what waits may take so many times its bytes in the two rings …
 SLOTS_BESIDE = 4  # … and so many slots
-SLOT_BYTES = 1 << 18
-RATE = 40  # records a second, of each partition: two cores carry that easily, and a slot is filled in half a second
+SLOT_BYTES = 1 << 19
+RATE = 40  # records a second, of each partition: two cores carry that easily, and four slots are more than their pauses
 MOVING_S = 2.5  # seconds from the kill on in which the lane moves to a session of its own and its neighbours may notice
 SPAN_S = 10.0  # seconds of each span at most: of a busy machine, too, half a second is not a tenth
 _TICK_S = 0.125  # some records of each partition at once, which make a batch: the brokers share the cores with us
@@ -49,7 +49,7 @@ _STALLED_WITHIN_S = 60.0
 _BACK_WITHIN_S = 60.0
 _FLUSH_MS = 120_000
 _READ_WITHIN_S = 300.0
-_MOVED = 2  # of so many slots that were filled while it was stuck, one at least has to be moved, or nothing is proved
+_MOVED = 3  # of so many slots that were filled while it was stuck, one at least has to be moved, or nothing is proved
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Stall:
             found.append(f"rings beyond their bound in {len(over)} of {len(self.samples)} looks, at the most {most}")
         if not self.verdict.ok or self.verdict.repeated or self.verdict.foreign:
             found.append(str(self.verdict))
-        if self.filled <= TIMES * _bound(self.samples) or self.moved * SLOT_BYTES * _MOVED < self.filled:
+        if self.filled <= _bound(self.samples) or self.moved * SLOT_BYTES * _MOVED < self.filled:
             found.append(f"too little was moved: slots_moved={self.moved} filled={self.filled}")
         return found
 
