@@ -191,7 +191,7 @@ async def test_a_broker_frozen_for_longer_than_every_time_out_costs_nothing(
         await producer.flush(DELIVERED_WITHIN_MS)
         now = producer.statistics()
         assert (now.pending, now.dead_lettered, now.lost) == (0, 0, 0)
-        assert now.rebuilds >= 1 or nodes > 1
+        assert now.rebuilds >= 1  # of three, too: where it follows, the others wait for it before they answer
     assert publisher.slowest_s < BLOCKED_S
     await asyncio.to_thread(cluster.wait_ready)
     assert_exactly_once(await judged(cluster, topic, publisher), int(RATE * (FROZEN_S + 5)))
