@@ -80,6 +80,7 @@ class Sender:
         self._on_halted = on_halted
         self._on_parted = on_parted
         self._lines = LaneLines()
+        self._renewals = LaneLines()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
         self.delivered = 0
@@ -203,15 +204,16 @@ class Sender:
         """Such a batch goes under a fresh identity, which has what is on its way of it refused: it may come twice."""
         if not self._is_unknown(batch):
             return
-        log.warning(
-            "a batch has been on its way for longer than kafka may remember it: taking a fresh identity, what came "
-            "through of it appears twice topic=%s partition=%d records=%d",
-            lane.topic,
-            lane.partition,
-            batch.count,
-        )
         lane.part_with(batch)
         self.renewed += 1
+        if self._renewals.may_tell(lane, time.monotonic()):
+            log.warning(
+                "a batch has been on its way for longer than kafka may remember it: taking a fresh identity, what came "
+                "through of it appears twice topic=%s partition=%d records=%d",
+                lane.topic,
+                lane.partition,
+                batch.count,
+            )
 
     async def _attempt(self, lane: Lane, batch: LaneBatch, over: Over) -> RecordMetadata:
         """Give the batch its identity, write it down and send it; ``over``: as in `Sessions.send`."""

@@ -13,6 +13,7 @@ from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.identity_life import DAY_MS, is_forgotten
 from aiorecover.delivery.lane import EPOCH_LIMIT, Identity
+from aiorecover.delivery.lines import MOST
 from aiorecover.testing import MemoryDisk
 from tests.delivery.expiring import Clock, Distant, adds_up, producer_on
 from tests.support.eventually import until
@@ -26,12 +27,14 @@ class Lossy(Distant):
     """A broker whose answers are lost as long as ``loses``."""
 
     def __init__(self) -> None:
-        super().__init__(t=1)
+        super().__init__(t=1, many=2 * MOST)
         self.loses = True
+        self.lanes: set[tuple[str, int]] = set()
         self.tries: list[tuple[int, int, int] | None] = []  # under which identity
 
     def take(self, batch: LaneBatch, topic: str, partition: int) -> RecordMetadata:
         self.tries.append(batch.identity)
+        self.lanes.add((topic, partition))
         metadata = super().take(batch, topic, partition)
         if self.loses:
             raise RequestTimedOutError
@@ -101,6 +104,23 @@ async def test_what_may_be_there_for_longer_than_the_brokers_remember_goes_under
         assert (broker.identities[2:], renewed(producer)) == ([(1, 1, 1)], 1)
         adds_up(producer)
     assert broker.values("t") == [b"a", b"a", b"b"]
+
+
+@pytest.mark.asyncio
+async def test_many_lanes_that_outlast_it_are_counted_and_told_of_in_few_lines(
+    broker: Lossy, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with producer_on(MemoryDisk(), **PATIENT) as producer:
+        for partition in range(2 * MOST):
+            await producer.publish("many", b"v", partition=partition)
+        await until(lambda: len(broker.lanes) == 2 * MOST)
+        await broker.tried_on()
+        clock.ms += DAY_MS + 1
+        await until(lambda: renewed(producer) == 2 * MOST)
+        broker.loses = False
+        await producer.flush(timeout_ms=20_000)
+        adds_up(producer)
+    assert sum("longer than kafka may remember" in line for line in caplog.messages) == MOST
 
 
 @pytest.mark.asyncio
