@@ -20,11 +20,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import msgspec
 import uvloop
 
 from aiorecover import DeliveryReport, RecoverableProducer
 from aiorecover.record import encode
 from aiorecover.wal.format import frame_end
+from tests.crash.judgement import uneven
 from tests.support import admin
 from tests.support.broker import KafkaCluster
 from tests.support.eventually import until
@@ -49,6 +51,7 @@ _STALLED_WITHIN_S = 60.0
 _BACK_WITHIN_S = 60.0
 _FLUSH_MS = 120_000
 _READ_WITHIN_S = 300.0
+_EXAMPLES = 5
 _MOVED = 3  # of so many slots that were filled while it was stuck, one at least has to be moved, or nothing is proved
 
 
@@ -100,6 +103,8 @@ class Stall:
     """Slots."""
     caught_up_s: float
     """From the moment when the brokers served again until nothing waited for it any more."""
+    complaints: Sequence[str] = ()
+    """Counts of the process that did not add up (I9)."""
     spans: Sequence[Span] = ()
     samples: Sequence[Sample] = field(default=(), repr=False)
 
@@ -138,6 +143,7 @@ class Stall:
             found.append(f"rings beyond their bound in {len(over)} of {len(self.samples)} looks, at the most {most}")
         if not self.verdict.ok or self.verdict.repeated or self.verdict.foreign:
             found.append(str(self.verdict))
+        found += self.complaints
         if self.filled <= _bound(self.samples) or self.moved * SLOT_BYTES * _MOVED < self.filled:
             found.append(f"too little was moved: slots_moved={self.moved} filled={self.filled}")
         return found
@@ -173,6 +179,7 @@ class _Run:
         self._accepted: list[Accepted] = []
         self._spans: list[Span] = []
         self._samples: list[Sample] = []
+        self._complaints: list[str] = []
         self._killed = float("inf")  # when
         self._came_back = 0  # so many records waited then, until they are caught up
         self._producer = RecoverableProducer(
@@ -207,7 +214,17 @@ class _Run:
                 caught_up = time.monotonic() - back - _FREED_S
                 await self._measure("healed", around)
             await producer.flush(_FLUSH_MS)
-        return Stall(await self._judged(), lasted, waiting, filled, moved, caught_up, self._spans, self._samples)
+        return Stall(
+            await self._judged(),
+            lasted,
+            waiting,
+            filled,
+            moved,
+            caught_up,
+            complaints=self._complaints[:_EXAMPLES],
+            spans=self._spans,
+            samples=self._samples,
+        )
 
     async def _catch_up(self) -> None:
         await until(lambda: self._waiting() <= RATE, _BACK_WITHIN_S)
@@ -266,6 +283,7 @@ class _Run:
             if 0 < at < MOVING_S:
                 continue
             now = self._producer.statistics()
+            self._complaints += uneven(msgspec.structs.asdict(now))
             rings = now.bytes_ring + now.bytes_retry
             waiting = max(self._waiting(), self._came_back) * self._frame_bytes
             self._samples.append(Sample(at, waiting, rings, now.bytes_allocated))

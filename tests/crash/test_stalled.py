@@ -40,6 +40,7 @@ FINE = Stall(
         ({"verdict": Verdict(accepted=1, delivered=1, repeated=1)}, "repeated=1"),
         ({"verdict": Verdict(accepted=1, delivered=1, foreign=["a/1/2"])}, "foreign (1)"),
         ({"verdict": Verdict(accepted=2, delivered=2, out_of_order=[Disorder("1", "2", "3")])}, "out of order (1)"),
+        ({"complaints": ["the counts do not add up: 2 came, 1 went"]}, "do not add up"),
         ({"moved": 0}, "too little was moved"),
         ({"filled": MOST, "moved": 4}, "too little was moved"),
     ],
