@@ -28,7 +28,9 @@ RESUMED_S = 1.0  # from the moment when the brokers serve again until the first 
 SLOWER = 1.2  # what a call takes in an outage, over what it took before
 WAITING = 0.9  # of what comes in an outage, so much waits at its end at least: else the publisher stood still
 _SLOT_BYTES = 16 << 20
-FILE = (KEEP_FREE + 2) * _SLOT_BYTES  # bytes of the file that an outage may leave: free slots, and two more in use
+FILE = (2 * KEEP_FREE + 2) * _SLOT_BYTES
+"""Bytes that an outage may leave of the files: free slots of the ring, two more in use, and free ones of the retry
+ring, to which a lane is moved that was passed over on trial."""
 _SETTLED_S = 3.0  # after an opening, and behind the edges of an outage
 _LANES = 6
 _CAUGHT_UP_S = 600.0
