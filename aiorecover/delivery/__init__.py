@@ -311,13 +311,14 @@ Clocks
 
     A batch may be in Kafka, its answer lost, and not get through for longer than the brokers keep an identity: in an
     outage, in a stalled lane, in a process that stood still. What they told counts, all of it (`is_forgotten`), or a
-    day, since the first attempt under that identity: no later one that they recognise begins their count anew. Then it
-    goes on under a fresh one, as where it is parted with, and what came through of it is there twice, as a whole
-    suffix: ``statistics().identities_renewed`` counts the lane. It would be there twice in any case, if they have
-    forgotten it, and nobody would know; and a copy of it that is late on its way is fenced. Twice, but not counted, is
-    also what is stamped longer ago than that, wherever an answer is lost and the broker looks for whom to forget (every
-    ten minutes) before the next attempt: only reading back would tell, and that is done for what the last process had
-    in flight alone.
+    day, since the first attempt under that identity that may have come through: no later one that they recognise begins
+    their count anew. (What the last process had in flight counts since it was written down.) Then it goes on under a
+    fresh one, as where it is parted with, and what came through of it is there twice, as a whole suffix:
+    ``statistics().identities_renewed`` counts the lane. It would be there twice in any case, if they have forgotten it,
+    and nobody would know; and a copy of it that is late on its way is fenced. Twice, but not counted, is also what is
+    stamped longer ago than that, wherever an answer is lost and the broker looks for whom to forget (every ten minutes)
+    before the next attempt: only reading back would tell, and that is done for what the last process had in flight
+    alone.
 
 Reports
     `on_delivery` is called before settling, so at least once for each record, also across a crash. Its lane waits for

@@ -75,9 +75,10 @@ class LaneBatch(BatchBuilder):
         self.earlier = 0  # attempts of the batches that this one is a part of
         self.first_ms = 0  # when its records were first sent, milliseconds since 1970
         self.begun_as: tuple[int, int, int] | None = None  # the identity under which it was sent last, and
-        self.begun_ms = 0  # when that began, milliseconds since the machine's boot
+        self.begun_ms = 0  # when that began, milliseconds since the machine's boot: `begin_attempt`
         self.requests = 0  # of the present attempt: more than one if aiokafka repeated it by itself
-        self.possibly = False  # an attempt of it may be in the log; stays so until it is acknowledged
+        self._possibly = False
+        self._unsure = False  # an attempt under `begun_as` may be in the log
         self.doubtful = False  # so it was of a batch that this one is a part of, or an earlier process may have sent it
         self.rest: LaneBatch | None = None  # of the refused batch: holds what is at fault if this one does not
         self.at_fault = False  # holds a record at fault, as far as the rest of its batch tells
@@ -137,7 +138,9 @@ class LaneBatch(BatchBuilder):
         self.requests = 0
         self.first_ms = self.first_ms or now_ms
         if self.begun_as != self.identity:
-            self.begun_as, self.begun_ms = self.identity, boot_ms
+            self.begun_as, self._unsure = self.identity, False
+        if not self._unsure:  # else Kafka counts from the one that may have come through
+            self.begun_ms = boot_ms
 
     def identify(self, producer_id: int, epoch: int, base_sequence: int) -> None:
         """Set the identity under which the broker knows this batch, in the built bytes too."""
@@ -155,17 +158,28 @@ class LaneBatch(BatchBuilder):
         self.possibly = False
 
     @property
+    def possibly(self) -> bool:
+        """An attempt of it may be in the log; stays so until it is acknowledged, whatever its identity is by then."""
+        return self._possibly
+
+    @possibly.setter
+    def possibly(self, may_be: bool) -> None:
+        """Note it, of the identity that it has now."""
+        self._possibly = may_be
+        self._unsure = may_be and (self._unsure or (self.begun_as is not None and self.begun_as == self.identity))
+
+    @property
     def is_fresh(self) -> bool:
         """Nobody can have seen it: it has no identity, and need not stay as it is."""
         return self.identity is None and self.attempts == 0
 
     @property
     def unsure_since_ms(self) -> int | None:
-        """When it was first sent under its identity, as `begun_ms`, if it may be in Kafka since; else None.
+        """Since when it may be in Kafka under its identity, as `begun_ms`; None: it is not there under that.
 
         In a transaction nobody asks: one does not take so long, and its identity is not the lane's.
         """
-        unsure = self.possibly and self.begun_as is not None and self.begun_as == self.identity
+        unsure = self._unsure and self.begun_as == self.identity
         return self.begun_ms if unsure and not self.transactional else None
 
     @property

@@ -35,7 +35,7 @@ def identity_life_ms(expiration_ms: int | None, *, readable: bool = True) -> int
 
 
 def is_forgotten(age_ms: int, expiration_ms: int | None) -> bool:
-    """Whether the brokers may have forgotten an identity under which a batch was first sent so long ago.
+    """Whether the brokers may have forgotten an identity under which a batch may have come through so long ago.
 
     They count from what they have appended, and no repeat of it that they recognise begins that anew. All of their
     time, not half of it: a living process is still there when it is up, and whoever takes another identity earlier

@@ -86,8 +86,8 @@ class Journal:
         """What stands in the entry may be on its way to Kafka and is not sent again: the next process fences it (I6).
 
         The batch at hand, or the one that it was cut from. Whatever is settled of it by then, and wherever the rest is
-        moved. Where the disk fails, the entry stays as it is: who finds a record of it unsettled sends or parts with
-        all of it once more.
+        moved. As of now: however old the batch is, its last attempt may be on its way. Where the disk fails, the entry
+        stays as it is: who finds a record of it unsettled sends or parts with all of it once more.
         """
         batch = lane.entered
         if batch is None or batch.entered is None or lane.block is None:
@@ -95,7 +95,7 @@ class Journal:
         slot, places = batch.frames[0]
         entry = self._entry(lane, batch.entered, batch, (_group(slot, places[:1]),))
         try:
-            self._lanes.store(lane.block, encode(replace(entry, count=1, parted=True)))
+            self._lanes.store(lane.block, encode(replace(entry, count=1, parted=True, at_ms=self._clock_ms())))
         except WalError as error:
             self._tell_once(lane, error)
             return

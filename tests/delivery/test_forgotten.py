@@ -5,7 +5,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from aiokafka.errors import NotEnoughReplicasError, RequestTimedOutError
+from aiokafka.errors import (
+    KafkaError,
+    LeaderNotAvailableError,
+    NotEnoughReplicasError,
+    PolicyViolationError,
+    RequestTimedOutError,
+    TopicAuthorizationFailedError,
+)
 from aiokafka.structs import RecordMetadata
 
 from aiorecover import RecoverableProducer
@@ -29,12 +36,15 @@ class Lossy(Distant):
     def __init__(self) -> None:
         super().__init__(t=1, many=2 * MOST)
         self.loses = True
+        self.forbids = False  # also what it has already
         self.lanes: set[tuple[str, int]] = set()
         self.tries: list[tuple[int, int, int] | None] = []  # under which identity
 
     def take(self, batch: LaneBatch, topic: str, partition: int) -> RecordMetadata:
         self.tries.append(batch.identity)
         self.lanes.add((topic, partition))
+        if self.forbids:
+            raise PolicyViolationError
         metadata = super().take(batch, topic, partition)
         if self.loses:
             raise RequestTimedOutError
@@ -72,6 +82,13 @@ def tell(producer: RecoverableProducer, expiration_ms: int | None) -> None:
 
 def renewed(producer: RecoverableProducer) -> int:
     return producer.statistics().identities_renewed
+
+
+def written_down(producer: RecoverableProducer) -> int:
+    """Batches that stand in the journal and are not acknowledged."""
+    assert producer._opened is not None
+    in_flight = [lane.in_flight for lane in producer._opened.delivery.router.lanes()]
+    return sum(batch is not None and batch.entered is not None for batch in in_flight)
 
 
 def test_brokers_are_given_all_of_their_time_and_a_day_where_they_say_nothing() -> None:
@@ -137,20 +154,63 @@ async def test_what_was_refused_all_the_while_keeps_its_identity(broker: Lossy, 
 
 
 @pytest.mark.asyncio
-async def test_what_waited_for_a_broker_all_the_while_has_its_time_from_its_first_attempt_on(
-    broker: Lossy, clock: Clock
+@pytest.mark.parametrize("error", [NotEnoughReplicasError, LeaderNotAvailableError, TopicAuthorizationFailedError])
+async def test_the_time_of_what_was_refused_for_long_begins_with_the_attempt_that_may_have_come_through(
+    broker: Lossy, clock: Clock, error: type[KafkaError]
 ) -> None:
-    broker.away = True
+    """Kafka remembers that one from a moment ago: under a fresh identity it would be there twice."""
+    broker.refuses = lambda _: error()
     async with producer_on(MemoryDisk(), **PATIENT) as producer:
         await producer.publish("t", b"a", key=b"k")
-        clock.ms += 2 * DAY_MS
-        broker.come()
         await broker.tried_on()
-        assert (len(broker.identities), renewed(producer)) == (1, 0)
+        clock.ms += 2 * DAY_MS
+        await broker.tried_on()
+        broker.refuses = lambda _: None
+        await broker.tried_on()
+        broker.loses = False
+        await producer.flush(timeout_ms=20_000)
+        assert (broker.identities, renewed(producer)) == ([(1, 0, 0)], 0)
+    assert broker.values("t") == [b"a"]
 
 
 @pytest.mark.asyncio
-async def test_while_there_is_no_session_it_is_found_out_too_and_costs_one_identity_a_day(
+async def test_what_may_have_come_through_once_is_renewed_once_however_long_it_is_refused_from_then_on(
+    broker: Lossy, clock: Clock
+) -> None:
+    async with producer_on(MemoryDisk(), **PATIENT) as producer:
+        await producer.publish("t", b"a", key=b"k")
+        await broker.tried_on()
+        broker.refuses = lambda _: NotEnoughReplicasError()
+        for _ in range(5):
+            clock.ms += DAY_MS + 1
+            await broker.tried_on()
+        assert renewed(producer) == 1
+        broker.refuses, broker.loses = lambda _: None, False
+        await producer.flush(timeout_ms=20_000)
+    assert broker.identities == [(1, 0, 0), (1, 1, 0)]
+
+
+@pytest.mark.asyncio
+async def test_what_waited_for_a_broker_all_the_while_has_its_time_from_its_first_attempt_on(
+    broker: Lossy, clock: Clock
+) -> None:
+    async with producer_on(MemoryDisk(), **PATIENT) as producer:
+        broker.loses = False
+        await producer.publish("t", b"a", key=b"k")
+        await producer.flush(timeout_ms=20_000)
+        broker.away = broker.loses = True
+        for session in broker.sessions:
+            session._connected.clear()
+        await producer.publish("t", b"b", key=b"k")
+        await until(lambda: written_down(producer) == 1)
+        clock.ms += 2 * DAY_MS
+        broker.come()
+        await broker.tried_on()
+        assert (broker.identities, renewed(producer)) == ([(1, 0, 0), (1, 0, 1)], 0)
+
+
+@pytest.mark.asyncio
+async def test_while_there_is_no_session_it_is_found_out_too_and_costs_one_identity(
     broker: Lossy, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions_module, "CONNECT_LOOK", 0.01)
@@ -202,6 +262,34 @@ async def test_what_the_last_process_had_in_flight_has_its_time_from_that_one_s_
     assert broker.values("t") == [b"a", b"a"]
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize("how", ["expired", "refused"])
+async def test_what_was_parted_with_after_long_is_fenced_by_the_next_process_as_its_last_attempt_was_a_moment_ago(
+    broker: Lossy, clock: Clock, how: str
+) -> None:
+    hours = 13  # more than an entry is trusted for
+    limit = {"delivery_timeout_ms": hours * HOUR_MS + HOUR_MS // 4} if how == "expired" else {}
+    disk = MemoryDisk()
+    async with producer_on(disk, **{**PATIENT, **limit}) as producer:
+        await producer.publish("t", b"old", key=b"k")
+        await broker.tried_on()
+        await clock.age(producer, hours * HOUR_MS)
+        await broker.tried_on()
+        assert broker.identities == [(1, 0, 0)]
+        broker.forbids = how == "refused"
+        if how == "expired":
+            await clock.age(producer, HOUR_MS)
+        await until(lambda: producer.statistics().dead_lettered == 1)
+        left = disk.after_process_death()
+    broker.forbids, broker.loses, tried = False, False, len(broker.tries)
+    async with producer_on(left, **PATIENT) as producer:
+        await producer.publish("t", b"young", key=b"k")
+        await producer.flush(timeout_ms=20_000)
+    first = broker.tries[tried]
+    assert first is not None
+    assert (first[0], first[1] > 0) == (1, True), "what is left of it on its way could come behind what followed"
+
+
 def attempted() -> tuple[LaneBatch, Callable[[int], int | None]]:
     batch = LaneBatch(1_000, 0)
     batch.identify(1, 0, 0)
@@ -213,15 +301,18 @@ def attempted() -> tuple[LaneBatch, Callable[[int], int | None]]:
     return batch, tried
 
 
-def test_the_first_attempt_under_an_identity_counts_and_only_while_it_may_have_come_through() -> None:
+def test_the_first_attempt_under_an_identity_counts_that_may_have_come_through() -> None:
     batch, tried = attempted()
-    assert tried(5) is None
+    assert [tried(5), tried(6)] == [None, None]
     batch.possibly = True
-    assert tried(7) == 5
+    assert [tried(7), tried(8)] == [6, 6]
     identity = Identity(1, 1)
     batch.identify(identity.producer_id, identity.epoch, 0)
+    batch.possibly = True
     assert batch.unsure_since_ms is None, "nothing was sent under that"
-    assert tried(9) == 9
+    assert [tried(9), tried(10)] == [None, None]
+    batch.possibly = True
+    assert (tried(11), batch.possibly) == (10, True)
 
 
 def test_in_a_transaction_no_identity_is_old() -> None:
