@@ -29,7 +29,7 @@ from aiorecover.spark.bitmaps import BUCKET_SIZE, bit_of, bucket_of, first_bits,
 from aiorecover.spark.files import Files
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["LandedIds", "empty", "read"]
 
@@ -57,22 +57,21 @@ class LandedIds:
 
     def with_landed(self, records: DataFrame) -> LandedIds:
         """The state when the ids of these rows have been landed, too; none of them was landed before."""
-        bucket = bucket_of(F.col("sequence")).alias("bucket")
-        ids = records.where("sequence is not null").select(*_EPOCH, "sequence", bucket)
-        added = ids.groupBy(*_BUCKET).agg(F.bitmap_construct_agg(bit_of(F.col("sequence"))).alias("bits"))
-        # Only what gets something is made a bitmap: most buckets are the last ones of epochs that have ended.
-        getting = ids.select(*_BUCKET).distinct()
-        before = self.buckets.join(getting, _BUCKET, "left_semi")
-        merged = before.select(*_BUCKET, F.coalesce("bits", first_bits("filled")).alias("bits")).unionByName(added)
-        counted = merged.groupBy(*_BUCKET).agg(F.bitmap_or_agg("bits").alias("bits"))
-        counted = counted.withColumn("count", F.bitmap_count("bits"))
+        ids = records.select(*_EPOCH, "sequence").where("sequence is not null")
+        added = ids.groupBy(*_EPOCH, bucket_of(F.col("sequence")).alias("bucket")).agg(
+            F.bitmap_construct_agg(bit_of(F.col("sequence"))).alias("bits")
+        )
+        is_full = F.col("filled").eqNullSafe(BUCKET_SIZE)
+        partial = self.buckets.where(~is_full).select(*_BUCKET, F.coalesce("bits", first_bits("filled")).alias("bits"))
+        merged = partial.unionByName(added).groupBy(*_BUCKET)
+        counted = merged.agg(F.bitmap_or_agg("bits").alias("bits")).withColumn("count", F.bitmap_count("bits"))
         first = F.col("bits") == first_bits("count")
-        after = counted.select(
+        parts = counted.select(
             *_BUCKET,
             F.when(first, F.col("count").cast("int")).alias("filled"),
             F.when(~first, F.col("bits")).alias("bits"),
         )
-        return self._advanced(after.unionByName(self.buckets.join(getting, _BUCKET, "left_anti")))
+        return self._advanced(parts.unionByName(self.buckets.where(is_full)))
 
     def without(self, epochs: DataFrame) -> LandedIds:
         """The state without these epochs, of which nothing new can come any more."""
@@ -87,23 +86,24 @@ class LandedIds:
 
     def _advanced(self, buckets: DataFrame) -> LandedIds:
         """The full buckets that follow the last complete one without a gap become complete, too."""
-        number = F.row_number().over(Window.partitionBy(*_EPOCH).orderBy("bucket"))
-        full = buckets.where(F.col("filled") == BUCKET_SIZE).select(*_BUCKET).join(self.complete, _EPOCH, "left")
-        placed = full.select(*_BUCKET, (F.col("bucket") == _up_to("complete") + number).alias("follows"))
+        base = F.coalesce("complete", F.lit(0).cast("bigint"))
+        number = F.row_number().over(Window.partitionBy(*_EPOCH, "is_full").orderBy("bucket"))
+        placed = (
+            buckets.withColumn("is_full", F.col("filled").eqNullSafe(BUCKET_SIZE))
+            .join(self.complete, _EPOCH, "left")
+            .select(
+                *_BUCKET, "filled", "bits", (F.col("is_full") & (F.col("bucket") == base + number)).alias("follows")
+            )
+        )
         followed = placed.where("follows").groupBy(*_EPOCH).agg(F.max("bucket").alias("complete"))
         complete = self.complete.unionByName(followed).groupBy(*_EPOCH).agg(F.max("complete").alias("complete"))
-        behind = buckets.join(complete, _EPOCH, "left").where(F.col("bucket") > _up_to("complete"))
-        return LandedIds(complete, behind.select(*_BUCKET, "filled", "bits"))
+        return LandedIds(complete, placed.where("not follows").select(*_BUCKET, "filled", "bits"))
 
     def write(self, directory: str) -> None:
         """Store it as files; not all at once, so in a directory that nobody reads yet."""
         self.complete.coalesce(1).write.parquet(f"{directory}/complete")
         # Uncompressed, because Spark takes the size of files for the room that they need when it chooses a join.
         self.buckets.write.option("compression", "uncompressed").parquet(f"{directory}/{_REST}")
-
-
-def _up_to(complete: str) -> Column:
-    return F.coalesce(complete, F.lit(0).cast("bigint"))
 
 
 def empty(spark: SparkSession) -> LandedIds:

@@ -25,7 +25,7 @@ def scenario(detoured: KafkaCluster, detour: Detour, tmp_path: Path) -> Scenario
 
 CONDITIONS: dict[str, dict[str, Any]] = {
     "another boot": {"boot_id": "another"},
-    "too long a pause": {"hours_later": 13},  # half of what Kafka keeps an identity, and an hour
+    "too long a pause": {"hours_later": 25},  # what Kafka keeps an identity, and an hour
 }
 
 
@@ -43,6 +43,18 @@ def test_where_no_identity_is_trusted_nothing_stands_twice_with_the_check_and_so
     assert (statistics["recovered_in_kafka"] > 0) == check
     assert statistics["identities_renewed"] == LANES
     assert torn_suffixes(consumed(scenario)) == []
+
+
+def test_without_the_check_what_kafka_still_remembers_is_sent_as_it_was_and_recognised(
+    scenario: Scenario, detour: Detour
+) -> None:
+    """With it the same pause is too long: half of what Kafka keeps is left for a broker to come back."""
+    die_unanswered(scenario, detour)
+    statistics = scenario.finish(scenario.life(*MORE, recovery_check=False, hours_later=13))
+    verdict = scenario.verdict()
+    print(verdict, statistics)
+    assert verdict.ok, str(verdict)
+    assert (statistics["identities_renewed"], statistics["batches_resumed"]) == (0, LANES)
 
 
 def test_a_start_that_dies_before_it_has_looked_leaves_it_to_the_next_one(scenario: Scenario, detour: Detour) -> None:

@@ -105,29 +105,3 @@ def test_epochs_that_have_ended_take_few_bytes_each_however_long_they_were(spark
     landed_ids.empty(spark).with_landed(frame(spark, [*ids])).write(str(tmp_path / "state"))
     size = sum(path.stat().st_size for path in (tmp_path / "state").rglob("*.parquet"))
     assert size < 100 * epochs
-
-
-def shuffled(spark: SparkSession) -> int:
-    """Bytes that tasks have written for others so far."""
-    context: Any = spark.sparkContext._jsc.sc()
-    context.listenerBus().waitUntilEmpty()
-    executors = context.statusStore().executorList(False)  # also those that are gone
-    return sum(int(executors.apply(at).totalShuffleWrite()) for at in range(executors.size()))
-
-
-def test_epochs_of_which_nothing_comes_are_not_made_bitmaps_for_each_batch(spark: SparkSession, tmp_path: Path) -> None:
-    epochs, ends = 2_000, random.Random(6)
-    rows = {
-        "producer_id": [P] * epochs,
-        "epoch": pa.array(range(1, epochs + 1), pa.int32()),
-        "bucket": [1] * epochs,
-        "filled": pa.array([ends.randrange(1, BUCKET) for _ in range(epochs)], pa.int32()),
-        "bits": pa.array([None] * epochs, pa.binary()),
-    }
-    landed_ids.LandedIds(landed_ids.empty(spark).complete, spark.createDataFrame(pa.table(rows))).write(
-        str(tmp_path / "state")
-    )
-    state, before = landed_ids.read(spark, str(tmp_path / "state")), shuffled(spark)
-    state.with_landed(frame(spark, [(P, epochs + 1, 1), (P, epochs + 2, 1)])).write(str(tmp_path / "after"))
-    assert shuffled(spark) - before < 50 * epochs
-    assert landed_ids.read(spark, str(tmp_path / "after")).buckets.count() == epochs + 2
