@@ -262,7 +262,13 @@ def _more_of_what_is_printed(found: dict[str, Any]) -> bool:
 
 
 def _told(ranges: list[dict[str, Any]]) -> int:
-    return sum(one.get("repeated", one["count"]) for one in ranges)
+    return sum(map(_count, ranges))
+
+
+def _count(one: dict[str, Any]) -> int:
+    """Records of a range; of what is repeated, the repeats."""
+    count: int = one.get("repeated", one["count"])
+    return count
 
 
 def _show_judged(console: Console, judged: dict[str, Any]) -> None:
@@ -293,8 +299,7 @@ def _show_compared(console: Console, compared: dict[str, Any]) -> None:
 
 def _print_ranges(console: Console, what: str, ranges: list[dict[str, Any]], style: str | None = None) -> None:
     for one in ranges:
-        count = one.get("repeated", one["count"])
-        line = f"{what}: {one['producer_id']}/{one['epoch']} sequences={one['first']}-{one['last']} {count:,}"
+        line = f"{what}: {one['producer_id']}/{one['epoch']} sequences={one['first']}-{one['last']} {_count(one):,}"
         console.print(line, style=style, markup=False, soft_wrap=True)
 
 

@@ -64,9 +64,9 @@ class Sender:
         """Know everybody.
 
         ``halts``: a record that Kafka refuses for good halts its lane, rather than being a dead letter.
-        ``is_forgotten``: whether the brokers may have forgotten an identity that was first used then, in milliseconds
-        since the machine's boot. ``backoff``: first and longest pause between two attempts, in seconds. ``on_parted``:
-        of a batch the first records have expired; what is left of it goes in its place.
+        ``is_forgotten``: whether the brokers may have forgotten an identity under which a batch may have come through
+        then, in milliseconds since the machine's boot. ``backoff``: first and longest pause between two attempts, in
+        seconds. ``on_parted``: of a batch the first records have expired; what is left of it goes in its place.
         """
         self._refused = refused
         self._halts = halts
