@@ -35,6 +35,7 @@ TOPICS = {"neighbour 1": [1, 2], "neighbour 2": [2, 1], "below min ISR": [1, 3],
 NEIGHBOURS = ("neighbour 1", "neighbour 2")
 FROZEN = 3
 NOTICED_AFTER = 12.0  # seconds until the cluster takes the frozen broker for dead: Kafka's own default is 9
+NOTICED_LATE = 30.0  # flat out: there is time for as many turns as in every other phase
 BURST = 50  # records between two looks at what was delivered
 PACE = 0.05  # seconds between two bursts: what is measured is who is held up, not how fast the machine is
 RECORD = b"x" * 160
@@ -45,8 +46,7 @@ RECOVERY = 4.0  # seconds after the thaw until the last span begins
 IN_FLIGHT = 200  # bursts of each neighbour, flat out: more than is under way, and not so many that turns are long
 TURN = 2.0  # seconds that each of two producers is measured before the other one's turn
 RAMP = 0.5  # seconds of it before that
-TURNS = 3  # of each of them, in each phase
-TURNS_FROZEN = 1  # there is not time for more before `NOTICED_AFTER`
+TURNS = 4  # of each of them, in each phase
 
 UNPACED = "two sessions, as fast as it goes"
 
@@ -67,6 +67,8 @@ def run(setting: Setting) -> Result:
                     figures.append(measure(cluster, wal_dir, alone=name == "one session", pace=pace))
                 rates = " ".join(f"{phase}={figures[-1][phase]:.0f}" for phase in PHASES)
                 setting.say(f"neighbours: round {number + 1}/{rounds} {name} bursts/s {rates}")
+    with own_brokers(NOTICED_LATE) as cluster:
+        for number in range(rounds):
             for name, figures in flat_out.items():
                 with setting.wal_dir() as beside, setting.wal_dir() as apart:
                     figures.append(measure_flat_out(cluster, beside, apart, alone=name == "one session"))
@@ -77,10 +79,10 @@ def run(setting: Setting) -> Result:
 
 
 @contextmanager
-def own_brokers() -> Iterator[Cluster]:
-    """Three, which take a frozen one among them for dead after `NOTICED_AFTER`."""
+def own_brokers(noticed_after: float = NOTICED_AFTER) -> Iterator[Cluster]:
+    """Three, which take a frozen one among them for dead after so many seconds."""
     settings = {
-        "broker.session.timeout.ms": str(int(NOTICED_AFTER * 1000)),
+        "broker.session.timeout.ms": str(int(noticed_after * 1000)),
         "replica.lag.time.max.ms": "30000",
     }
     cluster = choose_cluster(3, settings)
@@ -172,6 +174,7 @@ async def _through_the_fault(
     figures: dict[str, Any],
     measure_phase: Callable[[str], Awaitable[None]],
     while_moving: Callable[[], Awaitable[object]],
+    noticed_after: float = NOTICED_AFTER,
 ) -> None:
     """From before the freeze until after the thaw; ``producer`` has the stuck partitions."""
     await measure_phase("before")
@@ -181,7 +184,7 @@ async def _through_the_fault(
     await measure_phase("frozen")
     figures["frozen, seconds"] = time.monotonic() - frozen
     figures["lanes_suspect"] = producer.statistics().lanes_suspect
-    await asyncio.sleep(max(0.0, frozen + NOTICED_AFTER + 3 - time.monotonic()))
+    await asyncio.sleep(max(0.0, frozen + noticed_after + 3 - time.monotonic()))
     await measure_phase("below min ISR, leaderless")
     cluster.nodes[FROZEN - 1].resume()
     await asyncio.sleep(RECOVERY)
@@ -210,7 +213,7 @@ async def _measure_flat_out(cluster: Cluster, beside: str, apart: str, names: di
 
     async def phase(name: str) -> None:
         rates: dict[str, list[float]] = {"beside": [], "apart": []}
-        for turn in range(TURNS_FROZEN if name == "frozen" else TURNS):
+        for turn in range(TURNS):
             both = [("beside", stuck), ("apart", free)]
             for which, producer in both if turn % 2 == 0 else reversed(both):
                 rates[which].append(await _turn(producer, names))
@@ -224,7 +227,7 @@ async def _measure_flat_out(cluster: Cluster, beside: str, apart: str, names: di
         tasks = [asyncio.create_task(_publish(stuck, names[topic], topic, done, PACE)) for topic in held_up]
         for producer in (stuck, free):
             await _turn(producer, names)  # fresh partitions are slow at first
-        await _through_the_fault(cluster, stuck, figures, phase, lambda: _turn(stuck, names))
+        await _through_the_fault(cluster, stuck, figures, phase, lambda: _turn(stuck, names), NOTICED_LATE)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
