@@ -32,6 +32,8 @@ from benchmarks.spark import source as spark_source
 from tests.support.broker import BrokerUnavailableError
 from tests.support.jars import JarsError
 
+LEAST_BACKLOG_GB = 0.02  # more than a slot: with less, reading is over before the loop can have been late
+
 WITH_KAFKA: dict[str, Callable[[Setting], Result]] = {
     "throughput": throughput.run,
     "latency": latency.run,
@@ -101,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--records", type=_positive, metavar="N", help="for throughput and latency (300,000)")
     parser.add_argument("--sizes", type=_sizes, metavar="N,…", help="for ring_…: bytes of a record, each has its own")
     parser.add_argument("--seconds", type=float, metavar="N", help="for ring_…: each measurement, each has its own")
-    parser.add_argument("--gigabytes", type=float, default=0.5, metavar="N", help="of backlog (0.5)")
+    parser.add_argument("--gigabytes", type=_gigabytes, default=0.5, metavar="N", help="of backlog (0.5)")
     parser.add_argument("--brokers", type=_positive, default=1, metavar="N", help="1; from 3 on, replication is 3")
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT,…", help="a cluster that runs, instead of our own")
     parser.add_argument("--directory", metavar="PATH", help="where the write-ahead logs go (temporary files)")
@@ -120,6 +122,13 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1: {text}")
     return number
+
+
+def _gigabytes(text: str) -> float:
+    gigabytes = float(text)
+    if not gigabytes >= LEAST_BACKLOG_GB:
+        raise argparse.ArgumentTypeError(f"must be at least {LEAST_BACKLOG_GB}: {text}")
+    return gigabytes
 
 
 def _sizes(text: str) -> tuple[int, ...]:
