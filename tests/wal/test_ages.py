@@ -325,3 +325,23 @@ def test_marks_are_thinned_while_they_come() -> None:
     for number in range(1, 20_000):
         ages.note(number, number * 1_000)
     assert len(ages._marks) < 700 + ages_module.THIN_AT
+
+
+def test_two_marks_are_a_tenth_of_a_second_apart_at_least() -> None:
+    ages = Ages(None)
+    noted_at = [now for now in range(5_000, 6_000) if ages.note(now, now)]
+    assert noted_at == list(range(5_000, 6_000, MARK_EVERY))
+
+
+def test_marks_are_thinned_once_for_many_that_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time all of them are gone through."""
+    ages, thinned, thin = Ages(None), [], Ages._thin
+
+    def counted(self: Ages, now_ms: int) -> None:
+        thinned.append(now_ms)
+        thin(self, now_ms)
+
+    monkeypatch.setattr(Ages, "_thin", counted)
+    for number in range(1, 20_000):
+        ages.note(number, number * 1_000)
+    assert len(thinned) <= 20_000 // ages_module.THIN_AT * 2

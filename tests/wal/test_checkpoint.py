@@ -206,6 +206,15 @@ def test_a_copy_that_holds_but_says_something_else_is_damaged() -> None:
     assert checkpoint.unpack(data).state == "damaged"
 
 
+def test_a_copy_that_holds_but_was_written_by_another_program_is_damaged() -> None:
+    data = checkpoint.pack(content(1), 9)
+    length = len(msgspec.msgpack.encode(content(1)))
+    head, body = data[: checkpoint.ENVELOPE.size - 4], data[checkpoint.ENVELOPE.size :][:length]
+    assert checkpoint.unpack(head + crc32(body, crc32(head)).to_bytes(4, "little") + body).state == "valid"
+    other = b"other!!!"[: len(checkpoint.MAGIC)] + head[len(checkpoint.MAGIC) :]
+    assert checkpoint.unpack(other + crc32(body, crc32(other)).to_bytes(4, "little") + body).state == "damaged"
+
+
 @pytest.mark.parametrize("producer_id", [0, 2**64 - 1])
 def test_a_checkpoint_holds_whichever_64_bits_its_producer_was_given(producer_id: int) -> None:
     """They are random: a directory whose own are at the edge must not take its checkpoint for damaged."""

@@ -234,3 +234,12 @@ def test_pages_that_were_looked_at_count_as_memory_only_until_the_next_look(life
     _, place, position, _ = life.left[0]
     assert not life.directory.is_settled(position & fmt.SEQUENCE_MASK, place)
     assert oldest.warm
+
+
+def test_a_copy_is_found_without_a_search_where_nothing_rots(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mark tells where the copies of a slot begin: nothing is looked for in front of them."""
+    retry = life.directory.retry
+    copied = [position for slot in retry.live for position, _ in copies_in(life, slot)]
+    assert len(copied) > len(retry.live)
+    monkeypatch.setattr(copies, "next_frame", None)
+    assert all(copies.waits(retry, position, None) for position in copied)

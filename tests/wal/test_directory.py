@@ -579,6 +579,19 @@ def test_a_directory_that_is_not_writable_is_refused(open_to_all: Path) -> None:
     assert str(caught.value.filename) == str(open_to_all / "wal")
 
 
+def test_a_directory_in_which_no_instance_can_be_made_is_refused(open_to_all: Path) -> None:
+    wal = open_to_all / "wal"
+    wal.mkdir()
+    if os.geteuid() == 0:
+        os.chown(wal, 65534, 65534)
+    wal.chmod(0o555)
+    with as_nobody(), pytest.raises(WalIOError, match="cannot use the directory") as caught:
+        open_directory(options(wal))
+    wal.chmod(0o755)
+    assert caught.value.errno == 13
+    assert str(caught.value.filename) == str(wal / "0")
+
+
 def test_a_directory_that_belongs_to_another_user_is_refused(open_to_all: Path) -> None:
     wal = open_to_all / "wal"
     wal.mkdir()

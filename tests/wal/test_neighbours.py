@@ -157,6 +157,20 @@ def test_an_opening_changes_the_stamp_even_if_nothing_was_stored(tmp_path: Path)
     assert look(tmp_path, before=found).waiting is True
 
 
+def test_without_a_checkpoint_the_stamp_is_another_one_when_the_ring_has_grown(tmp_path: Path) -> None:
+    orphan(tmp_path, clean=False)
+    (tmp_path / "1" / "checkpoint").unlink()
+    found, ring = look(tmp_path), tmp_path / "1" / "ring"
+    assert (found.free, found.waiting) == (True, True)
+    os.truncate(ring, ring.stat().st_size + SLOT)
+    grown = look(tmp_path)
+    assert grown.stamp != found.stamp
+    assert look(tmp_path).stamp == grown.stamp
+    ring.unlink()
+    gone = look(tmp_path)
+    assert (gone.waiting, gone.error) == (False, "")
+
+
 def test_looking_writes_nothing_and_leaves_the_lock(tmp_path: Path) -> None:
     orphan(tmp_path)
 

@@ -938,3 +938,14 @@ def test_a_frame_without_a_record_is_no_record_where_settled_ones_are_read_too()
     assert [(sequence, record) for _, _, sequence, record in read(reader)] == [(2, b"first"), (4, b"second")]
     suspects = Reader(following.ring, bytes, suspects=True)
     assert [(sequence, record) for _, _, sequence, record in read(suspects)] == [(2, b"first"), (4, b"second")]
+
+
+@pytest.mark.parametrize(("everything", "expected"), [(False, [b"a", b"c"]), (True, [b"a", b"b", b"c"])])
+def test_a_reader_inside_a_slot_passes_what_is_settled_unless_it_is_to_read_everything(
+    *, everything: bool, expected: list[bytes]
+) -> None:
+    opened = Opened()
+    opened.append(b"a", b"b", b"c")
+    opened.ring.settle(opened.ring.live[0], opened.ring.recent_places[2:3])
+    reader = Reader.inside(opened.ring, opened.ring.live[0], bytes, everything=everything)
+    assert [record for _, _, _, record in read(reader)] == expected

@@ -218,6 +218,11 @@ def test_the_epoch_is_one_above_everything_that_was_ever_seen(copies: list[int |
     assert found.epoch == max(seen, default=0) + 1 + untold
 
 
+@pytest.mark.parametrize("last", [1, 2])
+def test_without_a_checkpoint_epochs_that_left_no_header_are_left_out_from_the_first_one_on(last: int) -> None:
+    assert plan([NONE, NONE], [life(0, 1, epoch=last, last=1)]).epoch == last + 1 + UNTOLD
+
+
 # -- refused ---------------------------------------------------------------------------------------------------------
 
 
