@@ -659,7 +659,7 @@ class Ring:
     def _old_slot(self, life: Life) -> Slot:
         slot = Slot(life.index, life.header, self._mark)
         slot.ring = self
-        slot.limit = 0 if life.seal is not None else slot.limit
+        slot.limit = 0  # nothing is appended to a slot of an earlier life
         if life.seal is not None:
             slot.adopt_seal(life.seal)
         return slot

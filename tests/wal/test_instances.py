@@ -8,6 +8,7 @@ import pytest
 from aiorecover.errors import WalIOError
 from aiorecover.wal import instances as instances_module
 from aiorecover.wal.instances import holder, instances
+from aiorecover.wal.storage import lock_identity
 from tests.wal.memory import broken
 from tests.wal.stored import stored
 
@@ -71,3 +72,9 @@ def test_the_holder_of_a_lock_is_found_by_device_and_inode(
     identity: str, written: int | None, expected: int | None
 ) -> None:
     assert holder(LOCKS, identity, written) == expected
+
+
+def test_a_link_is_not_taken_for_the_file_that_it_names(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    assert lock_identity(tmp_path / "link") != lock_identity(tmp_path / "file")

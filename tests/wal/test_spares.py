@@ -292,3 +292,22 @@ def test_a_directory_that_was_closed_has_nothing_mapped(tmp_path: Path) -> None:
 def mapped() -> str:
     """What this process has in its memory, by the names of the files."""
     return Path("/proc/self/maps").read_text(encoding="utf-8")
+
+
+def test_where_the_disk_has_no_block_for_a_slot_nothing_has_grown_and_the_ring_counts_as_full() -> None:
+    """Whatever the file system said of its room: it may have been taken since."""
+    opened = Opened()
+    spares, reserve = opened.ring.spares, opened.disk.ring.stored.belong_to
+    opened.append(BIG)
+    reserve(threading.RLock(), no_blocks)
+    full(opened)
+    slots = spares.allocated
+    assert spares.full
+    assert (spares.free, spares.empty) == (0, True)
+    with pytest.raises(WalFullError):
+        spares.take()
+    assert spares.allocated == slots == len(opened.ring.live)
+    reserve(threading.RLock(), lambda _: None)
+    opened.append(*[BIG] * 10)
+    assert spares.allocated > slots
+    assert not spares.full

@@ -177,6 +177,23 @@ async def test_nobody_waits_for_a_disk_that_hangs_and_it_is_used_again_once_it_d
 
 
 @pytest.mark.asyncio
+async def test_the_limit_of_a_flush_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would be told of the next one, which has only just begun."""
+    monkeypatch.setattr(sync, "SYNC_LIMIT", 0.02)
+    disk = SlowDisk()
+
+    async def at_once() -> None:
+        disk.durable = disk.stored
+
+    commit = GroupCommit(at_once)
+    given_up: list[None] = []
+    monkeypatch.setattr(commit, "_give_up", lambda: given_up.append(None))
+    await publisher(disk, commit)
+    await asyncio.sleep(0.1)
+    assert not given_up
+
+
+@pytest.mark.asyncio
 async def test_who_gives_up_waiting_disturbs_nobody() -> None:
     disk = SlowDisk()
     commit = GroupCommit(disk.sync)
@@ -213,6 +230,20 @@ async def test_a_loop_that_ends_leaves_nobody_waiting() -> None:
     commit._task.cancel()
     results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
     assert [type(result) for result in results] == [ClosedError] * 3
+
+
+@pytest.mark.asyncio
+async def test_a_flush_that_is_cancelled_before_it_begins_leaves_nobody_waiting() -> None:
+    disk = SlowDisk()
+    commit = GroupCommit(disk.sync)
+    waiting = publisher(disk, commit)
+    await asyncio.sleep(0)
+    assert commit._task is not None
+    assert not disk.running
+    commit._task.cancel()
+    with pytest.raises(ClosedError):
+        await asyncio.wait_for(waiting, 10)
+    assert not disk.running
 
 
 class _Overtaken(GroupCommit):

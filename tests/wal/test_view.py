@@ -1362,3 +1362,10 @@ def test_a_walk_that_is_not_repeated_would_miss_what_is_rewritten_meanwhile(monk
 
 def test_who_walked_the_retry_ring_first_would_miss_what_is_moved_meanwhile() -> None:
     assert not all(walk.is_right for walk in each_moment(lambda moment: while_moved("ring", moment, "retry", "ring")))
+
+
+@pytest.mark.parametrize("content", [b"", b"something"])
+def test_a_directory_has_hardly_begun_only_as_long_as_its_files_are_empty(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "lock").write_bytes(b"4711\n")
+    (tmp_path / "lanes").write_bytes(content)
+    assert view.hardly_begun(tmp_path, ["lock", "lanes"]) == (not content)

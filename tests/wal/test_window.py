@@ -144,3 +144,12 @@ def test_who_has_no_patience_meets_no_error_and_few_bad_pages_however_long_the_s
     file.stored.fail_reads(95 * WINDOW, 1)
     window.fill(95 * WINDOW, 100 * WINDOW, 1, ahead=False)
     assert bytes(window.buffer[:WINDOW]) == bytes(PAGE) + b"\1" * (WINDOW - PAGE), "another stretch, page by page"
+
+
+def test_who_has_no_patience_may_meet_a_bad_page_with_the_first_read() -> None:
+    file = FaultyFile("ring", b"\1" * SLOT)
+    file.stored.fail_reads(0, PAGE)
+    window = Window(file, patient=False)
+    window.enter(0)
+    window.fill(0, SLOT, 1, ahead=False)
+    assert bytes(window.buffer[:SLOT]) == bytes(PAGE) + b"\1" * (SLOT - PAGE)
