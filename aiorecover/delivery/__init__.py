@@ -60,7 +60,9 @@ Journal
     its records are settled, but for those of another boot or file: so a start that dies before its recovery check has
     run leaves the next one what it needs for its own. A file `lanes` without header and entries, beside records that
     wait, was lost: that is one doubt, of nobody knows how many lanes, and nothing tells the recovery check where to
-    read. (Not after a power cut, which takes what was never flushed, and leaves all of it in doubt.)
+    read. (Not after a power cut, which takes what was never flushed, and leaves all of it in doubt.) A file that was
+    only cut off, or zeroed in part, is not told from one in which fewer lanes have sent: those whose entries it held
+    begin anew, what was in flight there may come twice, and that is not counted.
 
 Partitions that are gone
     Kafka takes no partition from a topic: one that is gone was deleted with its topic, with all that it held, and the
