@@ -62,7 +62,8 @@ Journal
     wait, was lost: that is one doubt, of nobody knows how many lanes, and nothing tells the recovery check where to
     read. (Not after a power cut, which takes what was never flushed, and leaves all of it in doubt.) A file that was
     only cut off, or zeroed in part, is not told from one in which fewer lanes have sent: those whose entries it held
-    begin anew, what was in flight there may come twice, and that is not counted.
+    begin anew, what was in flight there may come twice, and that is not counted. Nor is a block of which the newer copy
+    alone was zeroed: the older one passes for the newest, and is spent or refused.
 
 Partitions that are gone
     Kafka takes no partition from a topic: one that is gone was deleted with its topic, with all that it held, and the
