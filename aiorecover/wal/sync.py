@@ -73,8 +73,8 @@ class GroupCommit:
         self._limit = asyncio.get_running_loop().call_later(SYNC_LIMIT, self._give_up)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """Cancelled before it even began, it could tell nobody."""
-        if task.cancelled() and task is self._task:
+        """Cancelled before it even began, it could tell nobody; nor all of them where a signal handler raised."""
+        if task is self._task:  # else somebody has begun anew
             self._fail_all(_stopped())
 
     def _fail_all(self, error: Exception) -> None:

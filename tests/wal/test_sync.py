@@ -246,6 +246,39 @@ async def test_a_flush_that_is_cancelled_before_it_begins_leaves_nobody_waiting(
     assert not disk.running
 
 
+class _Interrupted(asyncio.Future[None]):
+    """A signal handler raises as it is told."""
+
+    def set_result(self, result: None, /) -> None:
+        raise RuntimeError
+
+
+@pytest.mark.asyncio
+async def test_a_signal_handler_that_raises_while_they_are_told_leaves_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = SlowDisk()
+    commit = GroupCommit(disk.sync)
+    first = publisher(disk, commit)
+    await settle()
+    loop = asyncio.get_running_loop()
+    with monkeypatch.context() as changed:
+        changed.setattr(loop, "create_future", lambda: _Interrupted(loop=loop))
+        interrupted = publisher(disk, commit)
+        await settle()
+    waiting = [interrupted, *(publisher(disk, commit) for _ in range(2))]
+    await settle()
+    await disk.end()
+    await asyncio.wait_for(first, 10)
+    disk.running[0].set_result(None)
+    results = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 10)
+    assert [type(result) for result in results] == [ClosedError] * 3
+    later = publisher(disk, commit)
+    await settle()
+    await disk.end()
+    assert await asyncio.wait_for(later, 10)
+
+
 class _Overtaken(GroupCommit):
     """Somebody who comes in the very turn in which it is cancelled has begun anew before its end is told."""
 
