@@ -71,7 +71,7 @@ class Config:
     What stands here of an option is what the README says (``python -m tests.support.options`` writes it there).
 
     Attributes:
-        wal_dir: directory of the write-ahead log: on a disk that outlives the process, owned by its user.
+        wal_dir: directory of the write-ahead log: on a disk that outlives the process, owned by its user, and no symbolic link.
         file_system: what a ``wal_dir`` brings of its own (`aiorecover.testing.MemoryDisk`); None: the system's.
         bootstrap_servers: Kafka, as "host:port,host:port" or a list; 9092 where no port is named.
         client: options for aiokafka that are no attribute here (security, compression, metadata).
@@ -478,6 +478,10 @@ def _absolute(wal_dir: object) -> Path:
         raise ConfigError(f"wal_dir must name a directory: pass a str or a Path {_shown('wal_dir', wal_dir)}")
     if path.startswith("~"):
         raise ConfigError(f"wal_dir is not expanded: pass Path(...).expanduser() wal_dir={path!r}")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise ConfigError(f"wal_dir cannot be a name of a file: clean the text wal_dir={path!r}") from None
     return Path(os.path.abspath(path))  # noqa: PTH100  # resolve() would ask the disk
 
 

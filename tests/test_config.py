@@ -510,7 +510,7 @@ def test_the_directory_stays_where_it_was_meant_when_the_process_moves(
     assert made.wal_dir == tmp_path / "wal"
 
 
-@pytest.mark.parametrize("wal_dir", ["", "  ", "a\0b", None, b"wal", 1, ["wal"], "~/wal", "~"], ids=repr)
+@pytest.mark.parametrize("wal_dir", ["", "  ", "a\0b", None, b"wal", 1, ["wal"], "~/wal", "~", "\ud800"], ids=repr)
 def test_what_names_no_directory_is_refused(wal_dir: object) -> None:
     with pytest.raises(ConfigError, match=r"^wal_dir "):
         Config.from_options(wal_dir, SERVERS, {})

@@ -20,6 +20,7 @@ from aiorecover import record as records
 from aiorecover.delivery import refusal
 from aiorecover.errors import WalError, WalFormatError, WalIOError
 from aiorecover.wal import format as fmt
+from aiorecover.wal.directory import RING_GONE
 from aiorecover.wal.instances import instances
 from aiorecover.wal.view import WALKS, open_view
 
@@ -92,7 +93,7 @@ def _instance(instance: Instance, count: int) -> dict[str, Any]:
         try:
             with open_view(instance.path, name) as view:
                 if name == RINGS[0]:
-                    errors = [*_refusal(view), *errors]
+                    errors = [*_refusal(view), *_gone(view), *errors]
                 oldest += _look(view, about, count)
         except WalError as error:
             errors.append(str(error))
@@ -109,6 +110,14 @@ def _refusal(view: View) -> list[str]:
     except WalError as error:
         return [str(error)]
     return []
+
+
+def _gone(view: View) -> list[str]:
+    """What the next start would say if there is no file `ring`."""
+    checkpoint = view.checkpoint
+    if checkpoint is None or checkpoint.left_nothing or (view.path / RINGS[0]).exists():
+        return []
+    return [RING_GONE]
 
 
 def _look(view: View, about: dict[str, Any], count: int) -> list[FrameView]:

@@ -169,6 +169,11 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         """Of the main ring; what was moved counts as done there."""
         return self.main.watermark
 
+    @property
+    def left_nothing(self) -> bool:
+        """Its process had closed the main ring with nothing in it that waits."""
+        return self.closed and self.main.watermark >= self.main.flushed
+
     def after(self, durable: "Checkpoint") -> "Checkpoint":
         """The same, taking nothing back of what ``durable``, the one written before, says of rings and destination.
 

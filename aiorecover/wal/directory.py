@@ -49,6 +49,10 @@ LOCK = "lock"
 CHECKPOINT = "checkpoint"
 LANES = "lanes"
 FILES = {LOCK, CHECKPOINT, RING, RETRY, DEAD, LANES, DAMAGED}
+RING_GONE = (
+    "the file ring is gone, and nothing tells what was stored there behind the last checkpoint: stop, put it back and "
+    "start anew, or publish that again from where it came"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal import room
 from aiorecover.wal.ages import Ages, StoredAges, restored
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination
-from aiorecover.wal.directory import CHECKPOINT, LANES, Directory, Files, Options
+from aiorecover.wal.directory import CHECKPOINT, LANES, RING_GONE, Directory, Files, Options
 from aiorecover.wal.epochs import earlier_epochs
 from aiorecover.wal.instance import lock_instance, make_wal_dir
 from aiorecover.wal.lanes import Lanes, has_entries
@@ -68,17 +68,18 @@ def _check_new(found: Plan, files: Files) -> None:
 def _open_locked(path: Path, lock: StorageFile, options: Options) -> Directory:
     opened: list[StorageFile] = []
     try:
+        gone = not options.file_system.exists(path / RING)
         for name in (CHECKPOINT, RING, RETRY, DEAD, LANES):
             opened.append(options.file_system.open(path / name))  # noqa: PERF401 - those before a failure are closed
-        return recover(path, Files(lock, *opened), options)
+        return recover(path, Files(lock, *opened), options, ring_gone=gone)
     except BaseException:
         for file in opened:
             file.close()
         raise
 
 
-def recover(path: Path, files: Files, options: Options) -> Directory:
-    """The directory as its files say; from here on they are its own."""
+def recover(path: Path, files: Files, options: Options, *, ring_gone: bool = False) -> Directory:
+    """The directory as its files say; from here on they are its own. ``ring_gone``: there was no file `ring`."""
     checkpoint_file = CheckpointFile(files.checkpoint)
     rings = (files.ring, files.retry, files.dead)
     headers = (header for ring in rings for header in first_headers(ring.read))
@@ -90,6 +91,8 @@ def recover(path: Path, files: Files, options: Options) -> Directory:
         _check_new(found, files)
     except WalCorruptError as error:
         raise WalCorruptError(f"{error} path={path}") from None
+    if ring_gone and found.newest is not None and not found.newest.left_nothing:
+        log.error("%s path=%s", RING_GONE, path / RING)
     checkpoint = _first_checkpoint(path, found, slot_bytes, boot_id, options)
     ages = Ages(options.limit_ms, checkpoint.ages)
     for ring in rings:

@@ -309,6 +309,14 @@ def flushed(wal_dir: Path) -> Path:
     return directory.path
 
 
+def test_a_ring_that_is_gone_is_told_though_no_checkpoint_knows_of_its_records(tmp_path: Path) -> None:
+    stored(tmp_path).files.close()
+    assert run(tmp_path).exit_code == 0
+    (tmp_path / "0" / "ring").unlink()
+    assert run(tmp_path).exit_code == 1
+    assert as_json(tmp_path)[0]["error"].startswith("the file ring is gone, and nothing tells what was stored there")
+
+
 @pytest.mark.parametrize("ring", ["ring", "retry"])
 @pytest.mark.parametrize("harm", ["removed", "emptied", "cut in the middle"])
 def test_what_is_lost_with_the_end_of_a_ring_or_all_of_it_is_named_as_the_next_start_names_it(

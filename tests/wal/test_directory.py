@@ -31,7 +31,7 @@ from aiorecover.errors import (
 from aiorecover.wal import checkpoint, storage
 from aiorecover.wal import format as fmt
 from aiorecover.wal import instance as instances
-from aiorecover.wal.directory import Directory, Options
+from aiorecover.wal.directory import RING_GONE, Directory, Options
 from aiorecover.wal.instances import instances as seen_from_outside
 from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
@@ -939,3 +939,40 @@ def test_the_producer_s_64_bits_are_13_characters() -> None:
     assert fmt.producer_text(0) == "a" * 13
     assert fmt.producer_text(2**64 - 1) == "7777777777776"
     assert fmt.producer_text(0x1122334455667788) == "cerdgrcvmz3yq"
+
+
+# -- a ring that is gone ---------------------------------------------------------------------------------------------
+
+
+def told_gone(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "the file ring is gone" in record.getMessage()]
+
+
+@pytest.mark.parametrize("lives", [1, 2])
+def test_a_ring_that_was_removed_behind_a_death_is_told_though_no_checkpoint_knows_of_its_records(
+    wal: Path, caplog: pytest.LogCaptureFixture, lives: int
+) -> None:
+    for _ in range(lives):
+        with opened(wal) as made:
+            append(made, b"accepted")
+    assert not told_gone(caplog)
+    (wal / "0" / "ring").unlink()
+    with opened(wal) as made:
+        assert made.ring.epoch == lives + 1
+    assert told_gone(caplog) == [f"{RING_GONE} path={wal / '0' / 'ring'}"]
+    caplog.clear()
+    with opened(wal):
+        assert not told_gone(caplog)
+
+
+def test_a_ring_that_is_removed_when_nothing_waited_is_not_missed(wal: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with opened(wal) as made:
+        append(made, b"delivered")
+        reader = Reader(made.ring, bytes)
+        for slot, place, _, _ in read(reader):
+            made.ring.settle(slot, [place])
+        reader.close()
+        made.write_checkpoint(made.next_checkpoint(closed=True))
+    (wal / "0" / "ring").unlink()
+    with opened(wal):
+        assert not told_gone(caplog)
