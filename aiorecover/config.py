@@ -71,7 +71,7 @@ class Config:
     What stands here of an option is what the README says (``python -m tests.support.options`` writes it there).
 
     Attributes:
-        wal_dir: directory of the write-ahead log: on a disk that outlives the process, its user's own, no symbolic link.
+        wal_dir: directory of the write-ahead log: on a disk that outlives the process, its user's own, no link.
         file_system: what a ``wal_dir`` brings of its own (`aiorecover.testing.MemoryDisk`); None: the system's.
         bootstrap_servers: Kafka, as "host:port,host:port" or a list; 9092 where no port is named.
         client: options for aiokafka that are no attribute here (security, compression, metadata).
