@@ -240,6 +240,8 @@ Recovery, on opening
     6. Epoch = 1 + the highest in both copies and all headers; where both copies are lost, 1,000 more, for an opening
        in which nothing was published stands in no header (`recovery.UNTOLD`). The nonce is drawn. Settle words are
        suspect after another boot or a failed flush, unless the end was clean; also where a copy is damaged.
+       A ring that is not there, unless the end was clean and left nothing, is told: what no checkpoint knew of it is
+       nowhere. One that was emptied before a checkpoint knew of its first record is not told from one not begun.
     7. A file that was cut inside a slot gets its length back: what is left there is read like any damage. In the same
        boot, unless the end was clean: have every slot written again with a frame in it that no flush is known to
        cover. After a failed flush the kernel calls lost pages clean, and the next flush would pass them over. (Of
