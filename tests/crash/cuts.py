@@ -185,13 +185,17 @@ class Chain:
         found = judge(self._accepted, consumed)
         lost = set(found.missing) - self._surely
         there = Counter(_number(record) for record in consumed)
+        names = Counter(record.record_id for record in consumed)
         again = Counter(_number(record) for record in consumed if record.record_id not in self._left)
         return Verdict(
             cuts=self._cuts,
             accepted=found.accepted,
             delivered=found.delivered,
             missing=[f"missing: {name}" for name in found.missing if name in self._surely],
-            repeated=[f"repeated: number {number}, {times} times" for number, times in again.items() if times > 1],
+            repeated=[
+                *(f"repeated: {name}, {times} times" for name, times in names.items() if times > 1),
+                *(f"repeated: number {number}, {times} times" for number, times in again.items() if times > 1),
+            ],
             out_of_order=[f"out of order: {late}" for late in found.out_of_order],
             wrong=[
                 *map(str, found.wrong),

@@ -3,11 +3,13 @@
 import pytest
 
 from aiorecover.testing import memory_file
-from tests.crash.cuts import PARTITIONS, Verdict, play
+from tests.crash.cuts import PARTITIONS, Chain, Verdict, play
+from tests.crash.machines import MemoryMachine
 from tests.crash.planted import planted
 from tests.crash.power_cut import CUT_POINTS, Cut, cuts_of
 from tests.prove.cuts import too_little
 from tests.support.broker import Cluster, TopicFactory
+from tests.support.oracle import Accepted, Consumed
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
@@ -51,3 +53,17 @@ async def test_settling_before_the_commit_is_seen(kafka: Cluster, topic: TopicFa
     with planted("settle_before_the_commit"):
         verdict = await play(kafka, topic(kafka, PARTITIONS), [Cut("when the commit is lost", 3, "always", SEED)])
     assert verdict.missing, str(verdict)
+
+
+@pytest.mark.parametrize("kept", ["_surely", "_left"])
+async def test_a_record_that_is_there_twice_is_noticed_whether_a_flush_had_covered_it_or_a_cut_has_left_it(
+    kept: str,
+) -> None:
+    chain, name = Chain("nowhere:9092", "topic", MemoryMachine()), "aaaaaaaaaaaaa/1/1"
+    chain._accepted.append(Accepted(name, b"k0", b"0"))
+    chain._made = 1
+    getattr(chain, kept).add(name)
+    once, twice = (Consumed(0, offset, b"k0", b"0", (), 0, name) for offset in range(2))
+    assert chain.judge([once]).ok
+    assert chain.judge([once, twice]).repeated
+    chain.close()
