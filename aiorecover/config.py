@@ -479,7 +479,7 @@ def _absolute(wal_dir: object) -> Path:
     if path.startswith("~"):
         raise ConfigError(f"wal_dir is not expanded: pass Path(...).expanduser() wal_dir={path!r}")
     try:
-        os.fsencode(path)
+        os.fsencode(path)  # surrogates may stand for bytes of a name, as in what listdir gives
     except UnicodeEncodeError:
         raise ConfigError(f"wal_dir cannot be a name of a file: clean the text wal_dir={path!r}") from None
     return Path(os.path.abspath(path))  # noqa: PTH100  # resolve() would ask the disk

@@ -104,7 +104,8 @@ def measure(cluster: Cluster, wal_dir: str, *, alone: bool, pace: float = PACE) 
 def measure_flat_out(cluster: Cluster, beside: str, apart: str, *, alone: bool) -> dict[str, Any]:
     """One round: of each of `FLAT_OUT`, the rate beside stuck partitions as a share of the rate without.
 
-    ``beside`` and ``apart``: directories of the two producers.
+    ``cluster`` takes the frozen broker for dead after `NOTICED_LATE`; ``beside`` and ``apart``: directories of the two
+    producers.
     """
     return _run(cluster, lambda names: _measure_flat_out(cluster, beside, apart, names), alone=alone)
 

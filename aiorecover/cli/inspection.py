@@ -93,7 +93,7 @@ def _instance(instance: Instance, count: int) -> dict[str, Any]:
         try:
             with open_view(instance.path, name) as view:
                 if name == RINGS[0]:
-                    errors = [*_refusal(view), *_gone(view), *errors]
+                    errors = [*_refusal(view), *([RING_GONE] if view.ring_gone else []), *errors]
                 oldest += _look(view, about, count)
         except WalError as error:
             errors.append(str(error))
@@ -110,14 +110,6 @@ def _refusal(view: View) -> list[str]:
     except WalError as error:
         return [str(error)]
     return []
-
-
-def _gone(view: View) -> list[str]:
-    """What the next start would say if there is no file `ring`."""
-    checkpoint = view.checkpoint
-    if checkpoint is None or checkpoint.left_nothing or (view.path / RINGS[0]).exists():
-        return []
-    return [RING_GONE]
 
 
 def _look(view: View, about: dict[str, Any], count: int) -> list[FrameView]:

@@ -63,6 +63,7 @@ class GroupCommit:
                 for waiter in self._released:
                     if not waiter.done():
                         waiter.set_result(None)
+                self._released = []
             finally:
                 self._limit.cancel()
 
@@ -74,7 +75,7 @@ class GroupCommit:
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         """Cancelled before it even began, it could tell nobody; nor all of them where a signal handler raised."""
-        if task is self._task:  # else somebody has begun anew
+        if task is self._task and (self._released or self._waiting):  # another task: somebody has begun anew
             self._fail_all(_stopped())
 
     def _fail_all(self, error: Exception) -> None:

@@ -98,6 +98,11 @@ class View:
         self.missing: list[Damage] = []
         self.recycled: list[SlotView] = []
 
+    @property
+    def ring_gone(self) -> bool:
+        """There is no file `ring`, and something may have waited in it: the next start says so."""
+        return self.checkpoint is not None and not self.checkpoint.left_nothing and self._file(RING) is None
+
     def slots(self) -> list[SlotView]:
         """Every slot of the ring: the live ones in the order of their records, then the blank and damaged ones.
 

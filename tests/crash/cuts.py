@@ -186,7 +186,8 @@ class Chain:
         lost = set(found.missing) - self._surely
         there = Counter(_number(record) for record in consumed)
         names = Counter(record.record_id for record in consumed)
-        again = Counter(_number(record) for record in consumed if record.record_id not in self._left)
+        once = {record.record_id: record for record in consumed}
+        again = Counter(_number(record) for name, record in once.items() if name not in self._left)
         return Verdict(
             cuts=self._cuts,
             accepted=found.accepted,

@@ -201,18 +201,20 @@ def test_the_largest_checkpoint_fits() -> None:
 def test_a_copy_that_holds_but_says_something_else_is_damaged() -> None:
     """A checksum of other content: another program's, or a field that this version needs is not there."""
     body = msgspec.msgpack.encode({"producer_id": 1})
-    head = checkpoint.ENVELOPE.pack(checkpoint.MAGIC, 1, 0, len(body), 9, 0)[:-4]
-    data = head + crc32(body, crc32(head)).to_bytes(4, "little") + body
-    assert checkpoint.unpack(data).state == "damaged"
+    assert checkpoint.unpack(holding(body)).state == "damaged"
 
 
 def test_a_copy_that_holds_but_was_written_by_another_program_is_damaged() -> None:
-    data = checkpoint.pack(content(1), 9)
-    length = len(msgspec.msgpack.encode(content(1)))
-    head, body = data[: checkpoint.ENVELOPE.size - 4], data[checkpoint.ENVELOPE.size :][:length]
-    assert checkpoint.unpack(head + crc32(body, crc32(head)).to_bytes(4, "little") + body).state == "valid"
-    other = b"other!!!"[: len(checkpoint.MAGIC)] + head[len(checkpoint.MAGIC) :]
-    assert checkpoint.unpack(other + crc32(body, crc32(other)).to_bytes(4, "little") + body).state == "damaged"
+    body = msgspec.msgpack.encode(content(1))
+    assert checkpoint.unpack(holding(body)).state == "valid"
+    other = bytes(len(checkpoint.MAGIC))
+    assert checkpoint.unpack(holding(body, magic=other)).state == "damaged"
+
+
+def holding(body: bytes, magic: bytes = checkpoint.MAGIC) -> bytes:
+    """A copy whose checksum holds."""
+    head = checkpoint.ENVELOPE.pack(magic, 1, 0, len(body), 9, 0)[:-4]
+    return head + crc32(body, crc32(head)).to_bytes(4, "little") + body
 
 
 @pytest.mark.parametrize("producer_id", [0, 2**64 - 1])
