@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
-from aiorecover.spark.record_id import with_record_id
+from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
 from aiorecover.spark.sink_manifest import KIND, PARTITION, WRITE_HEADER
 
 if TYPE_CHECKING:
@@ -49,8 +49,10 @@ PARTS_SCHEMA = (
 _EPOCH = ["producer_id", "epoch"]
 _WRITE = "_aiorecover_write"
 _NAMED = "_aiorecover_named"
+_KEY = "_aiorecover_key"
 _JOB = "_aiorecover_job"
 _OVER = "_aiorecover_over"
+_SPREAD = 4096  # pieces that the records of no sink are in, where they are shuffled: more than a cluster has cores
 
 
 def parse_manifests(manifests: DataFrame) -> DataFrame:
@@ -134,10 +136,13 @@ def judged(records: DataFrame, decided: DataFrame, jobs: DataFrame | None = None
 
     What is no sink's, and what has no id, counts. ``jobs`` (``job``, ``over``): what comes of a write of a job up to
     this one, and is not decided, is a leftover.
+
+    There is a row for each write in ``decided``: who knows that they are few says so with a broadcast. Else Spark finds
+    out, and where they are many, a topic's years of writes, both sides are shuffled and no machine has them all.
     """
     named = decided.select(F.col("write").alias(_WRITE), F.col("attempts.producer_id").alias(_NAMED))
-    # One row for each write, whatever it holds: small beside the records, which stay where they are.
-    joined = records.withColumn(_WRITE, _write_of()).join(F.broadcast(named), _WRITE, "left")
+    joined = records.withColumn(_WRITE, _write_of()).withColumn(_KEY, _key_of_join(records))
+    joined = joined.join(named.withColumnRenamed(_WRITE, _KEY), _KEY, "left")
     over = F.lit(False)  # noqa: FBT003 - a literal
     if jobs is not None:
         known = jobs.select(F.col("job").alias(_JOB), F.col("over").alias(_OVER))
@@ -176,3 +181,10 @@ def without_leftovers(df: DataFrame, manifests: DataFrame) -> DataFrame:
 def _write_of() -> Column:
     ours = F.filter("headers", lambda header: header["key"] == WRITE_HEADER)
     return F.try_element_at(ours, F.lit(-1))["value"].cast("string")
+
+
+def _key_of_join(records: DataFrame) -> Column:
+    """The write; where there is none, one of many names that no write has, or a single task would get all of these."""
+    told = [name for name in (*ID_COLUMNS, "partition", "offset") if name in records.columns]
+    nobody = F.concat(F.lit("\0"), F.pmod(F.xxhash64(*told), F.lit(_SPREAD)))
+    return F.coalesce(F.col(_WRITE), nobody)

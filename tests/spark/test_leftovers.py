@@ -1,9 +1,11 @@
 """Which records of sinks count, on rows made by hand: the rule in words of plain Python beside it."""
 
 import random
+from collections import Counter
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
 from aiorecover.spark import compare, counted_attempts, without_leftovers
@@ -128,6 +130,26 @@ def test_leftovers_are_not_absent_from_a_table(spark: SparkSession) -> None:
         assert found.absent.collect() == []
     with compare(rows, counting) as found:
         assert [row["producer_id"] for row in found.absent.collect()] == [B]
+
+
+def test_no_machine_has_all_writes_or_all_records_of_no_sink(spark: SparkSession) -> None:
+    """Where Spark cannot know how many they are, as of a topic: both sides are shuffled, and no task has it all."""
+    rows = records(spark, (f"{A}/1/1", FIRST.name), *((f"{D}/1/{number}", None) for number in range(1, 400)))
+    manifests = topic_of(spark, *manifest_of(FIRST, [attempt(FIRST, A)]))
+    settings = {"spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.adaptive.enabled": "false"}
+    before = {name: str(spark.conf.get(name)) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        counting = without_leftovers(rows, manifests).withColumn("task", F.spark_partition_id())
+        plan = counting._jdf.queryExecution().toString()
+        tasks = Counter(row["task"] for row in counting.collect())
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)
+    assert tasks.total() == 400
+    assert max(tasks.values()) < 300, tasks
+    assert "Broadcast" not in plan, plan
 
 
 def test_columns_that_are_missing_are_named(spark: SparkSession) -> None:
