@@ -205,8 +205,12 @@ class Session:
 
         Without `send_batch` around it, which looks the partition up once more: the lane has come from the metadata.
         """
-        accumulator = producer._message_accumulator  # noqa: SLF001
-        return await accumulator.add_batch(batch, place, self._config.request_timeout_ms / 1000)
+        accumulator: Any = producer._message_accumulator  # noqa: SLF001
+        future = await accumulator.add_batch(batch, place, self._config.request_timeout_ms / 1000)
+        # It is a shield around the batch's own. Who is cancelled waits no longer, the request goes on, and how it fails
+        # would be printed as an exception that was never retrieved.
+        accumulator._batches[place][-1].future.add_done_callback(_retrieve)  # noqa: SLF001
+        return future
 
     def partitions(self, topic: str) -> frozenset[int]:
         """The known partitions; empty while the topic is unknown."""
@@ -554,3 +558,8 @@ def _is_connected(producer: AIOKafkaProducer) -> bool:
 
 def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()

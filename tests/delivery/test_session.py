@@ -1,6 +1,7 @@
 """The session against a mock cluster and a real broker: whatever happens to Kafka, it comes back, or ends in time."""
 
 import asyncio
+import gc
 import itertools
 import logging
 from collections.abc import AsyncIterator, Iterator
@@ -407,6 +408,25 @@ async def test_on_a_slow_line_a_session_lasts_as_long_as_bytes_move(
         mock.push_broker_errors(1, ApiKey.PRODUCE, (0, 1_500))
         assert (await session.send(batch, "t", 0)).offset >= 0
         assert session.rebuilds == 0
+
+
+@pytest.mark.parametrize("answer", [(0, 600_000), (NotEnoughReplicasError.errno, 300)], ids=["none", "an error"])
+async def test_what_comes_of_a_batch_that_nobody_waits_for_any_more_is_no_complaint_of_the_loop(
+    mock: MockCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, answer: tuple[int, int]
+) -> None:
+    """As where the time of a manifest is over: its request goes on, and ends with an error that nobody asks for."""
+    monkeypatch.setattr(requests_module, "SILENCE", 0.3)
+    monkeypatch.setattr(requests_module, "TICK", 0.05)
+    async with running(mock.bootstrap_servers) as session:
+        batch = await identified(session, b"v")
+        mock.push_broker_errors(1, ApiKey.PRODUCE, answer)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await session.send(batch, "t", 0)
+        again = await identified(session, b"v")  # once it is through, the request before it has ended
+        assert await until_sent(session, again, "t") >= 0
+        gc.collect()
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
 
 
 async def test_silence_without_a_batch_in_flight_is_no_reason_to_worry(
