@@ -225,8 +225,13 @@ def found(entries: Iterable[Entry]) -> list[tuple[Position, bytes]]:
 
 
 def of_the_epoch_before(made: Plan) -> Plan:
-    """What an opening starts from that goes on with the epoch of the one before, as a checkpoint can say it."""
-    epoch, suspect = max(1, made.epoch - 1), made.suspect
+    """What an opening starts from that goes on with the epoch of the one before."""
+    return of_epoch(made, max(1, made.epoch - 1))
+
+
+def of_epoch(made: Plan, epoch: int) -> Plan:
+    """What an opening starts from that takes another epoch, as a checkpoint can say it."""
+    suspect = made.suspect
     then = replace(suspect, generation=min(suspect.generation, epoch), since=min(suspect.since, epoch))
     return replace(made, epoch=epoch, suspect=then)
 

@@ -28,6 +28,7 @@ from aiorecover.wal.suffix import SuffixRule, Suspicion, Word
 from aiorecover.wal.view import View
 from tests.wal import machine
 from tests.wal.ledger import ViolationError
+from tests.wal.planted import Fault, Patch
 from tests.wal.played import Played
 from tests.wal.test_planted_faults import (
     capture_after_the_flush,
@@ -42,9 +43,6 @@ from tests.wal.walk import Taken, run, walk, walk_all, walk_in_transactions
 
 if TYPE_CHECKING:
     from aiorecover.wal.slot import Slot
-
-Patch = pytest.MonkeyPatch
-Fault = Callable[[Patch], None]
 
 WALKS = 3000  # at most; most faults are found by one of the first fifty
 

@@ -4,7 +4,7 @@ Each scenario is green as the library is, and red with each fault that is plante
 without being told where to look: `test_model_faults`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,14 +27,10 @@ from aiorecover.wal.slot import Slot
 from aiorecover.wal.stream import Stream
 from tests.wal.ledger import Ledger, ViolationError, demand
 from tests.wal.memory import FaultyFile
+from tests.wal.planted import Fault, Patch, Planted, Scenario, names_of, tells
 from tests.wal.rig import MAX_SLOTS, SLOT, Disk, Opened, Position, found, missing, of_the_epoch_before, read
 from tests.wal.test_stream import Life, positions
 from tests.wal.test_stream import read as stream_of
-
-Patch = pytest.MonkeyPatch
-Scenario = Callable[[], None]
-Fault = Callable[[Patch], None]
-
 
 # -- I1: a slot is recycled only when a durable checkpoint covers it, and nobody stands in it ------------------------
 
@@ -507,7 +503,7 @@ def a_lane_goes_on_behind_a_move() -> None:
     demand(delivered == life.waiting, "all that waits is delivered, and once", delivered)
 
 
-PLANTED: list[tuple[Scenario, Fault]] = [
+PLANTED: Planted = [
     (recycled_too_early, recycle_what_waits),
     (recycled_before_the_watermark_was_durable, recycle_without_a_durable_watermark),
     (recycled_under_a_reader, recycle_under_a_reader),
@@ -537,15 +533,8 @@ PLANTED: list[tuple[Scenario, Fault]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("scenario", "fault"), PLANTED, ids=[f"{scenario.__name__}-{fault.__name__}" for scenario, fault in PLANTED]
-)
+@pytest.mark.parametrize(("scenario", "fault"), PLANTED, ids=names_of(PLANTED))
 def test_a_planted_fault_is_reported_and_without_it_the_same_scenario_is_green(
     scenario: Scenario, fault: Fault, monkeypatch: Patch
 ) -> None:
-    scenario()
-    with monkeypatch.context() as patch:
-        fault(patch)
-        with pytest.raises(ViolationError):
-            scenario()
-    scenario()
+    tells(scenario, fault, monkeypatch)
