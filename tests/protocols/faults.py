@@ -5,7 +5,7 @@ Those that no crash between two steps tells of are taken away elsewhere: what si
 lanes are flushed in `tests.delivery.test_recovery_check`: there, a power cut would only have records repeated.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,13 +21,13 @@ from aiorecover.wal.copied import Copied
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.moving import Copying, Move, Rewrite
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.recovery import Plan, plan
+from aiorecover.wal.recovery import Plan, SlotFound, plan
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.spares import Spares
 from aiorecover.wal.suffix import SuffixRule, Suspicion, Unfinished, Word
 from tests.protocols.world import World
-from tests.wal.rig import of_the_epoch_before
+from tests.wal.rig import of_epoch, of_the_epoch_before
 
 Patch = pytest.MonkeyPatch
 Fault = Callable[[Patch], None]
@@ -516,7 +516,7 @@ def header_in_front_only(patch: Patch) -> None:
     patch.setattr(Slot, "store_header", store_header)
 
 
-# -- what is done so, and might as well be done otherwise (`aiorecover.wal.slot`) --------------------------------------
+# -- what is done so, and might as well be done otherwise (the first three: `aiorecover.wal.slot`) ---------------------
 
 
 def header_in_front_first(patch: Patch) -> None:
@@ -554,7 +554,26 @@ def sealed_behind_the_next_header(patch: Patch) -> None:
     patch.setattr(Ring, "_begin", then)
 
 
-FREE: list[Fault] = [header_in_front_first, header_beside_the_old_seal, sealed_behind_the_next_header]
+def epoch_of_the_newest_copy(patch: Patch) -> None:
+    """And of the headers: the older copy was written before, so it says nothing higher."""
+
+    def newest_alone(copies: Sequence[Copy], *rings: Iterable[SlotFound], **more: Any) -> Plan:
+        listed = [list(ring) for ring in rings]
+        made = plan(copies, *listed, **more)
+        if made.newest is None:
+            return made
+        headers = (slot.header.epoch for ring in listed for slot in ring if slot.header is not None)
+        return of_epoch(made, 1 + max([made.newest.epoch, *headers]))
+
+    patch.setattr(opening, "plan", newest_alone)
+
+
+FREE: dict[Fault, str] = {
+    header_in_front_first: "recycling",
+    header_beside_the_old_seal: "recycling",
+    sealed_behind_the_next_header: "recycling",  # what it costs is told before anything is read: `test_sealing`
+    epoch_of_the_newest_copy: "opening behind checkpoints",
+}
 
 
 PLANTED: dict[Fault, str] = {
