@@ -6,11 +6,13 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from aiorecover import RecoverableProducer, WalIOError
+from aiorecover.background import Background
 from aiorecover.testing import MockCluster
 from tests.faults.ledger import NOWHERE, SLOT, SMALL, TOPIC, Ledger
 from tests.faults.scene import play
@@ -119,6 +121,30 @@ async def start_anew(place: Path, wal: Path, cluster: MockCluster, ledger: Ledge
         await ledger.publish_all(producer, 20)
         await producer.flush(timeout_ms=20_000)
         ledger.check_counts(producer)
+
+
+async def is_noticed(wal: Path, seconds: float) -> bool:
+    """Whether a producer that nobody publishes with refuses to go on, so long after its ring was replaced."""
+    async with RecoverableProducer(wal, bootstrap_servers=NOWHERE, **CLOSED_AT_ONCE) as producer:
+        replace_the_ring_by_nothing(wal)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while producer.state != "failed":  # noqa: ASYNC110 - looked at from outside
+                    await asyncio.sleep(0.005)
+        return producer.state == "failed"
+
+
+def look_once(self: Background) -> None:
+    """At the start, and never again."""
+
+
+@pytest.mark.asyncio
+async def test_a_producer_that_does_not_look_on_each_tick_does_not_notice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await is_noticed(tmp_path / "wal", seconds=20)
+    monkeypatch.setattr(Background, "_check_files", look_once)
+    assert not await is_noticed(tmp_path / "another", seconds=1)
 
 
 @pytest.mark.asyncio
