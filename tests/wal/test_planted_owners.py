@@ -41,6 +41,32 @@ def two_workers_share_a_wal_dir() -> None:
         demand(opens().path != opens().path, "a directory belongs to one process")
 
 
+# -- an instance that is asked for by name is waited for -------------------------------------------------------------
+
+
+def wait_for_no_name(patch: Patch) -> None:
+    locked = instance._lock_named
+    patch.setattr(instance, "_lock_named", lambda file_system, path, _: locked(file_system, path, 0.0))
+
+
+def a_named_instance_has_a_predecessor() -> None:
+    """Which ends behind the first try."""
+    lock = StorageFile.lock
+
+    def tried(self: StorageFile) -> bool:
+        taken = lock(self)
+        predecessor.close()
+        return taken
+
+    with real_files() as (_, opens):
+        predecessor = opens(instance="shop")
+        with mock.patch.object(StorageFile, "lock", tried):
+            try:
+                opens(instance="shop", lock_timeout=10.0)
+            except WalLockedError as error:
+                raise ViolationError("who asks for a name waits for it") from error
+
+
 # -- inodes of lock and ring are compared with the path, after locking and on each tick --------------------------------
 
 
@@ -207,6 +233,7 @@ def others_look_at_the_files() -> None:
 
 PLANTED: Planted = [
     (two_workers_share_a_wal_dir, take_what_is_locked),
+    (a_named_instance_has_a_predecessor, wait_for_no_name),
     (a_lock_is_replaced_before_it_is_locked, trust_the_name_of_the_lock),
     (a_lock_is_replaced, look_at_no_inode),
     (a_ring_is_replaced, look_at_no_inode),

@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 
-from aiorecover.errors import WalFullError
+from aiorecover.errors import WalFormatError, WalFullError
 from aiorecover.wal import directory as directory_module
 from aiorecover.wal import format as fmt
-from aiorecover.wal import opening, recovery
+from aiorecover.wal import moving, opening, recovery
 from aiorecover.wal.checkpoint import Copy
+from aiorecover.wal.checksum import crc32
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.losses import Losses, Stretch
+from aiorecover.wal.moved import NO_PARTITION, pack_moved, unpack_moved
+from aiorecover.wal.moving import Move
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, plan
 from aiorecover.wal.ring import Ring
@@ -21,7 +24,8 @@ from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
 from tests.wal.ledger import Ledger, ViolationError, demand
 from tests.wal.planted import Fault, Patch, Planted, Scenario, names_of, tells
-from tests.wal.rig import SLOT, Disk, Machine, Opened, found, missing, of_epoch, storing_fails
+from tests.wal.rig import SLOT, Disk, Machine, Opened, found, missing, of_epoch, read, storing_fails
+from tests.wal.test_damage_cost import CountingFile
 from tests.wal.test_planted_faults import fill, the_power_goes_after_each_opening
 
 
@@ -258,6 +262,88 @@ def a_frame_rots_and_its_slot_is_used_again() -> None:
     demand(kept == [b"\xee" * 100], "the bytes in the place of what is lost are kept", kept)
 
 
+# -- in the retry ring a frame has its own number; where it comes from is in its payload -------------------------------
+
+
+def forget_where_a_copy_comes_from(patch: Patch) -> None:
+    patch.setattr(moving, "pack_moved", lambda _, *given: pack_moved(fmt.position(1, 1), *given))
+
+
+def forget_the_partition_of_a_copy(patch: Patch) -> None:
+    patch.setattr(moving, "pack_moved", lambda place, nonce, _, data: pack_moved(place, nonce, NO_PARTITION, data))
+
+
+def a_record_is_moved_and_the_process_dies() -> None:
+    opened = Opened()
+    waits = opened.fill_slot()[9]
+    opened.append(b"in the next slot")
+    opened.settle(entry for entry in opened.read() if entry[2] != waits[1])
+    directory = opened.directory
+    move = Move(opened.ring, directory.retry, opened.ring.live[0], lambda _: 7)
+    while not move.step():
+        pass
+    directory.write_checkpoint(move.captured(directory))
+    move.finish()
+    copies = read(Reader(opened.dies().directory.retry, unpack_moved))
+    came = [(sequence, copy.epoch, copy.sequence, copy.partition) for _, _, sequence, copy in copies]
+    demand(came == [(1, *waits, 7)], "a copy knows its place and its partition", came)
+
+
+# -- files of another format are refused -----------------------------------------------------------------------------
+
+
+def read_a_newer_version(patch: Patch) -> None:
+    """As if it were ours."""
+    unpack = fmt.unpack_slot_header
+
+    def whatever(data: bytes | memoryview) -> fmt.SlotHeader | None:
+        try:
+            return unpack(data)
+        except WalFormatError:
+            return unpack(with_version(bytes(data), fmt.FORMAT_VERSION))
+
+    patch.setattr(fmt, "unpack_slot_header", whatever)
+
+
+def with_version(header: bytes, version: int) -> bytes:
+    changed = header[:8] + version.to_bytes(2, "little") + header[10 : fmt.HEADER_BYTES - fmt.CRC_BYTES]
+    return changed + crc32(changed).to_bytes(fmt.CRC_BYTES, "little")
+
+
+def a_newer_version_wrote_the_ring() -> None:
+    opened = Opened()
+    opened.append(b"of the future")
+    disk = opened.disk.after_death()
+    for start in (0, SLOT - fmt.RESERVED):
+        header = disk.ring.read(start, fmt.HEADER_BYTES)
+        disk.ring.damage(start, with_version(header, fmt.FORMAT_VERSION + 1))
+    try:
+        Opened(disk)
+    except WalFormatError:
+        return
+    raise ViolationError("what a newer version wrote is not guessed at")
+
+
+# -- an opening does not read the backlog ----------------------------------------------------------------------------
+
+
+def read_everything_at_the_opening(patch: Patch) -> None:
+    def and_all(directory: Directory) -> None:
+        reserve(directory)
+        read(Reader(directory.ring, bytes, primary=False))
+
+    reserve = opening._reserve
+    patch.setattr(opening, "_reserve", and_all)
+
+
+def a_long_backlog_is_opened() -> None:
+    opened = Opened(Disk(CountingFile("ring")))
+    fill(opened, 20)
+    file = opened.dies().disk.ring
+    count = file.bytes_read if isinstance(file, CountingFile) else SLOT
+    demand(0 < count < len(opened.ring.live) * SLOT / 20, "an opening reads headers, and no backlog", count)
+
+
 PLANTED: Planted = [
     (opened_often_and_nothing_is_published, take_a_slot_at_the_opening),
     (a_process_dies_and_the_next_one_publishes, go_on_in_the_slot_of_the_epoch_before),
@@ -270,6 +356,10 @@ PLANTED: Planted = [
     (a_bit_of_each_settle_word_rots, let_one_bit_settle),
     (a_frame_rots_and_its_slot_is_used_again, keep_no_bytes),
     (a_frame_rots_and_its_slot_is_used_again, recycle_before_the_bytes_are_kept),
+    (a_record_is_moved_and_the_process_dies, forget_where_a_copy_comes_from),
+    (a_record_is_moved_and_the_process_dies, forget_the_partition_of_a_copy),
+    (a_newer_version_wrote_the_ring, read_a_newer_version),
+    (a_long_backlog_is_opened, read_everything_at_the_opening),
 ]
 
 
