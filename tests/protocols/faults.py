@@ -1,8 +1,8 @@
 """The rules of the log, each taken away in turn: what the scenarios must notice.
 
-Those that no crash between two steps tells of are taken away elsewhere: what signal handlers rest on in
-`tests.wal.test_signals`, what openings rest on, and readers of both rings, in `tests.wal.test_planted_faults`, that the
-lanes are flushed in `tests.delivery.test_recovery_check`: there, a power cut would only have records repeated.
+Those that no crash between two steps tells of are taken away elsewhere; `test_rules` says of each rule where. That the
+lanes are flushed is among them (`tests.delivery.test_recovery_check`): here, a power cut would only have records
+repeated.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence

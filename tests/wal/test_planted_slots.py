@@ -11,7 +11,7 @@ from aiorecover.errors import WalFormatError, WalFullError
 from aiorecover.wal import directory as directory_module
 from aiorecover.wal import format as fmt
 from aiorecover.wal import moving, opening, recovery
-from aiorecover.wal.checkpoint import Copy
+from aiorecover.wal.checkpoint import Checkpoint, Copy
 from aiorecover.wal.checksum import crc32
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.losses import Losses, Stretch
@@ -22,9 +22,10 @@ from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, plan
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
+from aiorecover.wal.suffix import Suspicion
 from tests.wal.ledger import Ledger, ViolationError, demand
 from tests.wal.planted import Fault, Patch, Planted, Scenario, names_of, tells
-from tests.wal.rig import SLOT, Disk, Machine, Opened, found, missing, of_epoch, read, storing_fails
+from tests.wal.rig import SLOT, Disk, Machine, Opened, found, missing, of_epoch, read, storing_fails, take
 from tests.wal.test_damage_cost import CountingFile
 from tests.wal.test_planted_faults import fill, the_power_goes_after_each_opening
 
@@ -344,6 +345,30 @@ def a_long_backlog_is_opened() -> None:
     demand(0 < count < len(opened.ring.live) * SLOT / 20, "an opening reads headers, and no backlog", count)
 
 
+# -- settle words are in doubt only where the machine was down, or a flush had failed ----------------------------------
+
+
+def doubt_what_a_killed_process_has_settled(patch: Patch) -> None:
+    """As if its machine had gone down with it."""
+    suspicion = recovery._suspicion
+
+    def of_another_boot(
+        copies: list[Copy], newest: Checkpoint | None, epoch: int, last_epoch: int, _: str
+    ) -> Suspicion:
+        return suspicion(copies, newest, epoch, last_epoch, "of another boot")
+
+    patch.setattr(recovery, "_suspicion", of_another_boot)
+
+
+def a_process_is_killed_and_the_oldest_slot_is_settled() -> None:
+    opened = Opened(Disk(max_slots=6))
+    fill(opened, 3)
+    opened.settle(entry for entry in opened.read() if entry[0] is opened.ring.live[0])
+    following = opened.dies()
+    take(following.reader, 1)
+    demand(following.checkpoint() == 1, "it makes room before the others are read")
+
+
 PLANTED: Planted = [
     (opened_often_and_nothing_is_published, take_a_slot_at_the_opening),
     (a_process_dies_and_the_next_one_publishes, go_on_in_the_slot_of_the_epoch_before),
@@ -360,6 +385,7 @@ PLANTED: Planted = [
     (a_record_is_moved_and_the_process_dies, forget_the_partition_of_a_copy),
     (a_newer_version_wrote_the_ring, read_a_newer_version),
     (a_long_backlog_is_opened, read_everything_at_the_opening),
+    (a_process_is_killed_and_the_oldest_slot_is_settled, doubt_what_a_killed_process_has_settled),
 ]
 
 
