@@ -256,7 +256,18 @@ class _Judge:
             cluster_number=self._number,
             life_ms=self._life_ms,
         )
+        if doubt is None and self._may_be_older_than_the_last(block):
+            return Doubt.SUSPECT
         return doubt or self._in_flight(entries)
+
+    def _may_be_older_than_the_last(self, block: BlockFound) -> bool:
+        """What a failed flush has lost leaves the memory as well: the entry before it passes for the newest then.
+
+        That one may be spent, and its slots gone, so that nothing else tells of it; its lane would go on with a
+        sequence that the broker has, and takes for a repeat. The generation tells of it whichever opening judges the
+        entry: the first one behind the failure may have died half-way.
+        """
+        return block.epoch < self._directory.ring.suspect.generation
 
     def _in_flight(self, entries: Sequence[Entry]) -> Frames | Doubt:
         places = [_standing(self._directory, entry) for entry in entries]

@@ -487,6 +487,53 @@ def test_after_a_failed_flush_no_entry_is_trusted() -> None:
     assert [entry[2] for entry in following.read()] == list(range(6, 21))
 
 
+def a_flush_fails_behind_a_spent_batch(before: Scene) -> None:
+    """Its slots are recycled by then, so nothing but its entry tells of it."""
+    before.opened.settle(before.entries)
+    before.opened.fill_slot()
+    before.opened.settle(before.opened.read())
+    before.opened.fill_slot()
+    before.opened.settle(before.opened.read())
+    assert before.opened.checkpoint() > 0
+    assert {group.ordinal for group in before.entry.groups}.isdisjoint(
+        slot.header.ordinal for slot in before.opened.ring.live
+    )
+    before.opened.disk.lanes.before["sync"] = broken
+    before.opened.directory.lanes.store(0, encode(replace(before.entry, base_sequence=50, offset=49)))
+    with pytest.raises(Exception, match="cannot use the file"):
+        before.opened.checkpoint()
+    before.opened.disk.lanes.before.clear()
+
+
+@pytest.mark.parametrize("half_way", [0, 1, 2])
+def test_after_a_failed_flush_no_entry_tells_the_next_sequence_of_its_lane_either(half_way: int) -> None:
+    """What the flush lost leaves the memory as well, and the entry before it passes for the newest.
+
+    Its lane would go on with a sequence that Kafka has, and Kafka would take the batch for a repeat. So it is whoever
+    judges it first: the openings before may have died half-way.
+    """
+    before = scene(behind=False)
+    a_flush_fails_behind_a_spent_batch(before)
+    disk = before.opened.disk.after_death()
+    disk.lanes = disk.lanes._another(disk.lanes.stored.after_process_death(before.opened.disk.lanes.durable))
+    following = Opened(disk)
+    for _ in range(half_way):
+        following = following.dies()
+    found = taken(following)
+    assert (found.lanes, found.doubts) == ([], {Doubt.SUSPECT: 1})
+    assert taken(following.dies()).lanes == []
+
+
+def test_what_is_sent_behind_a_failed_flush_that_was_dealt_with_is_trusted_by_the_next_opening() -> None:
+    before = scene(behind=False)
+    a_flush_fails_behind_a_spent_batch(before)
+    following = before.dies()
+    taken(following)
+    written(following, before.entry)
+    (resumed,) = taken(following.dies()).lanes
+    assert (resumed.entry.base_sequence, resumed.frames) == (40, [])
+
+
 @pytest.mark.parametrize("which", [0, 4, 9])
 def test_a_batch_with_a_damaged_frame_is_given_up_and_what_is_missing_is_named(which: int) -> None:
     before = scene()
