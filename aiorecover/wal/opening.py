@@ -3,6 +3,7 @@
 What is decided is decided in `recovery`; here it is carried out, as the package docstring has it.
 """
 
+import errno
 import logging
 from collections.abc import Iterator
 from functools import partial
@@ -25,9 +26,12 @@ from aiorecover.wal.recovery import HEAD_BYTES, Plan, RingPlan, SlotFound, class
 from aiorecover.wal.ring import MARGIN, Ring
 from aiorecover.wal.sources import Sources
 from aiorecover.wal.spares import Limits, Quota, Spares
-from aiorecover.wal.storage import StorageFile
+from aiorecover.wal.storage import PAGE, StorageFile
+from aiorecover.wal.window import BAD_PAGES
 
 log = logging.getLogger("aiorecover.wal")
+
+_NO_MEANS = frozenset({errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE})
 
 
 def open_directory(options: Options) -> Directory:
@@ -202,10 +206,38 @@ def _voided(retry: RingPlan) -> Iterator[int]:
 
 
 def _rewrite_part(file: StorageFile, offset: int, length: int) -> None:
+    """The reader comes to what cannot be read, and reports it; all beside it is written again.
+
+    Raises:
+        WalIOError: it can be read, and not be written again: no flush would tell that it is missing.
+
+    """
     try:
         file.rewrite(offset, length)
-    except WalIOError as error:  # the reader will come to it, and deliver what can be read
-        log.warning("a part of the ring cannot be read path=%s error=%s", file.path, error)
+    except WalIOError as error:
+        _check_disk(error)
+        _rewrite_pages(file, offset, length)
+
+
+def _rewrite_pages(file: StorageFile, offset: int, length: int) -> None:
+    bad = 0
+    for start in range(offset, offset + length, PAGE):
+        try:
+            file.rewrite(start, min(PAGE, offset + length - start))
+        except WalIOError as error:
+            _check_disk(error)
+            log.warning("a page of the ring cannot be read path=%s offset=%d error=%s", file.path, start, error)
+            bad += 1
+            if bad == BAD_PAGES:
+                message = "no more pages of a slot are asked for, and a power cut may take those behind: check the disk"
+                log.warning("%s path=%s offset=%d", message, file.path, start)
+                return
+
+
+def _check_disk(error: WalIOError) -> None:
+    """It is the disk, and not that we have no means to ask for the part."""
+    if error.errno in _NO_MEANS:
+        raise error
 
 
 def _allocate(path: Path, checkpoint_file: CheckpointFile, *, new: bool) -> None:

@@ -3,6 +3,7 @@
 And what it makes of zeros in the place of pages that nobody could read, as tools leave them that copy such files.
 """
 
+import errno
 import logging
 from collections.abc import Callable
 from contextlib import closing
@@ -13,6 +14,7 @@ import pytest
 from aiorecover.errors import WalIOError
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal import format as fmt
+from aiorecover.wal import opening
 from aiorecover.wal.checkpoint import COPY_BYTES
 from aiorecover.wal.directory import Options
 from aiorecover.wal.moved import pack_moved
@@ -107,20 +109,72 @@ def test_only_what_no_flush_covers_is_written_again(
         assert found(following.read()) == list(opened.accepted.items())
 
 
-def test_a_part_that_cannot_be_read_keeps_no_directory_closed_and_the_others_are_written_again(
-    caplog: pytest.LogCaptureFixture,
+def unlike(file: FaultyFile) -> list[int]:
+    """The pages that the disk does not have as they are."""
+    live, durable = file.live(), file.durable
+    return [at for at in range(0, len(live), PAGE) if live[at : at + PAGE] != durable[at : at + PAGE]]
+
+
+@pytest.mark.parametrize("bad", [[SLOT + PAGE], [SLOT + PAGE, SLOT + 2 * PAGE, 2 * SLOT + PAGE]])
+def test_a_page_that_cannot_be_read_keeps_no_directory_closed_and_all_others_are_written_again(
+    bad: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Those beside it, too: a later flush would pass them over and succeed."""
     opened = Opened()
     opened.append(*[b"%d" % number * LARGE for number in range(3)])
     a_flush_fails(opened)
     disk = opened.disk.after_death()
-    disk.ring.stored.fail_reads(SLOT + SLOT // 2, 1)
+    for page in bad:
+        disk.ring.stored.fail_reads(page, 1)
     with caplog.at_level(logging.WARNING):
         following = Opened(disk)
-    assert f"a part of the ring cannot be read path={disk.ring.path}" in caplog.text
+    assert f"a page of the ring cannot be read path={disk.ring.path}" in caplog.text
     following.ring.sync()
-    live, durable = disk.ring.live(), disk.ring.durable
-    assert [live[at : at + SLOT] == durable[at : at + SLOT] for at in range(0, 3 * SLOT, SLOT)] == [True, False, True]
+    assert unlike(disk.ring) == bad
+
+
+def test_so_many_pages_that_cannot_be_read_are_asked_for_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each may take the disk half a minute."""
+    opened = Opened()
+    opened.append(b"0" * LARGE, b"1" * LARGE)
+    a_flush_fails(opened)
+    disk = opened.disk.after_death()
+    disk.ring.stored.fail_reads(PAGE, 2 * PAGE)
+    asked = 0
+
+    def asked_once() -> None:
+        nonlocal asked
+        asked += 1
+
+    disk.ring.before["rewrite"] = asked_once
+    monkeypatch.setattr(opening, "BAD_PAGES", 2)
+    with caplog.at_level(logging.WARNING):
+        following = Opened(disk)
+    assert asked == 1 + 3 + 1  # the first slot, three pages of it, the second slot
+    assert "no more pages of a slot are asked for" in caplog.text
+    following.ring.sync()
+    assert unlike(disk.ring) == [PAGE, 2 * PAGE, 3 * PAGE]
+
+
+def test_where_pages_cannot_be_written_again_for_want_of_memory_the_directory_is_refused() -> None:
+    """They can be read: no flush would tell that they are missing."""
+    opened = Opened()
+    opened.append(b"0" * LARGE)
+    a_flush_fails(opened)
+    disk = opened.disk.after_death()
+
+    def without_memory() -> None:
+        raise WalIOError(errno.ENOMEM, "cannot rewrite the file: give it more memory", "memory")
+
+    disk.ring.before["rewrite"] = without_memory
+    with pytest.raises(WalIOError, match="give it more memory"):
+        Opened(disk)
+    disk.ring.before.clear()
+    following = Opened(disk)
+    following.ring.sync()
+    assert unlike(disk.ring) == []
 
 
 # -- zeros where nothing could be read -------------------------------------------------------------------------------
