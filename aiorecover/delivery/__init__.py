@@ -54,17 +54,18 @@ Journal
     repeated, so it is trusted for as long as the brokers keep it; one of records that were all stamped that long ago,
     by the clock on the wall, or by one that was not set (before 2025): a broker counts from the newest timestamp of the
     batch, not from when it came (unless the topic stamps them itself, which nothing here tells; and not with
-    ``recovery_check=False``, when the batch is best sent as it was); of which a copy is damaged, or a frame; each of
-    two of one lane; any of frames whose settle words are suspect; and any that was stored before words became so, for
-    a failed flush may have lost the one behind it. So is a lane whose partition acknowledges an offset that was given
-    before: its topic was made anew. An entry in doubt is never trusted again. Of each lane one stays until
-    its records are settled, but for those of another boot or file: so a start that dies before its recovery check has
-    run leaves the next one what it needs for its own. A file `lanes` without header and entries, beside records that
-    wait, was lost: that is one doubt, of nobody knows how many lanes, and nothing tells the recovery check where to
-    read. (Not after a power cut, which takes what was never flushed, and leaves all of it in doubt.) A file that was
-    only cut off, or zeroed in part, is not told from one in which fewer lanes have sent: those whose entries it held
-    begin anew, what was in flight there may come twice, and that is not counted. Nor is a block of which the newer copy
-    alone was zeroed: the older one passes for the newest, and is spent or refused.
+    ``recovery_check=False``, when the batch is best sent as it was); of which a copy is damaged, or a frame, or a slot
+    gone that nothing else tells of (the next one has its number); each of two of one lane; any of frames whose settle
+    words are suspect; and any that was stored before words became so, for a failed flush may have lost the one behind
+    it. So is a lane whose partition acknowledges an offset that was given before: its topic was made anew. An entry in
+    doubt is never trusted again. Of each lane one stays until its records are settled, but for those of another boot or
+    file: so a start that dies before its recovery check has run leaves the next one what it needs for its own. A file
+    `lanes` without header and entries, beside records that wait, was lost: that is one doubt, of nobody knows how many
+    lanes, and nothing tells the recovery check where to read. (Not after a power cut, which takes what was never
+    flushed, and leaves all of it in doubt.) A file that was only cut off, or zeroed in part, is not told from one in
+    which fewer lanes have sent: those whose entries it held begin anew, what was in flight there may come twice, and
+    that is not counted. Nor is a block of which the newer copy alone was zeroed: the older one passes for the newest,
+    and is spent or refused.
 
 Partitions that are gone
     Kafka takes no partition from a topic: one that is gone was deleted with its topic, with all that it held, and the

@@ -271,8 +271,10 @@ class _Judge:
 
     def _in_flight(self, entries: Sequence[Entry]) -> Frames | Doubt:
         places = [_standing(self._directory, entry) for entry in entries]
-        if entries[0].parted or not any(places):  # recycled, so all is settled
+        if entries[0].parted:
             return []
+        if not any(places):  # recycled, so all is settled; unless a slot is gone that nothing else tells of
+            return Doubt.GONE if _names_untold(self._directory, entries) else []
         for entry, frames in zip(entries, places, strict=True):
             outcome = _claimed(entry, frames, self._remembered_ms) if frames else None
             if outcome is not None:
@@ -372,6 +374,15 @@ def _standing(directory: Directory, entry: Entry) -> Frames:
     rings = {MAIN: directory.ring, RETRY: directory.retry}
     slots = [(rings[group.ring], rings[group.ring].slot_with(group.ordinal), group) for group in entry.groups]
     return [(ring, slot, list(group.places)) for ring, slot, group in slots if slot is not None]
+
+
+def _names_untold(directory: Directory, entries: Iterable[Entry]) -> bool:
+    """Whether it names a slot that neither a header nor a checkpoint knows: the next one has its number.
+
+    A checkpoint that lets a slot be recycled knows a number above that slot's.
+    """
+    following = {MAIN: directory.ring.next_ordinal, RETRY: directory.retry.next_ordinal}
+    return any(group.ordinal >= following[group.ring] for entry in entries for group in entry.groups)
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from aiorecover.wal.lanes import ENTRY_BYTES, SECTOR, Lanes
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.run import Entry as Stored
 from tests.wal.memory import FaultyFile, broken
-from tests.wal.rig import Opened, read
+from tests.wal.rig import SLOT, Opened, read
 
 NOW = 5_000
 WALL = 1_800_000_000_000  # the clock on the wall at the next opening
@@ -542,6 +542,23 @@ def test_a_batch_with_a_damaged_frame_is_given_up_and_what_is_missing_is_named(w
     assert taken(following).doubts == {Doubt.GONE: 1}
     assert waiting(following) == [number for number in range(6, 21) if number != 6 + which]
     assert [(damage.first, damage.last) for damage in following.ring.damage] == [(6 + which, 6 + which)]
+
+
+@pytest.mark.parametrize("left", [b"rot", bytes(fmt.HEADER_BYTES)], ids=["damaged", "zero"])
+def test_a_batch_whose_newest_slot_has_lost_its_headers_is_no_one_else_s_records(left: bytes) -> None:
+    """Nothing tells of that slot: the next one has its number, and frames may stand there in the same places."""
+    before = scene()
+    disk = before.opened.disk.after_death()
+    for place in (0, SLOT - fmt.RESERVED):
+        disk.ring.damage(place, left)
+    following = Opened(disk)
+    found = taken(following)
+    assert (found.lanes, found.doubts) == ([], {Doubt.GONE: 1})
+    following.append(*(payload(number, stamped=STAMPED) for number in range(20)))
+    assert following.ring.live[-1].header.ordinal == before.entry.groups[0].ordinal
+    last = following.dies()
+    assert taken(last).lanes == []
+    assert waiting(last) == list(range(1, 21))
 
 
 def test_an_entry_whose_places_are_those_of_no_frame_is_given_up() -> None:
