@@ -97,6 +97,12 @@ def test_an_entry_without_records_is_none() -> None:
         decode(encode(entry_of()))
 
 
+def test_an_entry_of_another_ring_than_the_two_is_none() -> None:
+    groups = (Group(2, 1, array("I", [36])),)
+    with pytest.raises(ValueError, match="does not add up"):
+        decode(encode(replace(entry_of(1), groups=groups)))
+
+
 def test_an_entry_says_that_its_batch_was_parted_with() -> None:
     parted = replace(ENTRY, parted=True)
     assert decode(encode(parted)) == parted
