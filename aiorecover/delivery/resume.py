@@ -377,12 +377,13 @@ def _standing(directory: Directory, entry: Entry) -> Frames:
 
 
 def _names_untold(directory: Directory, entries: Iterable[Entry]) -> bool:
-    """Whether it names a slot that neither a header nor a checkpoint knows: the next one has its number.
+    """Whether it names a slot that neither a header nor a checkpoint knows: the next one may have its number.
 
     A checkpoint that lets a slot be recycled knows a number above that slot's.
     """
-    following = {MAIN: directory.ring.next_ordinal, RETRY: directory.retry.next_ordinal}
-    return any(group.ordinal >= following[group.ring] for entry in entries for group in entry.groups)
+    rings = {MAIN: directory.ring, RETRY: directory.retry}
+    untold = {name: ring.next_ordinal - len(ring.damaged_slots) for name, ring in rings.items()}
+    return any(group.ordinal >= untold[group.ring] for entry in entries for group in entry.groups)
 
 
 @dataclass(slots=True)

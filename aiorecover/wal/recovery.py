@@ -280,15 +280,17 @@ def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int, *, know
         else:
             live.append(life)
     free += [(slot.index, 0) for slot in slots if slot.state in {"blank", "torn"}]
+    damaged = [slot.index for slot in slots if slot.state == "damaged"]
+    untold = len(damaged)  # lives that may have come behind all that are known: what is recycled, a checkpoint knows
     return RingPlan(
         floor=floor,
-        next_ordinal=max(state.next_ordinal, max(ordinals, default=0) + 1),
+        next_ordinal=max(state.next_ordinal, max(ordinals, default=0) + 1) + untold,
         flushed=state.flushed,
         earlier=tuple(end for end in state.earlier if end > floor),
         by_originals=state.by_originals and bool(live),
         lives=live,
         free=free,
-        damaged=[slot.index for slot in slots if slot.state == "damaged"],
+        damaged=damaged,
     )
 
 

@@ -186,6 +186,12 @@ def test_blank_slots_are_free_and_damaged_ones_are_reported_and_never_recycled()
     assert (found.main.free, found.main.damaged, ordinals(found)) == ([(0, 0)], [1], [1])
 
 
+def test_a_number_that_a_damaged_slot_may_have_is_not_given_once_more() -> None:
+    """All lives behind the last one that is known stand in damaged slots: what is recycled, a checkpoint knows."""
+    damaged = [SlotFound(index, "damaged") for index in (1, 3)]
+    assert plan([copy(1), copy(2)], [*damaged, life(2, 7)]).main.next_ordinal == 10
+
+
 @pytest.mark.parametrize(
     ("copies", "mark"),
     [
