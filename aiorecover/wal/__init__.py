@@ -14,7 +14,8 @@ Three rings, one format
 
 Constraints (the invariants that all modules keep; numbers as cited in code and tests)
     I1  A slot is recycled only when a durable checkpoint's watermark (or P) covers its last position, everything in it
-        is settled (or moved), and no reader stands in it.
+        is settled (or moved), and no reader stands in it. What a crash left in flight waits as a whole batch, so none
+        of its slots goes before the others are settled, too; the slot's mapping is dropped with its life.
     I2  A frame counts only if its checksum holds for this life of the slot and its sequence is the one expected there.
     I3  A settle word is stored only after the acknowledgement, or after the copy in the dead ring is durable; only by a
         handle of the slot's present life. (Copies that never count are marked as such: void.)
@@ -381,6 +382,6 @@ Limitations of this version
     ``wal_max_bytes`` does not count the checkpoint, the lanes and what is kept of damage: a hundred pieces of a slot at
     most. Where the file system makes no holes in files, a ring grows by what is free in another one only after that was
     cut off. A flush that failed in a process which died before it could leave word of it is only made good by step 7,
-    not by the suffix rule. Nor are settle words suspect in a snapshot of a volume in use that is put in the place of a
-    directory within one boot: it is taken for what a killed process has left.
+    not by the suffix rule, and what stands in `lanes` is not doubted. Nor is either suspect in a snapshot of a volume
+    in use that is put in the place of a directory within one boot: it is taken for what a killed process has left.
 """

@@ -289,7 +289,7 @@ class CheckpointFile:
         self.wants_room = False  # there was none for the whole file: let the keeper call `allocate`
 
     def newest(self) -> Checkpoint | None:
-        """The valid copy with the highest generation, or None."""
+        """The valid copy with the highest generation when the file was opened, or None; what is written is not here."""
         return max(self.copies, key=lambda copy: copy.generation).checkpoint
 
     def allocate(self) -> None:

@@ -57,7 +57,7 @@ class Ring:
         self.losses = Losses()
         self.damaged_slots = list(plan.damaged)
         self.failure: WalError | None = None
-        self.flushed = plan.flushed
+        self.flushed = plan.flushed  # when it was opened: of earlier epochs alone
         self.ends = plan.state.ends  # of each epoch before this one what a flush had covered
         self.spares = spares
         self._file = file
