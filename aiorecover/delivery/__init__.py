@@ -224,6 +224,26 @@ Exactly once
     above, within the run. A batch that may be in the transaction, and is refused or expires, ends the transaction:
     the next one begins with what it held. Where a power cut takes settle words, the position covers what they said.
 
+    The position is an offset that the group `aiorecover-` and the directory's name has committed, for partition 0 of a
+    topic, with who committed it in its metadata. It is read back from the group's coordinator: no topic of ours has to
+    be made, compacted or read, and Kafka commits it in the records' own transaction (`transaction`). The topic is
+    `__consumer_offsets`: every cluster has it, and nobody deletes it; an offset goes with its topic.
+
+    Kafka checks rights to that topic, though nothing of it is read or written: Describe to look the position up, Read
+    to commit it; Read on the group; Write and Describe on the transactional id, which begins with the group's name. Who
+    may not have Read on `__consumer_offsets` gets the position beside his records, under the first topic that
+    something is published to and that is there; then Read is needed on that one. One warning says which. That is chosen
+    once, before anything was committed: where the first look is refused, or where it finds nothing and the first commit
+    is refused, which holds no records. The choice is in a durable checkpoint before the position is looked for there,
+    and so before it is committed there. From then on, as from the first commit on in the other place, it stays: found
+    in one place while it is committed in another, it would have records sent again, or none at all. So a right that is
+    taken away, or was never there for the place that was chosen, holds up all: one line names it, no records are sent
+    that would only be aborted, and the same session asks on twice a second (`transactions`).
+
+    How long: Kafka forgets an offset of a group without members as long after its last commit as
+    `offsets.retention.minutes` says (seven days by default). Nothing is committed to keep it: where nothing waits
+    settle words say the same, but for what is said below.
+
     Not covered: where Kafka has forgotten the position (`offsets.retention.minutes`), settle words count, of which a
     power cut may have taken some, and which a death right behind a commit keeps from being stored. A directory restored
     from a copy whose last start had never reached Kafka sends what it holds of that start again, if the original did,

@@ -36,7 +36,7 @@ from aiorecover.delivery.lane import Identity
 from aiorecover.delivery.outcomes import UNNAMED_CODES
 from aiorecover.delivery.requests import Requests
 from aiorecover.delivery.silence import Silence
-from aiorecover.delivery.transaction import note_unfinished, retrieve_errors
+from aiorecover.delivery.transaction import note_refusals, note_unfinished, retrieve_errors
 from aiorecover.errors import ClosedError
 from aiorecover.supervised import Supervised
 
@@ -377,6 +377,7 @@ class Session:
         holdings = Holdings(producer)
         if transactional_id is not None:
             retrieve_errors(producer)
+            note_refusals(producer)
         if transactional_id is not None and transactional_id == self.transactional_id:
             note_unfinished(producer, self._on_unfinished)
         try:

@@ -14,6 +14,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.client import ConnectionGroup, CoordinationType
 from aiokafka.errors import (
     ConcurrentTransactions,
+    GroupAuthorizationFailedError,
     GroupCoordinatorNotAvailableError,
     GroupLoadInProgressError,
     IllegalOperation,
@@ -22,10 +23,11 @@ from aiokafka.errors import (
     NodeNotReadyError,
     NotCoordinatorForGroupError,
     RequestTimedOutError,
+    TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
     for_code,
 )
-from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, InitProducerIdRequest
+from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, InitProducerIdRequest, TxnOffsetCommitRequest
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from aiorecover.delivery.committed import Committed, parsed
@@ -40,6 +42,13 @@ READ_PAUSE = 0.05  # seconds until the coordinator is asked once more, which is 
 class NotStableError(KafkaError):
     """A transaction with the position is being committed, or aborted."""
 
+
+class PlaceRefusedError(TopicAuthorizationFailedError):
+    """The position may not stand there: to read it takes Describe on that topic, to commit it Read."""
+
+
+REFUSALS = (PlaceRefusedError, GroupAuthorizationFailedError)
+"""A right to the position is missing: it may be granted at any time, and takes no other session."""
 
 _NOT_NOW = (
     GroupCoordinatorNotAvailableError,
@@ -84,6 +93,33 @@ def note_unfinished(producer: AIOKafkaProducer, on_answer: Callable[[bool], None
     producer.client.send = looking  # type: ignore[method-assign]
 
 
+def note_refusals(producer: AIOKafkaProducer) -> None:
+    """Have `commit` raise `PlaceRefusedError` where that is what Kafka says: aiokafka's sender would die of it.
+
+    The transaction goes on, and can be aborted.
+    """
+    send: Any = producer.client.send
+    manager: Any = producer._txn_manager  # noqa: SLF001
+
+    async def looking(node_id: Any, request: Any, **more: Any) -> Any:
+        answer = await send(node_id, request, **more)
+        return _without_refusal(manager, answer) if isinstance(request, TxnOffsetCommitRequest) else answer
+
+    producer.client.send = looking  # type: ignore[method-assign]
+
+
+def _without_refusal(manager: Any, answer: Any) -> Any:
+    """What the sender may see of an answer: nothing, where it is a refusal, which whoever commits is told instead."""
+    errors = [(topic, code) for topic, partitions in answer.errors for _, code in partitions]
+    refused = [topic for topic, code in errors if code == TopicAuthorizationFailedError.errno]
+    if not refused:
+        return answer
+    _, _, committing = manager._pending_txn_offsets.popleft()  # noqa: SLF001 - there is one position in one place
+    committing.set_exception(PlaceRefusedError(*refused))
+    committing.exception()  # also where nobody waits any more
+    return type(answer)(answer.throttle_time_ms, [])
+
+
 def retrieve_errors(producer: AIOKafkaProducer) -> None:
     """What ends its transaction is told by the next step, or the session ends with it; asyncio has nothing to add.
 
@@ -110,9 +146,10 @@ async def begin(producer: AIOKafkaProducer) -> None:
 
 
 async def commit(producer: AIOKafkaProducer, group: str, topic: str, committed: Committed) -> None:
-    """Commit what was sent, and the position with it. Whatever is raised: whether it was committed is not known.
+    """Commit what was sent, and the position with it. Whatever else is raised: whether it was committed is not known.
 
     Raises:
+        PlaceRefusedError: nothing was committed; the transaction is still open.
         KafkaError: as `begin`.
 
     """
@@ -124,10 +161,21 @@ async def commit(producer: AIOKafkaProducer, group: str, topic: str, committed: 
     await _limited(producer.commit_transaction())
 
 
+async def abort(producer: AIOKafkaProducer) -> None:
+    """End a transaction of which nothing shall count; the next one can begin.
+
+    Raises:
+        KafkaError: as `begin`.
+
+    """
+    await _limited(producer.abort_transaction())
+
+
 async def read(producer: AIOKafkaProducer, group: str, topic: str) -> Committed | None:
     """The position that was committed last; None where there is none, or not any more.
 
     Raises:
+        PlaceRefusedError: it may not be told there.
         KafkaError: it cannot be told now.
 
     """
@@ -152,6 +200,8 @@ async def _read_once(producer: AIOKafkaProducer, group: str, topic: str) -> Comm
     offset, text, code = answered(await client.send(node_id, request, group=ConnectionGroup.COORDINATION))
     if code == UNSTABLE:
         raise NotStableError
+    if code == TopicAuthorizationFailedError.errno:
+        raise PlaceRefusedError(topic)
     if code and for_code(code) is not UnknownTopicOrPartitionError:
         raise for_code(code)
     return parsed(offset, text) if offset >= 0 else None

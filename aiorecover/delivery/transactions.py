@@ -37,7 +37,7 @@ from typing import TypeVar
 
 import msgspec
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
+from aiokafka.errors import KafkaError
 from aiokafka.structs import RecordMetadata
 
 from aiorecover.delivery import transaction
@@ -58,6 +58,7 @@ from aiorecover.delivery.hard_close import SessionLostError
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.pace import Pace
 from aiorecover.delivery.session import Session
+from aiorecover.delivery.transaction import REFUSALS, PlaceRefusedError
 from aiorecover.errors import ClosedError, WalError
 from aiorecover.wal.checkpoint import Transactional
 
@@ -65,6 +66,9 @@ log = logging.getLogger("aiorecover.delivery")
 
 LOOK = 0.05  # seconds between two looks, where nobody tells
 PAUSE = 0.1  # seconds until it is tried again after an error; the session, built anew, has pauses of its own
+RIGHTS_PAUSE = (
+    0.5  # seconds between two attempts where Kafka refuses the position: in the same session, with no records
+)
 CONNECT_LOOK = 1.0  # seconds between two looks whether there is a session
 UNFINISHED_LIMIT = 15.0  # seconds: a leader that is gone is replaced within ten, if there is a replica
 APART_LIMIT = 10.0  # seconds until another producer is connected
@@ -119,6 +123,8 @@ class Transactions:
         self._epoch = epoch
         self.known = opened_by(known, owner)
         self._was_read = known.read_in > 0  # by an opening before this one
+        self._place_is_open = not (known.topic or known.read_in)  # nobody can have committed a position yet
+        self._refused = False  # the last commit, for want of a right
         self._floor = floor
         self._a_topic = a_topic
         self._lanes = lanes
@@ -233,12 +239,11 @@ class Transactions:
         self._number = None
         await self._rewind_lanes()
         number = self._used = await self._connected()
-        found = await self._look_up()
-        if self._read:
-            await self._decide(found)
-        else:
-            await self._begin_with(found)
+        await self._take_position()
         self._send_again()
+        if self._left is not None or self._refused:
+            await self._granted(self._commit_what_is_known)
+            self._refused = False
         if self._left is not None:
             await self._fence(self._left)
         await self._transact(transaction.begin)
@@ -251,12 +256,41 @@ class Transactions:
             raise SessionLostError
         return await self._session.transact(step)
 
-    async def _look_up(self) -> Committed | None:
-        try:
-            return await self._transact(self._reading)
-        except TopicAuthorizationFailedError:
-            if self.known.topic or self.known.read_in:  # it is there, and nowhere else
-                raise
+    async def _take_position(self) -> None:
+        """Read it, and go by it; where Kafka refuses it before anything can have been committed, in another place."""
+        while True:
+            try:
+                found = await self._granted(self._look_up)
+                if self._read:
+                    await self._decide(found)
+                else:
+                    await self._begin_with(found)
+            except PlaceRefusedError:
+                await self._stand_elsewhere()
+            else:
+                return
+
+    async def _granted(self, step: Callable[[], Awaitable[_T]]) -> _T:
+        """Do it as soon as Kafka lets us; nothing is sent meanwhile that would only be aborted.
+
+        Raises:
+            PlaceRefusedError: the position may stand elsewhere.
+
+        """
+        while True:
+            try:
+                return await step()
+            except REFUSALS as error:
+                if self._place_is_open and isinstance(error, PlaceRefusedError):
+                    raise
+                self._tell_refused(error)
+            await asyncio.sleep(RIGHTS_PAUSE)
+
+    def _tell_refused(self, error: KafkaError) -> None:
+        where = f"the topic {self._topic}" if isinstance(error, PlaceRefusedError) else "the group"
+        self._tell(error, f"kafka refuses the position, and nothing is committed: grant Read on {where}, trying on")
+
+    async def _stand_elsewhere(self) -> None:
         topic = await self._first_topic()
         log.warning(
             "no permission to read %s: the position stands beside the records of a topic instead, and is lost with it "
@@ -266,6 +300,9 @@ class Transactions:
             self._group,
         )
         self.known = msgspec.structs.replace(self.known, topic=topic)
+        self._place_is_open = False
+
+    async def _look_up(self) -> Committed | None:
         return await self._transact(self._reading)
 
     async def _reading(self, producer: AIOKafkaProducer) -> Committed | None:
@@ -300,6 +337,7 @@ class Transactions:
                 found.owner,
                 self._group,
             )
+        self._place_is_open = found is None and not (self.known.topic or self.known.committed_by)
         self.covered = covered_by(found, self.known)
         before, self.known = self.known, read_by(self.known, found, self._epoch)
         try:
@@ -307,8 +345,8 @@ class Transactions:
         except BaseException:
             self.known = before
             raise
-        await self._transact(transaction.begin)
-        await self._commit(self.covered or self._floor())
+        await self._granted(self._commit_what_is_known)
+        self._place_is_open = False
         if self.known.committed_by != self._owner:
             self.known = msgspec.structs.replace(self.known, committed_by=self._owner)
             await self._remember()  # else nobody could tell a position that is gone from one that never was
@@ -382,6 +420,20 @@ class Transactions:
             else:
                 await self._until_news(LOOK)
 
+    async def _commit_what_is_known(self) -> None:
+        """The position as far as we know it, under our name, and no records.
+
+        Raises:
+            PlaceRefusedError: nothing was committed; the session can be used on.
+
+        """
+        await self._transact(transaction.begin)
+        try:
+            await self._commit(max(self.covered, self.settled_up_to, self._committed_to) or self._floor())
+        except REFUSALS:
+            await self._transact(transaction.abort)
+            raise
+
     async def _commit(self, position: int) -> None:
         self.known = dispatched(self.known, self._last)
         committed = to_commit(position, self.known)
@@ -410,8 +462,12 @@ class Transactions:
         """The transaction cannot go on; the session that is built anew has the broker abort it, if it is not over."""
         self.aborts += 1
         self._number = None
-        if not isinstance(error, SessionLostError):
+        self._refused |= isinstance(error, REFUSALS)
+        if isinstance(error, REFUSALS):
+            self._tell_refused(error)
+        elif not isinstance(error, SessionLostError):
             self._tell(error, "a transaction was lost, and what was in it is sent again in the next one")
+        if not isinstance(error, SessionLostError):
             self._session.give_up(f"{type(error).__name__}: {error}")
         self.wake()
 
@@ -527,8 +583,6 @@ class Transactions:
 
     async def _fence(self, number: int) -> None:
         """Nobody uses the transactional id that we have left: the position bears the new one's number from now on."""
-        await self._transact(transaction.begin)
-        await self._commit(max(self.covered, self.settled_up_to, self._committed_to) or self._floor())
         name = transaction.transactional_id(self._group, number)
         with suppress(KafkaError):  # it still does not end: so nobody else can use it, who would not read the position
             await self._session.apart(_nothing, name, FENCE_LIMIT)

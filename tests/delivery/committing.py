@@ -19,6 +19,7 @@ from aiorecover.delivery.committed import Committed, parsed
 from aiorecover.delivery.delivery import Delivery
 from aiorecover.delivery.hard_close import SessionLostError
 from aiorecover.delivery.lane import Identity
+from aiorecover.delivery.transaction import PlaceRefusedError
 from aiorecover.delivery.transactions import Transactions
 from aiorecover.errors import ClosedError
 from aiorecover.testing import MemoryDisk
@@ -48,6 +49,7 @@ class Broker:
         self.commits: list[Committed] = []
         self.positions: dict[str, Committed] = {}  # by the topic under which they stand
         self.unreadable: set[str] = set()
+        self.uncommittable: set[str] = set()
         self.refuses: Callable[[list[Sent]], BaseException | None] = lambda _: None
         self.away = False
         self.cluster_id: str | None = "cluster"
@@ -256,12 +258,20 @@ class Transaction:
             message = "Not in the middle of a transaction"
             raise IllegalOperation(message)
         await self._broker.meet("add")
+        for place in offsets:
+            if place.topic in self._broker.uncommittable:
+                raise PlaceRefusedError(place.topic)
         self._offsets = {place.topic: parsed(one.offset, one.metadata) for place, one in offsets.items()}
 
     async def commit_transaction(self) -> None:
         assert self.begun, "Invalid state transition"
         self.begun = False
         await asyncio.shield(self._commit())  # as there: who no longer waits for it does not end it
+
+    async def abort_transaction(self) -> None:
+        assert self.begun, "Invalid state transition"
+        self.begun = False
+        self.pending, self._offsets = {}, {}
 
     async def _commit(self) -> None:
         await self._broker.meet("commit")
@@ -325,6 +335,7 @@ def serving(patch: pytest.MonkeyPatch, partitions: int) -> Iterator[Broker]:
     made.serve(patch)
     patch.setattr(supervised_module, "RESTART_PAUSE", 0.01)
     patch.setattr(transactions_module, "PAUSE", 0.01)
+    patch.setattr(transactions_module, "RIGHTS_PAUSE", 0.01)
     patch.setattr(transactions_module, "DISK_PAUSE", 0.02)
     yield made
     assert made.wrong == []

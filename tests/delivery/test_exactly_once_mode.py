@@ -7,8 +7,6 @@ import asyncio
 import logging
 import shutil
 import time
-from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,116 +18,17 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from aiorecover import ConfigError, DeliveryPendingError, DeliveryReport, PermanentDeliveryError, RecoverableProducer
 from aiorecover.delivery import transaction
-from aiorecover.wal import format as fmt
 from tests.delivery.committing import delivery_of, transactions_of
+from tests.delivery.publishing import FLUSH_MS, Publisher, assert_once_in_order, committed, producer_of, warnings
 from tests.support import admin
 from tests.support.broker import Cluster, KafkaCluster, TopicFactory
 from tests.support.census import Census
 from tests.support.eventually import until
-from tests.support.oracle import Accepted, Consumed, judge, read_topic
-from tests.support.secured import SecuredKafka
+from tests.support.oracle import Accepted, read_topic
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
-FLUSH_MS = 40_000
 NOWHERE = "127.0.0.1:1"
-QUICK: dict[str, Any] = {
-    "guarantee": "exactly_once",
-    "slot_bytes": 1 << 16,
-    "checkpoint_interval_ms": 50,
-    "retry_backoff_max_ms": 200,
-    "stop_timeout_ms": 2_000,
-    "max_request_size": 60_000,
-}
-
-
-def producer_of(wal: Path, servers: str, **options: Any) -> RecoverableProducer:
-    return RecoverableProducer(wal, bootstrap_servers=servers, **{**QUICK, **options})
-
-
-class Publisher:
-    """Numbered records of some keys, and what was accepted of them."""
-
-    def __init__(self, topic: str, keys: int = 7) -> None:
-        self.topic = topic
-        self.accepted: list[Accepted] = []
-        self._keys = keys
-
-    async def publish(self, producer: RecoverableProducer, count: int, topic: str = "", **more: Any) -> None:
-        for _ in range(count):
-            number = len(self.accepted)
-            key, value = b"k%d" % (number % self._keys), b"%d" % number
-            receipt = await producer.publish(topic or self.topic, value, key=key, **more)
-            self.accepted.append(Accepted(receipt.record_id, key, value, more.get("partition")))
-
-
-async def committed(servers: str, topic: str) -> list[Consumed]:
-    return await read_topic(servers, topic, isolation_level="read_committed")
-
-
-async def assert_once_in_order(cluster: Cluster, publisher: Publisher, topic: str = "") -> None:
-    found = await committed(cluster.bootstrap_servers, topic or publisher.topic)
-    verdict = judge(publisher.accepted, found)
-    assert (verdict.ok, verdict.repeated, verdict.foreign) == (True, 0, []), str(verdict)
-
-
-def warnings(caplog: pytest.LogCaptureFixture) -> str:
-    return "\n".join(record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
-
-
-# -- rights -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def secured() -> Iterator[SecuredKafka]:
-    with SecuredKafka() as cluster:
-        yield cluster
-
-
-def secured_producer(wal: Path, secured: SecuredKafka) -> RecoverableProducer:
-    options = secured.options()
-    return producer_of(wal, options.pop("bootstrap_servers"), **options)
-
-
-async def grant_transactions(secured: SecuredKafka, producer: RecoverableProducer) -> None:
-    opened = producer._opened
-    assert opened is not None
-    checkpoint = opened.directory.checkpoint
-    name = transaction.group_of(fmt.producer_text(fmt.directory_of(checkpoint.producer_id)))
-    for kind, right in (("TRANSACTIONAL_ID", "WRITE"), ("TRANSACTIONAL_ID", "DESCRIBE"), ("GROUP", "READ")):
-        await asyncio.to_thread(secured.grant, name, right, kind)
-
-
-async def test_without_a_right_to_its_transactional_id_records_wait_a_line_says_why_and_then_they_go(
-    secured: SecuredKafka, topic: TopicFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    publisher = Publisher(topic(secured, partitions=2))
-    secured.grant(publisher.topic)
-    secured.grant("__consumer_offsets", "READ")
-    async with secured_producer(tmp_path, secured) as producer:
-        await publisher.publish(producer, 100)
-        await until(lambda: "ransactional" in warnings(caplog) and "uthoriz" in warnings(caplog))
-        assert "grant Write and Describe on it, trying on" in warnings(caplog)
-        assert producer.statistics().delivered == 0
-        await grant_transactions(secured, producer)
-        await producer.flush(timeout_ms=FLUSH_MS)
-    await assert_once_in_order(secured, publisher)
-    secured.revoke("__consumer_offsets", "READ")
-
-
-async def test_without_a_right_to_the_topic_of_offsets_the_position_stands_beside_the_records(
-    secured: SecuredKafka, topic: TopicFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    publisher = Publisher(topic(secured, partitions=2))
-    for right in ("WRITE", "READ"):
-        secured.grant(publisher.topic, right)
-    for _ in range(3):
-        async with secured_producer(tmp_path, secured) as producer:
-            await grant_transactions(secured, producer)
-            await publisher.publish(producer, 100)
-            await producer.flush(timeout_ms=FLUSH_MS)
-    assert warnings(caplog).count("no permission to read") == 1
-    await assert_once_in_order(secured, publisher)
 
 
 # -- what a reader sees ------------------------------------------------------------------------------------------------
@@ -331,32 +230,6 @@ async def test_everybody_is_told_before_it_is_settled_however_slow_or_failing(
 # -- records without a place ------------------------------------------------------------------------------------------
 
 
-async def test_a_topic_that_is_not_there_holds_up_what_follows_until_it_is_made(
-    secured: SecuredKafka, topic: TopicFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "aiorecover.delivery")
-    publisher, later = Publisher(topic(secured, partitions=2)), Publisher(f"later-{tmp_path.name}")
-    secured.grant(publisher.topic)
-    secured.grant("__consumer_offsets", "READ")
-    async with secured_producer(tmp_path, secured) as producer:
-        await grant_transactions(secured, producer)
-        await publisher.publish(producer, 20)
-        await later.publish(producer, 20)
-        await publisher.publish(producer, 20)
-        await until(lambda: producer.statistics().delivered == 20)
-        asked = counted(producer)
-        await asyncio.sleep(2)
-        assert producer.statistics().delivered == 20
-        assert 1 <= asked.total() <= 4  # after 0.5 s, and ever more seldom
-        assert sum("topic is not known yet" in line for line in caplog.messages) == 1
-        secured.create_topic(later.topic, 2)
-        secured.grant(later.topic)
-        await producer.flush(timeout_ms=FLUSH_MS)
-    await assert_once_in_order(secured, publisher)
-    await assert_once_in_order(secured, later)
-    secured.revoke("__consumer_offsets", "READ")
-
-
 async def test_a_partition_that_is_not_there_and_a_partitioner_that_fails_hold_up_until_they_do_not(
     kafka: KafkaCluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
@@ -391,19 +264,6 @@ async def test_a_partition_that_is_not_there_and_a_partitioner_that_fails_hold_u
         assert producer.statistics().delivered == 50
     found = await committed(kafka.bootstrap_servers, publisher.topic)
     assert sorted(record.record_id or "" for record in found) == sorted(one.record_id for one in publisher.accepted)
-
-
-def counted(producer: RecoverableProducer) -> Counter[str]:
-    """How often Kafka is asked for topics from now on."""
-    session, asked = delivery_of(producer).session, Counter[str]()
-    discover = session.discover
-
-    async def counting() -> None:
-        asked["discover"] += 1
-        await discover()
-
-    session.discover = counting  # type: ignore[method-assign]
-    return asked
 
 
 def grow(cluster: Cluster, topic: str, partitions: int) -> None:
@@ -790,30 +650,3 @@ async def test_killed_between_the_letter_and_settling_there_is_one_letter_and_th
         await producer.flush(timeout_ms=FLUSH_MS)
         assert [letter.record_id async for letter in producer.dead_letters.list()] == refused
     await assert_once_in_order(kafka, publisher)
-
-
-# -- a right that is taken away ---------------------------------------------------------------------------------------
-
-
-async def test_a_right_that_is_taken_away_and_given_back_holds_up_and_goes_on(
-    secured: SecuredKafka, topic: TopicFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    publisher = Publisher(topic(secured, partitions=2))
-    secured.grant(publisher.topic)
-    secured.grant("__consumer_offsets", "READ")
-    async with secured_producer(tmp_path, secured) as producer:
-        await grant_transactions(secured, producer)
-        await publisher.publish(producer, 20)
-        await producer.flush(timeout_ms=FLUSH_MS)
-        secured.revoke(publisher.topic)
-        await asyncio.sleep(0.5)
-        await publisher.publish(producer, 20)
-        await asyncio.sleep(2)
-        assert producer.statistics().delivered == 20
-        secured.grant(publisher.topic)
-        began = time.perf_counter()
-        await producer.flush(timeout_ms=FLUSH_MS)
-        print("took", time.perf_counter() - began, warnings(caplog))
-        assert time.perf_counter() - began < 10
-    await assert_once_in_order(secured, publisher)
-    secured.revoke("__consumer_offsets", "READ")

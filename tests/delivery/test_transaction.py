@@ -17,6 +17,7 @@ from aiokafka.errors import (
 )
 from aiokafka.producer.transaction_manager import TransactionManager
 from aiokafka.protocol.commit import OffsetFetchResponse_v3
+from aiokafka.protocol.transaction import TxnOffsetCommitRequest, TxnOffsetCommitResponse_v0
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from aiorecover.delivery import transaction
@@ -24,9 +25,11 @@ from aiorecover.delivery.committed import Committed
 from aiorecover.delivery.offset_fetch import UNSTABLE, OffsetFetchRequest_v7, OffsetFetchResponse_v7
 from aiorecover.delivery.transaction import (
     OFFSETS_TOPIC,
+    PlaceRefusedError,
     begin,
     commit,
     group_of,
+    note_refusals,
     read,
     retrieve_errors,
     transactional_id,
@@ -194,3 +197,31 @@ async def test_what_ends_a_transaction_that_nobody_commits_any_more_is_not_print
     gc.collect()
     await asyncio.sleep(0)
     assert printed == []
+
+
+@pytest.mark.parametrize("code", [0, UNAUTHORIZED])
+async def test_a_position_that_is_refused_is_told_to_who_commits_it_and_its_transaction_can_be_aborted(
+    code: int,
+) -> None:
+    """Else aiokafka's sender dies of it, and what is told is that the session has ended."""
+    manager = TransactionManager("id", 1000)
+    answers = [TxnOffsetCommitResponse_v0(0, [("place", [(0, code)])])]
+
+    async def send(*_: Any, **__: Any) -> Any:
+        return answers.pop()
+
+    producer: Any = SimpleNamespace(_txn_manager=manager, client=SimpleNamespace(send=send))
+    note_refusals(producer)
+    manager.set_pid_and_epoch(7, 0)
+    manager.begin_transaction()
+    offsets = {TopicPartition("place", 0): OffsetAndMetadata(1, "")}
+    committing = manager.add_offsets_to_txn(offsets, "group")
+    answer = await producer.client.send(0, TxnOffsetCommitRequest("id", "group", 7, 0, []))
+    if not code:
+        assert (answer.errors, committing.done()) == ([("place", [(0, 0)])], False)
+        return
+    assert answer.errors == []
+    with pytest.raises(PlaceRefusedError, match="place"):
+        await committing
+    manager.aborting_transaction()
+    manager.complete_transaction()

@@ -525,6 +525,73 @@ async def test_a_permission_that_is_taken_away_does_not_make_it_look_elsewhere(b
     assert in_kafka(broker) == list(range(5))
 
 
+@pytest.mark.asyncio
+@pytest.mark.parametrize("step", ["add", "read", "committed"])
+async def test_where_it_may_be_read_and_not_committed_it_stands_elsewhere_wherever_the_process_dies_meanwhile(
+    broker: Broker, step: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When it is refused, when it is looked for in the other place, and when it is committed there."""
+    broker.uncommittable.add(OFFSETS_TOPIC)
+    reached = 2 if step == "read" else 1
+    disk = MemoryDisk()
+    async with producer_on(disk, stop_timeout_ms=0) as producer:
+        broker.met = lambda met: broker.hold(step) if met == step and broker.reached[step] == reached else None
+        await publish(producer, 0, 1)
+        await until(lambda: broker.reached[step] == reached)
+        await asyncio.sleep(A_WHILE)
+        left = disk.after_process_death()
+    broker.met = lambda _: None
+    broker.let_go(step)
+    async with producer_on(left) as producer:
+        await publish(producer, 2, 3)
+        await producer.flush(LIMIT)
+    assert (in_kafka(broker), list(broker.positions)) == ([0, 1, 2, 3], ["t"])
+    assert "no permission to read __consumer_offsets" in caplog.text
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("settled", [True, False])
+async def test_once_a_position_was_committed_it_waits_where_it_stands_for_the_right_to_commit_the_next_one(
+    broker: Broker, caplog: pytest.LogCaptureFixture, *, settled: bool
+) -> None:
+    if settled:
+        left = MemoryDisk()
+        async with producer_on(left) as producer:
+            await publish(producer, *range(4))
+            await producer.flush(LIMIT)
+    else:
+        left = await committed_and_not_settled(broker, 4)
+    broker.uncommittable.add(OFFSETS_TOPIC)
+    async with producer_on(left) as producer:
+        await publish(producer, 4)
+        await until(lambda: "grant Read on the topic __consumer_offsets" in caplog.text)
+        connections = broker.connections
+        await asyncio.sleep(A_WHILE)
+        assert (list(broker.positions), broker.connections) == ([OFFSETS_TOPIC], connections)
+        assert caplog.text.count("grant Read on") == 1
+        broker.uncommittable.clear()
+        await producer.flush(LIMIT)
+    assert in_kafka(broker) == list(range(5))
+
+
+@pytest.mark.asyncio
+async def test_a_right_that_goes_while_it_runs_has_nothing_sent_again_and_again(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with producer_on(MemoryDisk()) as producer:
+        await publish(producer, 0, 1)
+        await producer.flush(LIMIT)
+        broker.uncommittable.add(OFFSETS_TOPIC)
+        await publish(producer, 2, 3)
+        await until(lambda: "grant Read on" in caplog.text)
+        await asyncio.sleep(A_WHILE)
+        assert (broker.reached["send"], transactions_of(producer).aborts) == (4, 1)
+        broker.uncommittable.clear()
+        await producer.flush(LIMIT)
+        adds_up(producer)
+    assert in_kafka(broker) == list(range(4))
+
+
 # -- what does not go together -----------------------------------------------------------------------------------------
 
 
