@@ -289,6 +289,7 @@ TRANSACTION_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
             "in the middle of settling",
             "after the last settle word",
             "before a checkpoint",
+            "before a checkpoint is flushed",
             "after a checkpoint",
         )
     },
@@ -296,6 +297,8 @@ TRANSACTION_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
     "after a transaction has begun": after_await(transaction, "begin"),
     "when a partition is added": when_written_to_the_broker(AddPartitionsToTxnRequest),
     "before the ring is flushed": before(Opened, "_flush_ring"),
+    "when those who wait for a flush are known": before(Directory, "sync"),
+    "before those who waited for a flush are told": after(Directory, "sync"),
     "after the ring is flushed": after_await(Opened, "_flush_ring"),
     "when the group is added": when_written_to_the_broker(AddOffsetsToTxnRequest),
     "when the position is sent": when_written_to_the_broker(TxnOffsetCommitRequest),

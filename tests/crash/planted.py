@@ -36,6 +36,7 @@ from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.sources import Sources
 from aiorecover.wal.storage import FileSystem, StorageFile
+from aiorecover.wal.sync import GroupCommit
 from tests.crash.replaced import Replaced
 from tests.wal.rig import of_the_epoch_before
 
@@ -277,6 +278,19 @@ def commit_without_a_flush() -> None:
     _put(Opened, "_flush_ring", at_once)
 
 
+def tell_before_the_flush() -> None:
+    """Against the group commit: who waits for a flush is told when it is wanted, not when it has ended."""
+    run = GroupCommit._run
+
+    async def told_first(self: GroupCommit) -> None:
+        for waiter in self._waiting:
+            waiter.set_result(None)
+        await asyncio.sleep(0)  # they go on
+        await run(self)
+
+    _put(GroupCommit, "_run", told_first)
+
+
 def remember_a_source_too_many() -> None:
     """Against source positions: what comes next counts as read before anything that is made of it is stored."""
     note = Sources.note
@@ -322,6 +336,7 @@ FAULTS: dict[str, Callable[[], None]] = {
         settle_before_the_commit,
         commit_without_the_answers,
         commit_without_a_flush,
+        tell_before_the_flush,
         remember_a_source_too_many,
         forget_sources_behind_the_checkpoint,
         wait_less_for_transactions,

@@ -3,13 +3,16 @@
 import os
 import shutil
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from tests.crash.child import Task
 from tests.crash.judgement import Ledger, Verdict, examine
 from tests.crash.lives import Child
+from tests.support import admin
 from tests.support.broker import Cluster
+from tests.support.oracle import Consumed, read_topic
 
 __all__ = ["FLUSH", "SLOT_BYTES", "Scenario", "Step"]
 
@@ -116,3 +119,9 @@ class Scenario:
     def examine(self, *, once: bool = True) -> Verdict:
         """Judge what stands there now; as `verdict`."""
         return examine(self.cluster, [self.topic], self.ledger, once=once, isolation_level=self._isolation_level)
+
+    def committed(self) -> list[Consumed]:
+        """What a plain consumer reads now, by partitions, in the order of their offsets."""
+        servers, level = self.cluster.bootstrap_servers, self._isolation_level
+        found = admin.run(read_topic(servers, self.topic, isolation_level=level))
+        return sorted(found, key=attrgetter("partition", "offset"))

@@ -49,6 +49,18 @@ async def test_a_position_that_covers_what_was_not_flushed_is_seen(
     assert verdict.ok == (fault is None), str(verdict)
 
 
+@pytest.mark.parametrize("fault", [None, "tell_before_the_flush"])
+async def test_who_is_told_before_his_flush_has_begun_is_seen(
+    kafka: Cluster, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch, fault: str | None
+) -> None:
+    monkeypatch.setattr(memory_file, "SHARES", (0.0,))
+    with planted(fault):
+        cut = Cut("when those who wait for a flush are known", 3, "always", SEED)
+        verdict = await play(kafka, topic(kafka, PARTITIONS), [cut])
+    assert bool(verdict.missing) == (fault is not None), str(verdict)
+    assert verdict.ok == (fault is None), str(verdict)
+
+
 async def test_settling_before_the_commit_is_seen(kafka: Cluster, topic: TopicFactory) -> None:
     with planted("settle_before_the_commit"):
         verdict = await play(kafka, topic(kafka, PARTITIONS), [Cut("when the commit is lost", 3, "always", SEED)])
