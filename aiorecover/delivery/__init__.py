@@ -221,8 +221,9 @@ Exactly once
     one session, its transactional id is the directory's. No journal, no second session, no recovery check, no moves to
     the retry ring: the position decides, and a lane that does not get through holds up all. Nothing is passed over: the
     dispatcher waits in front of a record whose lane is not known. What is refused, cut, or too old is dealt with as
-    above, within the run. A batch that may be in the transaction, and is refused or expires, ends the transaction:
-    the next one begins with what it held. Where a power cut takes settle words, the position covers what they said.
+    above, within the run: its neighbours are committed in the same transaction, which is not aborted for it. A batch
+    that may be in the transaction, and is refused or expires, ends the transaction: the next one begins with what it
+    held. Where a power cut takes settle words, the position covers what they said.
 
     The position is an offset that the group `aiorecover-` and the directory's name has committed, for partition 0 of a
     topic, with who committed it in its metadata. It is read back from the group's coordinator: no topic of ours has to

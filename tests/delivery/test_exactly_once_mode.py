@@ -7,17 +7,20 @@ import asyncio
 import logging
 import shutil
 import time
-from contextlib import suppress
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from aiorecover import ConfigError, DeliveryPendingError, DeliveryReport, PermanentDeliveryError, RecoverableProducer
 from aiorecover.delivery import transaction
+from aiorecover.delivery.pace import Pace
 from tests.delivery.committing import delivery_of, transactions_of
 from tests.delivery.publishing import FLUSH_MS, Publisher, assert_once_in_order, committed, producer_of, warnings
 from tests.support import admin
@@ -146,6 +149,37 @@ async def test_what_is_refused_for_good_is_a_dead_letter_and_the_rest_is_committ
     assert sorted(report.record_id for report in told if report.status == "dead_lettered") == sorted(refused)
     assert len(told) == 123
     await assert_once_in_order(kafka, publisher)
+
+
+async def test_what_is_refused_for_good_is_cut_out_of_its_transaction_and_its_neighbours_are_committed_in_that(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is aborted and sent again: Kafka has each record once, and one mark of a commit in each partition."""
+    monkeypatch.setattr(Pace, "is_over", lambda *_, urgent, **__: urgent)  # a run ends for nothing else
+    publisher = Publisher(topic(kafka, partitions=3, config=SMALL_TOPIC))
+    async with producer_of(tmp_path, kafka.bootstrap_servers) as producer:
+        refused = await publish_with_poison(producer, publisher, 3)
+        await until(lambda: in_transaction(producer) == 120)
+        assert await committed(kafka.bootstrap_servers, publisher.topic) == []
+        await producer.flush(timeout_ms=FLUSH_MS)
+        assert [letter.record_id async for letter in producer.dead_letters.list()] == refused
+        assert (transactions_of(producer).aborts, producer.statistics().rebuilds) == (0, 0)
+    there = await read_topic(kafka.bootstrap_servers, publisher.topic)
+    records = Counter(record.partition for record in there)
+    assert records.total() == 120
+    assert await ends(kafka.bootstrap_servers, publisher.topic) == {one: count + 1 for one, count in records.items()}
+    await assert_once_in_order(kafka, publisher)
+
+
+async def ends(servers: str, topic: str) -> dict[int, int]:
+    """Of each partition that something was appended to: the offset that comes next, marks of transactions included."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=servers)
+    await consumer.start()
+    try:
+        partitions = [TopicPartition(topic, number) for number in range(3)]
+        return {place.partition: end for place, end in (await consumer.end_offsets(partitions)).items() if end}
+    finally:
+        await consumer.stop()
 
 
 async def test_a_timestamp_that_the_topic_refuses_is_a_dead_letter(
@@ -307,17 +341,42 @@ async def test_one_record_is_visible_soon_and_two_hundred_lanes_are_committed(
     async with producer_of(tmp_path, kafka.bootstrap_servers) as producer:
         await publisher.publish(producer, 5_000)
         await producer.flush(timeout_ms=FLUSH_MS)
-        took = []
-        for _ in range(10):
-            await asyncio.sleep(0.3)
-            began = time.perf_counter()
-            receipt = await producer.publish(publisher.topic, b"one", key=b"k1")
-            await receipt.delivered(timeout_ms=FLUSH_MS)
-            took.append(time.perf_counter() - began)
-            publisher.accepted.append(Accepted(receipt.record_id, b"k1", b"one"))
-        print("took", took)
-        assert sorted(took)[5] < 0.25
+        began, told = {}, []
+        async with reading(kafka.bootstrap_servers, publisher.topic) as read_at:
+            for number in range(10):
+                await asyncio.sleep(0.3)
+                value = b"one %d" % number
+                began[value] = time.perf_counter()
+                receipt = await producer.publish(publisher.topic, value, key=b"k1")
+                publisher.accepted.append(Accepted(receipt.record_id, b"k1", value))
+                await receipt.delivered(timeout_ms=FLUSH_MS)
+                told.append(time.perf_counter() - began[value])
+            await until(lambda: began.keys() <= read_at.keys())
+        read = [read_at[value] - then for value, then in began.items()]
+        print("told", told, "read", read)
+        assert sorted(told)[5] < 0.25
+        assert sorted(read)[5] < 0.25
     await assert_once_in_order(kafka, publisher)
+
+
+@asynccontextmanager
+async def reading(servers: str, topic: str) -> AsyncIterator[dict[bytes | None, float]]:
+    """When somebody who reads what is committed, from now on, has had each value."""
+    read_at: dict[bytes | None, float] = {}
+    consumer = AIOKafkaConsumer(topic, bootstrap_servers=servers, isolation_level="read_committed")
+
+    async def read() -> None:
+        async for record in consumer:
+            read_at[record.value] = time.perf_counter()
+
+    await consumer.start()
+    await consumer.seek_to_end()
+    task = asyncio.create_task(read())  # all the time: who only reads now and then meets a request that waits
+    try:
+        yield read_at
+    finally:
+        task.cancel()
+        await consumer.stop()
 
 
 # -- from one guarantee to the other ----------------------------------------------------------------------------------
