@@ -18,11 +18,15 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 from typing import Final
 
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
 from tests.crash.moved import Moved
 from tests.crash.orders import Orders, key_of, total_of
+from tests.prove.rounds import below
 from tests.support.broker import Cluster
 from tests.support.eventually import until
 from tests.support.oracle import Consumed, read_topic
@@ -38,6 +42,7 @@ _BEGINNING_S: Final = 1.0  # Python is started, the directory opened, the rest o
 _LONGEST_MOVING_S: Final = 1.5
 _LATELY_MS: Final = 1_000  # who has made nothing for so long is not moving
 _MOVING: Final = 0.9  # of the kills, at least
+_ORDERS_PER_KILL: Final = 500  # at least; some 6,000 on two cores
 _WITHIN_S: Final = 60.0
 _QUIET_S: Final = 30.0  # when nothing more comes for so long, nothing will
 _LOOK_S: Final = 0.05
@@ -59,7 +64,11 @@ class Outcome:
     """What stands in the target, held against what was to be moved."""
 
     records: int = 0
-    """Orders that were to be moved: their numbers are those below this one."""
+    """Orders that were accepted, and so to be moved: their numbers are those below this one."""
+    source: int = 0
+    """Records in the topic that they were published to."""
+    landed: int = 0
+    """Records in the target."""
     kills: int = 0
     moving: int = 0
     """Kills that hit a worker which had moved something since its start, and was at it."""
@@ -73,20 +82,21 @@ class Outcome:
 
     @property
     def ok(self) -> bool:
-        """Each exactly once, in the order of its key."""
-        return not (self.missing or self.repeated or self.out_of_order or self.wrong)
+        """Each exactly once, in the order of its key; as many came through as were accepted."""
+        return not any(self._faults) and self.records == self.source == self.landed
 
     @property
-    def enough(self) -> bool:
-        """Whether the kills hit workers that were moving: those that have nothing to do lose nothing."""
-        return 0 < _MOVING * self.kills <= self.moving
+    def too_little(self) -> list[str]:
+        """What there was so little of that it proves nothing, in words: who has nothing to do loses nothing."""
+        floors = {"kills": 1, "moving": ceil(_MOVING * self.kills), "landed": _ORDERS_PER_KILL * self.kills}
+        return below(Counter(kills=self.kills, moving=self.moving, landed=self.landed), floors)
 
     def __str__(self) -> str:
-        examples = [str(one) for kind in self._faults for one in kind[:_EXAMPLES]]
+        examples = "".join(f"; {one}" for kind in self._faults for one in kind[:_EXAMPLES])
         return (
-            f"{'ok' if self.ok else 'BROKEN'}: records={self.records} kills={self.kills} moving={self.moving} "
-            f"missing={len(self.missing)} repeated={len(self.repeated)} out_of_order={len(self.out_of_order)} "
-            f"wrong={len(self.wrong)}{''.join(f'; {example}' for example in examples)}"
+            f"{'ok' if self.ok else 'BROKEN'}: records={self.records} source={self.source} landed={self.landed} "
+            f"kills={self.kills} moving={self.moving} missing={len(self.missing)} repeated={len(self.repeated)} "
+            f"out_of_order={len(self.out_of_order)} wrong={len(self.wrong)}{examples}"
         )
 
     @property
@@ -185,6 +195,7 @@ def run_workers(
 
         running = [Worker(number, start, moved, random.Random(f"{seed}/{number}")) for number in range(workers)]
         outcome, lives = asyncio.run(_run(running, orders, moved, kills, quiet_s))
+    outcome.source = asyncio.run(_count(cluster, topics["ORDERS"]))
     level = "read_committed" if guarantee == "exactly_once" else "read_uncommitted"
     found = asyncio.run(
         read_topic(cluster.bootstrap_servers, topics["TOTALS"], isolation_level=level, timeout_s=_READ_WITHIN_S)
@@ -214,7 +225,7 @@ async def _run(
         over.set()
         stopped = sum(await asyncio.gather(*living))
         watching.cancel()
-    return Outcome(orders.published, len(lives), stopped=stopped), lives
+    return Outcome(orders.published, kills=len(lives), stopped=stopped), lives
 
 
 async def _until_moved(moved: Moved, orders: Orders, quiet_s: float) -> None:
@@ -226,6 +237,17 @@ async def _until_moved(moved: Moved, orders: Orders, quiet_s: float) -> None:
         await asyncio.sleep(_LOOK_S)
 
 
+async def _count(cluster: Cluster, topic: str) -> int:
+    """Records in a topic that only one publisher has written to, without transactions."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=cluster.bootstrap_servers)
+    await consumer.start()
+    try:
+        ends = await consumer.end_offsets([TopicPartition(topic, number) for number in range(PARTITIONS)])
+        return sum(ends.values())
+    finally:
+        await consumer.stop()
+
+
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
@@ -235,6 +257,7 @@ def _now_ms() -> int:
 
 def verdict(outcome: Outcome, found: Sequence[Consumed], lives: Sequence[Life], workers: int) -> Outcome:
     """Hold what was found against what was to be moved."""
+    outcome.landed = len(found)
     totals = [json.loads(record.value or b"{}") for record in found]
     numbers = [total["id"] for total in totals]
     times = Counter(numbers)
