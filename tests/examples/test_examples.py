@@ -1,36 +1,30 @@
 """Each example does what it says, and what the README shows is one of them."""
 
 import asyncio
-import contextlib
 import json
-import os
 import re
-import signal
-import sqlite3
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import httpx
 import pytest
-from aiokafka import AIOKafkaProducer
 
 from aiorecover import RecoverableProducer
 from aiorecover.errors import WalFullError
 from aiorecover.testing import MemoryDisk, MockCluster
+from tests.examples.consumers import WITHIN_S, Consumer, environment, sell, until_true
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.example import EXAMPLES, loaded
 from tests.support.oracle import read_topic
-from tests.support.signals import handles
 
 REPOSITORY = Path(__file__).parents[2]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-WITHIN_S = 60.0
 
 
 @pytest.fixture
@@ -42,10 +36,6 @@ def cluster() -> Iterator[MockCluster]:
 
 def blocks() -> list[str]:
     return re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-
-
-def environment(wal_dir: Path, kafka: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(REPOSITORY), "WAL_DIR": str(wal_dir), "KAFKA": kafka}
 
 
 # --- quickstart
@@ -144,88 +134,7 @@ class _client:  # noqa: N801 - reads as the function that it stands for
         await self._lifespan.__aexit__(None, None, None)
 
 
-# --- the consumers
-
-
-def repeated(records: list[tuple[int, int]], producer: str = "abcdefghij234") -> list[tuple[str, int]]:
-    """Ids and counts as a producer that died sends them: the last of each hundred stand there twice."""
-    sent = [(f"{producer}/1/{sequence}", count) for sequence, count in records]
-    return [
-        one
-        for begin in range(0, len(sent), 100)
-        for one in [*sent[begin : begin + 100], *sent[begin + 60 : begin + 100]]
-    ]
-
-
-async def _sell(kafka: Cluster, name: str, first: int, end: int) -> None:
-    async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as producer:
-        for identity, count in repeated([(number, number) for number in range(first, end)]):
-            order = json.dumps({"item": f"tea {count % 7}", "count": count}).encode()
-            await producer.send(name, order, key=b"%d" % count, headers=[("aiorecover-id", identity.encode())])
-        await producer.flush()
-
-
-def _sold(database: Path) -> int:
-    not_there_yet = contextlib.suppress(sqlite3.OperationalError)
-    with contextlib.closing(sqlite3.connect(database, timeout=30)) as connection, not_there_yet:
-        return int(connection.execute("SELECT coalesce(sum(count), 0) FROM sold").fetchone()[0])
-    return 0
-
-
-class Consumer:
-    """A consumer of the examples in a process of its own, which ends with the block."""
-
-    def __init__(self, name: str, environ: dict[str, str], out: Path) -> None:
-        self._name, self._environ, self._out = name, environ, out
-
-    def __enter__(self) -> Self:
-        with self._out.open("ab") as out:
-            command = [sys.executable, str(EXAMPLES / f"{self._name}.py")]
-            self._process = subprocess.Popen(command, env=self._environ, stdout=out)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def end_well(self) -> None:
-        """Not before it can be asked to: another one may have done all the work while it was started."""
-        _until(lambda: handles(self._process.pid, signal.SIGTERM))
-        self._process.send_signal(signal.SIGTERM)
-        assert self._process.wait(WITHIN_S) == 0
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.1)
-
-
-def test_consumers_that_book_into_a_database_book_each_order_once_however_they_are_killed(
-    kafka: Cluster, topic: TopicFactory, tmp_path: Path
-) -> None:
-    orders, database = topic(kafka, partitions=2), tmp_path / "orders.db"
-    environ = environment(tmp_path, kafka.bootstrap_servers) | {"ORDERS": orders, "DATABASE": str(database)}
-
-    def consumer() -> Consumer:
-        return Consumer("consumer_sqlite", environ, tmp_path / "out")
-
-    for life in range(4):
-        asyncio.run(_sell(kafka, orders, 1 + 1000 * life, 1001 + 1000 * life))
-        before = _sold(database)
-        with consumer():
-            _until(partial(_has_more, database, before))
-    with consumer() as one, consumer() as other:
-        _until(lambda: _sold(database) >= sum(range(1, 4001)))
-        time.sleep(1.0)  # whatever else comes
-        one.end_well()
-        other.end_well()
-    assert _sold(database) == sum(range(1, 4001))
-
-
-def _has_more(database: Path, before: int) -> bool:
-    return _sold(database) > before
+# --- the consumer that keeps a file
 
 
 def test_the_consumer_passes_over_what_was_sent_again_also_after_a_restart(
@@ -234,9 +143,9 @@ def test_the_consumer_passes_over_what_was_sent_again_also_after_a_restart(
     orders, out = topic(kafka, partitions=2), tmp_path / "out"
     environ = environment(tmp_path, kafka.bootstrap_servers) | {"ORDERS": orders, "STATE": str(tmp_path / "state")}
     for first, end in ((1, 501), (441, 1001)):  # the second time the last ones of the first come once more
-        asyncio.run(_sell(kafka, orders, first, end))
+        asyncio.run(sell(kafka, orders, first, end))
         with Consumer("consumer", environ, out) as consumer:
-            _until(partial(_has_lines, out, end - 1))
+            until_true(partial(_has_lines, out, end - 1))
             time.sleep(1.0)  # whatever else comes
             consumer.end_well()
     counts = [json.loads(line.removeprefix("order "))["count"] for line in out.read_text().splitlines()]
