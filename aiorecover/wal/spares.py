@@ -429,7 +429,7 @@ class Spares:
             used = sum(holding.used for holding in holdings) * self.slot_bytes
             return WalFullError(f"{message} used={used} wal_max_bytes={limits.max_bytes}")
         message = f"the disk is full: {remedy}, or free space on the disk"
-        if free_bytes >= self.slot_bytes:  # else the guard is not what stands in the way
+        if limits.min_free_bytes and free_bytes >= self.slot_bytes:  # else the guard is not what stands in the way
             message += ", or lower wal_min_free_bytes"
         elif all(holding.used == holding.ready for holding in holdings):  # nothing to wait for
             size = self.slot_bytes
