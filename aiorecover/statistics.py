@@ -28,7 +28,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     identities_renewed: lanes that took a fresh Kafka identity, also those whose old one an opening could not trust,
         those that parted with a record of a batch that may be in Kafka, and those that did not get through for longer
         than the brokers remember. What they had in flight may be there twice. One for the file `lanes`, where that was
-        lost.
+        lost, and one for each entry that is gone, where a part of it was.
     lanes_suspect: lanes that did not get through while others did, and go through a session apart.
     lanes_stalled: lanes that do not get through and have no room: their records wait in the ring, and others go on.
     missing: sequences that damage took away, as far as the ring was read; see the log for each.

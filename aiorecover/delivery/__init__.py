@@ -62,10 +62,12 @@ Journal
     file: so a start that dies before its recovery check has run leaves the next one what it needs for its own. A file
     `lanes` without header and entries, beside records that wait, was lost: that is one doubt, of nobody knows how many
     lanes, and nothing tells the recovery check where to read. (Not after a power cut, which takes what was never
-    flushed, and leaves all of it in doubt.) A file that was only cut off, or zeroed in part, is not told from one in
-    which fewer lanes have sent: those whose entries it held begin anew, what was in flight there may come twice, and
-    that is not counted. Nor is a block of which the newer copy alone was zeroed: the older one passes for the newest,
-    and is spent or refused.
+    flushed, and leaves all of it in doubt.) Of a file that was only cut off, or zeroed in part, the header tells how
+    many entries it held: each that is gone is a doubt, of nobody knows which lane, as long as something waits. (Entries
+    of earlier boots may be among them, so these are the most lanes that it can be.) Where the header itself is gone,
+    with a part of the entries, only those that are left are counted. A block of which one copy was zeroed is damaged;
+    only of the second entry that was ever stored there nobody can tell that it is gone: the first one passes for the
+    newest, and is spent.
 
 Partitions that are gone
     Kafka takes no partition from a topic: one that is gone was deleted with its topic, with all that it held, and the

@@ -53,6 +53,7 @@ class Doubt(StrEnum):
 
     ELSEWHERE = "the machine was down, the directory was copied, or its file lanes was damaged"
     LOST = "the file lanes was lost, and nothing tells which they were"
+    PARTLY_LOST = "a part of the file lanes was lost, and nothing tells which they were"
     DAMAGED = "an entry was being stored, or is damaged"
     BEFORE = "an earlier start did not trust it, and has not delivered all of it"
     TWICE = "a lane has two entries"

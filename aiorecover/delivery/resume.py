@@ -137,7 +137,9 @@ def take_up(directory: Directory, now_ms: int, wall_ms: int | None, *, named: st
     """
     destination = directory.checkpoint.destination
     if named not in {None, destination.cluster_id or named}:
-        return Taken(left=Left(directory))
+        taken = Taken(left=Left(directory))
+        _miss(directory, taken)
+        return taken
     taken = Taken()
     lanes, number = directory.lanes, destination.cluster_number
     found = [(block, _decoded(block)) for block in lanes.found]
@@ -166,10 +168,7 @@ def take_up(directory: Directory, now_ms: int, wall_ms: int | None, *, named: st
         else:
             lanes.clear(block.block)
     _set_aside(lanes, aside)
-    # A power cut may take what was never flushed; then all is in doubt anyway.
-    if lanes.is_new and not directory.ring.suspect.up_to and _anything_waits(directory):
-        taken.doubts[Doubt.LOST] += 1
-    _tell(taken)
+    _miss(directory, taken)
     return taken
 
 
@@ -362,6 +361,17 @@ def _anything_waits(directory: Directory) -> bool:
                         return True
                     at = fmt.frame_end(at, len(frame.payload))
     return False
+
+
+def _miss(directory: Directory, taken: Taken) -> None:
+    """Doubt also what is not there any more, in the whole file or in a part of it, and tell of all."""
+    lanes = directory.lanes
+    # A power cut may take what was never flushed; then all is in doubt anyway.
+    lost = lanes.is_new and not directory.ring.suspect.up_to
+    if (lost or lanes.missing) and _anything_waits(directory):
+        taken.doubts[Doubt.LOST if lost else Doubt.PARTLY_LOST] += lanes.missing or 1
+    _tell(taken)
+    lanes.count_anew()  # not before: an opening that fails leaves it to the next one
 
 
 def _stands(directory: Directory, entries: Iterable[Entry]) -> bool:

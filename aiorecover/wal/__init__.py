@@ -104,7 +104,7 @@ Ring file: slots of equal size, a power of two (default 16 MiB), one after the o
     │ entry_bytes       │ 4    │ 12     │
     │ directory_id      │ 8    │ 16     │
     │ since             │ 4    │ 24     │
-    │ zero              │ 4    │ 28     │
+    │ standing          │ 4    │ 28     │
     │ device            │ 8    │ 32     │
     │ inode             │ 8    │ 40     │
     │ boot_id           │ 40   │ 48     │
@@ -218,7 +218,9 @@ Operations
                 store, and only if no flush has failed (`sync`).
     enter       What delivery is about to send, in the block of its lane, in the place of the older of two copies
                 (`lanes`). The body is delivery's; of it `wal` knows whether it was stored whole, in this boot, and in
-                this very file.
+                this very file. ``standing`` says in how many blocks something stands: stored behind the first entry of
+                a block, and before a block is cleared. The low half of a generation counts the stores since its block
+                was blank.
     claim       After a crash, the frames of a batch that was in flight: they are settled as a whole or not at all, so
                 those that are marked already wait again. Readers pass them; the slot stays until all are settled.
     read        The newest frames from memory (a bounded array beside the ring), all others by preadv. A place that
@@ -262,7 +264,9 @@ Recovery, on opening
    11. Read the lanes' blocks (before step 9, which needs nothing of them). What was stored in another boot or file does
        not count any more; the header says so from now on; where a full disk has no room for it, as soon as there is
        some, and until then what this opening stores does not count for the next one. Delivery judges the rest, and
-       claims what was in flight, before anybody reads or publishes. A block that cannot be read counts as damaged.
+       claims what was in flight, before anybody reads or publishes. A block that cannot be read counts as damaged. So
+       does one whose one copy is blank and whose other one is not the first that was stored there. In the same boot and
+       file fewer blocks than ``standing`` says (0: not counted) are told as missing, once: a part of the file was lost.
    12. The first reader to reach the end of a slot that a crash left open seals it.
 
 The lane suffix rule (`suffix`), where settle words are suspect: within a lane, everything behind the first frame that

@@ -10,6 +10,12 @@ in this very file, for a copied directory must not speak in the name of the orig
 boot, device and inode, and the epoch ``since`` which they have been the same. An opening that finds others begins anew
 with its own epoch; entries of earlier ones stay where they are until their blocks are taken, and are not `known`.
 
+A file that lost a part of itself, cut off or zeroed, looks as if fewer lanes had sent. So the header counts the blocks
+in which something stands: it is written behind a block's first entry and before a block is cleared, and where only the
+process dies it never counts more than there are. For all other batches it is right already: they cost one store. Of
+the two copies of a block one alone may be blank only before the second store since the block was blank itself; that is
+told by the low half of the generation, which begins anew with each clearing, while the high half goes on.
+
 Stored by pwrite and not through a mapping: that takes 6 us more (10 instead of 4, for an entry of 3,000 records), and
 a full or failing disk is an error that can be handled, where a mapping ends the process. Blocks are allocated by the
 keeper's thread before they are given out: a lane that has one can always write to it, for delivery is what makes room.
@@ -47,6 +53,7 @@ FIRST_BLOCKS = 8  # 270 KB: allocated by the opening
 MOST_AT_ONCE = 1024  # blocks, 35 MB: a file that doubles must not take half of a small disk for lanes never seen
 
 _BOOT_BYTES = 40
+_STORES = (1 << 32) - 1  # in a generation: since its block was blank
 
 
 class LanesFileLike(Protocol):
@@ -67,7 +74,8 @@ class LanesFileLike(Protocol):
 class Header:
     """Whose file it is: of which directory, boot and inode, and since which epoch these are the same.
 
-    ``directory_id``: a producer id of it without the nonce, which each opening has of its own.
+    ``directory_id``: a producer id of it without the nonce, which each opening has of its own. ``standing``: in how
+    many blocks something stands; 0: that was not counted, as by a version that did not.
     """
 
     directory_id: int
@@ -75,10 +83,11 @@ class Header:
     device: int
     inode: int
     boot_id: str
+    standing: int = 0
 
     def same_place(self, other: "Header") -> bool:
         """Whether entries stored under this header can be known under ``other``; without a boot id nothing is."""
-        return bool(self.boot_id) and replace(self, since=other.since) == other
+        return bool(self.boot_id) and replace(self, since=other.since, standing=other.standing) == other
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +122,7 @@ def pack_header(header: Header) -> bytes:
         ENTRY_BYTES,
         header.directory_id,
         header.since,
-        0,
+        header.standing,
         header.device,
         header.inode,
         boot,
@@ -131,13 +140,13 @@ def unpack_header(data: bytes) -> Header | None:
     """
     if len(data) < HEADER.size:
         return None
-    magic, version, _, entry_bytes, directory_id, since, _, device, inode, boot, crc = HEADER.unpack_from(data)
+    magic, version, _, entry_bytes, directory_id, since, standing, device, inode, boot, crc = HEADER.unpack_from(data)
     if magic != MAGIC or crc != crc32(data[: HEADER.size - 4]):
         return None
     if version != FORMAT_VERSION or entry_bytes != ENTRY_BYTES:
         message = "the lanes were written by a newer aiorecover: upgrade to read them"
         raise WalFormatError(f"{message} version={version} supported={FORMAT_VERSION}")
-    return Header(directory_id, since, device, inode, boot.rstrip(b"\0").decode(errors="replace"))
+    return Header(directory_id, since, device, inode, boot.rstrip(b"\0").decode(errors="replace"), standing)
 
 
 def pack_entry(body: bytes, epoch: int, generation: int) -> bytes:
@@ -187,7 +196,9 @@ class Lanes:
         head = self._read(0, SECTOR)
         before = unpack_header(head or b"")
         now = Header(directory_id, epoch, *file.identity(), boot_id)
-        self._since = before.since if before is not None and before.same_place(now) else epoch
+        same = before if before is not None and before.same_place(now) else None
+        self._since = same.since if same is not None else epoch
+        self._counted = same.standing if same is not None else 0  # by the header as it stands there
         self._blocks = max(0, file.size() - SECTOR) // BLOCK_BYTES
         self._generations = [0] * self._blocks
         self._unusable: set[int] = set()  # cannot be read, or not cleared
@@ -195,12 +206,16 @@ class Lanes:
         self.found = [found for block in range(self._blocks) if (found := self._look(block)) is not None]
         # Neither header nor entry: of a new directory, or somebody has removed or emptied it. Delivery knows which.
         self.is_new = before is None and not self.found
+        self._standing = {found.block for found in self.found}
+        # Blocks that held something by the header's count, and hold nothing any more: nobody can tell what it was.
+        self.missing = max(0, self._counted - len(self._standing))
         # Always in this order: the lowest is taken first.
         self._free = [block for block in reversed(range(self._blocks)) if block not in self._unusable]
         self._stored = False
-        self._header: bytes | None = None  # that there was no room for yet
+        self._header = replace(now, since=self._since)
+        self._late = False  # there was no room for it yet; then it is the keeper's
         if self._since == epoch:
-            self._write_header(now, readable=head is not None)
+            self._write_header(readable=head is not None)
 
     @property
     def blocks(self) -> int:
@@ -215,7 +230,16 @@ class Lanes:
     @property
     def wants_room(self) -> bool:
         """Under a quarter of the blocks is left, or header or holes are not written: let the keeper call `grow`."""
-        return self._wants_blocks or self._header is not None or self._holes
+        return self._wants_blocks or self._late or self._holes
+
+    def count_anew(self) -> None:
+        """Have the header say what stands; what is `missing` must have been told by then.
+
+        Where the disk fails, the next opening has a doubt too many, or misses less: no batch waits for that.
+        """
+        if self._counted != len(self._standing) and not self._late:
+            with suppress(WalError):
+                self._put_header(len(self._standing))
 
     @property
     def _wants_blocks(self) -> bool:
@@ -232,8 +256,8 @@ class Lanes:
             WalFullError: the disk is full.
 
         """
-        if self._header is not None:
-            self._write_late(self._header)
+        if self._late:
+            self._write_late()
         if self._wants_blocks:
             self._add_blocks()
         if self._holes:
@@ -299,11 +323,14 @@ class Lanes:
             WalFullError: the disk is full, and a file system that needs room to change what stands there.
 
         """
+        self._standing.discard(block)
+        self.count_anew()
         try:
             if block in self._unusable:
                 self._file.write(bytes(BLOCK_BYTES), _place(block, 0))
             else:
                 self._wipe(block)
+                self._generations[block] = (self._generations[block] | _STORES) + 1
         except (WalIOError, WalFullError) as error:
             if not self._may_stay(block, error):
                 raise
@@ -348,6 +375,8 @@ class Lanes:
         generation = self._generations[block] + 1
         self._file.write(pack_entry(body, self._epoch, generation), _place(block, generation % 2))
         self._generations[block] = generation
+        self._standing.add(block)
+        self.count_anew()
         self._stored = True
 
     def sync(self) -> None:
@@ -379,6 +408,8 @@ class Lanes:
         self._generations[block] = whole[0].generation if whole else 0
         epoch = whole[0].epoch if whole else 0
         known = bool(whole) and epoch >= self._since
+        if known and self._counted and len(whole) == 1:  # who does not count does not begin generations anew, either
+            damaged |= whole[0].generation & _STORES > 1
         return BlockFound(block, tuple(copy.body for copy in whole), damaged, known, epoch)
 
     def _read(self, offset: int, length: int) -> bytes | None:
@@ -388,35 +419,36 @@ class Lanes:
         except WalIOError:
             return None
 
-    def _write_header(self, header: Header, *, readable: bool) -> None:
+    def _put_header(self, count: int, length: int = SECTOR) -> None:
+        self._counted = count  # also where it fails: tried again once it is another one
+        self._file.write(pack_header(replace(self._header, standing=count)).ljust(length, b"\0"), 0)
+        self._stored = True  # the next checkpoint flushes it
+
+    def _write_header(self, *, readable: bool) -> None:
         """Where it cannot be read, as a whole page, and if it must be, not at all; without room for it, later (`grow`).
 
         Then without the rest of its page: a lane may have the first block by then. Without a header what this opening
         stores is not known to the next one; nothing worse comes of that.
         """
-        packed = pack_header(header)
         try:
-            self._file.write(packed if readable else packed.ljust(PAGE, b"\0"), 0)
+            self._put_header(len(self._standing), SECTOR if readable else PAGE)
         except WalFullError as error:
-            self._header = packed
+            self._late = True
             self._tell_unwritten("free disk space", error)
         except WalIOError as error:
             if readable:
                 raise
             self._tell_unwritten("check the disk", error)
-        else:
-            self._stored = True  # the next checkpoint flushes it
 
-    def _write_late(self, packed: bytes) -> None:
+    def _write_late(self) -> None:
+        """It counts nothing, for the loop may clear a block meanwhile; the next store has it count."""
         try:
-            self._file.write(packed, 0)
+            self._put_header(0)
         except WalFullError:
             return
         except WalIOError as error:
             self._tell_unwritten("check the disk", error)
-        else:
-            self._stored = True
-        self._header = None
+        self._late = False
 
     def _tell_unwritten(self, remedy: str, error: WalError) -> None:
         message = "what is in flight at the end of this process may be sent twice"

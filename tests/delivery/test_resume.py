@@ -18,7 +18,7 @@ from aiorecover.delivery.resume import Taken, rebuild, take_up
 from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Destination
-from aiorecover.wal.lanes import ENTRY_BYTES, SECTOR, Lanes
+from aiorecover.wal.lanes import BLOCK_BYTES, ENTRY_BYTES, SECTOR, Lanes
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.run import Entry as Stored
 from tests.wal.memory import FaultyFile, broken
@@ -623,6 +623,65 @@ def test_what_a_power_cut_took_before_it_was_ever_flushed_was_not_lost() -> None
     following = Opened(disk)
     assert dict(taken(following).doubts) == {}
     assert len(waiting(following)) == 1
+
+
+@pytest.mark.parametrize("how", ["cut", "zeroed"])
+def test_entries_that_are_gone_are_each_a_doubt_once_where_something_waits(
+    how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = scene()
+    others = [replace(before.entry, partition=partition) for partition in (4, 5)]
+    written(before.opened, *others)
+    following = loses_blocks(before.opened, 1, how)
+    found = taken(following)
+    assert ([resumed.entry.lane for resumed in found.lanes], dict(found.doubts)) == ([("t", 3)], {Doubt.PARTLY_LOST: 2})
+    assert caplog.messages[-1].endswith(
+        "may appear twice: a part of the file lanes was lost, and nothing tells which they were lanes=2"
+    )
+    assert dict(taken(following.dies()).doubts) == {}
+
+
+def test_entries_that_are_gone_are_doubted_beside_others_that_are_forgotten_and_not_once_more() -> None:
+    before = scene()
+    written(before.opened, replace(before.entry, partition=4), replace(before.entry, partition=5))
+    before.opened.directory.lanes.store(1, b"nonsense")
+    following = loses_blocks(before.opened, 2)
+    assert dict(taken(following).doubts) == {Doubt.DAMAGED: 1, Doubt.PARTLY_LOST: 1}
+    assert dict(taken(following.dies()).doubts) == {}
+
+
+def test_entries_that_are_gone_are_no_doubt_where_nothing_waits() -> None:
+    before = scene(behind=False)
+    before.opened.settle(before.entries)
+    assert dict(taken(loses_blocks(before.opened, 0)).doubts) == {}
+
+
+def test_entries_that_are_gone_are_a_doubt_also_where_another_cluster_is_named() -> None:
+    before = scene()
+    written(before.opened, replace(before.entry, partition=4))
+    named = take_up(loses_blocks(known(before, "a"), 1).directory, NOW, WALL, named="typo")
+    assert (len(named.left or ()), dict(named.doubts)) == (1, {Doubt.PARTLY_LOST: 1})
+
+
+@pytest.mark.parametrize("copy", [0, 1])
+def test_an_entry_of_which_a_copy_was_zeroed_is_forgotten(copy: int) -> None:
+    """The older one would pass for the newest."""
+    before = scene()
+    for _ in range(2):
+        before.opened.directory.lanes.store(0, encode(before.entry))
+    before.opened.disk.lanes.damage(SECTOR + copy * ENTRY_BYTES, bytes(ENTRY_BYTES))
+    everything_comes(before.dies(), Doubt.DAMAGED)
+
+
+def loses_blocks(before: Opened, left: int, how: str = "cut") -> Opened:
+    """The next opening finds only so many of them."""
+    disk = before.disk.after_death()
+    at = SECTOR + left * BLOCK_BYTES
+    if how == "cut":
+        disk.lanes.cut(at)
+    else:
+        disk.lanes.damage(at, bytes(disk.lanes.size() - at))
+    return Opened(disk)
 
 
 def loses_lanes(before: Opened, left: bytes = b"") -> Opened:

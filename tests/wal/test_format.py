@@ -84,14 +84,15 @@ GOLDEN_CHECKPOINT_OF_ALL = bytes.fromhex(
 )
 
 
-LANES_HEADER = lanes.Header(0x1122334455667788, 0x00ABCDEF, 0x0102, 0x030405, "b")
+LANES_HEADER = lanes.Header(0x1122334455667788, 0x00ABCDEF, 0x0102, 0x030405, "b", 0x0A0B0C0D)
 GOLDEN_LANES_HEADER = (
     bytes.fromhex(
-        "8941494f4c414e0a 0100 0000 00420000 8877665544332211 efcdab00 00000000 0201000000000000 0504030000000000"
+        "8941494f4c414e0a 0100 0000 00420000 8877665544332211 efcdab00 0d0c0b0a 0201000000000000 0504030000000000"
     )
     + b"b".ljust(40, b"\0")
-    + bytes.fromhex("c5c5985b")
+    + bytes.fromhex("4075ec7e")
 )
+GOLDEN_LANES_HEADER_UNCOUNTED = GOLDEN_LANES_HEADER[:28] + bytes(4) + GOLDEN_LANES_HEADER[32:-4] + b"\xc5\xc5\x98\x5b"
 GOLDEN_LANE_ENTRY = bytes.fromhex("4c414e45 04030201 0807060504030201 04000000 97126b4d") + b"body"
 
 
@@ -99,6 +100,7 @@ def test_the_bytes_of_the_lanes_never_change() -> None:
     packed = lanes.pack_header(LANES_HEADER)
     assert packed == GOLDEN_LANES_HEADER.ljust(lanes.SECTOR, b"\0")
     assert lanes.unpack_header(packed) == LANES_HEADER
+    assert lanes.unpack_header(GOLDEN_LANES_HEADER_UNCOUNTED) == replace(LANES_HEADER, standing=0)
     assert lanes.pack_entry(b"body", 0x01020304, 0x0102030405060708) == GOLDEN_LANE_ENTRY
 
 
