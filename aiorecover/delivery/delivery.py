@@ -162,6 +162,7 @@ class Delivery:
             holds=self._holds,
             in_kafka=in_kafka,
             session=lambda: self.session.number,
+            has_delivered=lambda: self.delivered > 0,
             cover=self._cover if config.guarantee == "exactly_once" else None,
         )
 

@@ -28,6 +28,7 @@ from aiorecover.delivery.router import Router, Topic
 from aiorecover.delivery.stalled import StalledLanes
 from aiorecover.record import KEY, PARTITION, RECORD_ID_HEADER, TOPIC, record_ids
 from aiorecover.wal import format as fmt
+from aiorecover.wal.reading import ALL
 from aiorecover.wal.run import Placed, Run
 from aiorecover.wal.stream import Stream
 from aiorecover.wal.suffix import Unfinished, Word
@@ -36,6 +37,7 @@ log = logging.getLogger("aiorecover.delivery")
 
 DISCOVER_INTERVAL = 0.5  # seconds until the second look at topics that are not known; then twice as long each time
 DISCOVER_MAX = 10.0  # seconds between two looks in the long run: a topic made meanwhile waits so long at most
+FIRST_STEP = 128  # frames, 0.1 ms: the loop connects meanwhile, and has to wait for a step of ours some fifty times
 STALL_LOOK = 0.5  # seconds between two looks whether a lane that has no room is stalled
 
 
@@ -60,6 +62,7 @@ class Dispatcher:
         doubtful_up_to: int = 0,
         in_kafka: InKafka | None = None,
         session: Callable[[], int | None] = lambda: 0,
+        has_delivered: Callable[[], bool] = lambda: True,
         cover: Callable[[Run], int | None] | None = None,
     ) -> None:
         """Know whom to tell.
@@ -75,7 +78,7 @@ class Dispatcher:
         ``doubtful_up_to``: as in `Expiry`.
 
         ``in_kafka``: records of earlier epochs that are there already; None: nothing is known of any. ``session``: as
-        in `StalledLanes`.
+        in `StalledLanes`. ``has_delivered``: something was acknowledged since the start; until then steps are short.
 
         ``cover``: of transactions, which hold contiguous runs of the ring: nothing is passed over. It takes the first
         records of a run that are committed already, and says how many; None: not now, it will `wake` us.
@@ -84,6 +87,7 @@ class Dispatcher:
         self.reader = reader
         self.router = router
         self._answered = answered
+        self._has_delivered = has_delivered
         self._cover = cover
         self._undecodable = undecodable
         self._on_idle = on_idle
@@ -164,7 +168,8 @@ class Dispatcher:
             if self._gaps:
                 self._drain.start()
         moved = self._drain.step() if self._drain else False
-        run = self._held = self._held or self.reader.look(STEP)  # at once: nothing that raises below skips it
+        most = ALL if self._has_delivered() else FIRST_STEP
+        run = self._held = self._held or self.reader.look(STEP, most)  # at once: nothing that raises below skips it
         if run is not None and not self._answered(run):
             done = 0 if self._holds(run) else self._expire_leading(run)
             self._held = run.behind(done)

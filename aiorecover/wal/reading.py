@@ -22,6 +22,7 @@ from aiorecover.wal.window import Window
 log = logging.getLogger("aiorecover.wal")
 
 VOID = fmt.VOID
+ALL = fmt.SEQUENCE_MASK  # of the frames in a window
 
 _unpack = fmt.FRAME.unpack_from
 
@@ -171,10 +172,11 @@ class Reader:
             if run is not None or not self.moved:
                 return run
 
-    def look(self, limit: int) -> Run | None:
+    def look(self, limit: int, most: int = ALL) -> Run | None:
         """As `take`, but of one window at most: for who must not be held up by gigabytes of settled frames.
 
-        None with ``moved``: only settled frames stood there, look again.
+        None with ``moved``: only settled frames stood there, look again. ``most``: frames of the window, settled ones
+        included, for who must be held up even less.
         """
         self.moved = False
         if not self._find_slot():
@@ -184,7 +186,7 @@ class Reader:
             if run is not None:
                 return run
         before = self.at, self.offset
-        run = self._take_window(limit)
+        run = self._take_window(limit, most)
         self.moved |= (self.at, self.offset) != before  # or what stands here can be read by now
         if self._primary and self.slot is not None:
             self.slot.passed = self.expected - self.slot.header.first_sequence, self.offset
@@ -296,7 +298,7 @@ class Reader:
             slot.complete = True
             self._ring.release_if_done(slot)
 
-    def _take_window(self, limit: int) -> Run | None:
+    def _take_window(self, limit: int, most: int) -> Run | None:
         """Frames of the window at hand."""
         slot = self.slot
         if slot is None:
@@ -304,7 +306,7 @@ class Reader:
         self._fill(slot)
         before, expected = self.offset, self.expected
         try:
-            run, holds = self._parse(slot, limit)
+            run, holds = self._parse(slot, limit, most)
             if run is not None:
                 self._ring.map_for_settling(slot)
         except BaseException:  # nobody gets these frames: they are read again
@@ -319,8 +321,8 @@ class Reader:
             self._resynchronise(slot)
         return None
 
-    def _parse(self, slot: Slot, limit: int) -> tuple[Run | None, bool]:
-        """Up to ``limit`` unsettled frames that the window holds whole; False when the next one does not hold (I2).
+    def _parse(self, slot: Slot, limit: int, most: int) -> tuple[Run | None, bool]:
+        """Up to ``limit`` unsettled of ``most`` frames that the window holds whole; False: the next does not hold (I2).
 
         Written out, with numbers for names: it runs once for every frame of a backlog.
         """
@@ -329,13 +331,14 @@ class Reader:
         suspects = suspects or self._everything
         buffer, start, stop = window.buffer, window.start, window.stop
         last = slot.last_sequence if slot.sealed else fmt.SEQUENCE_MASK
+        until = min(last, sequence + most - 1)
         at, filled = self.offset - start, fmt.aligned(stop - start)
         sequences: list[int] = []
         places: list[int] = []
         records: list[Any] = []
         marks: list[int] = []
         holds = True
-        while len(records) < limit and sequence <= last and at + 20 <= stop - start:
+        while len(records) < limit and sequence <= until and at + 20 <= stop - start:
             length, check, found, state = _unpack(buffer, at)
             end = at + 20 + (length & fmt.LENGTH_MASK)
             following = (end + 3) & -4

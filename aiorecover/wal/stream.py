@@ -14,7 +14,7 @@ from aiorecover.wal import copies
 from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.moved import unpack_moved
-from aiorecover.wal.reading import Reader, Undecodable
+from aiorecover.wal.reading import ALL, Reader, Undecodable
 from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
 
@@ -138,22 +138,22 @@ class Stream:
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def look(self, limit: int) -> Run | None:
+    def look(self, limit: int, most: int = ALL) -> Run | None:
         """As `Reader.look`."""
         self.moved = False
         if not self._left:
-            self._read(limit)
+            self._read(limit, most)
         if not self._left:
             return None
         run = self._left.pop(0)
         self._position = run.position(len(run) - 1) + 1
         return run
 
-    def _read(self, limit: int) -> None:
+    def _read(self, limit: int, most: int) -> None:
         reader = self._main if self._copies is None else self._copies
         if not self._primary and not self._stands(reader):
             return
-        run = reader.look(limit)
+        run = reader.look(limit, most)
         self.moved = reader.moved or run is not None
         if self._copies is None:
             if run is not None and not self._primary:

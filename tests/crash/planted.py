@@ -93,7 +93,7 @@ def trust_every_frame() -> None:
     def holds(data: bytes | memoryview, at: int, length: int, *_: int) -> bool:
         return 0 < length <= len(data) - at - fmt.FRAME_BYTES
 
-    def parse(self: reading.Reader, slot: Slot, _: int) -> tuple[Run | None, bool]:
+    def parse(self: reading.Reader, slot: Slot, *_: int) -> tuple[Run | None, bool]:
         window = self._window
         buffer, start, stop = window.buffer, window.start, window.stop
         at, place = self.offset - start, self.offset // fmt.WORD + fmt.SETTLE_WORD

@@ -12,14 +12,14 @@ from aiorecover import DeliveryReport, RecoverableProducer
 from aiorecover.delivery import delivery as delivery_module
 from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.dispatcher import Dispatcher
+from aiorecover.delivery.dispatcher import FIRST_STEP, Dispatcher
 from aiorecover.delivery.expiry import Expiry
 from aiorecover.delivery.judge import Judge, Verdict
 from aiorecover.delivery.partitioner import partition_for
 from aiorecover.errors import WalIOError
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal import format as fmt
-from aiorecover.wal.reading import Reader
+from aiorecover.wal.reading import ALL, Reader
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.run import Run
 from tests.delivery.stand_in import StandIn
@@ -78,6 +78,34 @@ def metadata_came(producer: RecoverableProducer) -> None:
 def publish_to_any_partition(producer: RecoverableProducer) -> None:
     """As if it had been published before the metadata was known."""
     producer._existing_partition = lambda topic, partition: partition  # type: ignore[method-assign, assignment, return-value]
+
+
+async def test_until_something_is_acknowledged_the_loop_has_its_turn_soon(
+    kafka_stand_in: Kafka, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It connects meanwhile, beside the frames that the last process has settled."""
+    looks: list[tuple[int, int]] = []
+    look = Reader.look
+
+    def noting(reader: Reader, limit: int, most: int = ALL) -> Run | None:
+        before = reader.expected
+        run = look(reader, limit, most)
+        looks.append((producer.statistics().delivered, reader.expected - before))
+        return run
+
+    async with producer_of(tmp_path) as producer:
+        for number in range(4 * FIRST_STEP):
+            await producer.publish("a", b"%d" % number)
+        await producer.flush(timeout_ms=20_000)
+        await producer.publish("unknown", b"keeps the slot")
+        monkeypatch.setattr(Ring, "recycle", lambda *_, **__: 0)
+    monkeypatch.setattr(Reader, "look", noting)
+    kafka_stand_in.topics["unknown"] = {0}
+    async with producer_of(tmp_path) as producer:
+        await producer.flush(timeout_ms=20_000)
+        before = [passed for delivered, passed in looks if not delivered]
+        assert max(before) == FIRST_STEP
+        assert sum(before) == 4 * FIRST_STEP + 1
 
 
 async def test_two_gaps_caught_up_together_dispatch_no_record_twice(kafka_stand_in: Kafka, tmp_path: Path) -> None:
@@ -202,11 +230,11 @@ async def test_a_reading_that_fails_once_is_begun_again_and_nothing_is_lost(
     look = Reader.look
     failed: list[bool] = []
 
-    def fails_once(self: Reader, limit: int) -> Any:
+    def fails_once(self: Reader, *limits: int) -> Any:
         if not failed:
             failed.append(True)
             raise WalIOError(5, "the sector is unreadable today")
-        return look(self, limit)
+        return look(self, *limits)
 
     monkeypatch.setattr(Reader, "look", fails_once)
     async with producer_of(tmp_path) as producer:

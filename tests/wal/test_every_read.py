@@ -194,9 +194,9 @@ def test_a_page_that_a_reader_passes_in_silence_is_seen(monkeypatch: pytest.Monk
 def test_a_reader_that_takes_what_it_cannot_read_for_the_end_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     look = Reader.look
 
-    def look_once(reader: Reader, limit: int) -> Run | None:
+    def look_once(reader: Reader, *limits: int) -> Run | None:
         try:
-            return look(reader, limit)
+            return look(reader, *limits)
         except WalIOError:
             return None
 

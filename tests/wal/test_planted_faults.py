@@ -114,9 +114,9 @@ def trust_every_checksum(patch: Patch) -> None:
 def trust_every_sequence(patch: Patch) -> None:
     parse = reading.Reader._parse
 
-    def parse_one(self: reading.Reader, slot: Slot, _: int) -> tuple[Run | None, bool]:
+    def parse_one(self: reading.Reader, slot: Slot, *_: int) -> tuple[Run | None, bool]:
         self.expected = fmt.FRAME.unpack_from(self._window.buffer, self.offset - self._window.start)[2] or self.expected
-        return parse(self, slot, 1)
+        return parse(self, slot, 1, 1)
 
     patch.setattr(reading.Reader, "_parse", parse_one)
 
@@ -125,10 +125,10 @@ def forget_the_salt(patch: Patch) -> None:
     """The checksum no longer tells the lives of a slot apart."""
     parse = reading.Reader._parse
 
-    def parse_any_life(self: reading.Reader, slot: Slot, _: int) -> tuple[Run | None, bool]:
+    def parse_any_life(self: reading.Reader, slot: Slot, *_: int) -> tuple[Run | None, bool]:
         own, word = slot.salt, fmt.FRAME.unpack_from(self._window.buffer, self.offset - self._window.start)[3]
         for slot.salt in (fmt.open_word(word), word, own):
-            run, holds = parse(self, slot, 1)
+            run, holds = parse(self, slot, 1, 1)
             if run is not None:
                 break
         slot.salt = own
@@ -479,8 +479,8 @@ def read_the_main_ring_first(patch: Patch) -> None:
         self._copies = None
         in_main_only.add(self)
 
-    def then_in_retry(self: Stream, limit: int) -> None:
-        read_on(self, limit)
+    def then_in_retry(self: Stream, *limits: int) -> None:
+        read_on(self, *limits)
         if self in in_main_only and not self._left and not self.moved:
             in_main_only.remove(self)
             self._copies, self.moved = self._retry, True

@@ -844,6 +844,22 @@ def test_where_a_crash_left_the_end_open_a_bad_page_there_is_told(
     assert bool(following.ring.losses.missing) == (bad == 1)
 
 
+@pytest.mark.parametrize("settled", [True, False])
+def test_a_look_passes_so_many_frames_whether_they_are_settled_or_not(settled: bool) -> None:
+    opened = Opened(Disk(slot_bytes=LARGE_SLOT))
+    opened.append(*[b"%03d" % number for number in range(100)])
+    opened.settle(opened.read()[: 100 * settled])
+    following = opened.dies()
+    reader = following.reader
+    for expected in (31, 61, 91, 101):
+        run = reader.look(50, 30)
+        assert reader.moved
+        assert reader.expected == expected
+        assert (run is None) == settled
+    assert take(reader, 50) == []
+    assert missing(following.ring) == []
+
+
 def test_who_finds_a_frame_again_where_it_was_lost_is_not_at_the_end() -> None:
     opened = Opened(Disk(slot_bytes=LARGE_SLOT))
     opened.append(*[b"%02d" % number * 350 for number in range(20)])
