@@ -179,19 +179,26 @@ class RecoverableProducer:
         if self._life == "forked":
             return 0
         self._refuse_in_callback("stop")
-        if self._stopping is None or self._stopping.cancelled():  # by somebody else, and it could not even begin
-            if self._opened is None or self._life == "created":
-                self._life = "stopped"
-                if self._starting is not None and not self._starting.expired():  # it may wait for a disk that hangs
-                    self._starting.reschedule(asyncio.get_running_loop().time())
-                return 0
+        if self._opened is None or self._life == "created":
+            self._life = "stopped"
+            if self._starting is not None and not self._starting.expired():  # it may wait for a disk that hangs
+                self._starting.reschedule(asyncio.get_running_loop().time())
+            return 0
+        self._opened.hurry(limit or 0.0)
+        while True:
+            stopping = self._get_stopping(self._opened, limit or 0.0)
+            await asyncio.wait({stopping})  # who is cancelled here leaves it alone
+            if not stopping.cancelled():
+                return stopping.result()
+
+    def _get_stopping(self, opened: Opened, limit: float) -> "asyncio.Task[int]":
+        """The stop that is under way, or was; begun anew where somebody has cancelled its own task."""
+        if self._stopping is None or self._stopping.cancelled():
             self._life = "stopping"
             self._turn_ends = 0
-            self._stopping = asyncio.create_task(self._opened.stop(limit or 0.0), name="aiorecover-stop")
+            self._stopping = asyncio.create_task(opened.stop(limit), name="aiorecover-stop")
             self._stopping.add_done_callback(self._stopped)
-        elif self._opened is not None:
-            self._opened.hurry(limit or 0.0)
-        return await asyncio.shield(self._stopping)
+        return self._stopping
 
     def _tell_left(self, records: int) -> None:
         gone = None if self._opened is None else self._opened.files_gone
