@@ -162,6 +162,23 @@ async def test_a_stop_that_leaves_records_in_files_that_are_gone_does_not_promis
 
 
 @pytest.mark.asyncio
+async def test_of_a_directory_that_was_removed_nothing_is_told_that_a_next_start_would_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger, wal = Ledger(), tmp_path / "wal"
+    producer = RecoverableProducer(wal, bootstrap_servers="127.0.0.1:1", **SMALL)
+    await producer.start()
+    await ledger.publish_all(producer, 6)
+    shutil.rmtree(wal / "0")
+    async with asyncio.timeout(20):
+        while producer.state != "failed":  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    assert await producer.stop(timeout_ms=100) == 6
+    assert "the files of the directory were removed or replaced" in caplog.text
+    assert "next start" not in caplog.text
+
+
+@pytest.mark.asyncio
 async def test_records_in_a_directory_that_was_moved_away_are_delivered_once_it_is_back(tmp_path: Path) -> None:
     """A successor finds an empty place and takes it; the directory comes back as another instance."""
     ledger, wal = Ledger(), tmp_path / "wal"
