@@ -129,8 +129,8 @@ class Config:
             record, or for a batch of records without a key; while it fails, or names no partition of the topic, the
             topic waits.
         adoption_grace_ms: another folder of ``wal_dir`` in which records wait for the same cluster and ``name``, and
-            which no process has had for so long (half a second at least), is delivered by this one, with its options;
-            None adopts none.
+            which no process has had for so long (less than 500 counts as 500), is delivered by this one, with its
+            options; None adopts none.
         audit_topic: where manifests are published, as often as checkpoints are made: what was accepted and settled, and
             which ids are dead letters, so that ``aiorecover audit --manifests`` can tell what is missing from what is
             lost. Best compacted. What is wrong with it is a warning, and holds up no record.
