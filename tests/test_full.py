@@ -87,13 +87,14 @@ async def test_what_is_full_and_the_limits_are_in_statistics(broker: Broker) -> 
         await producer.publish("t", b"again")
 
 
-async def test_a_start_that_finds_no_room_says_so_before_anybody_publishes(broker: Broker) -> None:
+@pytest.mark.parametrize("slots", [SLOTS, SLOTS // 2])
+async def test_a_start_that_finds_no_room_says_so_before_anybody_publishes(broker: Broker, slots: int) -> None:
     disk = MemoryDisk()
     broker.answers.clear()
     async with producer_on(disk, stop_timeout_ms=200) as producer:
         await fill(producer)
-    async with producer_on(disk, stop_timeout_ms=500) as producer:
-        await until(lambda: producer.statistics().full)
+    async with producer_on(disk, stop_timeout_ms=500, wal_max_bytes=slots * SLOT) as producer:
+        assert producer.statistics().full
         broker.answers.set()
         await producer.flush(timeout_ms=20_000)
         await until(lambda: not producer.statistics().full)

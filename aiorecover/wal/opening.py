@@ -140,6 +140,7 @@ def recover(path: Path, files: Files, options: Options, *, ring_gone: bool = Fal
     directory.ring.moved_up_to = found.moved_up_to
     void_copies(directory.retry, found.copies_up_to, directory.ring)
     _reserve(directory)
+    directory.ring.spares.look()
     _report_damaged_slots(directory)
     return directory
 

@@ -194,6 +194,15 @@ class Spares:
         with self._lock:
             self._ready.append(self._acquire(mended=False))
 
+    def look(self) -> None:
+        """Have `full` say by now what somebody would be told who takes the next slot."""
+        with self._lock:
+            self._taking += 1
+            try:
+                self._way(self._free_bytes())
+            finally:
+                self._taking -= 1
+
     def take(self) -> Spare:
         """The next slot.
 
@@ -302,8 +311,7 @@ class Spares:
 
     def _claim(self) -> tuple[int, int]:
         while True:
-            limits = self.quota.limits
-            free_bytes = None if limits.free_bytes is None else limits.free_bytes()
+            free_bytes = self._free_bytes()
             way = self._way(free_bytes)
             if way is None:
                 raise self._no_room(free_bytes)
@@ -312,6 +320,10 @@ class Spares:
                     return self._next_free()
             elif way is Way.GROW or self.quota.make_way(self.ring):
                 return self._grow()
+
+    def _free_bytes(self) -> int | None:
+        ask = self.quota.limits.free_bytes
+        return None if ask is None else ask()
 
     def _way(self, free_bytes: int | None) -> Way | None:
         """Where the next slot comes from; whoever looks for one below us in the stack counts as if he had it."""
