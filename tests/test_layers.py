@@ -56,6 +56,7 @@ PURE = {
     "aiorecover.wal.recovery": (),
     "aiorecover.wal.checkpoint": (),  # its file is handed in
     "aiorecover.wal.checksum": (),
+    "aiorecover.wal.ends": (),
     "aiorecover.wal.epochs": (),
     "aiorecover.wal.compaction": (),
     "aiorecover.wal.sources": (),

@@ -148,10 +148,11 @@ of the other rings.
 
 A checkpoint says: producer id, epoch, slot size, destination (Kafka's cluster id, and before one is known where it was
 looked for; a name; how often another cluster took the place of one; what is known of a position kept there), the boot
-of the machine; of each ring the watermark, the next ordinal (a slot that is cut off takes its header with it) and the
-newest position that a flush has covered, also of each earlier epoch in which something waits, 64 of them at most; P;
-which settle words are suspect; whether the end was clean, and whether a flush had failed; when records were accepted;
-how far the streams were read that they were made from (`sources`).
+of the machine; the 64 openings before, by epoch and nonce; of each ring the watermark, the next ordinal (a slot that is
+cut off takes its header with it) and the newest position that a flush has covered, also of each earlier epoch in which
+something waits, as far as its slots were read by then, 64 of them at most; what of these an opening has seen, though no
+flush may have covered it; P; which settle words are suspect; whether the end was clean, and whether a flush had failed;
+when records were accepted; how far the streams were read that they were made from (`sources`).
 
 Ages (`ages`). No frame says when it was stored: a mark, noted ten times a second, says that everything up to a position
 had been accepted by then, so a record may pass for younger than it is and never for older. Marks are a sixteenth of
@@ -244,7 +245,11 @@ Recovery, on opening
        in which nothing was published stands in no header (`recovery.UNTOLD`). The nonce is drawn. Settle words are
        suspect after another boot or a failed flush, unless the end was clean; also where a copy is damaged.
        A ring that is not there, unless the end was clean and left nothing, is told: what no checkpoint knew of it is
-       nowhere. One that was emptied before a checkpoint knew of its first record is not told from one not begun.
+       nowhere. Of the main and the dead ring the checkpoint of step 8 also says what stands there now: of each epoch
+       up to its last seal, or up to the first frame of the slot that was left open, if that holds. In the same boot it
+       is missed from then on. So of a ring that is emptied only what nobody has opened since is not told from one not
+       begun: that of a process killed before its first checkpoint, and what stood behind that frame, until a checkpoint
+       follows upon its reading.
     7. A file that was cut inside a slot gets its length back: what is left there is read like any damage. In the same
        boot, unless the end was clean: have every slot written again with a frame in it that no flush is known to
        cover. After a failed flush the kernel calls lost pages clean, and the next flush would pass them over. (Of
@@ -353,11 +358,11 @@ System assumptions
     cut).
 
 Refused, and why
-    Files of two producers in one directory, or of two copies of it (one epoch with two nonces), slots of two sizes, one
-    ordinal twice, files with something in them of which nothing can be read, no checkpoint and nothing in the rings
-    beside `lanes` with entries, a newer format version, another program's files, a symbolic link, another user's
-    ``wal_dir``: each would mean guessing about records that people cannot get back. Hidden files and directories, and
-    ``lost+found``, are left alone.
+    Files of two producers in one directory, or of two copies of it (one epoch with two nonces, by headers and by what
+    the checkpoint remembers of 64 openings), slots of two sizes, one ordinal twice, files with something in them of
+    which nothing can be read, no checkpoint and nothing in the rings beside `lanes` with entries, a newer format
+    version, another program's files, a symbolic link, another user's ``wal_dir``: each would mean guessing about
+    records that people cannot get back. Hidden files and directories, and ``lost+found``, are left alone.
 
     A page with a slot's header or a copy of the checkpoint that cannot be read: it may be the disk's bad moment, and
     what it says may be all that is known. Nothing that was stored is changed by then, so the opening can be repeated.
@@ -367,6 +372,9 @@ Refused, and why
     as missing.
 
 Limitations of this version
+    Files of one directory belong together. Those of a copy, put under the checkpoint of the other one, are refused if
+    that has been opened since they parted, 64 times at most; else, and where the files are of an older state of the
+    same directory, what they lack is missing as far as the checkpoint knows it, and what they have is delivered again.
     A checkpoint knows of 65 epochs how far they were flushed. After more starts with records, none of them delivered,
     slots at the end of an older epoch are not missed when they are gone.
     Where both copies of the checkpoint are lost, a copy may count though older records of its lane are read behind it,

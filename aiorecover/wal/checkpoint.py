@@ -23,6 +23,7 @@ from aiorecover.errors import WalCorruptError, WalError, WalFormatError, WalFull
 from aiorecover.wal import format as fmt
 from aiorecover.wal.ages import StoredAges
 from aiorecover.wal.checksum import crc32
+from aiorecover.wal.ends import Ends, above, furthest
 from aiorecover.wal.sources import Stored, later
 from aiorecover.wal.suffix import Suspicion
 
@@ -34,6 +35,7 @@ ENVELOPE = struct.Struct("<8sHHIQI")
 COPY_BYTES = 64 * 1024  # source positions of thousands of partitions fit; a power of two keeps the write aligned
 SECTOR = 512
 ENDS_MOST = 64  # epochs of which it is known how far they were flushed: starts in an outage; 10 bytes each and ring
+OPENINGS_MOST = 64  # that are remembered, so that no copy's files are taken for ours; 11 bytes each
 CLUSTER_NUMBERS = 1 << 16  # they are kept in 16 bits
 
 
@@ -105,6 +107,10 @@ class Destination(msgspec.Struct, frozen=True, omit_defaults=True):
         return durable if ahead < CLUSTER_NUMBERS // 2 else self
 
 
+Openings = tuple[tuple[int, int], ...]
+"""Epoch and nonce of each, oldest first."""
+
+
 class RingState(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a directory knows durably of one of its rings.
 
@@ -113,29 +119,42 @@ class RingState(msgspec.Struct, frozen=True, omit_defaults=True):
     when the flush before this checkpoint began: every frame up to it is durable. ``earlier``: the same of the epochs
     before that one in which something waits, the newest `ENDS_MOST`. ``by_originals``, of the retry ring:
     both copies of the checkpoint were lost, and nothing was stored there since: a copy counts unless its original
-    holds.
+    holds. ``seen``: of such epochs, up to where frames stood when the directory was opened, whether a flush had covered
+    them or not: as long as the machine is up nothing but damage takes them.
     """
 
     watermark: int = 0
     next_ordinal: int = 1
     flushed: int = 0
     by_originals: bool = False
-    earlier: tuple[int, ...] = ()
+    earlier: Ends = ()
+    seen: Ends = ()
 
     @property
-    def ends(self) -> tuple[int, ...]:
+    def ends(self) -> Ends:
         """Of each epoch, the oldest first, up to where it was flushed."""
         return (*self.earlier, self.flushed)
 
+    @property
+    def told(self) -> Ends:
+        """Of each epoch up to where frames must be there, unless they are damaged or were recycled."""
+        return furthest(self.ends, self.seen)
+
+    def found(self, *, same_boot: bool) -> "RingState":
+        """As it holds when it is read: what no flush had covered may have gone with the machine."""
+        return self if same_boot else msgspec.structs.replace(self, seen=())
+
     def after(self, durable: "RingState") -> "RingState":
         """The same, with what is known already: nothing falls, and once something was stored it stays so."""
-        newer = self if self.flushed >= durable.flushed else durable
+        watermark = max(self.watermark, durable.watermark)
+        *earlier, flushed = furthest(self.ends, durable.ends)
         return RingState(
-            watermark=max(self.watermark, durable.watermark),
+            watermark=watermark,
             next_ordinal=max(self.next_ordinal, durable.next_ordinal),
-            flushed=newer.flushed,
+            flushed=flushed,
             by_originals=self.by_originals and durable.by_originals,
-            earlier=newer.earlier,
+            earlier=tuple(above(watermark, earlier))[-ENDS_MOST:],
+            seen=self.seen,
         )
 
 
@@ -146,7 +165,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     (0: nothing was moved). ``boot_id``: of the machine when this was written. ``closed``: nothing was stored after
     it. ``poisoned``: a flush had failed. ``suspect``: which settle words
     may have been lost in any order, so that the lane suffix rule is in force for them. ``sources``: as in `Sources`;
-    None: nobody has asked for them yet.
+    None: nobody has asked for them yet. ``openings``: those before this one, the newest `OPENINGS_MOST`.
     """
 
     producer_id: int
@@ -163,11 +182,16 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     destination: Destination = Destination()
     ages: StoredAges = StoredAges()
     sources: Stored | None = None
+    openings: Openings = ()
 
     @property
     def watermark(self) -> int:
         """Of the main ring; what was moved counts as done there."""
         return self.main.watermark
+
+    def written_in(self, boot_id: str) -> bool:
+        """In this boot of the machine, as far as it is known."""
+        return self.boot_id == boot_id != ""
 
     @property
     def left_nothing(self) -> bool:
@@ -265,7 +289,7 @@ def _can_be(checkpoint: Checkpoint, generation: int) -> bool:
         and all(
             0 <= position < beyond for position in (checkpoint.ages.expired, *map(_position_of, checkpoint.ages.marks))
         )
-        and all(0 <= position < beyond for ring in rings for position in ring.earlier)
+        and all(0 <= position < beyond for ring in rings for position in (*ring.earlier, *ring.seen))
         and all(0 < ring.next_ordinal < 1 << 63 for ring in rings)
         and 0 <= checkpoint.destination.cluster_number < CLUSTER_NUMBERS
         and _can_be_known(checkpoint.destination.transactional, checkpoint.epoch)
@@ -274,6 +298,7 @@ def _can_be(checkpoint: Checkpoint, generation: int) -> bool:
             for parts in (checkpoint.sources or {}).values()
             for part, following in parts.items()
         )
+        and all(0 < epoch < checkpoint.epoch and 0 <= nonce <= fmt.NONCE_MASK for epoch, nonce in checkpoint.openings)
         and 0 <= checkpoint.suspect.since <= checkpoint.suspect.generation <= checkpoint.epoch
     )
 

@@ -25,6 +25,7 @@ from aiorecover.wal import copies
 from aiorecover.wal import format as fmt
 from aiorecover.wal.ages import Acceptance, Ages, StoredAges
 from aiorecover.wal.checkpoint import ENDS_MOST, Checkpoint, CheckpointFile, Destination, RingState
+from aiorecover.wal.ends import above, furthest
 from aiorecover.wal.epochs import Epochs
 from aiorecover.wal.kept import DAMAGED, keep
 from aiorecover.wal.lanes import Lanes
@@ -457,13 +458,8 @@ def _no_room(path: Path) -> WalIOError:
 
 
 def _state(ring: Ring) -> RingState:
-    """Before the first frame of this epoch, what was flushed of earlier ones still tells what may be missing there."""
+    """As the flush that follows makes it: what is known to stand there by now, of each epoch."""
     mark = ring.watermark()
-    if ring.sequence:
-        return RingState(mark, ring.next_ordinal, ring.last_position, earlier=_above(mark, ring.ends))
-    return RingState(mark, ring.next_ordinal, ring.flushed, ring.by_originals, _above(mark, ring.ends[:-1]))
-
-
-def _above(watermark: int, ends: tuple[int, ...]) -> tuple[int, ...]:
-    """Of the epochs in which something may still wait."""
-    return tuple(end for end in ends if end > watermark)[-ENDS_MOST:]
+    *earlier, flushed = furthest(ring.ends, ring.reached)
+    by_originals = ring.by_originals and not ring.sequence
+    return RingState(mark, ring.next_ordinal, flushed, by_originals, tuple(above(mark, earlier))[-ENDS_MOST:])

@@ -171,7 +171,7 @@ def _waits(view: View) -> bool:
     known = view.checkpoint
     if known is None or not known.closed:
         return bool(live)
-    # What was stored before the last opening is over only when its slot is covered: an opening that stores nothing does
+    # What was stored before the last opening is over only when its slot is covered: an opening that reads nothing does
     # not raise ``flushed``, and what a killed process had stored since its last checkpoint stands behind it.
     before = any(slot.sealed or (slot.header is not None and slot.header.epoch < known.epoch) for slot in live)
     state = known.retry if view.ring == RETRY else known.main

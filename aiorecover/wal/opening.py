@@ -6,6 +6,8 @@ What is decided is decided in `recovery`; here it is carried out, as the package
 import errno
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import msgspec
 
 from aiorecover.errors import WalCorruptError, WalDestinationError, WalFullError, WalIOError
 from aiorecover.wal import format as fmt
-from aiorecover.wal import room
+from aiorecover.wal import room, scan
 from aiorecover.wal.ages import Ages, StoredAges, restored
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination
 from aiorecover.wal.directory import CHECKPOINT, LANES, RING_GONE, Directory, Files, Options
@@ -164,6 +166,7 @@ def _first_checkpoint(path: Path, found: Plan, slot_bytes: int, boot_id: str, op
         destination=_destination(path, stored, options),
         ages=_ages(found, boot_id, options),
         sources=None if found.newest is None else found.newest.sources,
+        openings=found.openings,
     )
 
 
@@ -172,7 +175,7 @@ def _ages(found: Plan, boot_id: str, options: Options) -> StoredAges:
     newest, files = found.newest, options.file_system
     now_ms, wall_ms = files.since_boot_ms(), files.wall_ms()
     stored = newest.ages if newest is not None else StoredAges()
-    same_boot = newest is not None and newest.boot_id == boot_id != ""
+    same_boot = newest is not None and newest.written_in(boot_id)
     known = restored(stored, fmt.position(found.epoch, 0), now_ms, wall_ms, same_boot=same_boot)
     return Ages(options.limit_ms, known).captured(now_ms, wall_ms)
 
@@ -300,13 +303,28 @@ def _restore_length(ring: StorageFile, slot_bytes: int) -> None:
         ring.allocate(whole, slot_bytes)
 
 
+def _begun(ring: StorageFile, slot_bytes: int, slot: SlotFound) -> SlotFound:
+    """With a look at the first frame of a slot that was left open: a header may be all that was stored there."""
+    if slot.header is None or slot.seal is not None:
+        return slot
+    start = slot.index * slot_bytes + fmt.FIRST_FRAME
+    length, check, sequence, _ = fmt.FRAME.unpack(ring.read(start, fmt.FRAME_BYTES))
+    end = fmt.frame_end(0, length)
+    if sequence != slot.header.first_sequence or end > slot_bytes - 2 * fmt.RESERVED:
+        return slot
+    data = b""
+    with suppress(WalIOError):  # a page behind the header's: its reader will tell what is missing
+        data = ring.read(start, end)
+    return replace(slot, begun=scan.holds(data, 0, length, check, sequence, slot.header.salt, len(data)))
+
+
 def _scan(ring: StorageFile, slot_bytes: int) -> Iterator[SlotFound]:
     slots, piece = divmod(ring.size(), slot_bytes)
     for index in range(slots):
         start = index * slot_bytes
         head = ring.read(start, HEAD_BYTES)
         end = ring.read(start + slot_bytes - fmt.RESERVED, fmt.RESERVED)
-        yield classify(index, head, end)
+        yield _begun(ring, slot_bytes, classify(index, head, end))
     head = ring.read(slots * slot_bytes, min(piece, fmt.RESERVED)).ljust(fmt.RESERVED, b"\0")
     if any(head[: fmt.HEADER_BYTES]):  # cut inside a slot: its end says nothing
         yield classify(slots, head, head)

@@ -77,11 +77,12 @@ What comes of the frames that are settled, by their settle words
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import Checkpoint, Copy, RingState
+from aiorecover.wal.checkpoint import ENDS_MOST, OPENINGS_MOST, Checkpoint, Copy, Openings, RingState
+from aiorecover.wal.ends import Ends, above, furthest
 from aiorecover.wal.epochs import EpochEnd
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.suffix import Suspicion
@@ -99,21 +100,35 @@ class SlotFound:
     """One slot as found.
 
     ``state``: blank; torn: the header of its first life was being stored, and no frame stands behind it; live; damaged.
+    ``begun``: of a slot without a seal, its first frame holds.
     """
 
     index: int
     state: str
     header: fmt.SlotHeader | None = None
     seal: fmt.Seal | None = None
+    begun: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """A slot that may hold records still to deliver; ``seal`` is None when a crash left it open."""
+    """A slot that may hold records still to deliver; ``seal`` is None when a crash left it open; ``begun`` as found."""
 
     index: int
     header: fmt.SlotHeader
     seal: fmt.Seal | None
+    begun: bool
+
+    @property
+    def reached(self) -> int:
+        """Position up to which frames are known to stand in it, and in the slots of its epoch before it."""
+        last = self.header.first_sequence - (not self.begun) if self.seal is None else self.seal.last_sequence
+        return fmt.position(self.header.epoch, last)
+
+    @property
+    def holds_some(self) -> bool:
+        """It, or a slot of its epoch before it, has a frame."""
+        return self.reached & fmt.SEQUENCE_MASK > 0
 
 
 _TOLD = ("live", "torn", "damaged")
@@ -128,7 +143,8 @@ class RingPlan:
     floor: int = 0
     next_ordinal: int = 1
     flushed: int = 0
-    earlier: tuple[int, ...] = ()
+    earlier: Ends = ()
+    seen: Ends = ()
     by_originals: bool = False
     lives: list[Life] = field(default_factory=list)
     free: list[tuple[int, int]] = field(default_factory=list)  # index, salt of the life before
@@ -137,18 +153,25 @@ class RingPlan:
     @property
     def state(self) -> RingState:
         """As a checkpoint says it."""
-        return RingState(self.floor, self.next_ordinal, self.flushed, self.by_originals, self.earlier)
+        return RingState(self.floor, self.next_ordinal, self.flushed, self.by_originals, self.earlier, self.seen)
+
+    @property
+    def ends(self) -> Ends:
+        """Of each epoch up to where frames must be there; the oldest first."""
+        return self.state.told
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a directory starts from; ``newest`` is the checkpoint that counts.
 
-    ``producer_id``: of an opening before; None: the directory is new. ``before``: the last epoch, if there was one.
+    ``producer_id``: of an opening before; None: the directory is new. ``openings``: as a checkpoint says them, of those
+    before. ``before``: the last epoch, if there was one.
     """
 
     newest: Checkpoint | None
     producer_id: int | None
+    openings: Openings
     before: EpochEnd | None
     epoch: int
     moved: int
@@ -237,33 +260,38 @@ def plan(
     last_epoch = max(epochs, default=0)
     epoch = last_epoch + 1 + (UNTOLD if newest is None and last_epoch > 0 else 0)
     moved = 0 if newest is None else newest.moved
+    same_boot = newest is not None and newest.written_in(boot_id)
     states = [RingState(), LOST, RingState()] if newest is None else [newest.main, newest.retry, newest.dead]
     known = all(copy.state == "valid" for copy in copies)
     marks = [moved, 0, 0]
+    states = [state.found(same_boot=same_boot) for state in states]
     plans = [_plan_ring(*of_ring, known=known) for of_ring in zip(states, rings, marks, strict=True)]
-    producer_id = _producer_id(newest, headers)
+    openings = _openings(newest, headers)
+    producer_id = openings[-1][1] if openings else None
     return Plan(
         newest=newest,
         producer_id=producer_id,
+        openings=tuple((epoch, fmt.nonce_of(producer_id)) for epoch, producer_id in openings[-OPENINGS_MOST:]),
         before=None
         if producer_id is None
         else EpochEnd(producer_id, last_epoch, _end_of(last_epoch, newest, rings[0])),
         epoch=epoch,
         moved=moved,
         suspect=_suspicion(copies, newest, epoch, last_epoch, boot_id),
-        main=plans[0],
-        retry=plans[1],
-        dead=plans[2],
+        main=_with_seen(plans[0], states[0]),
+        retry=plans[1],  # behind what the checkpoint knows of it nothing counts
+        dead=_with_seen(plans[2], states[2]),
     )
 
 
 def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int, *, known: bool) -> RingPlan:
     """``known``: the newest checkpoint is there, so it says what was recycled; else that may be all before the oldest.
 
-    Then the floor stands before the oldest life, or records that were settled and recycled would be missed.
+    Then the floor stands before the oldest life, or records that were settled and recycled would be missed; where there
+    is none, behind all that is known.
     """
     lives = sorted(
-        (Life(slot.index, slot.header, slot.seal) for slot in slots if slot.header is not None),
+        (Life(slot.index, slot.header, slot.seal, slot.begun) for slot in slots if slot.header is not None),
         key=lambda life: life.header.ordinal,
     )
     ordinals = [life.header.ordinal for life in lives]
@@ -272,7 +300,7 @@ def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int, *, know
         raise WalCorruptError(message)
     floor = max(state.watermark, moved)
     if not known:
-        floor = max(floor, lives[0].header.first_position - 1 if lives else state.flushed)
+        floor = max(floor, lives[0].header.first_position - 1 if lives else state.told[-1])
     free, live = [], []
     for life in lives:
         if _covered(life, floor):
@@ -292,6 +320,13 @@ def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int, *, know
         free=free,
         damaged=damaged,
     )
+
+
+def _with_seen(made: RingPlan, state: RingState) -> RingPlan:
+    """With what the next opening cannot know from flushes: what stands there now, or did at an opening before."""
+    found = furthest(state.told, (life.reached for life in made.lives if life.holds_some))
+    seen = above(made.floor, sorted({*found} - {*made.state.ends}))
+    return replace(made, seen=tuple(seen)[-ENDS_MOST:])
 
 
 def _covered(life: Life, durable: int) -> bool:
@@ -323,8 +358,7 @@ def _suspicion(
     if newest is None:
         return Suspicion(everything, epoch, since=1)
     clean = newest.closed and newest.epoch == last_epoch
-    same_boot = newest.boot_id == boot_id != ""
-    if clean or (same_boot and not newest.poisoned and all(copy.state == "valid" for copy in copies)):
+    if clean or (newest.written_in(boot_id) and not newest.poisoned and all(copy.state == "valid" for copy in copies)):
         return newest.suspect
     unfinished = newest.suspect.up_to > 0
     return Suspicion(everything, epoch, since=newest.suspect.since if unfinished else epoch)
@@ -363,11 +397,16 @@ def _unreadable(live: Sequence[bool], damaged: Sequence[bool]) -> str:
     return f"{message}; nothing was changed files={files}"
 
 
-def _producer_id(newest: Checkpoint | None, headers: Sequence[fmt.SlotHeader]) -> int | None:
-    """Of any opening before. All must be of one directory, and where it was copied since, all of one copy."""
+def _openings(newest: Checkpoint | None, headers: Sequence[fmt.SlotHeader]) -> list[tuple[int, int]]:
+    """Epoch and producer id of each that is known, in order.
+
+    All must be of one directory, and where it was copied since, all of one copy: so the checkpoint remembers also those
+    of which nothing waits, or that published nothing.
+    """
     owners = {(header.epoch, header.producer_id) for header in headers}
     if newest is not None:
         owners.add((newest.epoch, newest.producer_id))
+        owners.update((epoch, fmt.with_nonce(newest.producer_id, nonce)) for epoch, nonce in newest.openings)
     producers = len({fmt.directory_of(producer_id) for _, producer_id in owners})
     if producers > 1:
         message = "the directory mixes files of several producers: restore each from its own copy"
@@ -375,7 +414,7 @@ def _producer_id(newest: Checkpoint | None, headers: Sequence[fmt.SlotHeader]) -
     if len({epoch for epoch, _ in owners}) < len(owners):
         message = "the files were copied together from several states of the directory: restore all from one copy"
         raise WalCorruptError(message)
-    return max(owners, default=(0, None))[1]
+    return sorted(owners)
 
 
 def _check_one_size(copies: Iterable[Copy], headers: Iterable[fmt.SlotHeader]) -> None:

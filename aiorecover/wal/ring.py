@@ -8,7 +8,7 @@ import errno
 import logging
 import struct
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from aiorecover.errors import RecordTooLargeError, WalCorruptError, WalError, WalIOError
@@ -58,7 +58,7 @@ class Ring:
         self.damaged_slots = list(plan.damaged)
         self.failure: WalError | None = None
         self.flushed = plan.flushed  # when it was opened: of earlier epochs alone
-        self.ends = plan.state.ends  # of each epoch before this one what a flush had covered
+        self.ends = plan.ends  # of each epoch before this one up to where something must be there
         self.spares = spares
         self._file = file
         self._slot_bytes = spares.slot_bytes
@@ -359,6 +359,16 @@ class Ring:
         return self.losses.damage
 
     @property
+    def reached(self) -> Iterator[int]:
+        """Of each epoch in the ring, up to where frames are known to stand, as far as they were read by now."""
+        if self._sequence:
+            yield self.last_position
+        at = bisect_left(self.live, self.epoch, key=_epoch_of)
+        while at:
+            yield self.live[at - 1].reached
+            at = bisect_left(self.live, self.live[at - 1].header.epoch, key=_epoch_of)
+
+    @property
     def last_position(self) -> int:
         """Position of the newest frame of this epoch (sequence 0: none yet)."""
         return fmt.position(self.epoch, self._sequence)
@@ -440,7 +450,8 @@ class Ring:
     def unread(self) -> int:
         """Records of earlier epochs that no reader has reached, settled ones among them, as far as it is known.
 
-        The seals tell; of the slot that a crash left open, how far the newest checkpoint had flushed it.
+        The seals tell; of the slot that a crash left open, how far the newest checkpoint had flushed it, or that it
+        was begun.
         """
         return sum(self._unread(slot) for slot in self.live if not slot.complete)
 
@@ -689,6 +700,10 @@ _pack_frame = fmt.FRAME.pack_into
 
 def _first_of(slot: Slot) -> tuple[int, int]:
     return slot.header.epoch, slot.header.first_sequence
+
+
+def _epoch_of(slot: Slot) -> int:
+    return slot.header.epoch
 
 
 def _ordinal_of(slot: Slot) -> int:

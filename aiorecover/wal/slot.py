@@ -128,6 +128,12 @@ class Slot:
         """Position of the last frame (of a sealed or completely read slot)."""
         return fmt.position(self.header.epoch, self.last_sequence)
 
+    @property
+    def reached(self) -> int:
+        """Position up to which frames of a slot of an earlier epoch are known to stand there: by its seal, or read."""
+        read = self.header.first_sequence + self.passed[0] - 1
+        return fmt.position(self.header.epoch, max(self.last_sequence, read))
+
     def attach(self, mapping: mmap.mmap) -> None:
         """Take a mapping of the slot; ``words`` is its view in 32-bit words, for settle words."""
         self.map = mapping

@@ -15,6 +15,7 @@ from aiorecover.errors import WalCorruptError, WalError, WalFormatError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint, Copy, RingState, unpack
 from aiorecover.wal.directory import CHECKPOINT, FILES, LOCK, Directory
+from aiorecover.wal.ends import Ends
 from aiorecover.wal.gaps import START, Place, flushed_behind, last_flushed, unjoined
 from aiorecover.wal.instance import never_ours
 from aiorecover.wal.losses import Damage
@@ -93,7 +94,7 @@ class View:
         self.producer_id = self._find_producer()
         self.suspect_up_to = 0
         # Of each epoch all up to there stands in a listed slot, or is covered, or gone.
-        self._ends: tuple[int, ...] = ()
+        self._ends: Ends = ()
         self._floor = 0
         self.missing: list[Damage] = []
         self.recycled: list[SlotView] = []
@@ -118,7 +119,7 @@ class View:
         """
         # Before the files: what it says was flushed stands in slots that were begun by now, whatever its owner does.
         before, found = self._listed()
-        ends = _ends_of(before, self.ring)
+        ends = self._ends_of(before)
         next_opening = self._plan(found)  # refuses what contradicts itself
         self._ends, self._floor = ends, self._ring_of(next_opening).floor
         views = self._views(found, next_opening)
@@ -311,10 +312,16 @@ class View:
                 seal=one.seal,
                 durable=known.floor,
                 counts_up_to=up_to,
-                flushed=_flushed_in(one, following, known.state.ends),
+                flushed=_flushed_in(one, following, known.ends),
             )
             for one, following in zip_longest(ordered, ordered[1:])
         ]
+
+    def _ends_of(self, checkpoint: Checkpoint | None) -> Ends:
+        if checkpoint is None:
+            return ()
+        state = {RING: checkpoint.main, RETRY: checkpoint.retry, DEAD: checkpoint.dead}[self.ring]
+        return state.found(same_boot=checkpoint.written_in(self._boot_id)).told
 
     def _ring_of(self, next_opening: Plan) -> RingPlan:
         return {RING: next_opening.main, RETRY: next_opening.retry, DEAD: next_opening.dead}[self.ring]
@@ -463,12 +470,6 @@ def _flushed_in(slot: SlotFound, following: SlotFound | None, ends: Iterable[int
         return fmt.position(epoch, following.header.first_sequence - 1)
     last = last_flushed(ends, epoch)
     return fmt.position(epoch, last) if last else 0
-
-
-def _ends_of(checkpoint: Checkpoint | None, ring: str) -> tuple[int, ...]:
-    if checkpoint is None:
-        return ()
-    return {RING: checkpoint.main, RETRY: checkpoint.retry, DEAD: checkpoint.dead}[ring].ends
 
 
 def _rewritten(before: Checkpoint | None, after: Checkpoint | None) -> bool:

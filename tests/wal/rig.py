@@ -15,6 +15,7 @@ from aiorecover.wal.recovery import Plan
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.run import Entry, Run
 from aiorecover.wal.storage import FileSystem
+from aiorecover.wal.view import View
 from tests.wal.memory import SECTOR, FaultyFile
 
 SLOT = 16 * 1024  # small, so that rolling and recycling happen all the time
@@ -239,3 +240,11 @@ def of_epoch(made: Plan, epoch: int) -> Plan:
 def missing(ring: Ring) -> list[Position]:
     """Every sequence that the ring reports as not there, as often as it is reported."""
     return [(damage.epoch, number) for damage in ring.damage for number in range(damage.first, damage.last + 1)]
+
+
+def seen(disk: Disk) -> set[Position]:
+    """What a look from outside names as missing in the ring."""
+    files = {"ring": disk.ring, "checkpoint": disk.checkpoint}
+    view = View(Path("/"), "ring", files.get, f"boot {disk.boots}")
+    list(view.frames())
+    return {(one.epoch, each) for one in view.missing for each in range(one.first, one.last + 1)}

@@ -7,8 +7,7 @@ import pytest
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import ENDS_MOST
 from aiorecover.wal.gaps import last_flushed
-from aiorecover.wal.view import View
-from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing
+from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing, seen
 
 RECORD = b"r" * 5000  # three fill a slot
 
@@ -24,14 +23,6 @@ def lives(*records: int, ended: bool = True, disk: Disk | None = None) -> tuple[
             opened.directory.write_checkpoint(opened.directory.next_checkpoint(closed=True))
         disk = opened.disk.after_death()
     return disk, accepted
-
-
-def seen(disk: Disk) -> set[Position]:
-    """What a look from outside names as missing."""
-    files = {"ring": disk.ring, "checkpoint": disk.checkpoint}
-    view = View(Opened(Disk()).directory.path, "ring", files.get, f"boot {disk.boots}")
-    list(view.frames())
-    return {(one.epoch, each) for one in view.missing for each in range(one.first, one.last + 1)}
 
 
 @pytest.mark.parametrize("ended", [True, False], ids=["ended well", "killed"])

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from zlib import crc32
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,8 +40,8 @@ GOLDEN_SEAL = bytes.fromhex("5345414c efbeadde 07000000 34120000 140d0c0b0a00000
 GOLDEN_FRAME = bytes.fromhex("05000000 6fb32fcf 0100000000000000 10415221 6865616c74 000000")
 GOLDEN_SKIP = bytes.fromhex("05000080 c45446c8 0100000000000000 efbeadde")
 GOLDEN_CHECKPOINT = bytes.fromhex(
-    "8941494f43484b0a 0100 0000 f3000000 0500000000000000 64750184"
-    "8e"
+    "8941494f43484b0a 0100 0000 00010000 0500000000000000 c6eb8b68"
+    "8f"
     "ab70726f64756365725f6964 cf1122334455667788"
     "a565706f6368 03"
     "aa736c6f745f6279746573 cd4000"
@@ -54,17 +55,22 @@ GOLDEN_CHECKPOINT = bytes.fromhex(
     "ab64657374696e6174696f6e 82 aa636c75737465725f6964 a163 a46e616d65 a16e"
     "a461676573 80"
     "a7736f7572636573 81 a16f 81 01 05"
+    "a86f70656e696e6773 91 92 02 03"
+)
+# As it was written before the openings were remembered.
+GOLDEN_CHECKPOINT_WITHOUT_OPENINGS = (
+    bytes.fromhex("8941494f43484b0a 0100 0000 f3000000 0500000000000000 64750184 8e") + GOLDEN_CHECKPOINT[29:-13]
 )
 
 GOLDEN_CHECKPOINT_OF_ALL = bytes.fromhex(
-    "8941494f43484b0a01000000f5010000050000000000000045ec3b44"
-    "8e"
+    "8941494f43484b0a01000000090200000500000000000000af06471e"
+    "8f"
     "ab70726f64756365725f696407"
     "a565706f636803"
     "aa736c6f745f6279746573cd4000"
-    "a46d61696e84a977617465726d61726bcf0000020000000009ac6e6578745f6f7264696e616c07"
+    "a46d61696e85a977617465726d61726bcf0000020000000009ac6e6578745f6f7264696e616c07"
     "a7666c7573686564cf000002000000000b"
-    "a76561726c6965729105"
+    "a76561726c6965729105a47365656e9106"
     "a5726574727984a977617465726d61726b02ac6e6578745f6f7264696e616c03a7666c757368656404"
     "ac62795f6f726967696e616c73c3"
     "a46465616483a977617465726d61726b01ac6e6578745f6f7264696e616c02a7666c757368656401"
@@ -81,6 +87,7 @@ GOLDEN_CHECKPOINT_OF_ALL = bytes.fromhex(
     "a46167657385a56d61726b7391920506a7626f6f745f6d7307a777616c6c5f6d7308"
     "a76578706972656404a86c696d69745f6d7309"
     "a7736f757263657381a16f810105"
+    "a86f70656e696e677391920203"
 )
 
 
@@ -134,10 +141,13 @@ def test_the_bytes_of_a_checkpoint_never_change() -> None:
         boot_id="b",
         destination=Destination(cluster_id="c", name="n"),
         sources={"o": {1: 5}},
+        openings=((2, 3),),
     )
     packed = checkpoint.pack(content, 5)
     assert packed.rstrip(b"\0") == GOLDEN_CHECKPOINT
     assert len(packed) == checkpoint.SECTOR
+    older = checkpoint.unpack(GOLDEN_CHECKPOINT_WITHOUT_OPENINGS)
+    assert older == checkpoint.Copy("valid", 5, msgspec.structs.replace(content, openings=()))
     assert checkpoint.unpack(packed) == checkpoint.Copy("valid", 5, content)
 
 
@@ -146,7 +156,7 @@ def test_the_bytes_of_all_that_a_checkpoint_may_say_never_change() -> None:
         producer_id=7,
         epoch=3,
         slot_bytes=0x4000,
-        main=RingState(fmt.position(2, 9), 7, fmt.position(2, 11), earlier=(5,)),
+        main=RingState(fmt.position(2, 9), 7, fmt.position(2, 11), earlier=(5,), seen=(6,)),
         retry=RingState(2, 3, 4, by_originals=True),
         dead=RingState(1, 2, 1),
         moved=fmt.position(2, 4),
@@ -164,6 +174,7 @@ def test_the_bytes_of_all_that_a_checkpoint_may_say_never_change() -> None:
         ),
         ages=StoredAges(((5, 6),), 7, 8, 4, 9),
         sources={"o": {1: 5}},
+        openings=((2, 3),),
     )
     packed = checkpoint.pack(content, 5)
     assert packed.rstrip(b"\0") == GOLDEN_CHECKPOINT_OF_ALL
@@ -172,7 +183,7 @@ def test_the_bytes_of_all_that_a_checkpoint_may_say_never_change() -> None:
     assert all(getattr(one, name) for one in said if one for name in one.__struct_fields__ if name not in ONE_OF_TWO)
 
 
-ONE_OF_TWO = {"by_originals", "earlier"}  # of the main ring, or of the retry ring
+ONE_OF_TWO = {"by_originals", "earlier", "seen"}  # of the main ring, or of the retry ring
 
 
 # -- the boxes of the package docstring ------------------------------------------------------------------------------

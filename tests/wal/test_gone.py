@@ -1,13 +1,13 @@
 """Whole slots that are gone: what a checkpoint knows of them is missing by name, and nothing that was recycled is."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
 
 import pytest
 
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import COPY_BYTES
-from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing, read
+from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing, read, seen
 
 
 def three_slots() -> tuple[Opened, list[list[Position]]]:
@@ -108,3 +108,79 @@ def test_the_retry_ring_misses_what_is_gone_from_it() -> None:
         reader = type(following.reader)(following.directory.retry, bytes)
         assert len(read(reader)) == last.header.first_sequence - 1
         assert missing(following.directory.retry) == [(1, n) for n in range(last.header.first_sequence, 61)]
+
+
+EMPTY = {
+    "cut off": lambda disk: disk.ring.cut(0),
+    "zeros": lambda disk: disk.ring.damage(0, bytes(disk.ring.size())),
+}
+
+
+@pytest.mark.parametrize("emptied", EMPTY.values(), ids=EMPTY)
+@pytest.mark.parametrize("starts", [1, 3])
+def test_what_an_opening_found_is_missed_though_no_checkpoint_followed(
+    starts: int, emptied: Callable[[Disk], None]
+) -> None:
+    """Each start is killed before its first checkpoint, and the first record of the slot it left open is known."""
+    opened = Opened()
+    accepted = [*opened.fill_slot(), *opened.append(b"in the open one", b"and another")]
+    for _ in range(starts):
+        opened = opened.dies()
+        accepted += opened.append(b"of this start", b"and one more")
+    opened = opened.dies()
+    disk = opened.disk.after_death()
+    emptied(disk)
+    known = [(1, sequence) for epoch, sequence in accepted if epoch == 1][:-1] + [(n + 2, 1) for n in range(starts)]
+    assert sorted(seen(disk)) == known
+    for _ in range(2):
+        following = Opened(disk)
+        assert following.read() == []
+        assert sorted(missing(following.ring)) == known
+        disk = following.disk.after_death()
+
+
+def test_what_was_read_is_missed_to_the_last_record_once_a_checkpoint_was_made() -> None:
+    opened = Opened()
+    accepted = opened.append(b"one", b"two", b"three")
+    opened = opened.dies()
+    opened.read()
+    opened.checkpoint()
+    disk = opened.disk.after_power_cut(1)
+    disk.ring.cut(0)
+    assert sorted(seen(disk)) == accepted
+    assert look(disk) == ([], accepted)
+
+
+def test_a_frame_that_was_being_stored_at_the_death_is_not_missed() -> None:
+    """Nobody was told that it is accepted."""
+    opened = Opened()
+    (place,) = opened.append(b"half of it reached the ring")
+    disk = opened.disk.after_death()
+    disk.ring.damage(fmt.FIRST_FRAME + fmt.FRAME_BYTES + 9, bytes(9))
+    assert place == (1, 1)
+    for emptied in (False, False, True):
+        following = Opened(disk.after_death())
+        assert following.directory.checkpoint.main.seen == ()
+        disk = following.disk.after_death()
+        if emptied:
+            disk.ring.cut(0)
+        assert look(disk.after_death()) == ([], [])
+
+
+def test_what_a_power_cut_may_have_taken_is_not_missed() -> None:
+    """An opening flushes nothing of the rings."""
+    opened = Opened()
+    opened.append(b"no flush has covered it")
+    for seed in range(8):
+        disk = opened.dies().disk.after_power_cut(seed)
+        assert look(disk)[1] == []
+
+
+def test_what_is_settled_and_recycled_since_an_opening_found_it_is_not_missed() -> None:
+    opened = Opened()
+    opened.append(b"one", b"two")
+    opened = opened.dies()
+    opened.settle(opened.read())
+    opened.checkpoint()
+    assert look(opened.disk.after_death()) == ([], [])
+    assert opened.directory.checkpoint.main.seen == ()

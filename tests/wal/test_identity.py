@@ -10,7 +10,7 @@ import pytest
 from aiorecover.errors import WalCorruptError
 from aiorecover.record import record_ids
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import COPY_BYTES, unpack
+from aiorecover.wal.checkpoint import COPY_BYTES, OPENINGS_MOST, unpack
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.moving import Copying, Move, Rewrite
 from aiorecover.wal.opening import open_directory
@@ -215,3 +215,35 @@ def test_files_of_two_branches_of_a_directory_are_not_taken_for_one() -> None:
     mixed.ring = other.disk.after_death().ring
     with pytest.raises(WalCorruptError, match="copied together from several states"):
         mixed.open()
+
+
+@pytest.mark.parametrize("published", [True, False], ids=["records in it", "none in it"])
+@pytest.mark.parametrize("ring", ["ring", "dead"])
+def test_nor_where_one_of_them_was_opened_again_since(ring: str, *, published: bool) -> None:
+    """The checkpoint is of a later epoch than the one that both have: it remembers who wrote the ones before."""
+    first = Opened()
+    first.append(b"before they parted")
+    one, other = first.dies(), first.dies()
+    if published:
+        one.append(b"here")
+    one.checkpoint()
+    for opened_there in (other.ring, other.directory.dead):
+        opened_there.append(b"there", b"there")
+    mixed = one.dies().dies().disk.after_death()
+    mixed.open()
+    mixed = mixed.after_death()
+    setattr(mixed, ring, getattr(other.disk.after_death(), ring))
+    with pytest.raises(WalCorruptError, match="copied together from several states"):
+        mixed.open()
+
+
+def test_so_many_openings_are_remembered() -> None:
+    disk, nonces = Disk(), list[int]()
+    for number in range(1, OPENINGS_MOST + 4):
+        opened = Opened(disk)
+        known = opened.directory.checkpoint.openings
+        assert known == tuple(enumerate(nonces, 1))[-OPENINGS_MOST:]
+        nonces.append(fmt.nonce_of(opened.directory.checkpoint.producer_id))
+        disk = opened.disk.after_death()
+        if number % 2:
+            disk.checkpoint.damage(number % 2 * COPY_BYTES, bytes(512))
