@@ -3,11 +3,16 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from aiorecover import RecoverableProducer
+from aiorecover.delivery.dispatcher import DISCOVER_INTERVAL
 from aiorecover.testing import MemoryDisk, MockCluster
 from aiorecover.wal import format as fmt
 from aiorecover.wal.kept import DAMAGED
 from tests.support.eventually import until
+
+NOWHERE = "127.0.0.1:1"  # no broker listens there
 
 
 def test_a_producer_keeps_what_is_damaged_and_counts_what_is_missing() -> None:
@@ -60,6 +65,25 @@ async def _stop_start_and_look() -> None:
             assert third.statistics().unread == 0
         finally:
             assert await third.stop(timeout_ms=0) == 0
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+def test_what_is_missing_is_known_when_a_flush_returns_though_nothing_waits(guarantee: str) -> None:
+    asyncio.run(_flush_what_is_gone(guarantee))
+
+
+async def _flush_what_is_gone(guarantee: str) -> None:
+    disk = MemoryDisk()
+    first = RecoverableProducer(disk, bootstrap_servers=NOWHERE, guarantee=guarantee, stop_timeout_ms=100)
+    async with first:
+        for number in range(9):
+            await first.publish("orders", b"%d" % number, partition=0)
+    disk.file("0/ring").cut(0)
+    async with RecoverableProducer(disk, bootstrap_servers=NOWHERE, guarantee=guarantee, stop_timeout_ms=100) as second:
+        began = asyncio.get_running_loop().time()
+        await second.flush(timeout_ms=20_000)
+        assert second.statistics().missing == 9
+        assert asyncio.get_running_loop().time() - began < DISCOVER_INTERVAL, "it is told, and does not just look again"
 
 
 def producer(disk: MemoryDisk, cluster: MockCluster, **options: int) -> RecoverableProducer:

@@ -163,6 +163,7 @@ class Delivery:
             in_kafka=in_kafka,
             session=lambda: self.session.number,
             has_delivered=lambda: self.delivered > 0,
+            on_flush=self._notify,
             cover=self._cover if config.guarantee == "exactly_once" else None,
         )
 
@@ -342,6 +343,8 @@ class Delivery:
     async def flush(self, *, leave_halted: bool = False) -> None:
         """Wait until everything that is in the ring now is settled; not for what comes meanwhile.
 
+        And until what is missing of it was reported, also where nothing waits.
+
         ``leave_halted``: also where a lane is halted wait until all others are done.
 
         Raises:
@@ -374,7 +377,7 @@ class Delivery:
     async def _flush_transactions(self, transactions: Transactions, tail: int) -> None:
         self.dispatcher.begin_flush(flush := Flush(tail))
         try:
-            while not transactions.is_done(tail):
+            while not (self.dispatcher.reader.caught_up and transactions.is_done(tail)):
                 self.refused.check()
                 for lane in self.halted:
                     if not lane.resumes:

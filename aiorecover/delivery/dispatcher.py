@@ -63,6 +63,7 @@ class Dispatcher:
         in_kafka: InKafka | None = None,
         session: Callable[[], int | None] = lambda: 0,
         has_delivered: Callable[[], bool] = lambda: True,
+        on_flush: Callable[[], None] = lambda: None,
         cover: Callable[[Run], int | None] | None = None,
     ) -> None:
         """Know whom to tell.
@@ -72,7 +73,7 @@ class Dispatcher:
 
         ``deliver`` of lanes with a batch to send, ``refuse`` of records of a halted lane, ``undecodable`` of a frame
         that is no record (True: it becomes a dead letter), ``on_idle`` that the next
-        publish must `wake` us.
+        publish must `wake` us, ``on_flush`` that all that somebody waits for was dispatched.
 
         ``expiry``: what has expired goes nowhere else; ``holds``: it has to wait, too, as it may be in Kafka.
         ``doubtful_up_to``: as in `Expiry`.
@@ -91,6 +92,7 @@ class Dispatcher:
         self._cover = cover
         self._undecodable = undecodable
         self._on_idle = on_idle
+        self._on_flush = on_flush
         self._held: Run | None = None
         self._bell: asyncio.Future[None] | None = None
         self._flushes: list[Flush] = []
@@ -525,10 +527,15 @@ class Dispatcher:
             flush.look_again(self.router.lanes())
 
     def _look_at_flushes(self) -> None:
-        """While nothing that is dispatched later is in a lane yet."""
+        """While nothing that is dispatched later is in a lane yet; who waits is told also of what is missing."""
+        if not self.reader.caught_up:
+            return
         waiting_from = self.waiting_from
-        for flush in self._flushes:
+        waiting = [flush for flush in self._flushes if not flush.dispatched]
+        for flush in waiting:
             flush.look(self._not_halted_from if flush.leaves_halted else waiting_from, self.router.lanes())
+        if any(flush.dispatched for flush in waiting):
+            self._on_flush()
 
     @property
     def _not_halted_from(self) -> Order:

@@ -77,6 +77,7 @@ class Reader:
         self.expected = 1
         self._ends = list(ring.ends)  # how far flushes had covered each epoch, unless what is not there was reported
         self.moved = False  # the last `look` went forward
+        self.caught_up = False  # it has come to this epoch, or to the end: what is gone before that was reported
         self.found = 0  # unsettled records of earlier epochs, so far
 
     @property
@@ -288,6 +289,7 @@ class Reader:
                 self._tell(gone)
         if there is not None:
             self._tell(unjoined(here, there, floor))
+        self.caught_up |= there is None or there.epoch == self._ring.epoch
 
     def _end_of(self, slot: Slot) -> Place:
         return Place(slot.header.epoch, self.expected, slot.header.ordinal, slot.file_offset + self.offset)

@@ -67,6 +67,11 @@ class Stream:
         return self._copies is None
 
     @property
+    def caught_up(self) -> bool:
+        """All that earlier epochs left was read, as far as it is there: what is missing of it was reported."""
+        return self._copies is None and self._main.caught_up
+
+    @property
     def left(self) -> Sequence[Run]:
         """What it has read, and gives next."""
         return self._left
