@@ -317,7 +317,9 @@ class Spares:
                 raise self._no_room(free_bytes)
             if way is Way.FREE:
                 with suppress(IndexError, ValueError):  # a signal handler took it meanwhile: look again
-                    return self._next_free()
+                    slot = self._next_free()
+                    if self._is_whole(slot):
+                        return slot
             elif way is Way.GROW or self.quota.make_way(self.ring):
                 return self._grow()
 
@@ -340,6 +342,20 @@ class Spares:
         first = min(self._free)
         self._free.remove(first)
         return first
+
+    def _is_whole(self, slot: tuple[int, int]) -> bool:
+        """Where the file may have holes a free slot is allocated first; one without room is none, and others may be."""
+        if slot[0] in self._whole:
+            return True
+        try:
+            self._allocate(slot[0])
+        except WalFullError:
+            self._unallocated.append(slot)
+            return False
+        except BaseException:
+            self._free.append(slot)
+            raise
+        return True
 
     def _mend_ready(self) -> None:
         """It was reserved, or a page was lost since. While it is read it can be taken: a bad disk takes its time."""
@@ -369,12 +385,9 @@ class Spares:
                 self._ready.append(spare)
 
     def _map(self, index: int, *, mended: bool) -> Any:
-        size = self.slot_bytes
-        if index not in self._whole:
-            self._allocate(index)
         if mended:
             self._make_sound(index)
-        return self._file.map(index * size, size)
+        return self._file.map(index * self.slot_bytes, self.slot_bytes)
 
     def _make_sound(self, index: int) -> None:
         """Have every page of a slot that no life stands in at hand for stores, whatever the disk has lost of it."""

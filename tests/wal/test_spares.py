@@ -194,6 +194,7 @@ def test_a_slot_that_was_given_back_in_part_is_allocated_again_before_it_is_used
         opened.ring.spares.give_up(1)
     reserve = opened.disk.ring.stored.belong_to
     reserve(threading.RLock(), no_blocks)
+    assert {opened.ring.spares.take()[0] for _ in range(2)} == {0, 1, 2} - {*begun}
     with pytest.raises(WalFullError):
         opened.ring.spares.take()
     reserve(threading.RLock(), lambda _: None)
@@ -231,6 +232,27 @@ def test_a_slot_in_which_records_waited_in_a_sparse_copy_is_allocated_before_its
     disk.ring.stored.belong_to(threading.RLock(), lambda _: None)
     assert following.ring.spares.take()[0] == 0
     assert disk.ring.disk_bytes() == disk.ring.size()
+
+
+@pytest.mark.parametrize("sparse", [0, 1, 2])
+def test_a_free_slot_without_its_room_on_a_full_disk_is_in_nobody_s_way(sparse: int) -> None:
+    """Of a sparse copy: the others are taken, and then it is a full ring, until there is room."""
+    opened = Opened(Disk(max_slots=4))
+    opened.append(*[BIG] * 16)
+    disk = opened.disk.after_death()
+    disk.ring.stored.punched(sparse * SLOT + PAGE, SLOT // 2)
+    following = Opened(disk)
+    following.settle(following.read())
+    assert following.checkpoint() == 4
+    spares = following.ring.spares
+    disk.ring.stored.belong_to(threading.RLock(), no_blocks)
+    assert {spares.take()[0] for _ in range(3)} == {0, 1, 2, 3} - {sparse}
+    for _ in range(3):
+        with pytest.raises(WalFullError):
+            spares.take()
+        assert spares.full
+    disk.ring.stored.belong_to(threading.RLock(), lambda _: None)
+    assert spares.take()[0] == sparse
 
 
 class Counted(int):
