@@ -179,7 +179,8 @@ Operations
                 its place.
                 It grows with the age of what waits: the opening allocates both copies whole, so a disk that others
                 have filled does not refuse it. Without room for that only a new directory is refused.
-    recycle     Oldest first, what a durable checkpoint covers (I1). The slot keeps its bytes until its next life.
+    recycle     Oldest first, what a durable checkpoint covers (I1). The slot keeps its bytes until its next life. What
+                an exception of a signal handler left to nobody, as it was being taken, is free again by then.
     move        The oldest slot, once only stalled lanes wait for what it holds, and copying it gains space
                 (`compaction`): its unsettled frames are copied to the retry ring, the retry ring is flushed, and then a
                 checkpoint with P, the slot's last position, makes the move (`moving`). From there on originals up to P

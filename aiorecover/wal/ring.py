@@ -333,6 +333,7 @@ class Ring:
             self._unmap(slot)
             self.spares.release(slot.index, slot.salt)
         del self.live[:count]
+        self.spares.take_up(self.live, self.damaged_slots)
         return count
 
     def _may_recycle(self, slot: Slot, durable_watermark: int) -> bool:

@@ -11,15 +11,19 @@ thread, without the lock. The loop's does not wait for it: it takes the slot, re
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Protocol
 
 from aiorecover.errors import WalError, WalFullError, WalIOError
+from aiorecover.wal import format as fmt
 from aiorecover.wal.mending import mend, unreadable
+from aiorecover.wal.recovery import HEAD_BYTES, classify
 from aiorecover.wal.room import CUT_MOST, KEEP_FREE, Holding, Room, Shares, Way
+from aiorecover.wal.slot import Slot
 
 log = logging.getLogger("aiorecover.wal")
 
@@ -71,6 +75,7 @@ class Quota:
         self.exchange = True  # the file system can take slots back from the middle of a file
         self.members: list[Spares] = []
         self.poison: Callable[[WalError], None] | None = None  # nothing is accepted any more, by none of the rings
+        self.preparing = False  # the keeper's thread may have slots in hand
 
     def holdings(self) -> Sequence[Holding]:
         """Of main, retry and dead ring."""
@@ -177,7 +182,7 @@ class Spares:
                 more, by none of the rings.
 
         """
-        with self._lock:
+        with self._preparing():
             if not self._ready:
                 self._ready.append(self._acquire())
                 return
@@ -191,7 +196,7 @@ class Spares:
             WalIOError: the slot cannot be had.
 
         """
-        with self._lock:
+        with self._preparing():
             self._ready.append(self._acquire(mended=False))
 
     def look(self) -> None:
@@ -226,6 +231,40 @@ class Spares:
         """A slot was recycled."""
         self._free.append((index, salt))
 
+    def take_up(self, live: list[Slot], damaged: Sequence[int]) -> None:
+        """Slots that are nobody's are free again (the loop's thread, while it takes none): there are ``live`` ones.
+
+        A signal handler that raises may end who was just taking one. From the look at the keeper's thread to the last
+        list there is no call, so none of them is on its way from one to another.
+        """
+        preparing, slots, used = self.quota.preparing, self._slots, live[:]
+        free, gone, ready = self._free[:], self._unallocated[:], self._ready[:]
+        if preparing or slots == sum(map(len, (used, damaged, free, gone, ready))):
+            return
+        somebodys = {slot.index for slot in used}.union(
+            damaged, *(map(itemgetter(0), had) for had in (free, gone, ready))
+        )
+        for index in sorted({*range(slots)} - somebodys):
+            with suppress(WalIOError):  # what it held last cannot be read: looked at again
+                self._free.append((index, self._last_salt(index)))
+
+    def _last_salt(self, index: int) -> int:
+        """Of the life that its headers tell of; 0: none."""
+        parts = [bytearray(HEAD_BYTES), bytearray(fmt.RESERVED)]
+        for part, offset in zip(parts, (0, self.slot_bytes - fmt.RESERVED), strict=True):
+            self._file.read_into(memoryview(part), index * self.slot_bytes + offset)
+        header = classify(index, *map(bytes, parts)).header
+        return 0 if header is None else header.salt
+
+    @contextmanager
+    def _preparing(self) -> Iterator[None]:
+        with self._lock:
+            self.quota.preparing = True
+            try:
+                yield
+            finally:
+                self.quota.preparing = False
+
     def distrust(self) -> None:
         """A page that was sound is none any more: all are read again, each slot's before its next life."""
         self._sound.clear()
@@ -237,7 +276,7 @@ class Spares:
         anywhere. Only free ones: a durable checkpoint covers them, knows an ordinal above theirs, and nothing maps
         them.
         """
-        with self._lock:
+        with self._preparing():
             before = len(self._free)
             count = self._room.superfluous(free=before, used=self.allocated - self.free)
             self._cut_end(max(count, min(self.quota.excess(), CUT_MOST)))
@@ -359,7 +398,7 @@ class Spares:
 
     def _mend_ready(self) -> None:
         """It was reserved, or a page was lost since. While it is read it can be taken: a bad disk takes its time."""
-        with self._lock:
+        with self._preparing():
             doubted = [index for index, _, _ in self._ready[-1:] if self._begins_reading(index)]
         for index in doubted:
             try:
@@ -372,7 +411,7 @@ class Spares:
 
     def _mend_if_ready(self, index: int, lost: list[int]) -> bool:
         """Nobody can take the slot, and store into it, meanwhile; False: somebody has."""
-        with self._lock:
+        with self._preparing():
             try:
                 spare = self._ready.pop()
             except IndexError:

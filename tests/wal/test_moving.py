@@ -316,9 +316,11 @@ def test_without_a_checkpoint_moved_records_count_though_an_older_slot_that_was_
     opened.settle(opened.read())
     assert opened.checkpoint() == 2
     taken = opened.ring.spares._free.pop(0)  # the oldest life stays to be seen
+    opened.ring.spares.quota.preparing = True  # and is in somebody's hands
     left = sparse(opened)
     make(opened, move(opened))
     make(opened, move(opened))
+    opened.ring.spares.quota.preparing = False
     opened.ring.spares._free.insert(0, taken)
     for _ in range(3):
         opened.fill_slot()  # what was begun, and over the moved originals

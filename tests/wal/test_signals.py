@@ -329,9 +329,13 @@ def test_a_handler_that_raises_at_any_place_leaves_the_record_out_and_the_ring_w
         opened.append(b"next", b"g" * 5000, b"h" * 12_000)
         assert opened.ring.pending() == len(opened.accepted)
         verify(opened.dies(), opened.accepted)
-        got = found(opened.read())
-        assert got == sorted(opened.accepted.items()), at
+        entries = opened.read()
+        assert found(entries) == sorted(opened.accepted.items()), at
         assert missing(opened.ring) == [], at
+        opened.settle(entries)
+        opened.checkpoint()
+        spares = opened.ring.spares
+        assert spares.allocated == spares.free + len(opened.ring.live), f"a slot is nobody's at={at}"
 
 
 class Poisons(Scenario):

@@ -14,7 +14,7 @@ from aiorecover.wal.opening import open_directory
 from aiorecover.wal.room import KEPT, MAIN
 from aiorecover.wal.spares import Limits, Quota, Spares
 from aiorecover.wal.storage import StorageFile
-from tests.wal.memory import PAGE, FaultyFile, no_blocks
+from tests.wal.memory import PAGE, FaultyFile, broken, no_blocks
 from tests.wal.rig import RESERVED, SLOT, Disk, Opened, found
 from tests.wal.test_moving import everything, make, move, waiting
 
@@ -253,6 +253,39 @@ def test_a_free_slot_without_its_room_on_a_full_disk_is_in_nobody_s_way(sparse: 
         assert spares.full
     disk.ring.stored.belong_to(threading.RLock(), lambda _: None)
     assert spares.take()[0] == sparse
+
+
+def test_a_slot_that_is_being_prepared_is_not_taken_for_nobody_s() -> None:
+    """The keeper's thread has it in hand, while the loop's recycles."""
+    opened = Opened()
+    opened.append(BIG)
+
+    def recycle() -> None:
+        opened.ring.recycle(0)
+
+    opened.disk.ring.before["map"] = recycle
+    opened.ring.prepare_spare()
+    del opened.disk.ring.before["map"]
+    spares = opened.ring.spares
+    assert (spares.allocated, spares.free, len(opened.ring.live)) == (2, 1, 1)
+    assert {spares.take()[0] for _ in range(3)} == {1, 2, 3}
+
+
+def test_a_slot_that_is_nobody_s_is_free_again_for_a_life_unlike_its_last() -> None:
+    opened = Opened()
+    opened.append(*[BIG] * 11)
+    opened.settle(opened.read())
+    assert opened.checkpoint() == 2
+    spares = opened.ring.spares
+    index, salt, _ = spares.take()  # and an exception leaves whoever took it
+    opened.disk.ring.before["read"] = broken
+    opened.ring.recycle(0)
+    assert spares.free == 1
+    del opened.disk.ring.before["read"]
+    for _ in range(2):
+        opened.ring.recycle(0)
+        assert spares.free == 2
+    assert spares.take()[:2] == (index, salt)
 
 
 class Counted(int):
