@@ -8,7 +8,8 @@ and whether it was one, or damage to something that was, nobody can tell.
 Entries count only for whoever can know what became of them: in the boot of the machine in which they were stored, and
 in this very file, for a copied directory must not speak in the name of the original one. The header tells: it bears
 boot, device and inode, and the epoch ``since`` which they have been the same. An opening that finds others begins anew
-with its own epoch; entries of earlier ones stay where they are until their blocks are taken, and are not `known`.
+with its own epoch; entries of earlier ones stay where they are until their blocks are taken, and are not `known`. Nor
+are those of epochs to come: there the file is of a later state of the directory than all else.
 
 A file that lost a part of itself, cut off or zeroed, looks as if fewer lanes had sent. So the header counts the blocks
 in which something stands: it is written behind a block's first entry and before a block is cleared, and where only the
@@ -407,7 +408,7 @@ class Lanes:
         damaged |= any(copy.state == "whole" and copy.generation % 2 != at for at, copy in enumerate(copies))
         self._generations[block] = whole[0].generation if whole else 0
         epoch = whole[0].epoch if whole else 0
-        known = bool(whole) and epoch >= self._since
+        known = bool(whole) and self._since <= epoch < self._epoch  # nothing was stored in this opening yet
         if known and self._counted and len(whole) == 1:  # who does not count does not begin generations anew, either
             damaged |= whole[0].generation & _STORES > 1
         return BlockFound(block, tuple(copy.body for copy in whole), damaged, known, epoch)

@@ -46,8 +46,9 @@ def stored(*bodies: bytes) -> FaultyFile:
     return file
 
 
-def found(file: FaultyFile, **more: object) -> list[BlockFound]:
-    return opened(file, **more).found  # type: ignore[arg-type]
+def found(file: FaultyFile, *, epoch: int = EPOCH + 1, **more: object) -> list[BlockFound]:
+    """What the next opening finds."""
+    return opened(file, epoch=epoch, **more).found  # type: ignore[arg-type]
 
 
 # -- an entry --------------------------------------------------------------------------------------------------------
@@ -94,13 +95,13 @@ def test_a_store_that_was_cut_off_anywhere_leaves_the_entry_before_and_a_doubt()
     for cut in range(len(packed) + 1):
         image = bytearray(whole)
         image[place : place + cut] = packed[:cut]
-        block = found(FaultyFile("lanes", bytes(image)))[0]
+        block = found(FaultyFile("lanes", bytes(image)))[0]  # a copy, in which nothing is known
         if cut == len(packed):
-            assert block == BlockFound(0, (new, old), False, True, EPOCH)
+            assert block == BlockFound(0, (new, old), False, False, EPOCH)
         elif bytes(image) == whole:
-            assert block == BlockFound(0, (old, b"older"), False, True, EPOCH)
+            assert block == BlockFound(0, (old, b"older"), False, False, EPOCH)
         else:
-            assert block == BlockFound(0, (old,), True, True, EPOCH), cut
+            assert block == BlockFound(0, (old,), True, False, EPOCH), cut
 
 
 def test_every_flipped_bit_of_an_entry_is_a_doubt() -> None:
@@ -193,6 +194,15 @@ def test_a_copied_file_knows_nothing_and_the_original_everything() -> None:
     assert [block.known for block in found(file, epoch=2)] == [True]
 
 
+def test_what_a_later_opening_has_stored_is_not_known() -> None:
+    """The file is of a later state of the directory than all else: nobody can tell what became of it since."""
+    file = stored(b"one")
+    opened(file, epoch=5).store(0, b"two")
+    for boot in ("boot", "another"):
+        assert [block.known for block in found(file, epoch=5, boot=boot)] == [False]
+    assert [block.known for block in found(file, epoch=6, boot="another")] == [True]
+
+
 def test_without_a_boot_id_nothing_is_ever_known() -> None:
     file = FaultyFile("lanes")
     lanes = opened(file, boot="")
@@ -244,7 +254,7 @@ def test_a_header_comes_back_as_it_was() -> None:
 def test_a_block_that_cannot_be_read_is_a_doubt_and_not_used(caplog: pytest.LogCaptureFixture) -> None:
     file = stored(b"older", b"newer")
     file.stored.fail_reads(SECTOR + 2 * PAGE, 1)  # of the first copy: the newer one
-    lanes = opened(file)
+    lanes = opened(file, epoch=2)
     assert lanes.found == [BlockFound(0, (b"older",), True, True, EPOCH)]
     assert f"the lane that it was for begins anew: check the disk block=0 path={file.path}" in caplog.text
     for _ in range(2):
