@@ -148,8 +148,8 @@ def decode(body: bytes) -> Entry:
     except (struct.error, ValueError) as error:
         message = f"an entry of the lanes is cut off bytes={len(body)}"
         raise ValueError(message) from error
-    fits = at == len(body) and all(group.ring in {MAIN, RETRY} for group in found)
-    if not fits or count != sum(len(group.places) for group in found) or count == 0:
+    told = all(group.ring in {MAIN, RETRY} and group.places for group in found)
+    if at != len(body) or count != sum(len(group.places) for group in found) or count == 0 or not told:
         message = f"an entry of the lanes does not add up bytes={len(body)} count={count}"
         raise ValueError(message)
     identity, parted, doubted = Identity(producer_id, epoch), bool(groups & _PARTED), bool(groups & _DOUBTED)

@@ -99,7 +99,11 @@ def decode(payload: bytes | memoryview) -> Letter:
         ValueError: it is none.
 
     """
-    return _decoder.decode(payload)
+    try:
+        return _decoder.decode(payload)
+    except RecursionError as error:  # what stands behind the last field may have any number of levels
+        message = f"a letter has too many levels bytes={len(payload)}"
+        raise ValueError(message) from error
 
 
 def _cut(text: str, most: int) -> str:

@@ -439,7 +439,7 @@ def _is_older(payload: memoryview, than_ms: int, *, copy: bool) -> bool:
     """By its timestamp; a payload that is no record has none, and what becomes of it is not decided here."""
     try:
         _, _, _, _, timestamp_ms, *_ = decode_record(unpack_moved(payload).payload if copy else payload)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return timestamp_ms < than_ms
 

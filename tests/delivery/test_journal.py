@@ -97,10 +97,12 @@ def test_an_entry_without_records_is_none() -> None:
         decode(encode(entry_of()))
 
 
-def test_an_entry_of_another_ring_than_the_two_is_none() -> None:
-    groups = (Group(2, 1, array("I", [36])),)
+@pytest.mark.parametrize("wrong", [Group(MAIN, 3, []), Group(2, 3, [34]), Group(0xFFFF, 3, [34])])
+def test_an_entry_with_a_group_of_nothing_or_of_a_ring_that_is_none_is_none(wrong: Group) -> None:
+    groups = (*ENTRY.groups, wrong)
+    count = sum(len(group.places) for group in groups)
     with pytest.raises(ValueError, match="does not add up"):
-        decode(encode(replace(entry_of(1), groups=groups)))
+        decode(encode(replace(ENTRY, groups=groups, count=count)))
 
 
 def test_an_entry_says_that_its_batch_was_parted_with() -> None:

@@ -51,7 +51,10 @@ def test_every_error_of_the_table_has_room_for_its_name() -> None:
     assert letter_of(b"", Refusal(error=kafka.InvalidTimestampError.__name__, message=""), owed=False).error
 
 
-@pytest.mark.parametrize("payload", [b"", b"\xc1", encode([b"r", "E"]), encode({"record": b"r"})])
+TOO_DEEP = b"\x99" + encode(letter_of(b"r", Refusal(error="E", message=""), owed=True))[1:] + b"\x91" * 3_000 + b"\xc0"
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xc1", encode([b"r", "E"]), encode({"record": b"r"}), TOO_DEEP])
 def test_what_is_no_letter_is_a_value_error(payload: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         decode(payload)

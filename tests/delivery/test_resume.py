@@ -405,9 +405,10 @@ def test_a_batch_that_is_settled_is_spent_whatever_its_timestamps() -> None:
     assert (len(found.lanes), found.claimed, dict(found.doubts)) == (1, 0, {})
 
 
-def test_what_is_no_record_has_no_timestamp_and_keeps_no_directory_closed() -> None:
+@pytest.mark.parametrize("payload", [b"no record", payload(0)[:-2] + b"\x91" * 3_000 + b"\xc0\xc0"])
+def test_what_is_no_record_has_no_timestamp_and_keeps_no_directory_closed(payload: bytes) -> None:
     opened = Opened()
-    opened.append(b"no record")
+    opened.append(payload)
     (slot, place, _, _) = opened.read()[0]
     written(opened, Entry("t", 3, IDENTITY, 40, 1, 39, NOW, (Group(MAIN, slot.header.ordinal, [place]),)))
     assert taken(opened.dies()).claimed == 1
