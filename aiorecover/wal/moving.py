@@ -31,6 +31,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import repeat
 from operator import attrgetter
 from typing import NamedTuple
@@ -250,10 +251,14 @@ class Rewrite(Copying):
 
         """
         super().__init__(retry, retry, [slot for slot in retry.live if not slot.moved])  # others wait for a reader
+        self._position = 0  # of the record whose copy came last
         retry.go_on()
 
     def _packed(self, original: Found) -> tuple[int, bytes]:
-        return unpack_moved(memoryview(original.payload)).position, original.payload
+        """A copy that tells of no record stays, behind the one before it: nobody knows that it is done."""
+        with suppress(ValueError):
+            self._position = unpack_moved(memoryview(original.payload)).position
+        return self._position, original.payload
 
     def captured(self, directory: Directory) -> Checkpoint:
         """With everything before the copies covered."""

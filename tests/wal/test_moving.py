@@ -802,6 +802,18 @@ def test_what_is_delivered_while_the_retry_ring_is_rewritten_counts_nowhere_any_
     assert copies(opened.dies()) == before[4:]
 
 
+def test_a_copy_that_tells_of_no_record_stays_and_keeps_no_rewriting_from_its_end() -> None:
+    opened = Opened()
+    before = stale(opened)
+    retry = opened.directory.retry
+    retry.append(b"too short", None)
+    read(Reader(retry, bytes))
+    end_rewriting(opened, rewrite(opened))
+    waiting_there = [payload for *_, payload in read(Reader(opened.dies().directory.retry, bytes))]
+    assert waiting_there.count(b"too short") == 1
+    assert len(waiting_there) == len(before) + 1
+
+
 @pytest.mark.parametrize("room", [True, False])
 def test_a_rewriting_without_room_goes_on_when_there_is_some_or_is_as_if_it_had_never_begun(*, room: bool) -> None:
     opened = Opened()
