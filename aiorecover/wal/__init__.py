@@ -360,10 +360,11 @@ System assumptions
 
 Refused, and why
     Files of two producers in one directory, or of two copies of it (one epoch with two nonces, by headers and by what
-    the checkpoint remembers of 64 openings), slots of two sizes, one ordinal twice, files with something in them of
-    which nothing can be read, no checkpoint and nothing in the rings beside `lanes` with entries, a newer format
-    version, another program's files, a symbolic link, another user's ``wal_dir``: each would mean guessing about
-    records that people cannot get back. Hidden files and directories, and ``lost+found``, are left alone.
+    the checkpoint remembers of 64 openings), slots of two sizes, one ordinal twice, or a later one with earlier
+    records, files with something in them of which nothing can be read, no checkpoint and nothing in the rings beside
+    `lanes` with entries, a newer format version, another program's files, a symbolic link, another user's ``wal_dir``:
+    each would mean guessing about records that people cannot get back. Hidden files and directories, and
+    ``lost+found``, are left alone.
 
     A page with a slot's header or a copy of the checkpoint that cannot be read: it may be the disk's bad moment, and
     what it says may be all that is known. Nothing that was stored is changed by then, so the opening can be repeated.

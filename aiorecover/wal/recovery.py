@@ -7,7 +7,8 @@
    are suspect.
 
 It refuses: lives of two producers in one directory, or of two openings with one epoch; an ordinal that stands twice in
-a ring; and files with something in them of which nothing can be read. It never changes a damaged slot.
+a ring, or a later one with earlier records; and files with something in them of which nothing can be read. It never
+changes a damaged slot.
 
 What comes of a slot, by what is left of it (a blank: whatever it is)
 
@@ -78,6 +79,7 @@ What comes of the frames that are settled, by their settle words
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
@@ -297,6 +299,9 @@ def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int, *, know
     ordinals = [life.header.ordinal for life in lives]
     if len(set(ordinals)) != len(ordinals):
         message = "the ring holds one slot twice: it was copied together from several states"
+        raise WalCorruptError(message)
+    if any(later.header.first_position < life.header.first_position for life, later in pairwise(lives)):
+        message = "the slots of the ring are in no order: it was copied together from several states"
         raise WalCorruptError(message)
     floor = max(state.watermark, moved)
     if not known:
