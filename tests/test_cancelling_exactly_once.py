@@ -14,7 +14,7 @@ from aiorecover import supervised as supervised_module
 from aiorecover.testing import MemoryDisk
 from tests.delivery.committing import Broker, producer_on, serving, transactions_of
 from tests.delivery.expiring import adds_up
-from tests.delivery.test_exactly_once_mode import Publisher, assert_once_in_order, committed, producer_of
+from tests.delivery.publishing import Publisher, assert_once_in_order, committed, producer_of
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.census import Census
 from tests.support.eventually import until

@@ -191,12 +191,12 @@ def take_zeros_for_a_frame(patch: Patch) -> None:
     """For an empty record, with the number that comes next."""
     parse = Reader._parse
 
-    def generous(self: Reader, slot: Slot, _: int) -> tuple[Run | None, bool]:
+    def generous(self: Reader, slot: Slot, *_: int) -> tuple[Run | None, bool]:
         at, window = self.offset - self._window.start, self._window
         if not any(window.buffer[at : at + fmt.FRAME_BYTES]):
             check = fmt.frame_crc(b"", slot.salt, self.expected)
             fmt.FRAME.pack_into(window.buffer, at, 0, check, self.expected, slot.open_word)
-        return parse(self, slot, 1)
+        return parse(self, slot, 1, 1)
 
     patch.setattr(Reader, "_parse", generous)
 
