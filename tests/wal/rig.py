@@ -234,7 +234,8 @@ def of_epoch(made: Plan, epoch: int) -> Plan:
     """What an opening starts from that takes another epoch, as a checkpoint can say it."""
     suspect = made.suspect
     then = replace(suspect, generation=min(suspect.generation, epoch), since=min(suspect.since, epoch))
-    return replace(made, epoch=epoch, suspect=then)
+    openings = tuple(opening for opening in made.openings if opening[0] < epoch)
+    return replace(made, epoch=epoch, suspect=then, openings=openings)
 
 
 def missing(ring: Ring) -> list[Position]:
