@@ -3,6 +3,13 @@
 What was in flight when a producer died may be sent again, and a topic may be read twice: the id in the header
 ``aiorecover-id`` is the same each time. Of each producer and epoch one bit a sequence says what was had.
 
+Why bits, and not intervals of sequences, which would be one for a whole epoch where nothing is missing: a consumer
+mostly sees a part of an epoch, one partition's, whose sequences hardly ever follow each other. Of a million records
+over six partitions, one in six at random is 139,000 intervals for 167,000 records: 6.8 MB in memory and 1.4 MB to be
+stored, against 174 KB and 131 KB (measured; over 24 partitions 1.9 MB and 0.4 MB against the same). A consumer that
+sees all of them would need one interval, and pays these 131 KB here. And a record that was had changes one page, a
+small row of a table, whatever comes in which order.
+
 Bounded: the bits stand in pages of 4,096 sequences, some 700 bytes each; of more than ``max_pages`` the one that was
 begun first is forgotten, and its records count as new. So what lies beyond the bound is towards repeats, never towards
 loss.
