@@ -10,65 +10,96 @@ It refuses: lives of two producers in one directory, or of two openings with one
 a ring, or a later one with earlier records; and files with something in them of which nothing can be read. It never
 changes a damaged slot.
 
-What comes of a slot, by what is left of it (a blank: whatever it is)
+What comes of a slot of any of the three rings, by what is left of it (a blank: whatever it is)
 
-    ┌───────────────────────┬────────┬───────────────────────┬────────────────────┬────────────────────┐
-    │ checkpoint            │ others │ header                │ tail               │ outcome            │
-    ├───────────────────────┼────────┼───────────────────────┼────────────────────┼────────────────────┤
-    │                       │        │ same, front, end, old │ sealed, open, torn │ all comes          │
-    │                       │        │ same, front, end, old │ middle             │ one missing        │
-    │ both, one             │        │ same, front, end, old │ last               │ one missing        │
-    │ none, first, absent   │        │ same, front, end, old │ last               │ one unknown        │
-    │ both                  │        │ damaged               │                    │ kept and missing   │
-    │ one                   │ yes    │ damaged               │                    │ kept and missing   │
-    │ one                   │ no     │ damaged               │                    │ kept               │
-    │ none, first           │        │ damaged               │                    │ refused            │
-    │ absent                │ yes    │ damaged               │                    │ kept               │
-    │ absent                │ no     │ damaged               │                    │ refused            │
-    │ both                  │        │ zero                  │                    │ missing            │
-    │ one                   │ yes    │ zero                  │                    │ missing            │
-    │ one                   │ no     │ zero                  │                    │ unknown            │
-    │ none, first, absent   │ yes    │ zero                  │                    │ unknown            │
-    │ none                  │ no     │ zero                  │                    │ refused            │
-    │ first, absent         │ no     │ zero                  │                    │ new                │
-    │                       │        │ begun, half           │                    │ nothing            │
-    │ both, one             │        │ next                  │                    │ nothing            │
-    │ none, first, absent   │ yes    │ next                  │                    │ false alarm        │
-    │ none, first, absent   │ no     │ next                  │                    │ nothing            │
-    │ both, one             │        │ torn                  │                    │ nothing            │
-    │ none, first, absent   │ yes    │ torn                  │                    │ nothing            │
-    │ none, first, absent   │ no     │ torn                  │                    │ refused            │
-    └───────────────────────┴────────┴───────────────────────┴────────────────────┴────────────────────┘
+    ┌─────────────────────┬────────────────┬───────────────┬─────────┬────────────────────┬───────────────────────┐
+    │ checkpoint          │ others         │ slot          │ header  │ tail               │ outcome               │
+    ├─────────────────────┼────────────────┼───────────────┼─────────┼────────────────────┼───────────────────────┤
+    │                     │                │ holds         │ newest  │ sealed, open, torn │ all comes             │
+    │                     │                │ holds         │ newest  │ middle, page       │ the rest comes        │
+    │ both, one           │                │ holds         │ newest  │ last               │ the rest comes        │
+    │ none, first, absent │                │ holds         │ newest  │ last               │ the rest, one unknown │
+    │ both, one           │                │ holds         │ before  │                    │ missing               │
+    │ none, first, absent │                │ holds         │ before  │                    │ false alarm           │
+    │ both                │                │ holds         │ damaged │                    │ kept and missing      │
+    │ one                 │ yes            │ holds         │ damaged │                    │ kept and missing      │
+    │ one                 │ elsewhere, no  │ holds         │ damaged │                    │ kept                  │
+    │ both                │                │ holds         │ zero    │                    │ missing               │
+    │ one                 │ yes            │ holds         │ zero    │                    │ missing               │
+    │ one                 │ elsewhere, no  │ holds         │ zero    │                    │ unknown               │
+    │ none, first, absent │ yes, elsewhere │ holds         │ zero    │                    │ unknown               │
+    │                     │                │ fresh         │ newest  │                    │ nothing               │
+    │ both, one           │                │ reused        │ newest  │                    │ nothing               │
+    │ none, first, absent │ yes            │ reused        │ newest  │                    │ false alarm           │
+    │ none, first, absent │ elsewhere, no  │ reused        │ newest  │                    │ nothing               │
+    │                     │                │ reused        │ before  │                    │ nothing               │
+    │ both, one           │                │ reused, fresh │ damaged │                    │ kept                  │
+    │ both, one           │                │ reused, fresh │ zero    │                    │ nothing               │
+    │ none, first, absent │ yes, elsewhere │ reused, fresh │ zero    │                    │ nothing               │
+    │ both, one           │                │ fresh         │ torn    │                    │ nothing               │
+    │ none, first, absent │ yes, elsewhere │ fresh         │ torn    │                    │ nothing               │
+    │ none, first, absent │ no             │ fresh         │ torn    │                    │ refused               │
+    │ none, first         │                │               │ damaged │                    │ refused               │
+    │ absent              │ yes, elsewhere │               │ damaged │                    │ kept                  │
+    │ absent              │ no             │               │ damaged │                    │ refused               │
+    │ none                │ no             │               │ zero    │                    │ refused               │
+    │ first, absent       │ no             │               │ zero    │                    │ new                   │
+    └─────────────────────┴────────────────┴───────────────┴─────────┴────────────────────┴───────────────────────┘
 
     checkpoint  both: both copies hold. one: one does, the other is damaged or absent. none: none holds, the copy in the
                 first place is damaged. first: nothing but a damaged copy in the second place, which is written first of
                 all. absent: both are zero, or there is no file.
-    others      whether another slot can be read.
-    header      same: both copies hold. front, end: only that one does. old: the front holds, the end is of the life
-                before. damaged: none, and where one is zero there is a seal or a frame. zero: both are. begun: the end
-                is of the slot's first life, the front zero. torn: the same, cut off in the copy at the end. next: the
-                end is of the next life, the front of the one before. half: the same, cut off in the copy at the end.
+    others      yes: another slot of the ring can be read. elsewhere: only one of another ring. no: none.
+    slot        holds: frames of its newest life. reused: that holds none yet; those of the life before stand there, are
+                settled, and a durable checkpoint covers them. fresh: its first life, and no frame.
+    header      Which life the copies at its two ends are of. newest: one of them, whatever the other one is. before:
+                none, but one is of the life before; the other one is, too, or is zero or damaged. damaged: none holds,
+                and where one is zero there is a seal or the first frame. torn: the same with neither. zero: both are.
     tail        sealed. open: as a process leaves it that dies. torn: behind all that was flushed, a frame that was
                 being stored. middle: a frame does not hold, and others follow. last: the last one that was flushed
-                does not.
-    outcome     all comes: each frame that waits. one missing: all but the damaged one, which is reported by its number.
-                one unknown: nothing tells that there was one more. kept: the slot is reported and never written to.
-                missing: its frames are reported by number. unknown: nothing tells that it held anything. nothing: there
-                is nothing in it that waits. false alarm: its frames of the life before are reported as missing, because
-                an older slot is still there and nothing tells that both were recycled (nor does the one copy that is
-                left, where only the other one covered them). new: a new directory. refused: `WalCorruptError`, nothing
-                is changed.
+                does not. page: it is sealed, and zero where a copying tool could not read the page at the front, with
+                the frames in it.
+    outcome     all comes: each frame that waits. the rest comes: what does not hold is reported by its numbers. one
+                unknown: nothing tells that there was one more. kept: the slot is reported and never written to.
+                missing: its frames are reported by number; where it holds them below the header of the life before, or
+                none, it is free, for so is what a power cut leaves of a header that was being stored. unknown: nothing
+                tells that it held anything. nothing: there is nothing in it that waits. false alarm: frames of the life
+                before are reported as missing, because an older slot is still there, or it was that life's header that
+                was found, and nothing tells that they were recycled (nor does the one copy that is left, where only the
+                other one covered them). new: a new directory. refused: `WalCorruptError`, nothing is changed.
+
+    In the retry ring all this is said of the copies that count. Numbers are the ring's own, gapless in each ring. The
+    retry and the dead ring get a slot each in reserve from every opening, in which nothing stands.
+
+Which copies in a slot of the retry ring count
+
+    ┌─────────────────────┬─────────────────────┬───────────┐
+    │ checkpoint          │ moved               │ count     │
+    ├─────────────────────┼─────────────────────┼───────────┤
+    │ both, one           │ made, just made     │ all       │
+    │ none, first, absent │ made                │ all       │
+    │                     │ in part             │ the first │
+    │ both, one           │ not made            │ none      │
+    │ none, first, absent │ just made, not made │ none      │
+    └─────────────────────┴─────────────────────┴───────────┘
+
+    moved       made: and the originals are recycled. just made: and they still stand in the main ring. in part: those
+                of the last copies stand there, whose move was not made; the others are recycled. not made: all stand
+                there, and what was copied is void.
+    count       What does not comes from the main ring. Where no checkpoint is left nothing tells whether a copy that
+                does not hold counts: it is reported.
 
 What comes of the frames that are settled, by their settle words
 
-    ┌───────────────────────────┬─────────┬─────────┐
-    │ checkpoint                │ words   │ settled │
-    ├───────────────────────────┼─────────┼─────────┤
-    │ both                      │ present │ stay    │
-    │ one, none, first, absent  │ present │ suffix  │
-    │                           │ lost    │ again   │
-    │                           │ earlier │ suffix  │
-    └───────────────────────────┴─────────┴─────────┘
+    ┌─────────────┬──────────────────────────┬──────────────────┬─────────┐
+    │ ring        │ checkpoint               │ words            │ settled │
+    ├─────────────┼──────────────────────────┼──────────────────┼─────────┤
+    │ ring, retry │ both                     │ present          │ stay    │
+    │ ring, retry │ one, none, first, absent │ present          │ suffix  │
+    │ ring, retry │                          │ earlier          │ suffix  │
+    │ dead        │                          │ present, earlier │ stay    │
+    │             │                          │ lost             │ again   │
+    └─────────────┴──────────────────────────┴──────────────────┴─────────┘
 
     words       present: all that were stored, and the machine was not down. lost: to a power cut. earlier: of a
                 generation that was not dealt with when the next power cut came, and in whose epoch nothing was
