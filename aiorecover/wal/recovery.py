@@ -86,8 +86,8 @@ Which copies in a slot of the retry ring count
     moved       made: and the originals are recycled. just made: and they still stand in the main ring. in part: those
                 of the last copies stand there, whose move was not made; the others are recycled. not made: all stand
                 there, and what was copied is void.
-    count       What does not comes from the main ring. Where no checkpoint is left nothing tells whether a copy that
-                does not hold counts: it is reported.
+    count       What does not comes from the main ring, and a slot in which none does is free. Where no checkpoint is
+                left it is not, and nothing tells whether a copy that does not hold counts: it is reported.
 
 What comes of the frames that are settled, by their settle words
 

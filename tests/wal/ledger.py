@@ -53,6 +53,7 @@ class Ledger:
     """What was accepted, and what has to come of it."""
 
     records: dict[Position, bytes] = field(default_factory=dict)  # all that was ever accepted
+    producers: dict[int, int] = field(default_factory=dict)  # of each epoch: in the ids of all that it has accepted
     settled: set[Position] = field(default_factory=set)
     lost: set[Position] = field(default_factory=set)  # not synced, and a power cut took them
     over: set[Position] = field(default_factory=set)  # settled, and the reader of a later life has passed them

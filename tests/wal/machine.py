@@ -21,6 +21,7 @@ from tests.wal.entries import Entries
 from tests.wal.ledger import LANES, Ledger, ViolationError, demand, from_lane, lane_of, record_of
 from tests.wal.letters import Letters
 from tests.wal.memory import SECTOR, FaultyFile, no_room
+from tests.wal.neighbourhood import Neighbourhood
 from tests.wal.outside import check_views
 from tests.wal.played import Played
 from tests.wal.rig import RESERVED, SLOT, Disk, Machine, Opened, Position, found, missing, read, take
@@ -82,6 +83,8 @@ class Core:
         self.failed_flush = False  # has a flush ever failed
         self.full = False  # the disk has no room
         self.drained = False  # has this life delivered everything, and publishes nothing
+        self.adopted: Neighbourhood | None = None  # where this life has it from, if it is that of a neighbour
+        self.adopts = False  # the next one is
         self.completed = 0  # the watermark of the last checkpoint whose write returned
         self.captured: Checkpoint | None = None
         self.pending: set[Position] = set()  # copies of a move that is being made: they count if its checkpoint does
@@ -113,7 +116,11 @@ class Core:
         if self.number % LOOKED_AT == 0:  # as good as by chance, and the same in a walk that is repeated
             check_views(disk, "shop")
         lanes_left = disk.lanes.live()
-        self.life = life = Played(Opened(disk, name="shop"), self.ledger, self.letters, self.entries)
+        self.adopted = Neighbourhood(disk) if self.adopts else None
+        directory = None if self.adopted is None else self.adopted.adopt("shop", waits=bool(waiting))
+        opened = Opened(disk, name="shop", directory=directory)
+        self.life = life = Played(opened, self.ledger, self.letters, self.entries)
+        self.ledger.producers[life.ring.epoch] = life.ring.producer_id
         self.captured = None
         demand(clean in {None, life.directory.checkpoint.suspect}, "a clean end leaves no doubt", clean)
         ring, checkpoint = life.ring, life.directory.checkpoint

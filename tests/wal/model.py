@@ -6,6 +6,11 @@ to flush, also in the middle of a checkpoint and of a move and while publishing 
 and become letters (`letter_steps`), and batches are written down before they are sent (`batch_steps`); or all goes in
 transactions (`commit_steps`).
 
+What is left is adopted, too, in a step of its own: found, locked, opened under the ids that it has, and let go by the
+product's own code. Delivery is played there as in any other life (`played`): the real one needs Kafka, an event loop
+and time that passes. So does what decides when whose turn it is, and ends one (`orphans`, `adoption`): these have tests
+of their own, beside a real Kafka.
+
 Each step says which values its arguments may have. Hypothesis takes them (`RingMachine`), and so does a driver of our
 own that is faster (`tests.prove.model`).
 """
@@ -197,8 +202,13 @@ class Machine(LetterSteps, BatchSteps, CommitSteps):
         lets_go: bool,
         then: int | None,
     ) -> None:
-        """The owner is gone, and a neighbour has its turn: it delivers, publishes nothing, and lets go, or dies too."""
+        """The owner is gone, and a neighbour has its turn: it delivers, publishes nothing, and lets go, or dies too.
+
+        It finds, locks and opens what is left as a real one does (`neighbourhood`).
+        """
+        self.adopts = True
         self.end(stopped, power, sector, SLOT, "shop")
+        self.adopts, adopted = False, self.adopted
         number = self.life.ring.sequence
         if drains:
             self.deliver_everything()
@@ -209,6 +219,7 @@ class Machine(LetterSteps, BatchSteps, CommitSteps):
             self.drained = drains and (then is None or not self.failed_flush)  # which may have lost the seal of a slot
             self.close(end=NEVER, power=None, fails="", sector=sector, then=then)
             self.drained = False
+            demand(adopted is not None and adopted.look().free, "what is let go is free")
         else:
             self.end(False, then, sector, SLOT, "shop")
 

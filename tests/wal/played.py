@@ -86,6 +86,7 @@ class Played:
         given = found(entries)
         self.ledger.take(given, last=run is None)
         for (slot, place, _, _), (position, record) in zip(entries, given, strict=True):
+            self._keeps_its_id(position, slot.header.producer_id)
             self.places[position] = (self.ring, slot, place)
             self.names[slot.header.ordinal, place] = position
             if lane_of(record) in self.stalled:
@@ -107,6 +108,7 @@ class Played:
         new: list[tuple[Position, bytes]] = []
         for slot, place, _, copy in [] if kept is None else map(kept.entry, range(len(kept))):
             position, record = (copy.epoch, copy.sequence), bytes(copy.payload)
+            self._keeps_its_id(position, copy.producer_id(slot.header))
             self.names_of_copies[slot.header.ordinal, place] = position
             of_this_life = slot.header.epoch == self.retry.epoch
             (new if of_this_life else old).append((position, record))
@@ -118,6 +120,10 @@ class Played:
         self.ledger.take_copies(new, last=run is None)
         self.retry_first = self.retry_first and run is not None
         return 0 if run is None else len(run)
+
+    def _keeps_its_id(self, position: Position, producer_id: int) -> None:
+        accepted = self.ledger.producers[position[0]]
+        demand(producer_id == accepted, "a record has the producer id that it was accepted with", position)
 
     def _judged(self, reader: Reader, run: Run | None) -> Run | None:
         """What of suspect frames has to be delivered: it waits, also where a settle word stands that does not count."""

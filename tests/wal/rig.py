@@ -115,9 +115,10 @@ class Disk:
 class Opened:
     """An open directory with its reader, and what was accepted by it: a dictionary outside of the library."""
 
-    def __init__(self, disk: Disk | None = None, *, name: str | None = None):
+    def __init__(self, disk: Disk | None = None, *, name: str | None = None, directory: Directory | None = None):
+        """``directory``: of the disk, opened in another way."""
         self.disk = disk or Disk()
-        self.directory = self.disk.open(name=name)
+        self.directory = directory or self.disk.open(name=name)
         self.ring: Ring = self.directory.ring
         self.reader = Reader(self.ring, bytes)
         self.accepted: dict[Position, bytes] = {}

@@ -15,14 +15,16 @@ import pytest
 from aiorecover.delivery.journaling import Journal
 from aiorecover.wal import directory as directory_module
 from aiorecover.wal import format as fmt
-from aiorecover.wal import lanes, neighbours, opening, recovery, room
+from aiorecover.wal import instance, lanes, neighbours, opening, recovery, room
 from aiorecover.wal import slot as slot_module
 from aiorecover.wal.checkpoint import Checkpoint, Destination, RingState
 from aiorecover.wal.copied import Copied
-from aiorecover.wal.directory import Directory
+from aiorecover.wal.directory import Directory, Files
 from aiorecover.wal.lanes import Lanes
-from aiorecover.wal.moved import RETRY
+from aiorecover.wal.moved import RETRY, pack_moved, unpack_moved
 from aiorecover.wal.moving import Copying, Found, Move, Rewrite
+from aiorecover.wal.neighbours import Neighbours
+from aiorecover.wal.recovery import Life
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.suffix import SuffixRule, Suspicion, Word
 from aiorecover.wal.view import View
@@ -229,6 +231,42 @@ def adopt_whatever_has_a_slot_in_use(patch: Patch) -> None:
     patch.setattr(neighbours, "_waits", lambda view: any(slot.header is not None for slot in view.slots()))
 
 
+def open_what_another_has_locked(patch: Patch) -> None:
+    patch.setattr(instance, "_is_locked", lambda lock: lock.lock() or True)
+
+
+def call_every_directory_free(patch: Patch) -> None:
+    patch.setattr(Neighbours, "_is_free", lambda *_: True)
+
+
+def let_a_directory_go_and_keep_its_lock(patch: Patch) -> None:
+    def close(self: Files) -> None:
+        for file in (self.lanes, self.dead, self.retry, self.ring, self.checkpoint):
+            file.close()
+
+    patch.setattr(Files, "close", close)
+
+
+def call_what_is_adopted_ones_own(patch: Patch) -> None:
+    old = Ring._old_slot
+
+    def renamed(self: Ring, life: Life) -> "Slot":
+        return old(self, replace(life, header=replace(life.header, producer_id=self.producer_id)))
+
+    patch.setattr(Ring, "_old_slot", renamed)
+
+
+def call_what_is_moved_ones_own(patch: Patch) -> None:
+    packed = Move._packed
+
+    def renamed(self: Move, original: Found) -> tuple[int, bytes]:
+        position, copy = packed(self, original)
+        moved = unpack_moved(memoryview(copy))
+        return position, pack_moved(position, fmt.nonce_of(self._retry.producer_id), moved.partition, moved.payload)
+
+    patch.setattr(Move, "_packed", renamed)
+
+
 # -- the dead ring ---------------------------------------------------------------------------------------------------
 
 
@@ -368,6 +406,11 @@ FAULTS: list[tuple[Fault, int]] = [  # and a walk from which on it is soon found
     (shrink_without_knowing_the_next_ordinal, 0),
     (adopt_only_what_the_last_checkpoint_left, 1),
     (adopt_whatever_has_a_slot_in_use, 0),
+    (open_what_another_has_locked, 0),
+    (call_every_directory_free, 0),
+    (let_a_directory_go_and_keep_its_lock, 0),
+    (call_what_is_adopted_ones_own, 0),
+    (call_what_is_moved_ones_own, 91),
 ]
 
 

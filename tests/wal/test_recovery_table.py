@@ -36,7 +36,7 @@ from tests.wal.tables import (
 class Came:
     """``delivered``, ``missing``: by the ring's own numbers. ``originals``: delivered from the main ring instead.
 
-    ``new``: nothing was known of an earlier life.
+    ``used``: slots that are not free. ``new``: nothing was known of an earlier life.
     """
 
     delivered: list[int] = field(default_factory=list)
@@ -45,6 +45,7 @@ class Came:
     damaged_slots: list[int] = field(default_factory=list)
     new: bool = False
     refused: bool = False
+    used: list[int] = field(default_factory=list, compare=False)
 
 
 # -- what comes of it ----------------------------------------------------------------------------------------------
@@ -60,13 +61,14 @@ def look(disk: Disk, name: str = RING) -> Came:
         directory, rule = opened.directory, SuffixRule()
         ring = {RING: opened.ring, RETRY: directory.retry, DEAD: directory.dead}[name]
         assert [other.spares.empty for other in (directory.retry, directory.dead)] == [False] * 2, "one is reserved"
+        used = [slot.index for slot in ring.live] + ring.damaged_slots
         kept = [(index, content(ring, index)) for index in ring.damaged_slots]
         delivered = given(ring, rule, suspects=name != DEAD)
         originals = [number - 1 for number in given(opened.ring, rule, suspects=True)] if name == RETRY else []
         gone = [sequence for _, sequence in missing(ring)]
         take_slots(directory)
         assert [(index, content(ring, index)) for index in ring.damaged_slots] == kept, "they are left as they are"
-        return Came(delivered, originals, gone, ring.damaged_slots, new=ring.epoch == 1)
+        return Came(delivered, originals, gone, ring.damaged_slots, new=ring.epoch == 1, used=used)
 
 
 def given(ring: Ring, rule: SuffixRule, *, suspects: bool) -> list[int]:
@@ -161,7 +163,10 @@ def test_every_combination_has_one_row_and_comes_to_what_it_says(ring: str, head
     chosen = [case for case in cases(ring) if (case.checkpoint, case.header) == (checkpoint, header)]
     assert len(chosen) >= len(CHECKPOINTS[checkpoint])
     for case in chosen:
-        assert look(build(case), ring) == expected(case), case
+        came = look(build(case), ring)
+        assert came == expected(case), case
+        if header != "damaged" and checkpoint in {"both", "one"} and count_of(case) == "none":
+            assert len(came.used) == (case.others == "yes"), case
 
 
 def test_what_only_the_copy_that_is_lost_had_covered_may_be_named_as_missing_behind_an_older_slot() -> None:
