@@ -84,8 +84,10 @@ def placed_of(batch: LaneBatch) -> Iterator[tuple[Slot, int, int]]:
     """
     names, number = Names(batch), 0
     for slot, places in batch.frames:  # as `frames_of`, and quicker: all come by here if anybody waits for one
+        if slot.words is not None and len(places):
+            slot.reach(places)
         for place in places:
-            position = position_at(slot, place)
+            position = _position_at(slot, place)
             if not position and waits_at(slot, place):
                 record = names.held(number)
                 position = record.position if record is not None else 0
@@ -107,6 +109,13 @@ def positions_of(batch: LaneBatch) -> Iterator[int]:
 
 def position_at(slot: Slot, place: int) -> int:
     """The position that the frame's record was accepted with; 0: it is settled, or the frame does not hold any more."""
+    if slot.words is not None:
+        slot.reach((place,))
+    return _position_at(slot, place)
+
+
+def _position_at(slot: Slot, place: int) -> int:
+    """Of a frame that was had at hand, unless it was moved."""
     slot, place = _home(slot, place)
     words = slot.words
     if words is None:
@@ -141,13 +150,17 @@ def place_in_ring(slot: Slot, place: int) -> int:
     """The position of the frame itself, in whichever ring it stands; 0 when the slot is not mapped any more."""
     if slot.words is None:
         return 0
+    slot.reach((place,))
     return fmt.position(slot.header.epoch, _sequence_at(slot.words, place))
 
 
 def waits_at(slot: Slot, place: int) -> bool:
     """Whether the frame's record is not settled yet, whatever else its settle word may say."""
     slot, place = _home(slot, place)
-    return slot.words is not None and fmt.mark_of(slot.words[place], slot.salt) is None
+    if slot.words is None:
+        return False
+    slot.reach((place,))
+    return fmt.mark_of(slot.words[place], slot.salt) is None
 
 
 def payload_at(slot: Slot, place: int) -> bytes | None:
@@ -185,6 +198,9 @@ def bytes_at(slot: Slot, place: int) -> bytes | None:
         return None
     first = place - fmt.SETTLE_WORD
     start = first * fmt.WORD
+    slot.reach((place,))
+    if place < slot.hot_from:
+        slot.reach_bytes(start, min(start + fmt.FRAME_BYTES + slot.words[first], slot.header.slot_bytes))
     payload = slot.map[start + fmt.FRAME_BYTES : start + fmt.FRAME_BYTES + slot.words[first]]
     sequence = _sequence_at(slot.words, place)
     holds = fmt.frame_crc(payload, slot.salt, sequence) == slot.words[first + fmt.CHECK_WORD]

@@ -351,12 +351,15 @@ System assumptions
     through mappings, survive a power cut, or fails. 512-byte sectors are written whole; nothing is assumed of larger
     pieces or of their order: the kernel may write any page at any time. The file system is not copy-on-write (there,
     full disks can still hit mapped stores), and nobody else truncates or writes the files. What is settled, and what
-    reports tell of a record, goes through the mapping of its slot: a page that has left memory since it was read or
-    stored into, and cannot be read any more, ends the process there (SIGBUS), and the next one passes it over. So does
-    a store into a page that was lost between the mending of its slot and the store, unless it was fetched ahead of the
-    tail. The slot is mended before its next life, so no page does so twice. A page that was written whole can be read
-    again. The boot id tells whether the machine was down (Linux; elsewhere every opening is taken for one after a power
-    cut).
+    reports tell of a record, goes through the mapping of its slot. A page that was given back, has left memory since,
+    and cannot be read any more is met when it is asked for before that (Linux 5.14): zeros of the process's own stand
+    in its place, and no frame comes there (`slot`). What is settled there is known to this process, and to the next one
+    only where a checkpoint covers it: else that one names it as missing, or where the page can be read again, delivers
+    it once more. Where a page is lost within a tenth of a second of its use, or in a store into one that was lost
+    between the mending of its slot and the store and was not fetched ahead of the tail, or the system cannot be asked,
+    the process ends there (SIGBUS), and the next one passes it over. The slot is mended before its next life, so no
+    page does so twice. A page that was written whole can be read again. The boot id tells whether the machine was down
+    (Linux; elsewhere every opening is taken for one after a power cut).
 
 Refused, and why
     Files of two producers in one directory, or of two copies of it (one epoch with two nonces, by headers and by what

@@ -59,13 +59,22 @@ def waits(retry: Ring, position: int, counts_up_to: int | None) -> bool | None:
     slot, place, sequence = stand
     if slot.words is None or position < slot.marks[0][0]:  # everything in it is settled; it stands in none
         return False
-    slot.warm = True
+    _reach(slot, place)
     with slot.words.cast("B") as data:
         found = _first_from(position, data, slot, ((place - fmt.SETTLE_WORD) * fmt.WORD, sequence))
         if isinstance(found, int):
             return slot.words[found] != slot.done_word  # a flipped bit settles nothing
         lost = [each for passed in found for each in _lost(data, slot, passed)]
     return None if lost and _is_open(slot, lost) else False
+
+
+def _reach(slot: Slot, place: int) -> None:
+    """Have the copies at hand from a mark's place up to the next mark, which is the last that is looked at."""
+    at = bisect_right(slot.marks, place, key=_place_of)
+    end = slot.marks[at][1] * fmt.WORD + MOVED.size if at < len(slot.marks) else slot.tail
+    slot.warm = True
+    if place < slot.hot_from:
+        slot.reach_bytes((place - fmt.SETTLE_WORD) * fmt.WORD, min(end + fmt.WORD, slot.header.slot_bytes))
 
 
 class _Passed(NamedTuple):
@@ -152,4 +161,5 @@ def _counts(slot: Slot, counts_up_to: int | None) -> bool:
 
 
 _first_mark: Callable[[Slot], int] = lambda slot: slot.marks[0][0]  # noqa: E731
+_place_of: Callable[[tuple[int, int, int]], int] = lambda found: found[1]  # noqa: E731
 _position_of: Callable[[tuple[int, int, int]], int] = lambda found: found[0]  # noqa: E731

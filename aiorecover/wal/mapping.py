@@ -58,6 +58,22 @@ def map_shared(descriptor: int, length: int, offset: int) -> mmap.mmap:
     return reserved
 
 
+def map_zeros(mapping: mmap.mmap, offset: int, length: int) -> None:
+    """Have a part of a mapping be memory of this process, all zeros, in place of the file; Linux.
+
+    Raises:
+        OSError: the operating system refused, and nothing has changed.
+
+    """
+    for room in [mmap.mmap(-1, 1) for _ in range(2)]:  # as in `_reserved`: what is split are three mappings
+        room.close()
+    address = ctypes.addressof(ctypes.c_char.from_buffer(mapping)) + offset
+    protection, flags = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | MAP_FIXED
+    if _mmap(address, length, protection, flags, -1, 0) == FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
 def _reserved(length: int) -> mmap.mmap:
     """A range, with room for one mapping more: the kernel asks for that before it replaces one.
 

@@ -217,18 +217,21 @@ class Reader:
             del places[len(records) :]
         if not records:
             return None
-        offset = self._end_of_frame(slot, places[-1])
+        offset = self._start_of(slot, first + len(records))
         run = Run(slot, range(first, first + len(records)), places, records)
         nothing = [None] * len(records)
         ring.recent[start : start + len(records)] = nothing
         self.offset, self.expected = offset, run.sequences[-1] + 1
         return run
 
-    @staticmethod
-    def _end_of_frame(slot: Slot, place: int) -> int:
-        start = place - fmt.SETTLE_WORD
-        length = slot.words[start] if slot.words is not None else 0
-        return fmt.frame_end(start * fmt.WORD, length)
+    def _start_of(self, slot: Slot, sequence: int) -> int:
+        """Offset of a frame behind one that is in memory, or of where it will stand: not read, its page may be lost."""
+        end, last = slot.tail, self._ring.sequence  # in this order, as above
+        if slot.sealed:
+            end, last = slot.tail, slot.last_sequence
+        if sequence > last:
+            return end
+        return (self._ring.recent_places[sequence % RECENT] - fmt.SETTLE_WORD) * fmt.WORD
 
     # -- from the file -----------------------------------------------------------------------------------------------
 

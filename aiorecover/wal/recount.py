@@ -75,9 +75,9 @@ class Recount:
         A slot in which something that is lost is held, or in which more was met meanwhile, is to be counted once more.
         """
         self.close()
-        slot, words, word = self.slot, self.slot.words, self.slot.open_word
+        slot = self.slot
         counted = slot.unsettled + self._up_to - slot.last_sequence
-        there = [number for number, place in enumerate(self._places) if words is not None and words[place] == word]
+        there = [number for number, place in enumerate(self._places) if slot.waits(place)]
         gone = frozenset(held).difference(self._places)
         lost = max(0, counted - len(there) - len(gone))
         if lost:

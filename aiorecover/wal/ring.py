@@ -200,6 +200,7 @@ class Ring:
         slot.complete = True
         slot.limit -= self._margin
         slot.attach(mapping)
+        slot.hot_from = 0
         slot.store_header()
         return slot
 
@@ -261,6 +262,8 @@ class Ring:
 
     def settle(self, slot: Slot, places: Sequence[int]) -> None:
         """Mark frames as done, after their acknowledgement (I3); ``places`` belong to this life of the slot."""
+        if places and places[0] < slot.hot_from:  # 25 ns for all of them; asking in a call takes five times as long
+            slot.reach(places)
         words, word = slot.words, slot.done_word
         if slot.copies:
             self._settle_copies(slot, places)
@@ -269,7 +272,6 @@ class Ring:
                 return
             message = f"a settle came for an earlier life of a slot ordinal={slot.header.ordinal}"
             raise ValueError(message)
-        slot.warm = True
         for place in places:
             words[place] = word
         count = len(places)  # beforehand: a signal handler that publishes during the call counts too
@@ -486,7 +488,7 @@ class Ring:
         if self._closed_at is not None:
             return fmt.position(self.epoch, sequence) <= self._closed_at
         slot = self._find(sequence)
-        return slot is None or slot.words is None or slot.words[place] == slot.done_word
+        return slot is None or slot.words is None or slot.is_settled(place)
 
     def is_lost(self, sequence: int, place: int) -> bool:
         """Whether damage took a record of this epoch before it was done, as far as that is found out by now."""
@@ -495,7 +497,7 @@ class Ring:
         slot = self._find(sequence)
         if slot is None:
             return True
-        return slot not in self.losses.miscounted and (slot.words is None or slot.words[place] != slot.done_word)
+        return slot not in self.losses.miscounted and (slot.words is None or not slot.is_settled(place))
 
     def slot_of(self, sequence: int) -> Slot:
         """The slot that holds a frame of this epoch.
@@ -551,7 +553,7 @@ class Ring:
         if not places:
             return
         self.map_for_settling(slot)
-        slot.warm = True
+        slot.reach(places)
         for place in places:
             slot.words[place] = word  # type: ignore[index]
 

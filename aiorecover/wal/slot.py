@@ -12,17 +12,23 @@ takes it away so that what a later version may use of these bytes is zero.
 """
 
 import errno
+import logging
 import mmap
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from aiorecover.wal import format as fmt
 from aiorecover.wal.copied import Copied
+from aiorecover.wal.mapping import map_zeros
+
+log = logging.getLogger("aiorecover.wal")
 
 # Bytes ahead of the tail: 300 records of 200 bytes; a fault for each page costs three times as much.
 PREFAULT = 64 * 1024
 POPULATE_WRITE = 23 if sys.platform == "linux" else None  # MADV_POPULATE_WRITE (Linux 5.14), which mmap does not name
+DENSE = 4 * mmap.PAGESIZE  # bytes for each of them within which frames are had back together: 0.1 us a page
 DONT_NEED = getattr(mmap, "MADV_DONTNEED", None)
 
 
@@ -36,6 +42,9 @@ class Slot:
     ``readers``: who stands in it. ``claimed``: places of frames of a batch that a crash left in flight; they count
     as ``unsettled``, and readers pass them. ``warm``: pages of it may count as memory of the process, as they always do
     where it is written to. ``marks``: in the retry ring, where some of its copies stand (`copies`).
+    ``hot_from``: whose settle word is at this place, or behind it, was stored since pages were last given back.
+    ``reached``: between these two offsets all pages were had back since. ``replaced``: offsets of pages that the disk
+    could not give back.
     """
 
     __slots__ = (
@@ -46,6 +55,7 @@ class Slot:
         "done_word",
         "faulted",
         "header",
+        "hot_from",
         "id_prefix",
         "index",
         "last_sequence",
@@ -55,7 +65,9 @@ class Slot:
         "moved",
         "open_word",
         "passed",
+        "reached",
         "readers",
+        "replaced",
         "ring",
         "salt",
         "sealed",
@@ -77,6 +89,9 @@ class Slot:
         self.words: memoryview | None = None
         self.faulted = 0  # offset up to which the pages are at hand
         self.warm = False
+        self.hot_from = header.slot_bytes // fmt.WORD
+        self.reached = (0, 0)
+        self.replaced: set[int] = set()
         self.tail = fmt.FIRST_FRAME
         self.limit = header.slot_bytes - fmt.RESERVED
         self.unsettled = 0
@@ -109,7 +124,18 @@ class Slot:
 
     def waits(self, place: int) -> bool:
         """Whether the frame there is not settled; nothing waits in a slot that is not mapped any more."""
-        return self.words is not None and self.words[place] == self.open_word
+        if self.words is None:
+            return False
+        self.reach((place,))
+        word = self.words[place]
+        return word == self.open_word or (word == 0 and place * fmt.WORD & -mmap.PAGESIZE in self.replaced)
+
+    def is_settled(self, place: int) -> bool:
+        """Whether the frame there was settled by this process; a flipped bit settles nothing."""
+        if self.words is None:
+            return False
+        self.reach((place,))
+        return self.words[place] == self.done_word
 
     def counts_at(self, place: int) -> tuple["Slot", int]:
         """Where the frame counts: here, or where its copy stands once that does; a settled one has no copy."""
@@ -182,8 +208,65 @@ class Slot:
         end = self.header.slot_bytes if self.sealed else self.tail & -mmap.PAGESIZE
         if mapping is None or DONT_NEED is None or end == 0:
             return
+        self.hot_from, self.reached = end // fmt.WORD + fmt.SETTLE_WORD, (0, 0)
         with suppress(OSError, ValueError):  # it is a hint; a signal handler may have closed the mapping
             mapping.madvise(DONT_NEED, 0, end)
+
+    def reach(self, places: Sequence[int]) -> None:
+        """Have the frames with these settle words at hand, before they are touched; ``places`` ascend.
+
+        A page that was given back, that has left the page cache since, and that the disk cannot read any more would be
+        a signal (SIGBUS). Zeros stand in its place from then on, as if it had rotted to that: what is settled there is
+        known to this process and no other one, so no frame comes there any more. Nothing is done where the system
+        cannot be asked for pages.
+        """
+        self.warm = True
+        start, stop = (places[0] - fmt.SETTLE_WORD) * fmt.WORD, (places[-1] + 1) * fmt.WORD
+        if places[0] >= self.hot_from or (self.reached[0] <= start and stop <= self.reached[1]):
+            return
+        if stop - start <= DENSE * len(places):
+            self.reach_bytes(start, stop)
+            return
+        for place in places:
+            self.reach_bytes((place - fmt.SETTLE_WORD) * fmt.WORD, (place + 1) * fmt.WORD)
+
+    def reach_bytes(self, start: int, stop: int) -> None:
+        """As `reach`, of the slot's bytes from offset ``start`` to ``stop``."""
+        first, last = self.reached
+        if self.map is None or (first <= start and stop <= last):
+            return
+        start, stop = start & -mmap.PAGESIZE, min((stop - 1 | mmap.PAGESIZE - 1) + 1, self.header.slot_bytes)
+        if not self._populate(start, stop):
+            self._replace_lost(start, stop)
+        self.reached = (min(start, first), max(stop, last)) if start <= last and first <= stop else (start, stop)
+
+    def _replace_lost(self, start: int, stop: int) -> None:
+        pages = range(start, stop, mmap.PAGESIZE)
+        lost = [page for page in pages if not self._populate(page, page + mmap.PAGESIZE)]
+        if lost and lost[-1] >= self.tail & -mmap.PAGESIZE:
+            self.limit = min(self.limit, self.tail)  # the next frame goes to another slot
+        with suppress(OSError):  # then it is a signal after all
+            for page in lost:
+                map_zeros(self._mapping(), page, mmap.PAGESIZE)
+                self.replaced.add(page)
+        if lost:
+            message = "pages of the ring cannot be read any more, what is settled there is known to this process only"
+            first = self.file_offset + lost[0]
+            log.warning("%s: check the disk slot=%d pages=%d offset=%d", message, self.header.ordinal, len(lost), first)
+            self.ring.spares.distrust()
+
+    def _populate(self, start: int, stop: int) -> bool:
+        """Have pages at hand to be stored into; False: one of them cannot be read."""
+        mapping = self.map
+        if mapping is None or POPULATE_WRITE is None:
+            return True
+        try:
+            mapping.madvise(POPULATE_WRITE, start, stop - start)
+        except OSError as error:  # EINVAL: an older kernel
+            return error.errno != errno.EFAULT
+        except ValueError:  # a signal handler closed the mapping
+            return True
+        return True
 
     def store_header(self) -> None:
         """Both copies, the one at the end first, before the life's first frame."""
@@ -204,14 +287,14 @@ class Slot:
         return fmt.pack_slot_header(self.header).ljust(fmt.RESERVED, b"\0")
 
     def _store_at_both_ends(self, reserved: bytes) -> None:
-        mapping = self._mapping()
+        mapping = self._mapping_of_ends()
         for start in (self.header.slot_bytes - fmt.RESERVED, 0):
             mapping[start : start + len(reserved)] = reserved
 
     def store_seal(self) -> None:
         """Write down what the slot holds, at both ends, before the next slot's header."""
         packed = fmt.pack_seal(fmt.Seal(self.count, self.tail, self.last_sequence), self.salt)
-        mapping = self._mapping()
+        mapping = self._mapping_of_ends()
         for start in (self.header.slot_bytes - fmt.RESERVED, 0):
             mapping[start + fmt.SEAL_OFFSET : start + fmt.SEAL_OFFSET + fmt.SEAL_BYTES] = packed
         self.warm = True
@@ -223,6 +306,12 @@ class Slot:
         self.tail = seal.tail
         self.last_sequence = seal.last_sequence
         self.sealed = True
+
+    def _mapping_of_ends(self) -> mmap.mmap:
+        mapping = self._mapping()
+        for start in (self.header.slot_bytes - fmt.RESERVED, 0):
+            self.reach_bytes(start, start + fmt.RESERVED)
+        return mapping
 
     def _mapping(self) -> mmap.mmap:
         if self.map is None:

@@ -4,7 +4,9 @@ import asyncio
 import errno
 from pathlib import Path
 
-from aiorecover import RecoverableProducer
+import pytest
+
+from aiorecover import PermanentDeliveryError, RecoverableProducer
 from aiorecover import background as background_module
 from aiorecover import recounting as recounting_module
 from aiorecover.testing import MockCluster
@@ -15,7 +17,7 @@ from aiorecover.wal.ring import RECENT, RECENT_BYTES, Ring
 from aiorecover.wal.storage import PAGE
 from tests.faults.flaky import Disk, flaky
 from tests.faults.ledger import SLOT, SMALL, TOPIC, Ledger
-from tests.faults.scene import fuse, play
+from tests.faults.scene import Scenario, fuse, play
 from tests.support.eventually import until
 
 LARGE = RECENT_BYTES + 1000  # bytes of a record that is not kept in memory: it is read back from the file
@@ -64,10 +66,11 @@ async def publish_into_slots(producer: RecoverableProducer, ledger: Ledger) -> F
     return frames
 
 
-async def everything_is_told(producer: RecoverableProducer, ledger: Ledger) -> None:
+async def everything_is_told(producer: RecoverableProducer) -> None:
     await producer.flush(timeout_ms=20_000)
     await until(lambda: producer.statistics().records_left == 0)
-    ledger.check_counts(producer)
+    now = producer.statistics()
+    assert now.accepted + now.recovered == now.delivered + now.lost, now
 
 
 async def rot_under_a_producer(place: Path) -> None:
@@ -83,7 +86,7 @@ async def rot_under_a_producer(place: Path) -> None:
             first = standing_in(ring, SLOT + 2 * PAGE, frames[1])
             rot(disk, SLOT + 2 * PAGE)
             cluster.broker_up()
-            await everything_is_told(producer, ledger)
+            await everything_is_told(producer)
             figures = producer.statistics()
             assert ring.damage == [first]
             assert figures.missing == figures.lost == first.count
@@ -96,7 +99,7 @@ async def rot_under_a_producer(place: Path) -> None:
         cluster.broker_up()
         for told in ([second], []):
             async with RecoverableProducer(wal, bootstrap_servers=servers, **SMALL) as producer:
-                await everything_is_told(producer, ledger)
+                await everything_is_told(producer)
                 assert ring_of(producer).damage == told
                 assert producer.statistics().missing == sum(damage.count for damage in told)
         await ledger.check_kafka(servers, missing=first.count + second.count)
@@ -105,3 +108,99 @@ async def rot_under_a_producer(place: Path) -> None:
 def test_a_sector_that_rots_under_a_producer_costs_the_records_in_it_and_each_is_named(tmp_path: Path) -> None:
     done = play(rot_under_a_producer, tmp_path, prefix=fuse())
     assert done.stderr.count("records are missing from the ring") == 2
+
+
+# -- what was read before --------------------------------------------------------------------------------------------
+
+PAGE_LOST = SLOT + 2 * PAGE
+
+
+async def rot_in_an_outage(place: Path) -> None:
+    """The records are in memory, too: they need not be read."""
+    ledger = Ledger()
+    with flaky(place) as disk, MockCluster() as cluster:
+        cluster.create_topic(TOPIC, partitions=2)
+        cluster.broker_down()
+        wal, servers = disk.mount / "wal", cluster.bootstrap_servers
+        async with RecoverableProducer(wal, bootstrap_servers=servers, **SMALL) as producer:
+            await ledger.publish_all(producer, RECORDS)
+            await asyncio.sleep(GIVEN_BACK)
+            rot(disk, PAGE_LOST)
+            cluster.broker_up()
+            await nothing_is_lost(disk, producer, ledger)
+        await ledger.check_kafka(servers)
+        await start_once_more(wal, servers, ledger)
+
+
+async def rot_in_flight(place: Path) -> None:
+    """Between the sending and the acknowledgement."""
+    ledger = Ledger()
+    with flaky(place) as disk, MockCluster() as cluster:
+        cluster.create_topic(TOPIC, partitions=2)
+        wal, servers = disk.mount / "wal", cluster.bootstrap_servers
+        async with RecoverableProducer(wal, bootstrap_servers=servers, **SMALL) as producer:
+            await ledger.publish_all(producer, 1)
+            await producer.flush(timeout_ms=20_000)
+            cluster.round_trip_ms(1000)
+            receipts = [await producer.publish(TOPIC, b"x" * 1000, partition=number % 2) for number in range(12)]
+            await until(lambda: producer.statistics().in_flight >= 12)
+            await asyncio.sleep(GIVEN_BACK)
+            rot(disk, 2 * PAGE)
+            cluster.round_trip_ms(0)
+            reports = [await receipt.delivered(timeout_ms=20_000) for receipt in receipts]
+            assert [report.status for report in reports] == ["delivered"] * 12
+            await nothing_is_lost(disk, producer, ledger)
+        await start_once_more(wal, servers, Ledger())
+
+
+async def nothing_is_lost(disk: Disk, producer: RecoverableProducer, ledger: Ledger) -> None:
+    """And the slot is used again; not its bad page, which an allocation in place of this file system's would read."""
+    await everything_is_told(producer)
+    assert disk.hits() > 0
+    disk.heal()
+    figures = producer.statistics()
+    assert (figures.missing, figures.lost, figures.delivered) == (0, 0, figures.accepted)
+    await ledger.publish_all(producer, RECORDS)
+    await everything_is_told(producer)
+    assert producer.state == "connected"
+
+
+async def start_once_more(wal: Path, servers: str, ledger: Ledger) -> None:
+    async with RecoverableProducer(wal, bootstrap_servers=servers, **SMALL) as producer:
+        await ledger.publish_all(producer, RECORDS)
+        await everything_is_told(producer)
+        figures = producer.statistics()
+        assert (figures.recovered, figures.missing, figures.delivered) == (0, 0, RECORDS)
+
+
+async def rot_while_somebody_waits(place: Path) -> None:
+    """Some for records that are lost."""
+    be_quick()
+    with flaky(place) as disk, MockCluster() as cluster:
+        cluster.create_topic(TOPIC, partitions=2)
+        cluster.broker_down()
+        wal, servers = disk.mount / "wal", cluster.bootstrap_servers
+        async with RecoverableProducer(wal, bootstrap_servers=servers, **SMALL) as producer:
+            receipts = [await producer.publish(TOPIC, b"x" * LARGE, key=b"k") for _ in range(RECORDS)]
+            await asyncio.sleep(GIVEN_BACK)
+            rot(disk, PAGE_LOST)
+            waiting = [asyncio.create_task(receipt.delivered(timeout_ms=20_000)) for receipt in receipts]
+            await asyncio.sleep(0.01)
+            cluster.broker_up()
+            told = await asyncio.gather(*waiting, return_exceptions=True)
+            lost = [end for end in told if isinstance(end, BaseException)]
+            assert all(isinstance(end, PermanentDeliveryError) for end in lost), lost
+            assert all("damage took the record from the disk" in str(end) for end in lost)
+            await everything_is_told(producer)
+            figures = producer.statistics()
+            assert 0 < len(lost) == figures.lost == figures.missing
+            assert figures.delivered == RECORDS - len(lost)
+
+
+@pytest.mark.parametrize(
+    "scenario", [rot_in_an_outage, rot_in_flight, rot_while_somebody_waits], ids=lambda s: s.__name__
+)
+def test_a_page_that_was_given_back_and_cannot_be_read_any_more_is_no_signal(
+    tmp_path: Path, scenario: Scenario
+) -> None:
+    play(scenario, tmp_path, prefix=fuse())
