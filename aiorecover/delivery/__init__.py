@@ -148,8 +148,9 @@ Time limits
     waits until all is settled but what waits for halted lanes.
 
 Dispatcher
-    Never longer than a few milliseconds without giving the loop a turn. Linger is a rhythm: every ``linger_ms`` what is
-    open is handed over, at once or right behind the batch in flight. Before Kafka has answered once, nothing is
+    Never longer than a few milliseconds without giving the loop a turn; a tenth of one until something is acknowledged,
+    for after a crash it passes over settled frames while the session connects. Linger is a rhythm: every ``linger_ms``
+    what is open is handed over, at once or right behind the batch in flight. Before Kafka has answered once, nothing is
     dispatched. Records of an unknown topic, of a partition that does not exist, or of a stalled lane are passed over
     and the others go on (`behind`, `gaps`); once they can be delivered, a second reader goes back to the first record
     passed over, up to where the first reader stands, and only then the lane is open again: its order is kept (I6).
