@@ -5,6 +5,8 @@ from itertools import combinations
 
 import pytest
 
+from aiorecover.wal import opening
+from aiorecover.wal.ring import Ring
 from tests.protocols.explore import Program
 from tests.protocols.faults import Fault, header_in_front_only, no_seal, not_sealed_by_its_reader
 from tests.protocols.oracle import Position, ViolationError, demand
@@ -97,7 +99,12 @@ def test_a_ring_that_does_not_say_things_twice_is_noticed(fault: Fault, monkeypa
 
 
 def test_a_reader_that_does_not_seal_what_a_crash_left_open_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless a checkpoint follows, which says how far it has read, or the opening has seen it."""
     not_sealed_by_its_reader(monkeypatch)
     every_rot_is_told(publish)
+    every_rot_is_told(publish, read)
+    monkeypatch.setattr(Ring, "reached", property(lambda ring: [ring.last_position] if ring.sequence else []))
+    every_rot_is_told(publish, read)
+    monkeypatch.setattr(opening, "_begun", lambda _file, _size, slot: slot)
     with pytest.raises(ViolationError, match="what is damaged is named"):
         every_rot_is_told(publish, read)
