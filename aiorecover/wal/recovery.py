@@ -331,7 +331,7 @@ def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int, *, know
     if len(set(ordinals)) != len(ordinals):
         message = "the ring holds one slot twice: it was copied together from several states"
         raise WalCorruptError(message)
-    if any(later.header.first_position < life.header.first_position for life, later in pairwise(lives)):
+    if any(later.header.first_position < _least_end(life) for life, later in pairwise(lives)):
         message = "the slots of the ring are in no order: it was copied together from several states"
         raise WalCorruptError(message)
     floor = max(state.watermark, moved)
@@ -363,6 +363,12 @@ def _with_seen(made: RingPlan, state: RingState) -> RingPlan:
     found = furthest(state.told, (life.reached for life in made.lives if life.holds_some))
     seen = above(made.floor, sorted({*found} - {*made.state.ends}))
     return replace(made, seen=tuple(seen)[-ENDS_MOST:])
+
+
+def _least_end(life: Life) -> int:
+    """The position behind all that is known to stand in it: no later slot begins before that."""
+    last = life.header.first_sequence - 1 if life.seal is None else life.seal.last_sequence
+    return fmt.position(life.header.epoch, last + 1)
 
 
 def _covered(life: Life, durable: int) -> bool:

@@ -217,7 +217,7 @@ def test_the_epoch_is_one_above_everything_that_was_ever_seen(copies: list[int |
     """I5: any copy, any header, also the older copy and a slot that is free."""
     found = plan(
         [NONE if epoch is None else copy(generation, epoch=epoch) for generation, epoch in enumerate(copies, 1)],
-        [life(index, index + 1, epoch=epoch, last=1) for index, epoch in enumerate(sorted(headers))],
+        [life(index, index + 1, epoch=epoch, last=1) for index, epoch in enumerate(sorted(set(headers)))],
     )
     seen = [epoch for epoch in copies if epoch is not None] + headers
     untold = UNTOLD if copies == [None, None] and any(headers) else 0
@@ -268,12 +268,23 @@ def test_one_ordinal_in_two_slots_is_refused() -> None:
         plan([copy(1), copy(2)], [life(0, 5), life(1, 5, first=9)])
 
 
-def test_a_later_slot_with_earlier_records_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        (life(0, 5, epoch=2), life(1, 6, epoch=1)),
+        (life(0, 5, first=4), life(1, 6, first=3)),
+        (life(0, 5, first=4, last=7), life(1, 6, first=7)),
+    ],
+)
+def test_a_later_slot_with_earlier_records_is_refused(older: SlotFound, newer: SlotFound) -> None:
     """Where the copies end that count is told by position: behind such a slot those would count that never did."""
-    for earlier in (life(1, 6, epoch=1, first=9), life(1, 6, epoch=2, first=3)):
-        with pytest.raises(WalCorruptError, match="in no order"):
-            plan([copy(1), copy(2, epoch=2)], [], [life(0, 5, epoch=2, first=4), earlier])
-    plan([copy(1), copy(2)], [life(0, 5, first=4, last=3), life(1, 6, first=4)])
+    with pytest.raises(WalCorruptError, match="in no order"):
+        plan([copy(1), copy(2)], [], [older, newer])
+
+
+def test_a_later_slot_may_begin_where_one_without_records_did() -> None:
+    made = plan([copy(1), copy(2)], [life(0, 5, first=400, last=399), life(1, 6, first=400), life(2, 7, first=400)])
+    assert ordinals(made) == [5, 6, 7]
 
 
 # -- the slot size ---------------------------------------------------------------------------------------------------
