@@ -1,6 +1,6 @@
 """Opening whole directories that were damaged: the three rings, the lanes' entries and the checkpoint together.
 
-Nothing is forged here, as in `tests.fuzz.files`: bits flip, sectors are lost or overwritten, files are cut off. So only
+Nothing is forged here (but in `forged`): bits flip, sectors are lost or overwritten, files are cut off. So only
 errors of the library's own tree may come, and what comes out was put in: each record of the main or of the retry ring
 at its position, once; each dead letter; and what was in flight is the very batch that was entered, of records that
 stand where its entry says.
@@ -12,10 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from aiorecover import record
 from aiorecover.delivery.journal import MAIN, Entry, Group, encode
 from aiorecover.delivery.lane import Identity
 from aiorecover.delivery.resume import take_up
-from aiorecover.errors import RecoverError
+from aiorecover.errors import RecoverError, WalFullError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import COPY_BYTES
 from aiorecover.wal.lanes import ENTRY_BYTES
@@ -38,6 +39,7 @@ IMAGES = 16
 MAX_SLOTS = 12
 SECTOR = 512
 NOW_MS = 5_000
+STAMPED_MS = 1_800_000_000_000  # no clock that was never set, and so young that no entry is old for it
 MOST_EDITS = 24
 LANES_BLOCKS = 6  # copies of entries that most images have
 STEPS = 4_000  # turns of a reader: no image has as many frames
@@ -226,8 +228,12 @@ def _publish(chance: random.Random, opened: Opened, made: Lived) -> None:
     for _ in range(chance.randint(1, 40)):
         if opened.ring.bytes_used >= (MAX_SLOTS - 6) * SLOT:
             return
-        payload = b"%d " % opened.ring.sequence + chance.randbytes(chance.choice([10, 200, 900]))
-        _, sequence = opened.ring.append(payload, payload)
+        value = b"%d " % opened.ring.sequence + chance.randbytes(chance.choice([10, 200, 900]))
+        payload = record.encode(("t", None, value, None, STAMPED_MS, None, None, None))
+        try:
+            _, sequence = opened.ring.append(payload, payload)
+        except WalFullError:  # of what was copied, and not made
+            return
         made.records[fmt.position(opened.ring.epoch, sequence)] = payload
 
 
@@ -288,6 +294,8 @@ def _enter(chance: random.Random, opened: Opened, made: Lived) -> None:
     reader = Reader(opened.ring, bytes)
     waiting = [entry for _ in range(20) for entry in entries_of(reader.look(64)) if entry[0].waits(entry[1])]
     reader.close()
+    entered = {position for positions in made.batches.values() for position in positions}
+    waiting = [entry for entry in waiting if _position(entry) not in entered]
     begin = chance.randrange(len(waiting) + 1)
     chosen = waiting[begin : begin + chance.randint(1, 30)]
     block = opened.directory.lanes.take()

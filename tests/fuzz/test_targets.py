@@ -1,20 +1,24 @@
 """A slice of what the long fuzzing does (`python -m tests.prove fuzz`), by seeded random numbers; and that it sees."""
 
 import dataclasses
+import logging
 import random
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
+from aiorecover.delivery import journal
 from aiorecover.wal import format as fmt
 from aiorecover.wal import lanes, opening, reading, recovery, scan
+from aiorecover.wal.moved import Moved
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
 from tests.fuzz.directories import open_damaged_directories
 from tests.fuzz.files import BrokenPromiseError, open_arbitrary_files, open_files, watermark_of
+from tests.fuzz.forged import open_forged_directories
 from tests.fuzz.frames import read_arbitrary_frames
 from tests.fuzz.images import IMAGES, Image, image
 from tests.wal.rig import SLOT
@@ -25,10 +29,22 @@ Target = Callable[[bytes, Counter[str]], None]
 Patch = pytest.MonkeyPatch
 
 
-def inputs(seed: int, count: int) -> Iterator[bytes]:
+SIZES = (3, 6, 9, 12, 20, 40, 80)  # of inputs
+FORGED_SIZES = (20, 40, 80, 160, 250)  # a forgery takes more of it than a flipped bit
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Each damage is logged."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def inputs(seed: int, count: int, sizes: Sequence[int] = SIZES) -> Iterator[bytes]:
     for number in range(count):
         chance = random.Random(f"{seed} {number}")
-        yield chance.randbytes(chance.choice([3, 6, 9, 12, 20, 40, 80]))
+        yield chance.randbytes(chance.choice(sizes))
 
 
 def run_all(target: Target, data: Iterable[bytes]) -> Counter[str]:
@@ -58,6 +74,13 @@ def test_whatever_is_damaged_in_a_directory_what_comes_out_was_put_in(seed: int)
     assert tally.total() == 300
     ends = ("whole", "damage reported", "whole, in flight", "damage reported, in flight")
     assert min(tally[end] for end in ends) > 4, tally
+
+
+def test_whatever_is_forged_in_a_directory_nothing_comes_out_that_does_not_stand_in_its_files() -> None:
+    tally = run_all(open_forged_directories, inputs(5, 300, FORGED_SIZES))
+    assert tally.total() == 300
+    ends = ("records", "letters", "in flight", "built", "doubted", "WalCorruptError")
+    assert min(sum(count for end, count in tally.items() if word in end) for word in ends) > 20, tally
 
 
 def every_frame_holds(patch: Patch) -> None:
@@ -104,6 +127,24 @@ def every_entry_holds(patch: Patch) -> None:
     patch.setattr(lanes, "unpack_entry", unpack)
 
 
+def entries_of_any_boot_are_known(patch: Patch) -> None:
+    patch.setattr(lanes.Header, "same_place", lambda *_: True)
+
+
+def any_group_will_do(patch: Patch) -> None:
+    """Of a ring that is none, or of no frames."""
+    patch.setattr(journal, "all", lambda _: True, raising=False)
+
+
+def what_is_built_of_copies_crashes(patch: Patch) -> None:
+    """Behind all checksums: a batch in flight of which a part was moved is built again."""
+
+    def build(_: Moved, header: fmt.SlotHeader) -> int:
+        raise struct.error(header)
+
+    patch.setattr(Moved, "producer_id", build)
+
+
 def what_is_in_flight_is_read_too(patch: Patch) -> None:
     patch.setattr(Ring, "claim", lambda *_: None)
 
@@ -118,17 +159,25 @@ FAULTS: list[tuple[Target, Callable[[Patch], None]]] = [
     (open_damaged_directories, copies_of_unmade_moves_count),
     (open_damaged_directories, every_entry_holds),
     (open_damaged_directories, what_is_in_flight_is_read_too),
+    (open_forged_directories, copies_of_unmade_moves_count),
+    (open_forged_directories, what_is_in_flight_is_read_too),
+    (open_forged_directories, entries_of_any_boot_are_known),
+    (open_forged_directories, any_group_will_do),
+    (open_forged_directories, what_is_built_of_copies_crashes),
     (read_arbitrary_frames, every_frame_holds),
     (read_arbitrary_frames, nothing_is_reported),
     (read_arbitrary_frames, frames_behind_damage_are_lost),
 ]
 
 
+NOTICED = (BrokenPromiseError, ArithmeticError, ValueError, TypeError, LookupError, RecursionError, struct.error)
+
+
 @pytest.mark.parametrize(("target", "fault"), FAULTS, ids=[f"{t.__name__}-{f.__name__}" for t, f in FAULTS])
 def test_a_planted_fault_is_found(target: Target, fault: Callable[[Patch], None], monkeypatch: Patch) -> None:
     fault(monkeypatch)
-    with pytest.raises((BrokenPromiseError, ArithmeticError, ValueError, TypeError, struct.error)):
-        run_all(target, inputs(1, 3000))
+    with pytest.raises(NOTICED):
+        run_all(target, inputs(1, 3000, FORGED_SIZES if target is open_forged_directories else SIZES))
 
 
 # -- what broke something once ---------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""`python -m tests.prove fuzz --seed S --count N [--target files|frames|directories]`: arbitrary bytes.
+"""`python -m tests.prove fuzz --seed S --count N [--target NAME]`: arbitrary files and frames, damage, forgeries.
 
-Driven by atheris: inputs that reach new branches of `aiorecover.wal` are kept and changed further. The count is shared
-by the targets, in rounds of a process each: round r has the seed S + r - 1, so the number that a failed round printed
-repeats it. `--input FILE` runs one input alone, without atheris: the one that a failed round kept.
+Driven by atheris: inputs that reach new branches of what reads and opens (`INSTRUMENTED`) are kept and changed further.
+The count is shared by the targets, in rounds of a process each: round r has the seed S + r - 1, so the number that a
+failed round printed repeats it. `--input FILE` runs one input alone, without atheris: the one that a failed round kept.
 
 Exit status: 0 proved, 1 a promise was broken, a crash or a hang (the input is kept and named), 2 cannot run.
 """
@@ -24,11 +24,15 @@ from pathlib import Path
 
 __all__ = ["TARGETS", "main"]
 
-TARGETS = ("files", "frames", "directories")
+TARGETS = ("files", "frames", "directories", "forgeries")
 ROUND = 100_000  # runs in one process: long enough to go deep, short enough to be repeated
 LONGEST_INPUT = 256  # bytes of an input: some forty edits
 LONGEST_RUN_S = 30  # one input; it takes milliseconds
 MEMORY_MB = 2048
+INSTRUMENTED = [
+    *("aiorecover.wal", "aiorecover.record", "aiorecover.delivery.resume", "aiorecover.delivery.journal"),
+    *("aiorecover.delivery.dead_letters", "aiorecover.delivery.refusal"),
+]
 
 _MISSING = (
     "atheris is not installed: it exists for Linux on x86_64 (Python 3.11 to 3.14); "
@@ -51,7 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.prove fuzz", description="arbitrary files, arbitrary frames")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.prove fuzz", description="arbitrary files and frames, forgeries"
+    )
     parser.add_argument("--seed", type=int, help="repeat a run; without it a random one is chosen and printed")
     parser.add_argument("--count", type=int, default=1_000_000, help="how many runs (default 1000000)")
     parser.add_argument("--target", choices=TARGETS, help="only this one (default all)")
@@ -117,6 +123,10 @@ def _target(name: str) -> Callable[[bytes, Counter[str]], None]:
         from tests.fuzz.directories import open_damaged_directories  # noqa: PLC0415 - likewise
 
         return open_damaged_directories
+    if name == "forgeries":
+        from tests.fuzz.forged import open_forged_directories  # noqa: PLC0415 - likewise
+
+        return open_forged_directories
     from tests.fuzz.files import open_arbitrary_files  # noqa: PLC0415 - likewise
 
     return open_arbitrary_files
@@ -137,7 +147,7 @@ def _child(name: str, seed: int, runs: int) -> int:
     """Fuzz in this process; the last line says how the inputs ended."""
     atheris = importlib.import_module("atheris")  # only the fuzzer needs it, and not everywhere is it to be had
     logging.disable(logging.CRITICAL)  # every damage is logged
-    with atheris.instrument_imports(include=["aiorecover.wal", "aiorecover.record"]):
+    with atheris.instrument_imports(include=INSTRUMENTED):
         target = _target(name)
     tally: Counter[str] = Counter()
     ran = 0
