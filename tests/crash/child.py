@@ -8,7 +8,7 @@ about is cancelled, and it stops. What it says goes through two pipes:
         D <topic> <record id>                                 receipt.delivered() returned
     stdout, one line at once for each thing that happens
         starting | opened <epoch> <producer id> | <step> | recovered <records> | resumed <batches> | damage ...
-        refused <cluster id> | pace ... (`tests.crash.pace`) | stopped <statistics as JSON>
+        uneven ... | refused <cluster id> | pace ... (`tests.crash.pace`) | stopped <statistics as JSON>
 
 Lines of accepted records are written some at a time, by one system call. What stands in the pipe whole was
 accepted; a kill may tear the last line, and takes what was not written yet: those records were accepted and nobody
@@ -38,6 +38,7 @@ import uvloop
 from aiorecover import ClosedError, DeliveryPendingError, Receipt, RecoverableProducer
 from aiorecover.testing.mock_cluster_process import die_with_parent
 from tests.crash import crash_points, planted
+from tests.crash.counts import uneven
 from tests.crash.pace import LOOK_EVERY_S, Pace
 
 __all__ = ["Task", "digest", "main"]
@@ -173,7 +174,7 @@ class Life:
             steps = asyncio.create_task(self._go_through())
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, steps.cancel)
             say(f"opened {producer.epoch} {producer.producer_id}")
-            looks = (self._look_for_damage(), self._look_for("recovered"), self._look_for("resumed", "batches_resumed"))
+            looks = (self._look_for_faults(), self._look_for("recovered"), self._look_for("resumed", "batches_resumed"))
             looking = [asyncio.create_task(look) for look in looks]
             if self._task.paced:
                 looking.append(asyncio.create_task(self._say_pace()))
@@ -292,12 +293,18 @@ class Life:
                 return
             await asyncio.sleep(_LOOK_EVERY_S)
 
-    async def _look_for_damage(self) -> None:
-        """A kill tears no frame: whatever the library says is missing or cannot be decoded is a fault."""
+    async def _look_for_faults(self) -> None:
+        """A kill tears no frame: whatever the library says is missing or cannot be decoded is a fault.
+
+        And its counts add up at any time, whoever does not live to tell his last ones.
+        """
         while True:
             statistics = self._producer.statistics()
             if statistics.missing or statistics.undeliverable:
                 say(f"damage missing={statistics.missing} undeliverable={statistics.undeliverable}")
+                return
+            if wrong := uneven(msgspec.structs.asdict(statistics)):
+                say(f"uneven {wrong[0]}")
                 return
             await asyncio.sleep(_LOOK_EVERY_S)
 

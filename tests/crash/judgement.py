@@ -1,24 +1,24 @@
 """What the killed processes had said, held against what stands in Kafka.
 
-`Ledger` collects what the lives of one ``wal_dir`` reported, and holds the last counts of each life that came to its
-end against each other (I9); `examine` reads the topics with a plain consumer and judges. To what `tests.support.oracle`
+`Ledger` collects what the lives of one ``wal_dir`` reported, and whether their counts added up (I9), while they lived
+and at their end; `examine` reads the topics with a plain consumer and judges. To what `tests.support.oracle`
 finds (missing, altered, out of order within a lane) it adds that nothing is repeated, whatever was killed, and what
 only a history of lives can tell: ids that nobody can have been given.
 """
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from tests.crash.child import Task, digest
+from tests.crash.counts import uneven
 from tests.crash.lives import Child
 from tests.support import admin, oracle
 from tests.support.broker import Cluster
 from tests.support.oracle import Accepted, Consumed, judge, read_topic
 
-__all__ = ["Ledger", "Verdict", "examine", "uneven"]
+__all__ = ["Ledger", "Verdict", "examine"]
 
 _READ_WITHIN_S = 300.0
 _EXAMPLES = 5
@@ -60,7 +60,7 @@ class Ledger:
         self.crashed += child.crashed
         self.recovered += any(line.startswith("recovered ") for line in child.words)
         self.resumed += any(line.startswith("resumed ") for line in child.words)
-        self.complaints += [line for line in child.words if line.startswith("damage")]
+        self.complaints += [line for line in child.words if line.startswith(("damage", "uneven"))]
         slack = child.task.group + _publishers(child.task)
         for line in child.words:
             if line.startswith("opened "):
@@ -89,13 +89,6 @@ class Ledger:
                 None if partition == b"-" else int(partition),
             )
         )
-
-
-def uneven(statistics: Mapping[str, Any]) -> list[str]:
-    """I9: the counts of a life add up; else how they do not."""
-    came = statistics["accepted"] + statistics["recovered"]
-    went = sum(statistics[name] for name in ("delivered", "dead_lettered", "lost", "pending"))
-    return [] if came == went else [f"the counts do not add up: {came} came, {went} went, {statistics}"]
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ import uvloop
 from aiorecover import DeliveryReport, RecoverableProducer
 from aiorecover.record import encode
 from aiorecover.wal.format import frame_end
-from tests.crash.judgement import uneven
+from tests.crash.counts import uneven
 from tests.support import admin
 from tests.support.broker import KafkaCluster
 from tests.support.eventually import until

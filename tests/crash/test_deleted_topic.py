@@ -17,7 +17,8 @@ import pytest
 from aiorecover import DeliveryReport, RecoverableProducer
 from aiorecover.statistics import Statistics
 from tests.crash.child import Task, digest
-from tests.crash.judgement import Ledger, examine, uneven
+from tests.crash.counts import uneven
+from tests.crash.judgement import Ledger, examine
 from tests.crash.lives import Child
 from tests.crash.test_outages import DELIVERED_WITHIN_MS, Publisher, assert_exactly_once, judged
 from tests.support import admin

@@ -13,7 +13,7 @@ import pytest
 
 from aiorecover import Receipt, RecoverableProducer
 from aiorecover.delivery.session import METADATA_LIMIT
-from tests.crash.judgement import uneven
+from tests.crash.counts import uneven
 from tests.crash.outages import MEMORY, run_outages
 from tests.crash.pace import resident_bytes
 from tests.support.broker import Cluster, KafkaCluster

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.timeout(240)
 NOWHERE = "127.0.0.1:1"  # no broker listens there
 AGE_MS = 70_000  # of a timestamp: more than a minute, and it was wrong from the start; else its record would wait
 TOO_OLD_MS = AGE_MS + 2_800  # a request without an answer is given up after 3 s: then its batch is, and others are not
+COUNTED_WITHIN_S = 20.0  # it is looked at many times a second
 HEEDED_S = 1.0  # until a broker heeds a topic's new configuration
 
 
@@ -233,6 +234,19 @@ def test_without_the_fault_the_same_scenario_is_green(mortal: KafkaCluster, tmp_
     print(verdict)
     assert verdict.ok, str(verdict)
     assert verdict.accepted == verdict.delivered > 0
+
+
+@pytest.mark.parametrize("fault", [None, "count_what_is_delivered_twice"])
+def test_counts_that_do_not_add_up_are_seen_in_a_life_that_is_killed(
+    mortal: KafkaCluster, tmp_path: Path, fault: str | None
+) -> None:
+    """It never tells its last ones."""
+    scenario = Scenario(mortal, tmp_path)
+    child = scenario.life(("publish", {"count": 50}), FLUSH, ("wait", {}), fault=fault)
+    child.wait_for("wait" if fault is None else "uneven", COUNTED_WITHIN_S)
+    scenario.kill(child)
+    verdict = scenario.verdict()
+    assert bool(verdict.complaints) is (fault is not None), str(verdict)
 
 
 @pytest.mark.parametrize("planted", [True, False])

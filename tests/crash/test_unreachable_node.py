@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from aiorecover import DeliveryReport, RecoverableProducer
-from tests.crash.judgement import uneven
+from tests.crash.counts import uneven
 from tests.crash.test_outages import DELIVERED_WITHIN_MS, assert_exactly_once
 from tests.support import admin
 from tests.support.broker import KafkaCluster
