@@ -376,6 +376,12 @@ Backlogs
     is for 5 s, or the oldest record that waits has been the same for 5 s. Where 100,000 or more are left it is a line
     in the log, at most one a minute.
 
+    What comes meanwhile is dispatched when all before it is, whatever lane it is for. What its own lane has there must
+    go first (I6), and whether that is anything only reading all of it tells: an opening reads none, nothing of it is
+    kept in memory, and a record's lane is not known before it is dispatched. To go past it would be to read it twice,
+    to no avail where all lanes were cut off: each has some of it, up to its end. So what is for a lane that has none
+    there, or for no lane in particular, waits for longer than order asks.
+
 Limits
     What one lane holds in flight and what is behind is found again by its position; for a record that was moved and is
     settled, a report that is asked for afterwards has no partition and no offset.
