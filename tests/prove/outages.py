@@ -49,5 +49,5 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=1, help="how many outages (default 1)")
     parser.add_argument("--seconds", type=float, default=600.0, help="how long each is (default 600)")
     parser.add_argument("--rate", type=int, default=5_000, help="records a second (default 5000)")
-    parser.add_argument("--brokers", type=int, choices=[1, 3], default=1, help="size of the cluster (default 1)")
+    parser.add_argument("--brokers", type=int, choices=[1, 3], default=3, help="size of the cluster (default 3)")
     return parser.parse_args(arguments)

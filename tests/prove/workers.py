@@ -64,7 +64,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="repeat a run; without it a random one is chosen and printed")
     parser.add_argument("--count", type=int, default=200, help="how many changes (default 200)")
     parser.add_argument("--most", type=int, default=20, help="workers at the same time (default 20)")
-    parser.add_argument("--brokers", type=int, choices=[1, 3], default=1, help="size of the cluster (default 1)")
+    parser.add_argument("--brokers", type=int, choices=[1, 3], default=3, help="size of the cluster (default 3)")
     parser.add_argument("--faults", action="store_true", help="pause and kill the brokers as well")
     return parser.parse_args(arguments)
 
