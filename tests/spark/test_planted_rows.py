@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.planted_rows import Planted, Said, differences, measured, planted, said, write
+from tests.prove.audit import too_dear
+from tests.spark.planted_rows import Cost, Planted, Said, differences, measured, planted, said, write
 
 ROWS = 200_000
 FAULTS = 100
@@ -49,3 +50,17 @@ def test_a_fault_that_nobody_planted_is_told_of_each_kind(found: Said, what: Pla
         assert any(one.startswith(f"named and not {kind}: ") for one in differences(found, fewer))
         assert any(one.startswith(f"{kind} and not named: ") for one in differences(found, more))
         assert any(one.startswith(f"{kind} of ") for one in differences(found, more))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shuffled", "told"),
+    [
+        (13.0, 1300, []),
+        (13.1, 1000, ["time"]),
+        (10.0, 1301, ["bytes shuffled"]),
+        (14.0, 1400, ["time", "bytes shuffled"]),
+    ],
+)
+def test_a_row_of_many_that_costs_more_than_one_of_few_is_told(seconds: float, shuffled: int, told: list[str]) -> None:
+    found = too_dear([(Cost(1000, 1.0, 100), Cost(10_000, seconds, shuffled))])
+    assert [one.rpartition("the ")[2] for one in found] == told
