@@ -43,7 +43,7 @@ class Slot:
     as ``unsettled``, and readers pass them. ``warm``: pages of it may count as memory of the process, as they always do
     where it is written to. ``marks``: in the retry ring, where some of its copies stand (`copies`).
     ``hot_from``: whose settle word is at this place, or behind it, was stored since pages were last given back.
-    ``reached``: between these two offsets all pages were had back since. ``replaced``: offsets of pages that the disk
+    ``had_back``: between these two offsets all pages were had back since. ``replaced``: offsets of pages that the disk
     could not give back.
     """
 
@@ -54,6 +54,7 @@ class Slot:
         "count",
         "done_word",
         "faulted",
+        "had_back",
         "header",
         "hot_from",
         "id_prefix",
@@ -65,7 +66,6 @@ class Slot:
         "moved",
         "open_word",
         "passed",
-        "reached",
         "readers",
         "replaced",
         "ring",
@@ -90,7 +90,7 @@ class Slot:
         self.faulted = 0  # offset up to which the pages are at hand
         self.warm = False
         self.hot_from = header.slot_bytes // fmt.WORD
-        self.reached = (0, 0)
+        self.had_back = (0, 0)
         self.replaced: set[int] = set()
         self.tail = fmt.FIRST_FRAME
         self.limit = header.slot_bytes - fmt.RESERVED
@@ -208,7 +208,7 @@ class Slot:
         end = self.header.slot_bytes if self.sealed else self.tail & -mmap.PAGESIZE
         if mapping is None or DONT_NEED is None or end == 0:
             return
-        self.hot_from, self.reached = end // fmt.WORD + fmt.SETTLE_WORD, (0, 0)
+        self.hot_from, self.had_back = end // fmt.WORD + fmt.SETTLE_WORD, (0, 0)
         with suppress(OSError, ValueError):  # it is a hint; a signal handler may have closed the mapping
             mapping.madvise(DONT_NEED, 0, end)
 
@@ -222,7 +222,7 @@ class Slot:
         """
         self.warm = True
         start, stop = (places[0] - fmt.SETTLE_WORD) * fmt.WORD, (places[-1] + 1) * fmt.WORD
-        if places[0] >= self.hot_from or (self.reached[0] <= start and stop <= self.reached[1]):
+        if places[0] >= self.hot_from or (self.had_back[0] <= start and stop <= self.had_back[1]):
             return
         if stop - start <= DENSE * len(places):
             self.reach_bytes(start, stop)
@@ -232,13 +232,13 @@ class Slot:
 
     def reach_bytes(self, start: int, stop: int) -> None:
         """As `reach`, of the slot's bytes from offset ``start`` to ``stop``."""
-        first, last = self.reached
+        first, last = self.had_back
         if self.map is None or (first <= start and stop <= last):
             return
         start, stop = start & -mmap.PAGESIZE, min((stop - 1 | mmap.PAGESIZE - 1) + 1, self.header.slot_bytes)
         if not self._populate(start, stop):
             self._replace_lost(start, stop)
-        self.reached = (min(start, first), max(stop, last)) if start <= last and first <= stop else (start, stop)
+        self.had_back = (min(start, first), max(stop, last)) if start <= last and first <= stop else (start, stop)
 
     def _replace_lost(self, start: int, stop: int) -> None:
         pages = range(start, stop, mmap.PAGESIZE)

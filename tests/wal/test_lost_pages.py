@@ -15,7 +15,7 @@ def losing(monkeypatch: pytest.MonkeyPatch, opened: Opened, lost: int, place: in
         return not start <= lost < stop
 
     opened.ring.give_back_memory()
-    slot.hot_from, slot.reached = slot.header.slot_bytes, (0, 0)
+    slot.hot_from, slot.had_back = slot.header.slot_bytes, (0, 0)
     with monkeypatch.context() as patch:
         patch.setattr(Slot, "_populate", populate)
         slot.reach((place,))
