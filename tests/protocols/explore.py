@@ -30,7 +30,8 @@ class Scenario:
 
     ``rot``: after each power cut, either copy of the checkpoint may be damaged too, or both. ``told``: no life follows
     upon one that died of a failed flush before it left word of it (what that may cost stands in the docstring of
-    ``aiorecover.wal``, among the limitations).
+    ``aiorecover.wal``, among the limitations). ``in_flight``: batches are written down, and the file `lanes` is one of
+    those whose states are enumerated.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Scenario:
     cuts: bool = True
     rot: bool = False
     told: bool = False
+    in_flight: bool = False
 
 
 @dataclass
@@ -94,7 +96,7 @@ class Explorer:
     def _moments(self, begin: State, life: int) -> dict[Moment, str]:
         """Of every way through the program."""
         moments: dict[Moment, str] = {}
-        for world in ways(self.scenario.lives[life], begin, life, self.scenario.max_slots):
+        for world in ways(self.scenario, begin, life):
             self.count.ways += 1
             moments |= {moment: label for moment, label in world.moments.items() if moment not in moments}
         return moments
@@ -149,12 +151,13 @@ class Explorer:
         return self._seen[key]
 
 
-def ways(program: Program, begin: State, life: int, max_slots: int) -> Iterator[World]:
-    """The program, once for each sequence of choices."""
+def ways(scenario: Scenario, begin: State, life: int) -> Iterator[World]:
+    """The program of that life, once for each sequence of choices."""
+    program = scenario.lives[life]
     prefixes: list[list[int]] = [[]]
     while prefixes:
         prefix = prefixes.pop()
-        world = World(begin, prefix, life=life, max_slots=max_slots)
+        world = World(begin, prefix, life=life, max_slots=scenario.max_slots, in_flight=scenario.in_flight)
         try:
             world.at("before opening")
             with suppress(EndedError):

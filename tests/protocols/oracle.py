@@ -5,12 +5,21 @@ Positions are pairs (epoch, sequence); a record is known by its name, whose firs
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from aiorecover.wal import format as fmt
 
 Position = tuple[int, int]
 Word = tuple[str, Position]
 """ring, position: a settle word"""
+
+
+class Sent(NamedTuple):
+    """A batch as it is, or was, in flight: producer id, producer epoch and base sequence, and its records."""
+
+    identity: tuple[int, int, int]
+    positions: tuple[Position, ...]
+
 
 ORDERED = "abc"  # lanes; records of other names have no key and no partition
 
@@ -46,6 +55,11 @@ class Facts:
     powerless: bool = False  # the power has gone before: settle words may be lost, and repeats are right
     failed: bool = False  # a flush has: settle words are suspect from then on, and repeats are right
     untold: bool = False  # and no word of it was left yet
+    entered: tuple[Sent, ...] = ()  # in the journal, ever; the last one may be on its way there
+    in_flight: frozenset[Sent] = frozenset()  # of these, what is entered, and not acknowledged and settled
+    taken: frozenset[Sent] = frozenset()  # of these, what Kafka has, and answers as a repeat
+    forgotten: frozenset[Sent] = frozenset()  # of these, what was cleared
+    loose: frozenset[Position] = frozenset()  # of what was, or is being: goes in other batches, and may come twice
     clean: bool = False  # the last checkpoint says that nothing is stored any more: the power may go, nothing is lost
 
     @property
@@ -75,11 +89,17 @@ class Observation:
     flushed: int
     moved: int
     next_ordinals: tuple[int, int]
+    resumed: tuple[Sent, ...] = ()  # taken up, and passed by readers
+
+    @property
+    def read(self) -> list[Position]:
+        """Of what was given, in order."""
+        return [position for _, position, _ in self.given]
 
     @property
     def positions(self) -> list[Position]:
-        """Of what was given, in order."""
-        return [position for _, position, _ in self.given]
+        """Of all that is to be delivered: first what is taken up."""
+        return [position for sent in self.resumed for position in sent.positions] + self.read
 
 
 def judge(facts: Facts, seen: Observation, *, power: bool) -> None:
@@ -103,7 +123,7 @@ def judge(facts: Facts, seen: Observation, *, power: bool) -> None:
     careful = (power or facts.powerless) and not facts.clean
     begun = {position for position, _ in facts.begun}
     if not careful:
-        extra = set(given) - facts.must(power=False) - begun
+        extra = set(seen.read) - facts.must(power=False) - begun
         demand(facts.failed or not extra, "what is settled stays settled", sorted(extra))
         demand(not seen.missing, "neither a dying process nor a clean end tears a hole", seen.missing)
         demand(not seen.retry_missing, "nor does it in the retry ring", seen.retry_missing)
@@ -111,11 +131,25 @@ def judge(facts: Facts, seen: Observation, *, power: bool) -> None:
     demand(seen.pending == len(given), "the counts add up", seen.pending, len(given))
     _judge_gaps(facts, seen, power=power)
     taken = facts.lost | ({position for position, _ in facts.accepted} - facts.durable - set(given) if power else set())
-    _judge_order(names, [*facts.log, *given], taken)
+    sent_anew = [position for sent in seen.resumed if sent not in facts.taken for position in sent.positions]
+    _judge_order(names, [*facts.log, *sent_anew, *seen.read], taken)
+    _judge_in_flight(facts, seen, sure=not power and not careful and not facts.failed)
     _judge_checkpoint(facts, seen)
     judge_identity(facts, seen, power=power)
     if power:
         _judge_repeats(facts, given)
+
+
+def _judge_in_flight(facts: Facts, seen: Observation, *, sure: bool) -> None:
+    """``sure``: in the boot, and the file, in which it was entered, with nothing in doubt."""
+    resumed = set(seen.resumed)
+    demand(resumed <= set(facts.entered), "I6b: exactly what was entered is sent again", seen.resumed)
+    demand(not resumed & facts.forgotten, "what was cleared is not sent again", seen.resumed)
+    demand(sure or not resumed, "what was entered in another boot is not trusted", seen.resumed)
+    if sure:
+        demand(facts.in_flight <= resumed, "what was in flight is sent again as it was", facts.in_flight, resumed)
+        there = {position for sent in facts.taken for position in sent.positions} - facts.loose
+        demand(not there & set(seen.read), "nothing that Kafka has comes again", sorted(there & set(seen.read)))
 
 
 def _judge_gaps(facts: Facts, seen: Observation, *, power: bool) -> None:
@@ -208,6 +242,7 @@ def after(facts: Facts, seen: Observation, *, power: bool) -> Facts:
         words=words,
         words_durable=words,
         lost=lost,
+        in_flight=frozenset(),
         ordinals=facts.ordinals_durable,
         powerless=facts.powerless or not facts.clean,
     )

@@ -1,6 +1,6 @@
 """The real log over files in memory, driven step by step, with a moment taken wherever a crash can come between.
 
-A moment is what the four files may hold (`sectors`) and what is known (`oracle.Facts`). Moments are taken at the begin
+A moment is what the files may hold (`sectors`) and what is known (`oracle.Facts`). Moments are taken at the begin
 and the end of each flush, after each write, each growth, each cut, each store through a mapping in pieces (header and
 seal at each end of a slot; a frame's header before its payload), and before and after each settling. What else may be
 done meanwhile (`World.meanwhile`) is tried at each of these places of the keeper's thread, in every way: `World.choose`
@@ -20,6 +20,7 @@ from unittest import mock
 
 from aiorecover.errors import WalError
 from aiorecover.wal import format as fmt
+from aiorecover.wal import lanes as lanes_module
 from aiorecover.wal import ring as ring_module
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination
 from aiorecover.wal.moved import NO_PARTITION, pack_moved, unpack_moved
@@ -31,12 +32,15 @@ from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.storage import FileSystem
 from aiorecover.wal.suffix import SuffixRule, Word
+from tests.protocols.in_flight import InFlight, resumed
 from tests.protocols.oracle import ORDERED, Facts, Observation, Position, demand, flushed
 from tests.protocols.sectors import Image, Span, Tape, certain
 from tests.wal.memory import FaultyFile
 from tests.wal.rig import Disk, missing
 
-FILES = ("ring", "checkpoint", "retry", "dead")
+FILES = ("ring", "checkpoint", "retry", "dead", "lanes")
+WITHOUT_LANES = 4  # of these, where nothing is ever in flight: then what stands in `lanes` does not matter
+LANES_INODE = 7  # nobody copies it
 NOTHING = Image(0, ())
 HALF = 7520  # two to a slot; the second one's settle word stands in another sector than the rest of its header
 WHOLE = 14_000  # one to a slot
@@ -142,18 +146,30 @@ def _nothing(*_: object) -> None:
 
 def disk_of(images: Sequence[Image], boots: int, max_slots: int) -> Disk:
     files = [TracedFile(name, image.bytes()) for name, image in zip(FILES, images, strict=True)]
-    return Disk(*files, max_slots=max_slots, boots=boots)
+    disk = Disk(*files, max_slots=max_slots, boots=boots)
+    disk.lanes.stored.inode = LANES_INODE
+    return disk
 
 
 class World:
     """One life of a process, from `open` to wherever it is cut off."""
 
-    def __init__(self, state: State, choices: Sequence[int] = (), *, life: int = 0, max_slots: int = 8) -> None:
+    def __init__(
+        self,
+        state: State,
+        choices: Sequence[int] = (),
+        *,
+        life: int = 0,
+        max_slots: int = 8,
+        in_flight: bool = False,
+    ) -> None:
         self.facts = state.facts
         self.moments: dict[Moment, str] = {}
         self.choices: list[tuple[int, int]] = []  # taken, of how many
         self._given = list(choices)
-        self._tapes = [Tape(span) for span in state.spans]
+        files = FILES if in_flight else FILES[:WITHOUT_LANES]
+        self._tapes = [Tape(span) for span in state.spans[: len(files)]]
+        self._untouched = state.spans[len(files) :]
         self._flushes: dict[str, Any] = {}
         self._pending: list[Callable[[], None]] = []
         self._busy = False
@@ -161,7 +177,7 @@ class World:
         self.nonce = 1 + life  # another one for each opening: one epoch with two of them is refused
         self._max_slots = max_slots
         self.disk = disk_of([span.live for span in state.spans], state.boots, max_slots)
-        self._files = [getattr(self.disk, name) for name in FILES]
+        self._files = [getattr(self.disk, name) for name in files]
         for file in self._files:
             file.trace, file.written, file.fails = self._trace, self._written, self._fails
         self._fragile = False  # a flush may fail
@@ -173,6 +189,8 @@ class World:
         self.freed = 0
         self.captured = 0
         self.readers: list[Reader] = []
+        self.batches: InFlight | None = None
+        self._in_flight = in_flight
         self._patches = ExitStack()
         self._patches.enter_context(_the_same_each_time(self))
 
@@ -194,7 +212,7 @@ class World:
             tape.note(file.live())
         if self._fragile and not self.facts.failed:
             return
-        moment = Moment(tuple(tape.span() for tape in self._tapes), self.facts)
+        moment = Moment((*(tape.span() for tape in self._tapes), *self._untouched), self.facts)
         self.moments.setdefault(moment, label)
 
     def _trace(self, name: str, what: str) -> None:
@@ -270,6 +288,16 @@ class World:
         self._retry_reader = Reader(self.retry, _copy, suspects=True)
         self.facts = replace(self.facts, opened=True, clean=False)
         self.at("opened")
+        if self._in_flight:
+            self.batches = InFlight(self)
+            self.at("taken up")
+
+    @property
+    def sender(self) -> InFlight:
+        """Whoever has batches in flight."""
+        demand(self.batches is not None, "the scenario says that something is in flight")
+        assert self.batches is not None
+        return self.batches
 
     def _open(self) -> None:
         self.directory = self.disk.open()
@@ -346,6 +374,10 @@ class World:
         settled = self.facts.settled | {entry.position}
         self.facts = replace(self.facts, settled=settled, words=self.facts.words | words)
 
+    def settle_in_batch(self, slot: Slot, place: int, position: Position) -> None:
+        """One record of a batch."""
+        self._settle(Entry(slot.ring, slot, place, position, "", slot.ring is self.retry))
+
     def bury(self, name: str) -> None:
         """Kafka will never take it: a letter, once, and when that is durable the record is settled (I3)."""
         entry, dead = self.queue[name], self.directory.dead
@@ -362,7 +394,13 @@ class World:
             self.at(f"{name} settled")
 
     def drain(self) -> None:
-        """Read and deliver whatever waits, in order, and never read further than what was delivered."""
+        """Read and deliver whatever waits, in order, and never read further than what was delivered.
+
+        First what is in flight.
+        """
+        if self.batches is not None:
+            self.batches.send()
+            self.batches.acknowledge()
         for reader, copied in ((self._retry_reader, True), (self._main_reader, False)):
             for entry in drained(reader, self._rule, copied=copied):
                 self.queue[entry.name] = entry
@@ -444,32 +482,50 @@ class World:
         self.directory.copies_from = self.rewriting.copies_from
         self.at("rewriting begun")
 
-    def rewrite(self) -> None:
-        """All records, one by one."""
-        while self.rewriting is not None and not self.rewriting.step(1):
-            self.at("rewritten")
+    def rewrite(self, *meanwhile: Callable[[], None]) -> None:
+        """All records, one by one; between two of them the loop does the rest, in every way."""
+        with self.meanwhile(*meanwhile):
+            while self.rewriting is not None and not self._alone(partial(self.rewriting.step, 1)):
+                self.at("rewritten")
+                self._turn()
+
+    def _alone(self, step: Callable[[], bool]) -> bool:
+        """Nothing else is done in the middle of it."""
+        self._busy = True
+        done = step()
+        self._busy = False
+        return done
 
     def copy(self) -> bool:
         """One record; True when all are copied."""
         if self.move is None:
             return True
-        done = self.move.step(1)
+        done = self._alone(partial(self.move.step, 1))
         slot = self.move.slot
         copied = {(slot.header.epoch, _sequence_at(slot, place)) for place in slot.copies}
         self.facts = replace(self.facts, copied=self.facts.copied | copied)
         self.at("copied")
         return done
 
-    def copy_all(self) -> None:
-        while not self.copy():
-            pass
+    def copy_all(self, *meanwhile: Callable[[], None]) -> None:
+        """One by one; between two of them the loop does the rest, in every way."""
+        with self.meanwhile(*meanwhile):
+            while not self.copy():
+                self._turn()
 
     def make(self, *meanwhile: Callable[[], None]) -> None:
-        """The checkpoint that makes the move, or the rewriting."""
+        """The checkpoint that makes the move, or the rewriting; before it, entries are pointed to the copies."""
+        self.repoint()
         if self.move is not None:
             self._make(*meanwhile, moved=self.move.slot.last_position)
         elif self.rewriting is not None:
             self._make(*meanwhile, rewritten=self.rewriting.copies_from)
+
+    def repoint(self) -> None:
+        """As the compactor has it done."""
+        if self.batches is not None:
+            self.batches.repoint()
+            self.at("entries pointed to the copies")
 
     def _make(self, *meanwhile: Callable[[], None], **more: Any) -> None:
         if self.poisoned:
@@ -550,6 +606,7 @@ def _the_same_each_time(world: World) -> Iterator[None]:
         patch(mock.patch.object(fmt, "secrets", SimpleNamespace(randbits=lambda _: world.nonce)))
         patch(mock.patch.object(FileSystem, "wall_ms", return_value=1))
         patch(mock.patch.object(FileSystem, "since_boot_ms", return_value=1))
+        patch(mock.patch.object(lanes_module, "FIRST_BLOCKS", 2))
         patch(mock.patch.object(ring_module, "RECENT_BYTES", -1))  # everything through `_frame`, and read from the file
         patch(mock.patch.object(ring_module, "_frame", in_pieces))
         patch(mock.patch.object(Slot, "store_header", stored))
@@ -603,6 +660,7 @@ def observe(images: Sequence[Image], boots: int, max_slots: int = 8) -> Observat
     newest = CheckpointFile(disk.checkpoint).newest()
     directory = disk.open()
     try:
+        again = resumed(directory)
         rule = SuffixRule()
         given = list(drained(Reader(directory.retry, _copy, suspects=True), rule, copied=True))
         given += drained(Reader(directory.ring, name_of, suspects=True), rule, copied=False)
@@ -620,6 +678,7 @@ def observe(images: Sequence[Image], boots: int, max_slots: int = 8) -> Observat
             flushed=0 if newest is None else newest.main.flushed,
             moved=0 if newest is None else newest.moved,
             next_ordinals=(directory.ring.next_ordinal, directory.retry.next_ordinal),
+            resumed=again,
         )
     finally:
         directory.close()

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from tests.protocols import failed_flushes
+from tests.protocols import batches, failed_flushes
 from tests.protocols.explore import Explorer, ReachedError
 from tests.protocols.oracle import ViolationError
 from tests.protocols.scenarios import DEEP, SMALL
@@ -27,9 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, help="end after so many states (default: enumerate all)")
     options = parser.parse_args(arguments)
     logging.getLogger("aiorecover").setLevel(logging.CRITICAL)  # it reports what the power cuts take
-    scenarios = [*SMALL, *failed_flushes.SMALL]
+    scenarios = [*SMALL, *batches.SMALL, *failed_flushes.SMALL]
     if options.depth == 2:
-        scenarios += [*DEEP, *failed_flushes.DEEP]
+        scenarios += [*DEEP, *batches.DEEP, *failed_flushes.DEEP]
     chosen = [scenario for scenario in scenarios if not options.only or scenario.name in options.only]
     if not chosen:
         parser.error(f"no such scenario: choose from {[scenario.name for scenario in scenarios]}")
