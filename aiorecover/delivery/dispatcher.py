@@ -37,7 +37,7 @@ log = logging.getLogger("aiorecover.delivery")
 
 DISCOVER_INTERVAL = 0.5  # seconds until the second look at topics that are not known; then twice as long each time
 DISCOVER_MAX = 10.0  # seconds between two looks in the long run: a topic made meanwhile waits so long at most
-FIRST_STEP = 128  # frames, 0.1 ms: the loop connects meanwhile, and has to wait for a step of ours some fifty times
+FIRST_STEP = 256  # frames, 0.2 ms: the loop connects meanwhile, and has to wait for a step of ours some fifty times
 STALL_LOOK = 0.5  # seconds between two looks whether a lane that has no room is stalled
 
 

@@ -137,8 +137,8 @@ def judged(records: DataFrame, decided: DataFrame, jobs: DataFrame | None = None
     What is no sink's, and what has no id, counts. ``jobs`` (``job``, ``over``): what comes of a write of a job up to
     this one, and is not decided, is a leftover.
 
-    There is a row for each write in ``decided``: who knows that they are few says so with a broadcast. Else Spark finds
-    out, and where they are many, a topic's years of writes, both sides are shuffled and no machine has them all.
+    There is a row for each write in ``decided``, and for each job in ``jobs``. Spark finds out how many these are;
+    where they are many, a topic's years of writes, both sides are shuffled and no machine has them all.
     """
     named = decided.select(F.col("write").alias(_WRITE), F.col("attempts.producer_id").alias(_NAMED))
     joined = records.withColumn(_WRITE, _write_of()).withColumn(_KEY, _key_of_join(records))
@@ -146,7 +146,7 @@ def judged(records: DataFrame, decided: DataFrame, jobs: DataFrame | None = None
     over = F.lit(False)  # noqa: FBT003 - a literal
     if jobs is not None:
         known = jobs.select(F.col("job").alias(_JOB), F.col("over").alias(_OVER))
-        joined = joined.join(F.broadcast(known), job_of(_WRITE) == F.col(_JOB), "left")
+        joined = joined.join(known, job_of(_KEY) == F.col(_JOB), "left")
         over = F.substring_index(_WRITE, "/", -1).try_cast("bigint") <= F.col(_OVER)
     verdict = (
         F.when(F.col(_WRITE).isNull() | F.col("producer_id").isNull(), COUNTS)

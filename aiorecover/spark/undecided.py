@@ -70,8 +70,7 @@ class Undecided:
         new = new.where("over is null or batch_id > over").select(*known.columns)
         self._make("manifests", batch_id, lambda: needed(known.join(over, "write", "left_anti").unionByName(new)))
         rows = batch.where(~of_manifests).unionByName(self._held(batch, batch_id - 1))
-        decided = F.broadcast(winners(self._manifests(spark, batch_id)))  # as few as what is under way
-        return judged(rows, decided, jobs)
+        return judged(rows, winners(self._manifests(spark, batch_id)), jobs)
 
     def hold(self, rows: DataFrame, batch_id: int) -> None:
         """Put aside those of `judge` that are undecided, unless that was done before the driver died."""

@@ -183,7 +183,7 @@ async def test_the_partitions_of_the_others_keep_their_rate_and_its_own_follow_i
                 now = producer.statistics()
                 assert (producer.state, now.rebuilds, now.dead_lettered) == ("connected", 0, 0)
                 assert (now.lanes_suspect, now.lanes_stalled, now.lanes_halted) == (2, 2, 0)
-                assert now.seconds_left is None
+            assert now.seconds_left is None  # since the fifth second in which the oldest did not get through
             assert 1 <= sum(map(len, told)) <= LINES, told
             assert len(told[-1]) <= LINES_LATER, told
             await asyncio.to_thread(ways.mend)

@@ -32,11 +32,15 @@ from tests.wal import (
 
 RULES: dict[str, dict[str, str]] = {  # names of faults, with spaces between
     "directories": {
-        "a process takes the first one whose lock is free": "take_what_is_locked adopt_what_is_locked",
+        "a process takes the first one whose lock is free": (
+            "take_what_is_locked adopt_what_is_locked open_what_another_has_locked call_every_directory_free"
+        ),
         "one that is asked for by name is waited for": "wait_for_no_name",
         "one with undelivered records is adopted, and no other": (
             "adopt_only_what_the_last_checkpoint_left adopt_whatever_has_a_slot_in_use"
         ),
+        "let go once it is drained": "let_a_directory_go_and_keep_its_lock",
+        "and its records keep their ids": "call_what_is_adopted_ones_own call_what_is_moved_ones_own",
         "it remembers its destination": "forget_whose_it_is send_to_any_cluster",
         "inodes are compared with the path after locking": "trust_the_name_of_the_lock",
         "and on each tick": "look_at_no_inode look_once",

@@ -1,10 +1,14 @@
 """How Spark is set up for the tests: small, with the jars that `tests.support.jars` has fetched."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from pyspark.sql import SparkSession
 
 from tests.support.jars import spark_jars
 
-__all__ = ["command_words", "session_settings"]
+__all__ = ["command_words", "session_settings", "shuffling"]
 
 
 def session_settings(directory: Path) -> dict[str, str]:
@@ -30,3 +34,17 @@ def command_words(directory: Path) -> list[str]:
     """As `session_settings`, for the command line."""
     pairs = session_settings(directory).items()
     return ["--master", "local[2]", *(word for key, value in pairs for word in ("--conf", f"{key}={value}"))]
+
+
+@contextmanager
+def shuffling(spark: SparkSession) -> Iterator[None]:
+    """Nothing is small enough to be sent to every machine, unless somebody asks for that."""
+    settings = {"spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.adaptive.enabled": "false"}
+    before = {name: str(spark.conf.get(name)) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.set(name, value)

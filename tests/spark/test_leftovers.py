@@ -12,6 +12,7 @@ from aiorecover.spark import compare, counted_attempts, without_leftovers
 from aiorecover.spark.leftovers import judged, needed, parse_manifests, winners
 from aiorecover.spark.record_id import parse_record_id
 from aiorecover.spark.sink_manifest import WRITE_HEADER, Attempt, Write, manifest_of
+from tests.spark.settings import shuffling
 
 A, B, C, D = "aaaaaaaaaaaaa", "bbbbbbbbbbbbb", "ccccccccccccc", "ddddddddddddd"
 FIRST, SECOND = Write("job", 1), Write("job", 2)
@@ -136,17 +137,10 @@ def test_no_machine_has_all_writes_or_all_records_of_no_sink(spark: SparkSession
     """Where Spark cannot know how many they are, as of a topic: both sides are shuffled, and no task has it all."""
     rows = records(spark, (f"{A}/1/1", FIRST.name), *((f"{D}/1/{number}", None) for number in range(1, 400)))
     manifests = topic_of(spark, *manifest_of(FIRST, [attempt(FIRST, A)]))
-    settings = {"spark.sql.autoBroadcastJoinThreshold": "-1", "spark.sql.adaptive.enabled": "false"}
-    before = {name: str(spark.conf.get(name)) for name in settings}
-    for name, value in settings.items():
-        spark.conf.set(name, value)
-    try:
+    with shuffling(spark):
         counting = without_leftovers(rows, manifests).withColumn("task", F.spark_partition_id())
         plan = counting._jdf.queryExecution().toString()
         tasks = Counter(row["task"] for row in counting.collect())
-    finally:
-        for name, value in before.items():
-            spark.conf.set(name, value)
     assert tasks.total() == 400
     assert max(tasks.values()) < 300, tasks
     assert "Broadcast" not in plan, plan

@@ -12,12 +12,18 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import lit
 
 from aiorecover.errors import ConfigError
-from aiorecover.spark import land
+from aiorecover.spark import land, parse_record_id
+from aiorecover.spark.landed_ids import empty
+from aiorecover.spark.sink_manifest import Write, manifest_of
+from aiorecover.spark.undecided import Undecided
 from tests.spark.by_sink import Sink
 from tests.spark.death import dying
 from tests.spark.feed import landing
+from tests.spark.settings import shuffling
+from tests.spark.test_leftovers import records, topic_of
 from tests.support.cluster import Cluster, TopicFactory
 
 
@@ -93,3 +99,18 @@ def test_manifests_are_not_landed_as_records(spark: SparkSession, tmp_path: Path
     target = str(tmp_path / "table")
     with pytest.raises(ConfigError, match="leave the topic out of topics"):
         land(spark, ["x"], target, f"{target}.c", bootstrap_servers="127.0.0.1:1", sink_manifests="x")
+
+
+def test_no_machine_has_all_writes_or_all_jobs_that_a_landing_knows_of(spark: SparkSession, tmp_path: Path) -> None:
+    """A row for each of a topic's years of jobs: what is small Spark finds out by itself."""
+    write = Write("job", 1)
+    manifests = topic_of(spark, *manifest_of(write, [])).withColumn("topic", lit("manifests"))
+    rows = records(spark, ("aaaaaaaaaaaaa/1/1", write.name), ("bbbbbbbbbbbbb/1/1", None))
+    batch = parse_record_id(rows).unionByName(manifests, allowMissingColumns=True)
+    with shuffling(spark):
+        judged = Undecided(spark, str(tmp_path / "sinks"), "manifests").judge(batch, 0, empty(spark))
+        plan = judged._jdf.queryExecution().toString()
+        found = {row["producer_id"]: row["verdict"] for row in judged.collect()}
+    assert found == {"aaaaaaaaaaaaa": "leftover", "bbbbbbbbbbbbb": "counts"}
+    assert "Join" in plan
+    assert "Broadcast" not in plan, plan

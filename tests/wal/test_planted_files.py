@@ -11,6 +11,7 @@ import pytest
 
 from aiorecover.errors import WalError, WalFullError
 from aiorecover.wal import opening
+from aiorecover.wal import slot as slot_module
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.mapping import map_shared
 from aiorecover.wal.moving import Move
@@ -31,7 +32,11 @@ from tests.wal.test_planted_faults import fill
 
 
 def map_without_a_look_at_the_size(patch: Patch) -> None:
-    """From 3.13 on Python looks by itself: then it is an error that nobody expects."""
+    """From 3.13 on Python looks by itself: then it is an error that nobody expects.
+
+    And on a kernel before 5.14, which is not asked for a page before that is touched (`Slot.reach`).
+    """
+    patch.setattr(slot_module, "POPULATE_WRITE", None)
     patch.setattr(StorageFile, "map", lambda self, offset, length: map_shared(self._fd, length, offset))
 
 
