@@ -1,24 +1,30 @@
 """Two alternating copies: a torn write costs one interval, and never the directory."""
 
-from itertools import combinations
+from contextlib import suppress
+from itertools import combinations, count
 from zlib import crc32
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
-from aiorecover.errors import WalCorruptError, WalFormatError, WalIOError
+from aiorecover.delivery.committed import LINE_MOST, OTHERS_MOST
+from aiorecover.errors import EncodeError, WalCorruptError, WalFormatError, WalIOError
 from aiorecover.wal import checkpoint
 from aiorecover.wal import format as fmt
+from aiorecover.wal.ages import StoredAges
 from aiorecover.wal.checkpoint import (
     CLUSTER_NUMBERS,
     COPY_BYTES,
+    ENDS_MOST,
+    OPENINGS_MOST,
     Checkpoint,
     CheckpointFile,
     Destination,
     RingState,
     Transactional,
 )
+from aiorecover.wal.sources import Sources
 from tests.wal.memory import SECTOR, FaultyFile, MemoryFile, broken
 from tests.wal.rig import Opened
 
@@ -196,6 +202,36 @@ def test_the_largest_checkpoint_fits() -> None:
     with pytest.raises(WalCorruptError):
         writer.write(content(3, Destination(cluster_id="x" * (room + 1))))
     assert newest(file) == 2
+
+
+def test_all_that_a_checkpoint_may_have_to_hold_fits_at_once() -> None:
+    """Each part has a bound of its own, and whoever added one may not have thought of the others."""
+    sources = Sources({})
+    with suppress(EncodeError):
+        for part in count((1 << 31) - 100_000):
+            sources.check("clicks", part)
+            sources.note("clicks", part, 1 << 62)
+    assert len(sources) > 2_000
+    last = fmt.position(fmt.EPOCH_MAX, 0) - 1
+    ends = (last,) * ENDS_MOST
+    ring = RingState(last, 1 << 62, last, by_originals=True, earlier=ends, seen=ends)
+    owner = f"{'a' * 13}/{fmt.EPOCH_MAX}"
+    line, others = ((owner, last),) * LINE_MOST, ((owner, last),) * OTHERS_MOST
+    known = Transactional(line, others, fmt.EPOCH_MAX, owner, "t" * 249, 1 << 30)
+    written = Checkpoint(
+        producer_id=(1 << 64) - 1,
+        epoch=fmt.EPOCH_MAX,
+        slot_bytes=1 << 30,
+        main=ring,
+        retry=ring,
+        dead=ring,
+        boot_id="b" * 36,
+        destination=Destination("c" * 22, "n" * 255, ("broker.example.org:9092",) * 32, transactional=known),
+        ages=StoredAges(((last, 1 << 50),) * 600, 1 << 50, 1 << 50, last, 1 << 50),
+        sources=sources.captured(),
+        openings=((fmt.EPOCH_MAX - 1, fmt.NONCE_MASK),) * OPENINGS_MOST,
+    )
+    assert checkpoint.unpack(checkpoint.pack(written, 1)).checkpoint == written
 
 
 def test_a_copy_that_holds_but_says_something_else_is_damaged() -> None:
