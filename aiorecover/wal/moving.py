@@ -283,10 +283,13 @@ def void_copies(retry: Ring, valid_up_to: int | None, main: Ring) -> None:
     for slot in list(retry.live):
         if slot.first_position > valid_up_to:
             retry.discard(slot)
-    newest = next(reversed(retry.live), None)
     epoch, last = fmt.parts(valid_up_to)
-    if newest is not None and newest.header.epoch == epoch and not (newest.sealed and newest.last_sequence <= last):
-        retry.end_at(newest, last)
+    for slot in reversed(retry.live):
+        if slot.header.epoch != epoch:
+            break
+        if not (slot.sealed and slot.last_sequence <= last):
+            retry.end_at(slot, last)
+        last = slot.header.first_sequence - 1
 
 
 def _void_by_originals(retry: Ring, main: Ring) -> None:

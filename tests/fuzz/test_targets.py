@@ -68,6 +68,12 @@ def test_whatever_the_frames_hold_the_reader_gives_what_the_simple_one_gives(see
     assert min(tally[f"{state} records missing"] for state in ("open", "sealed")) > 4, tally
 
 
+def test_copies_that_do_not_count_end_in_each_slot_that_they_are_in() -> None:
+    """Found by chance: an open slot with another one of its epoch behind it, and copies in both beyond the flush."""
+    found = "ee8cf36708bdc51df53f87318bc49e9291c846b60e6d449c32645934d4e8201d55818b1d98de2fb9"
+    open_forged_directories(bytes.fromhex(found), Counter())
+
+
 @pytest.mark.parametrize("seed", range(2))
 def test_whatever_is_damaged_in_a_directory_what_comes_out_was_put_in(seed: int) -> None:
     tally = run_all(open_damaged_directories, inputs(seed, 300))
