@@ -57,10 +57,12 @@ async def test_a_position_that_covers_what_was_not_flushed_is_seen(
 async def test_who_is_told_before_his_flush_has_begun_is_seen(
     kafka: Cluster, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch, fault: str | None
 ) -> None:
+    """A flush may be one for which no publisher waits, a transaction's or a checkpoint's: so there are several cuts."""
     monkeypatch.setattr(memory_file, "SHARES", (0.0,))
     with planted(fault):
-        cut = Cut("when those who wait for a flush are known", 3, "always", SEED)
-        verdict = await play(kafka, topic(kafka, PARTITIONS), [cut])
+        point = "when those who wait for a flush are known"
+        cuts = [Cut(point, times, "always", SEED) for times in (3, 2, 4, 5, 6)]
+        verdict = await play(kafka, topic(kafka, PARTITIONS), cuts)
     assert bool(verdict.missing) == (fault is not None), str(verdict)
     assert verdict.ok == (fault is None), str(verdict)
 
