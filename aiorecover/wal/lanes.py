@@ -210,6 +210,7 @@ class Lanes:
         self._standing = {found.block for found in self.found}
         # Blocks that held something by the header's count, and hold nothing any more: nobody can tell what it was.
         self.missing = max(0, self._counted - len(self._standing))
+        self._untold = self.missing  # in the header until somebody was told: this process may die before
         # Always in this order: the lowest is taken first.
         self._free = [block for block in reversed(range(self._blocks)) if block not in self._unusable]
         self._stored = False
@@ -234,13 +235,19 @@ class Lanes:
         return self._wants_blocks or self._late or self._holes
 
     def count_anew(self) -> None:
-        """Have the header say what stands; what is `missing` must have been told by then.
+        """Have the header say what stands alone, as what is `missing` was told.
 
         Where the disk fails, the next opening has a doubt too many, or misses less: no batch waits for that.
         """
-        if self._counted != len(self._standing) and not self._late:
+        self._untold = 0
+        self._count()
+
+    def _count(self) -> None:
+        """Have the header say what stands, and what is missing that nobody was told of."""
+        count = len(self._standing) + self._untold
+        if self._counted != count and not self._late:
             with suppress(WalError):
-                self._put_header(len(self._standing))
+                self._put_header(count)
 
     @property
     def _wants_blocks(self) -> bool:
@@ -325,7 +332,7 @@ class Lanes:
 
         """
         self._standing.discard(block)
-        self.count_anew()
+        self._count()
         try:
             if block in self._unusable:
                 self._file.write(bytes(BLOCK_BYTES), _place(block, 0))
@@ -377,7 +384,7 @@ class Lanes:
         self._file.write(pack_entry(body, self._epoch, generation), _place(block, generation % 2))
         self._generations[block] = generation
         self._standing.add(block)
-        self.count_anew()
+        self._count()
         self._stored = True
 
     def sync(self) -> None:

@@ -98,12 +98,16 @@ def test_what_was_told_is_not_missing_once_more_and_what_was_not_is() -> None:
     assert opened(file).missing == 0
 
 
-def test_what_an_opening_clears_is_not_missing() -> None:
+def test_what_an_opening_clears_is_not_missing_and_what_it_has_not_told_of_by_then_is() -> None:
     file = stored()
     file.damage(SECTOR, bytes(BLOCK_BYTES))
     lanes = opened(file)
     for found in lanes.found:
         lanes.clear(found.block)
+        assert opened(file.after_death()).missing == 1
+    lanes.store(5, b"set aside")
+    assert opened(file.after_death()).missing == 1
+    lanes.count_anew()
     assert lanes.missing == 1
     assert opened(file).missing == 0
 
