@@ -185,8 +185,12 @@ class RingPlan:
 
     @property
     def state(self) -> RingState:
-        """As a checkpoint says it."""
-        return RingState(self.floor, self.next_ordinal, self.flushed, self.by_originals, self.earlier, self.seen)
+        """As a checkpoint says it; without the numbers that damaged slots may have, which each opening passes over.
+
+        So the next one can still tell, if this one dies early, that what is in flight may be in such a slot.
+        """
+        known = self.next_ordinal - len(self.damaged)
+        return RingState(self.floor, known, self.flushed, self.by_originals, self.earlier, self.seen)
 
     @property
     def ends(self) -> Ends:

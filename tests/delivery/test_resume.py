@@ -545,14 +545,20 @@ def test_a_batch_with_a_damaged_frame_is_given_up_and_what_is_missing_is_named(w
     assert [(damage.first, damage.last) for damage in following.ring.damage] == [(6 + which, 6 + which)]
 
 
+@pytest.mark.parametrize("half_way", [0, 1, 2])
 @pytest.mark.parametrize("left", [b"rot", bytes(fmt.HEADER_BYTES)], ids=["damaged", "zero"])
-def test_a_batch_whose_newest_slot_has_lost_its_headers_is_no_one_else_s_records(left: bytes) -> None:
-    """Nothing tells of that slot: the next one may have its number, and frames in the same places."""
+def test_a_batch_whose_newest_slot_has_lost_its_headers_is_no_one_else_s_records(left: bytes, half_way: int) -> None:
+    """Nothing tells of that slot: the next one may have its number, and frames in the same places.
+
+    ``half_way``: openings that die before they have judged any entry.
+    """
     before = scene()
     disk = before.opened.disk.after_death()
     for place in (0, SLOT - fmt.RESERVED):
         disk.ring.damage(place, left)
     following = Opened(disk)
+    for _ in range(half_way):
+        following = following.dies()
     found = taken(following)
     assert (found.lanes, found.doubts) == ([], {Doubt.GONE: 1})
     following.append(*(payload(number, stamped=STAMPED) for number in range(20)))
