@@ -238,11 +238,12 @@ Exactly once
     may not have Read on `__consumer_offsets` gets the position beside his records, under the first topic that
     something is published to and that is there; then Read is needed on that one. One warning says which. That is chosen
     once, before anything was committed: where the first look is refused, or where it finds nothing and the first commit
-    is refused, which holds no records. The choice is in a durable checkpoint before the position is looked for there,
-    and so before it is committed there. From then on, as from the first commit on in the other place, it stays: found
-    in one place while it is committed in another, it would have records sent again, or none at all. So a right that is
-    taken away, or was never there for the place that was chosen, holds up all: one line names it, no records are sent
-    that would only be aborted, and the same session asks on twice a second (`transactions`).
+    is refused, which holds no records. The choice is in a durable checkpoint, with what was found there, before the
+    position is committed there: who dies between the look and that chooses anew. From then on, as from the first commit
+    on in the other place, it stays: found in one place while it is committed in another, it would have records sent
+    again, or none at all. So a right that is taken away, or was never there for the place that was chosen, holds up
+    all: one line names it, no records are sent that would only be aborted, and the same session asks on twice a second
+    (`transactions`).
 
     How long: Kafka forgets an offset of a group without members as long after its last commit as
     `offsets.retention.minutes` says (seven days by default). Nothing is committed to keep it: where nothing waits
