@@ -34,7 +34,6 @@ FORMAT_VERSION = 1
 ENVELOPE = struct.Struct("<8sHHIQI")
 COPY_BYTES = 64 * 1024  # source positions of thousands of partitions fit; a power of two keeps the write aligned
 SECTOR = 512
-ENDS_MOST = 64  # epochs of which it is known how far they were flushed: starts in an outage; 10 bytes each and ring
 OPENINGS_MOST = 64  # that are remembered, so that no copy's files are taken for ours; 11 bytes each
 CLUSTER_NUMBERS = 1 << 16  # they are kept in 16 bits
 
@@ -117,7 +116,7 @@ class RingState(msgspec.Struct, frozen=True, omit_defaults=True):
     ``watermark``: highest position up to which nothing in the ring is needed any more. ``next_ordinal``: of its next
     slot, because a slot that is cut off the file takes its header with it. ``flushed``: position of the newest frame
     when the flush before this checkpoint began: every frame up to it is durable. ``earlier``: the same of the epochs
-    before that one in which something waits, the newest `ENDS_MOST`. ``by_originals``, of the retry ring:
+    before that one in which something waits, as many as `above` keeps. ``by_originals``, of the retry ring:
     both copies of the checkpoint were lost, and nothing was stored there since: a copy counts unless its original
     holds. ``seen``: of such epochs, up to where frames stood when the directory was opened, whether a flush had covered
     them or not: as long as the machine is up nothing but damage takes them.
@@ -153,7 +152,7 @@ class RingState(msgspec.Struct, frozen=True, omit_defaults=True):
             next_ordinal=max(self.next_ordinal, durable.next_ordinal),
             flushed=flushed,
             by_originals=self.by_originals and durable.by_originals,
-            earlier=tuple(above(watermark, earlier))[-ENDS_MOST:],
+            earlier=above(watermark, earlier),
             seen=self.seen,
         )
 

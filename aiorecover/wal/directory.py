@@ -24,7 +24,7 @@ from aiorecover.errors import WalError, WalFullError, WalIOError
 from aiorecover.wal import copies
 from aiorecover.wal import format as fmt
 from aiorecover.wal.ages import Acceptance, Ages, StoredAges
-from aiorecover.wal.checkpoint import ENDS_MOST, Checkpoint, CheckpointFile, Destination, RingState
+from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination, RingState
 from aiorecover.wal.ends import above, furthest
 from aiorecover.wal.epochs import Epochs
 from aiorecover.wal.kept import DAMAGED, keep
@@ -462,4 +462,4 @@ def _state(ring: Ring) -> RingState:
     mark = ring.watermark()
     *earlier, flushed = furthest(ring.ends, ring.reached)
     by_originals = ring.by_originals and not ring.sequence
-    return RingState(mark, ring.next_ordinal, flushed, by_originals, tuple(above(mark, earlier))[-ENDS_MOST:])
+    return RingState(mark, ring.next_ordinal, flushed, by_originals, above(mark, earlier))

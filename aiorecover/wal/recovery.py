@@ -114,7 +114,7 @@ from itertools import pairwise
 
 from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import ENDS_MOST, OPENINGS_MOST, Checkpoint, Copy, Openings, RingState
+from aiorecover.wal.checkpoint import OPENINGS_MOST, Checkpoint, Copy, Openings, RingState
 from aiorecover.wal.ends import Ends, above, furthest
 from aiorecover.wal.epochs import EpochEnd
 from aiorecover.wal.moved import DEAD, RETRY, RING
@@ -354,7 +354,7 @@ def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int, *, know
         floor=floor,
         next_ordinal=max(state.next_ordinal, max(ordinals, default=0) + 1) + untold,
         flushed=state.flushed,
-        earlier=tuple(end for end in state.earlier if end > floor),
+        earlier=above(floor, state.earlier),
         by_originals=state.by_originals and bool(live),
         lives=live,
         free=free,
@@ -365,8 +365,7 @@ def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int, *, know
 def _with_seen(made: RingPlan, state: RingState) -> RingPlan:
     """With what the next opening cannot know from flushes: what stands there now, or did at an opening before."""
     found = furthest(state.told, (life.reached for life in made.lives if life.holds_some))
-    seen = above(made.floor, sorted({*found} - {*made.state.ends}))
-    return replace(made, seen=tuple(seen)[-ENDS_MOST:])
+    return replace(made, seen=above(made.floor, sorted({*found} - {*made.state.ends})))
 
 
 def _least_end(life: Life) -> int:

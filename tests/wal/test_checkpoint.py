@@ -16,7 +16,6 @@ from aiorecover.wal.ages import StoredAges
 from aiorecover.wal.checkpoint import (
     CLUSTER_NUMBERS,
     COPY_BYTES,
-    ENDS_MOST,
     OPENINGS_MOST,
     Checkpoint,
     CheckpointFile,
@@ -24,6 +23,7 @@ from aiorecover.wal.checkpoint import (
     RingState,
     Transactional,
 )
+from aiorecover.wal.ends import ENDS_MOST
 from aiorecover.wal.sources import Sources
 from tests.wal.memory import SECTOR, FaultyFile, MemoryFile, broken
 from tests.wal.rig import Opened

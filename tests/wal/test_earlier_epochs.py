@@ -5,7 +5,7 @@ from itertools import combinations
 import pytest
 
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import ENDS_MOST
+from aiorecover.wal.ends import ENDS_MOST
 from aiorecover.wal.gaps import last_flushed
 from tests.wal.rig import SLOT, Disk, Opened, Position, found, missing, seen
 
