@@ -213,7 +213,7 @@ def _rewrite_part(file: StorageFile, offset: int, length: int) -> None:
     """The reader comes to what cannot be read, and reports it; all beside it is written again.
 
     Raises:
-        WalIOError: it can be read, and not be written again: no flush would tell that it is missing.
+        WalIOError: there are no means to ask for it (memory, descriptors): no flush would tell that it is missing.
 
     """
     try:
@@ -303,18 +303,20 @@ def _restore_length(ring: StorageFile, slot_bytes: int) -> None:
         ring.allocate(whole, slot_bytes)
 
 
-def _begun(ring: StorageFile, slot_bytes: int, slot: SlotFound) -> SlotFound:
-    """With a look at the first frame of a slot that was left open: a header may be all that was stored there."""
+def _begun(ring: StorageFile, slot_bytes: int, slot: SlotFound, head: bytes) -> SlotFound:
+    """With a look at the first frame of a slot that was left open: a header may be all that was stored there.
+
+    ``head``: the slot's first `HEAD_BYTES`.
+    """
     if slot.header is None or slot.seal is not None:
         return slot
-    start = slot.index * slot_bytes + fmt.FIRST_FRAME
-    length, check, sequence, _ = fmt.FRAME.unpack(ring.read(start, fmt.FRAME_BYTES))
+    length, check, sequence, _ = fmt.FRAME.unpack_from(head, fmt.FIRST_FRAME)
     end = fmt.frame_end(0, length)
     if sequence != slot.header.first_sequence or end > slot_bytes - 2 * fmt.RESERVED:
         return slot
     data = b""
     with suppress(WalIOError):  # a page behind the header's: its reader will tell what is missing
-        data = ring.read(start, end)
+        data = ring.read(slot.index * slot_bytes + fmt.FIRST_FRAME, end)
     return replace(slot, begun=scan.holds(data, 0, length, check, sequence, slot.header.salt, len(data)))
 
 
@@ -324,7 +326,7 @@ def _scan(ring: StorageFile, slot_bytes: int) -> Iterator[SlotFound]:
         start = index * slot_bytes
         head = ring.read(start, HEAD_BYTES)
         end = ring.read(start + slot_bytes - fmt.RESERVED, fmt.RESERVED)
-        yield _begun(ring, slot_bytes, classify(index, head, end))
+        yield _begun(ring, slot_bytes, classify(index, head, end), head)
     head = ring.read(slots * slot_bytes, min(piece, fmt.RESERVED)).ljust(fmt.RESERVED, b"\0")
     if any(head[: fmt.HEADER_BYTES]):  # cut inside a slot: its end says nothing
         yield classify(slots, head, head)

@@ -181,25 +181,19 @@ class Slot:
         comes to them any more: the next one goes to another slot. Nothing is written over them meanwhile, where frames
         of this life stand beside them.
         """
-        mapping, tail = self.map, self.tail
-        if mapping is None or POPULATE_WRITE is None or self.faulted - tail >= PREFAULT // 2:
+        tail = self.tail
+        if self.map is None or self.faulted - tail >= PREFAULT // 2:
             return True
         page = tail & -mmap.PAGESIZE
         start, stop = max(self.faulted, page), min(page + PREFAULT, self.header.slot_bytes)
         self.faulted = stop
         if start >= stop:
             return True
-        try:
-            mapping.madvise(POPULATE_WRITE, start, stop - start)
-        except OSError as error:  # EINVAL: an older kernel
-            if error.errno != errno.EFAULT:
-                return True
-            if start < self.limit:  # noqa: PLR1730 - in a call a signal handler may seal the slot: none up to the store
-                self.limit = start
-            return False
-        except ValueError:  # a signal handler closed the mapping
+        if self._populate(start, stop):
             return True
-        return True
+        if start < self.limit:  # noqa: PLR1730 - in a call a signal handler may seal the slot: none up to the store
+            self.limit = start
+        return False
 
     def drop_pages(self) -> None:
         """Have the pages behind the tail count as memory no longer; in the page cache they stay, dirty or not."""

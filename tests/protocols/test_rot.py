@@ -105,6 +105,6 @@ def test_a_reader_that_does_not_seal_what_a_crash_left_open_is_noticed(monkeypat
     every_rot_is_told(publish, read)
     monkeypatch.setattr(Ring, "reached", property(lambda ring: [ring.last_position] if ring.sequence else []))
     every_rot_is_told(publish, read)
-    monkeypatch.setattr(opening, "_begun", lambda _file, _size, slot: slot)
+    monkeypatch.setattr(opening, "_begun", lambda _file, _bytes, slot, _head: slot)
     with pytest.raises(ViolationError, match="what is damaged is named"):
         every_rot_is_told(publish, read)
