@@ -148,7 +148,7 @@ Time limits
     waits until all is settled but what waits for halted lanes.
 
 Dispatcher
-    Never longer than a few milliseconds without giving the loop a turn; a tenth of one until something is acknowledged,
+    Never longer than a few milliseconds without giving the loop a turn; a fifth of one until something is acknowledged,
     for after a crash it passes over settled frames while the session connects. Linger is a rhythm: every ``linger_ms``
     what is open is handed over, at once or right behind the batch in flight. Before Kafka has answered once, nothing is
     dispatched. Records of an unknown topic, of a partition that does not exist, or of a stalled lane are passed over

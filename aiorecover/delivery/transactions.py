@@ -66,9 +66,7 @@ log = logging.getLogger("aiorecover.delivery")
 
 LOOK = 0.05  # seconds between two looks, where nobody tells
 PAUSE = 0.1  # seconds until it is tried again after an error; the session, built anew, has pauses of its own
-RIGHTS_PAUSE = (
-    0.5  # seconds between two attempts where Kafka refuses the position: in the same session, with no records
-)
+RIGHTS_PAUSE = 0.5  # seconds between two attempts where Kafka refuses the position: no session is lost for it
 CONNECT_LOOK = 1.0  # seconds between two looks whether there is a session
 UNFINISHED_LIMIT = 15.0  # seconds: a leader that is gone is replaced within ten, if there is a replica
 APART_LIMIT = 10.0  # seconds until another producer is connected
@@ -462,12 +460,12 @@ class Transactions:
         """The transaction cannot go on; the session that is built anew has the broker abort it, if it is not over."""
         self.aborts += 1
         self._number = None
-        self._refused |= isinstance(error, REFUSALS)
-        if isinstance(error, REFUSALS):
-            self._tell_refused(error)
-        elif not isinstance(error, SessionLostError):
-            self._tell(error, "a transaction was lost, and what was in it is sent again in the next one")
         if not isinstance(error, SessionLostError):
+            if isinstance(error, REFUSALS):
+                self._refused = True
+                self._tell_refused(error)
+            else:
+                self._tell(error, "a transaction was lost, and what was in it is sent again in the next one")
             self._session.give_up(f"{type(error).__name__}: {error}")
         self.wake()
 
