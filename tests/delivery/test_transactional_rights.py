@@ -82,6 +82,14 @@ class Offsets:
         return {place.topic for place in answer.result(10).topic_partitions if place.offset >= 0}
 
 
+def publisher_beside_whom_it_may_stand(secured: SecuredKafka, topic: TopicFactory) -> Publisher:
+    """The position, that is: there are the rights to write the records, and to commit it beside them."""
+    publisher = Publisher(topic(secured, partitions=2))
+    for right in ("WRITE", "READ"):
+        secured.grant(publisher.topic, right)
+    return publisher
+
+
 async def test_without_a_right_to_its_transactional_id_records_wait_a_line_says_why_and_then_they_go(
     secured: SecuredKafka, offsets: Offsets, topic: TopicFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -101,9 +109,7 @@ async def test_without_a_right_to_its_transactional_id_records_wait_a_line_says_
 async def test_without_a_right_to_the_topic_of_offsets_the_position_stands_beside_the_records(
     secured: SecuredKafka, topic: TopicFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    publisher = Publisher(topic(secured, partitions=2))
-    for right in ("WRITE", "READ"):
-        secured.grant(publisher.topic, right)
+    publisher = publisher_beside_whom_it_may_stand(secured, topic)
     for _ in range(3):
         async with secured_producer(tmp_path, secured) as producer:
             await grant_transactions(secured, producer)
@@ -121,9 +127,7 @@ async def test_where_offsets_may_be_described_and_not_read_the_position_stands_b
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It can be looked for there then, and not be committed."""
-    publisher = Publisher(topic(secured, partitions=2))
-    for right in ("WRITE", "READ"):
-        secured.grant(publisher.topic, right)
+    publisher = publisher_beside_whom_it_may_stand(secured, topic)
     offsets.grant("DESCRIBE")
     for number in range(3):
         if number == 2:
@@ -159,10 +163,9 @@ async def test_a_right_to_the_position_that_is_taken_away_holds_up_and_does_not_
     secured: SecuredKafka, offsets: Offsets, topic: TopicFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Were it committed elsewhere from then on, what it says here would be found again, and be wrong."""
-    publisher = Publisher(topic(secured, partitions=2))
-    for right in ("WRITE", "READ"):
-        secured.grant(publisher.topic, right)
-        offsets.grant({"WRITE": "DESCRIBE"}.get(right, right))
+    publisher = publisher_beside_whom_it_may_stand(secured, topic)
+    offsets.grant("DESCRIBE")
+    offsets.grant("READ")
     async with secured_producer(tmp_path, secured) as producer:
         await grant_transactions(secured, producer)
         await publisher.publish(producer, 20)

@@ -16,6 +16,7 @@ from aiorecover.background import Background
 from aiorecover.testing import MockCluster
 from tests.faults.ledger import NOWHERE, SLOT, SMALL, TOPIC, Ledger
 from tests.faults.scene import play
+from tests.support.eventually import until
 from tests.support.oracle import Accepted, Verdict, judge, read_topic
 
 ROUND = 40 * SLOT  # of all rings: the main one goes round soon
@@ -128,9 +129,7 @@ async def is_noticed(wal: Path, seconds: float) -> bool:
     async with RecoverableProducer(wal, bootstrap_servers=NOWHERE, **CLOSED_AT_ONCE) as producer:
         replace_the_ring_by_nothing(wal)
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while producer.state != "failed":  # noqa: ASYNC110 - looked at from outside
-                    await asyncio.sleep(0.005)
+            await until(lambda: producer.state == "failed", seconds)
         return producer.state == "failed"
 
 
@@ -170,9 +169,7 @@ async def test_of_a_directory_that_was_removed_nothing_is_told_that_a_next_start
     await producer.start()
     await ledger.publish_all(producer, 6)
     shutil.rmtree(wal / "0")
-    async with asyncio.timeout(20):
-        while producer.state != "failed":  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+    await until(lambda: producer.state == "failed")
     assert await producer.stop(timeout_ms=100) == 6
     assert "the files of the directory were removed or replaced" in caplog.text
     assert "next start" not in caplog.text

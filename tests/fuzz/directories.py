@@ -65,22 +65,33 @@ def open_damaged_directories(data: bytes, tally: Tally) -> None:
 
     """
     program = Program(data)
-    lived = image(program.below(IMAGES))
-    files = {name: bytearray(lived.files[name]) for name in NAMES}
-    boots = 1 + program.below(8) // 7
+    lived, files, boots = begun(program)
     for _ in range(MOST_EDITS):
         if not program:
             break
         name = NAMES[program.below(len(NAMES))]
         edits = EDITS + (_flip_in_an_entry,) * len(EDITS) if name == "lanes" else EDITS
         edits[program.below(len(edits))](program, files[name])
-    disk = Disk(*(FaultyFile(name, bytes(files[name])) for name in NAMES), max_slots=MAX_SLOTS, boots=boots)
-    disk.lanes.stored.inode = lived.inode
+    disk = disk_of(files, lived, boots)
     try:
         with Opened(disk) as opened:
             tally[_looked_at(opened, lived, counts_are_known=_knows_copies(lived, files["checkpoint"]))] += 1
     except RecoverError as error:
         tally[type(error).__name__] += 1
+
+
+def begun(program: Program) -> tuple[Lived, dict[str, bytearray], int]:
+    """What there was, its files, which are to be changed, and in which boot of the machine they are opened."""
+    lived = image(program.below(IMAGES))
+    files = {name: bytearray(lived.files[name]) for name in NAMES}
+    return lived, files, 1 + program.below(8) // 7
+
+
+def disk_of(files: dict[str, bytearray], lived: Lived, boots: int) -> Disk:
+    """The files in their place, and not a copy of them."""
+    disk = Disk(*(FaultyFile(name, bytes(files[name])) for name in NAMES), max_slots=MAX_SLOTS, boots=boots)
+    disk.lanes.stored.inode = lived.inode
+    return disk
 
 
 def _knows_copies(lived: Lived, checkpoint: bytearray) -> bool:

@@ -27,12 +27,11 @@ from aiorecover.wal.reading import Undecodable
 from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.stream import Stream
-from tests.fuzz.directories import EDITS, IMAGES, MAX_SLOTS, NAMES, image
+from tests.fuzz.directories import EDITS, NAMES, begun, disk_of
 from tests.fuzz.files import BrokenPromiseError, Tally
 from tests.fuzz.forging import NOW_MS, forge
 from tests.fuzz.program import Program
-from tests.wal.memory import FaultyFile
-from tests.wal.rig import SLOT, Disk, Opened, found
+from tests.wal.rig import SLOT, Opened, found
 
 __all__ = ["open_forged_directories"]
 
@@ -95,9 +94,7 @@ def open_forged_directories(data: bytes, tally: Tally) -> None:
 
     """
     program = Program(data)
-    lived = image(program.below(IMAGES))
-    files = {name: bytearray(lived.files[name]) for name in NAMES}
-    boots = 1 + program.below(8) // 7
+    lived, files, boots = begun(program)
     for _ in range(MOST_EDITS):
         if not program:
             break
@@ -105,8 +102,7 @@ def open_forged_directories(data: bytes, tally: Tally) -> None:
             forge(program, files)
         else:
             EDITS[program.below(len(EDITS))](program, files[NAMES[program.below(len(NAMES))]])
-    disk = Disk(*(FaultyFile(name, bytes(files[name])) for name in NAMES), max_slots=MAX_SLOTS, boots=boots)
-    disk.lanes.stored.inode = lived.inode
+    disk = disk_of(files, lived, boots)
     try:
         stored = Stored({name: bytes(file) for name, file in files.items()}, lived.inode, f"boot {boots}")
         with Opened(disk) as opened:

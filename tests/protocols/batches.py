@@ -7,7 +7,7 @@ as it was. Between any two copies of a move, or of a rewriting, the loop may pub
 from functools import partial
 
 from tests.protocols.explore import Scenario
-from tests.protocols.scenarios import moved
+from tests.protocols.scenarios import moved, moved_whole
 from tests.protocols.world import World
 
 
@@ -106,50 +106,40 @@ def acknowledge_between_copies(world: World) -> None:
     world.make()
 
 
-def enter_between_copies(world: World) -> None:
-    """The batch is built, written down and sent while its slot is being copied."""
+def about_to_move(world: World, *names: str) -> None:
+    """A slot of which nothing is in flight, and nothing is copied yet."""
     world.open()
-    world.given("a1", "a2", "b1")
+    world.given(*names)
     world.read()
     world.checkpoint()
     world.from_here()
     world.begin_move()
+
+
+def enter_between_copies(world: World) -> None:
+    """The batch is built, written down and sent while its slot is being copied."""
+    about_to_move(world, "a1", "a2", "b1")
     world.copy_all(partial(world.sender.enter, "a", "a1", "a2"), partial(world.sender.send, "a"))
     world.make()
 
 
 def settle_between_copies(world: World) -> None:
     """Records are delivered, and published, while their slot is being copied."""
-    world.open()
-    world.given("a1", "b1", "a2")
-    world.read()
-    world.checkpoint()
-    world.from_here()
-    world.begin_move()
+    about_to_move(world, "a1", "b1", "a2")
     world.copy_all(partial(world.deliver, "b1"), partial(world.append, "b2"))
     world.make()
 
 
 def checkpoint_between_copies(world: World) -> None:
     """The periodic one, in which the copies do not count."""
-    world.open()
-    world.given("a1", "b1", "a2")
-    world.read()
-    world.checkpoint()
-    world.from_here()
-    world.begin_move()
+    about_to_move(world, "a1", "b1", "a2")
     world.copy_all(partial(world.deliver, "a1"), world.checkpoint)
     world.make()
 
 
 def settle_between_rewritten(world: World) -> None:
     """The same, of a retry ring that is rewritten."""
-    world.open()
-    world.given("a1", "b1", "a2")
-    world.read()
-    world.begin_move()
-    world.copy_all()
-    world.make()
+    moved_whole(world)
     world.from_here()
     world.begin_rewriting()
     world.rewrite(partial(world.deliver, "a1"), partial(world.append, "b2"))
