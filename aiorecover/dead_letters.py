@@ -44,7 +44,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
     ``attempts`` counts the batches in which it was sent; ``first_ms`` and ``last_ms``: when, ms since 1970.
     ``partition`` is the one that refused it; of a record that expired before it had one, the one it named. A frame that
-    cannot be decoded has no topic: its bytes are in ``payload``.
+    cannot be decoded has no topic: its bytes are in ``payload``. ``owed``: its copy for ``dead_letter_topic`` is not
+    stored in the ring yet.
     """
 
     record_id: str
@@ -63,6 +64,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     first_ms: int
     last_ms: int
     payload: bytes | None = None
+    owed: bool = False
 
 
 class DeadLetters:
@@ -278,6 +280,7 @@ def _shown(found: Found) -> DeadLetter:
         context=context,
         source=source,
         payload=undecodable if record is None else None,
+        owed=letter is not None and letter.owed,
         **msgspec.structs.asdict(_UNREADABLE if letter is None else letter.refusal),
     )
 

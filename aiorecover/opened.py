@@ -301,7 +301,7 @@ class Opened:
     async def _flush(self) -> None:
         try:
             async with self._deadline.step(delivering=True):
-                await self.delivery.flush(leave_halted=True)
+                await self.drain()  # with the copies: who starts only once has no next start that would store them
         except (TimeoutError, DeliveryError):
             return
         except Exception:

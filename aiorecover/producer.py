@@ -162,6 +162,7 @@ class RecoverableProducer:
     async def stop(self, timeout_ms: int | None = None) -> int:
         """Deliver what can be delivered in time, then close; the number of records known to be left in the ring.
 
+        The copies of dead letters for ``dead_letter_topic``, too; what is still owed then, the next start publishes.
         Records of earlier epochs that were not looked at yet are counted as far as they are known, as in
         `statistics().unread`.
 

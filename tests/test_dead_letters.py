@@ -29,6 +29,8 @@ from aiorecover.config import Config
 from aiorecover.dead_letters import REQUEUED_HEADER
 from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.delivery.dead_letter_topic import DeadLetterTopic
+from aiorecover.delivery.dead_letters import Found
 from aiorecover.delivery.frames import frames_of, record_at
 from aiorecover.opened import Opened
 from aiorecover.testing import MemoryDisk
@@ -684,6 +686,20 @@ async def test_a_copy_that_is_refused_is_a_dead_letter_and_no_copy_is_made_of_it
         await asyncio.sleep(0.2)
         await producer.flush(timeout_ms=20_000)
         assert {letter.topic for letter in await letters_of(producer)} == {"t", "u"}
+
+
+async def test_a_stop_waits_for_the_copies_of_letters(broker: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
+    published = DeadLetterTopic._publish
+
+    async def slowly(loop: DeadLetterTopic, found: Found) -> None:
+        await asyncio.sleep(0.2)
+        await published(loop, found)
+
+    monkeypatch.setattr(DeadLetterTopic, "_publish", slowly)
+    async with producer_on(MemoryDisk(), dead_letter_topic="dead") as producer:
+        await bury(producer, b"poison1", b"poison2")
+        assert [letter.owed for letter in await letters_of(producer)] == [True, True]
+    assert broker.values("dead") == [b"poison1", b"poison2"]
 
 
 async def test_what_is_owed_to_the_topic_is_published_by_the_next_life(broker: Recording) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import time
@@ -10,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from aiokafka.errors import KafkaTimeoutError
 
-from aiorecover.errors import ConfigError, EncodeError, PermanentDeliveryError, RecordTooLargeError
+from aiorecover.errors import (
+    ConfigError,
+    DeliveryPendingError,
+    EncodeError,
+    PermanentDeliveryError,
+    RecordTooLargeError,
+)
 from aiorecover.producer import RecoverableProducer
 from aiorecover.record import RECORD_ID_HEADER
 from aiorecover.record_id import parse_record_id
@@ -29,6 +36,7 @@ __all__ = ["make_attempt"]
 _OURS = (RECORD_ID_HEADER, WRITE_HEADER)
 _REFUSALS = (EncodeError, RecordTooLargeError)  # of this row alone: nothing was stored, and others go on
 _US_PER_MS = 1000
+OWED_LOOK = 0.05  # seconds between two looks at letters that are to be copied
 _COLUMNS = ("topic", "value", "key", "partition", "timestamp", "headers")
 _Row = tuple[Any, ...]
 
@@ -154,13 +162,11 @@ class _Sending:
     async def finish(self, partition: int, attempt: int) -> Attempt:
         """Wait until Kafka has everything, and close."""
         producer = self._producer
-        accepted = -1
-        # Copies for a dead letter topic are stored while others are waited for.
-        while accepted != producer.statistics().accepted:
-            accepted = producer.statistics().accepted
-            await producer.flush(self._plan.timeout_ms)
-        letters = [sequence async for sequence in self._dead_sequences()]
-        self._check_count(self._refused + len(letters))
+        await producer.flush(self._plan.timeout_ms)
+        await self._copies_stored()
+        await producer.flush(self._plan.timeout_ms)
+        letters = (await self._dead_letters())[0]  # and copies that were refused in turn
+        accepted = producer.statistics().accepted
         producer_id, epoch = producer.producer_id, producer.epoch
         if await producer.stop():
             message = "not everything is in kafka: the attempt does not count"
@@ -181,13 +187,39 @@ class _Sending:
             kept=kept,
         )
 
-    async def _dead_sequences(self) -> Any:
+    async def _copies_stored(self) -> None:
+        """Wait until each dead letter has its copy for ``dead_letter_topic`` in the ring.
+
+        Raises:
+            ConfigError: there are too many.
+            DeliveryPendingError: some have none within ``timeout_ms``.
+
+        """
+        until = time.monotonic() + self._plan.timeout_ms / 1000
+        while (await self._dead_letters())[1]:
+            if time.monotonic() > until:
+                message = "not every dead letter is stored for dead_letter_topic: the attempt does not count"
+                raise DeliveryPendingError(f"{message} timeout_ms={self._plan.timeout_ms}")
+            await asyncio.sleep(OWED_LOOK)
+
+    async def _dead_letters(self) -> tuple[list[int], bool]:
+        """Their sequences, and whether a copy of one is still owed.
+
+        Raises:
+            ConfigError: there are too many.
+
+        """
+        sequences: list[int] = []
+        owed = False
         if self._producer.statistics().dead_lettered:
             async for letter in self._producer.dead_letters.list():
                 self._why = f"{letter.error}: {letter.message}"
+                owed |= letter.owed
                 found = parse_record_id(letter.record_id)
                 if found is not None:
-                    yield found[2]
+                    sequences.append(found[2])
+        self._check_count(self._refused + len(sequences))
+        return sequences, owed
 
     async def give_up(self) -> None:
         """Send nothing more, and leave nothing here: the rows are the next attempt's."""

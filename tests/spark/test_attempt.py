@@ -1,5 +1,6 @@
 """One attempt against a real broker, without Spark: what is in Kafka, what is told, and what is left on the disk."""
 
+import asyncio
 import json
 import os
 import socket
@@ -13,6 +14,8 @@ import pytest
 
 from aiorecover import record_id_of
 from aiorecover.cli import inspection
+from aiorecover.delivery.dead_letter_topic import DeadLetterTopic
+from aiorecover.delivery.dead_letters import Found
 from aiorecover.errors import ConfigError
 from aiorecover.spark.attempt import make_attempt
 from aiorecover.spark.attempt_directory import AttemptDirectory
@@ -116,6 +119,23 @@ def test_what_kafka_refuses_is_named_and_kept_and_copied(kafka: Cluster, topic: 
     assert told.kept == f"{socket.gethostname()}:{kept}"
     (found,) = inspection.inspect(kept / "wal", 10)
     assert "dead" in json.dumps(inspection.as_json([found]))
+
+
+def test_an_attempt_waits_for_copies_that_are_slow_to_be_stored(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = DeadLetterTopic._publish
+
+    async def slowly(loop: DeadLetterTopic, found: Found) -> None:
+        await asyncio.sleep(0.3)
+        await published(loop, found)
+
+    monkeypatch.setattr(DeadLetterTopic, "_publish", slowly)
+    name, dead = topic(kafka, partitions=1, config={"max.message.bytes": str(LIMIT)}), topic(kafka, partitions=1)
+    told = attempted(plan(kafka.bootstrap_servers, tmp_path, name, dead_letter_topic=dead), values(range(2), LIMIT))
+    assert told.dead_letters == ((1, 2),)
+    assert [number_of(one) for one in consumed(kafka, dead)] == [0, 1]
+    assert told.last == 4
 
 
 def test_rows_that_no_record_can_be_made_of_are_counted_and_written_down(
