@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING
 from aiorecover import spark as downstream
 from aiorecover.cli.pairs import pairs
 from aiorecover.spark.landing import checked_options
+from aiorecover.spark.remaining import offsets_to_go
 from aiorecover.spark.session import clear_errors, start_session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pyspark.sql.streaming.query import StreamingQuery
     from rich.console import Console
 
 __all__ = ["Options", "run"]
+
+PROGRESS_LOOK = 1.0  # seconds between two looks at what Spark says of its batches: one takes some, as a rule
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,18 @@ def run(options: Options, console: Console) -> None:
                 options=kafka_options,
                 on_batch=tell,
             )
-            query.awaitTermination()
+            _wait(query, console)
     finally:
         spark.stop()
+
+
+def _wait(query: StreamingQuery, console: Console) -> None:
+    """Until it ends; how much is left is told behind each batch, unless nothing is."""
+    told = -1
+    while not query.awaitTermination(PROGRESS_LOOK):  # type: ignore[arg-type] # a part of a second is taken, too
+        progress = query.lastProgress
+        if progress is None or progress["batchId"] == told:
+            continue
+        told = progress["batchId"]
+        if left := offsets_to_go(progress.json):
+            console.print(f"batch {told} is done: {left:,} offsets to go", markup=False, soft_wrap=True)

@@ -47,6 +47,17 @@ def test_each_batch_is_told_and_the_end_is_status_0(kafka: Cluster, topic: Topic
     assert done.stdout.splitlines() == [told]
 
 
+def test_how_much_is_left_is_told_behind_a_batch(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "PROGRESS_LOOK", 0.02)
+    name = topic(kafka, partitions=1)
+    admin.run(published(kafka, name))
+    done = run(kafka, name, tmp_path, "--max-offsets-per-trigger", "3")
+    told = [line for line in done.stdout.splitlines() if "to go" in line]
+    assert told == ["batch 0 is done: 1 offsets to go"], done.output
+
+
 def test_a_topic_that_is_not_there_is_status_2_and_one_sentence(kafka: Cluster, tmp_path: Path) -> None:
     done = run(kafka, "not-there", tmp_path)
     assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1), done.output
