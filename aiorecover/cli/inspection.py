@@ -22,6 +22,7 @@ from aiorecover.errors import WalError, WalFormatError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import RING_GONE
 from aiorecover.wal.instances import instances
+from aiorecover.wal.losses import in_words, named
 from aiorecover.wal.view import WALKS, open_view
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from aiorecover.wal.checkpoint import Destination
     from aiorecover.wal.instances import Instance
+    from aiorecover.wal.losses import Damage
     from aiorecover.wal.view import FrameView, View
 
 __all__ = ["as_json", "damaged", "inspect", "show"]
@@ -138,7 +140,14 @@ def _surely(view: View, walk: Callable[[], T]) -> T:
 
 def _ring(view: View) -> dict[str, Any]:
     summary = asdict(_surely(view, view.summary))
-    return {"ring": view.ring, **summary, "damage": [asdict(damage) for damage in view.missing]}
+    return {"ring": view.ring, **summary, "damage": [_damage(view.ring, damage) for damage in view.missing]}
+
+
+def _damage(ring: str, damage: Damage) -> dict[str, Any]:
+    where = {"slot": damage.slot, "file_offset": damage.file_offset}
+    if ring == RINGS[0]:
+        return {"epoch": damage.epoch, "first": damage.first, "last": damage.last, **where}
+    return {**named(ring, damage), **where}
 
 
 def _id_of(frame: FrameView) -> str:
@@ -313,10 +322,11 @@ def _suspicion(ring: dict[str, Any]) -> str:
 
 
 def _missing(ring: dict[str, Any], damage: dict[str, Any]) -> str:
-    return (
-        f"{ring['ring']}: damage took away records; the others are delivered epoch={damage['epoch']} "
-        f"sequences={damage['first']}-{damage['last']} slot={damage['slot']} file_offset={damage['file_offset']}"
-    )
+    shown = dict(damage)
+    if ring["ring"] == RINGS[0]:
+        shown = {"epoch": damage["epoch"], "sequences": f"{shown.pop('first')}-{shown.pop('last')}", **shown}
+    rest = "others are left" if ring["ring"] == RINGS[2] else "others are delivered"
+    return f"{ring['ring']}: damage took away records; the {rest} {in_words(shown)}"
 
 
 def _lines(record: dict[str, Any]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from pyspark.sql.types import (
 
 from aiorecover import record as records
 from aiorecover.delivery import refusal
+from aiorecover.wal.losses import in_words, named
 from aiorecover.wal.moved import DEAD, RING
 
 if TYPE_CHECKING:
@@ -117,13 +118,11 @@ class Rows:
         return {"directory": self._directory, "ring": self._ring, "state": state}
 
     def _damage(self, one: Damage, producer_id: str | None) -> dict[str, Any]:
-        error = f"damage took away records epoch={one.epoch} sequences={one.first}-{one.last}"
-        about = self._about("missing") | {"slot": one.slot, "file_offset": one.file_offset}
-        if self._ring == RING:
-            about |= {"producer_id": producer_id, "epoch": one.epoch, "sequence": one.first}
-            return about | {"error": error}
-        # Numbers of this ring's own: which records stood there, nothing tells.
-        return about | {"error": f"{error} (numbers of the ring {self._ring}, not of records)"}
+        error = f"damage took away records {in_words(named(self._ring or '', one))}"
+        about = self._about("missing") | {"slot": one.slot, "file_offset": one.file_offset, "error": error}
+        if self._ring != RING:  # numbers of this ring's own, and not of records
+            return about
+        return about | {"producer_id": producer_id, "epoch": one.epoch, "sequence": one.first}
 
     def _row(self, frame: FrameView) -> dict[str, Any]:
         row = self._about("settled" if frame.settled else "waiting") | {

@@ -13,7 +13,8 @@ Columns: ``directory`` (of the instance), ``ring``, ``state``, ``producer_id``, 
 ``slot`` and ``file_offset`` (where the frame stands), ``error``. The states:
 
 - ``waiting``: to be delivered, or in the dead ring. ``settled``: done.
-- ``missing``: damage took records away; ``sequence`` is the first one, ``error`` names all.
+- ``missing``: damage took records away; ``error`` names them, of ``ring`` all (``sequence``: the first one); of the
+  other two it says how many at most, and of ``retry`` between which two records, as far as that is known.
 - ``unreadable``: of a slot, or of an instance, nothing can be read; ``error`` says why.
 
 In the last two ``topic`` is null. A record that cannot be decoded has its ``error`` and no ``topic``, either.

@@ -293,7 +293,9 @@ the end that a crash left open, behind all that a flush had covered, only the lo
 what stood before the oldest slot when a copy of the checkpoint is lost, too: the other one may not know what was
 recycled, and behind a slot that still stands what was delivered and recycled since may then be named as missing. A
 second reader reports what was damaged since the first one passed, as far as no settle word says that it was done, and
-what is in flight may be named with it: each sequence is reported once. What still stands in the place of the
+what is in flight may be named with it: each sequence is reported once. Sequences of the other two rings are not those
+of records: of copies it is told how many are lost at most, and which records stand before and behind them, as far as
+the reader has passed some that wait; of dead letters how many (`losses`). What still stands in the place of the
 lost frames is copied to ``damaged/`` before the slot is recycled (`kept`; the first hundred), with zeros for pages that
 cannot be read; the tables in `recovery` say what comes of each combination.
 

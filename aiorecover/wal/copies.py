@@ -40,6 +40,13 @@ def stand_before(retry: Ring, position: int, counts_up_to: int | None) -> Stand 
     return slot, place, sequence
 
 
+def marked_before(retry: Ring, frame: int) -> int:
+    """Position of a record whose copy stands before the ``frame`` of that position; 0: no mark tells of one."""
+    slots = (slot for slot in reversed(retry.live) if slot.marks and not slot.moved)
+    found = ((slot.header.epoch, known) for slot in slots for known in reversed(slot.marks))
+    return next((known[0] for epoch, known in found if fmt.position(epoch, known[2]) < frame), 0)
+
+
 def span(retry: Ring, slot: Slot, counts_up_to: int | None) -> tuple[int, int | None]:
     """First and last position of the records whose copies stood in ``slot``, or would have; None: all behind it."""
     following = (other for other in _with_copies(retry, counts_up_to) if other.header.ordinal > slot.header.ordinal)

@@ -3,6 +3,9 @@
 A reader that loses its way names the sequences that are not there. What a second one meets as well was named by the
 first; what only that one meets was damaged in between. So each sequence is named, and counted, once.
 
+Sequences of the main ring are those of records. The other two rings have numbers of their own, which people are not
+told: of copies the records tell that stand before and behind them, in whose order they are; of dead letters nothing.
+
 The bytes from that place to the next frame that holds, or to the slot's end, may be all that is left of them, for
 people to look at: their slot has one reader more (so it is not recycled) until the keeper has copied them, see `kept`.
 """
@@ -10,8 +13,10 @@ people to look at: their slot has one reader more (so it is not recycled) until 
 import logging
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from aiorecover.wal import format as fmt
+from aiorecover.wal.moved import RETRY, RING
 from aiorecover.wal.slot import Slot
 
 log = logging.getLogger("aiorecover.wal")
@@ -30,6 +35,9 @@ class Damage:
     epoch goes on, or none comes before it, at the first frame of the one that follows; else where what the one before
     it holds ends; zeros where nothing stands. The last sequences may have stood elsewhere: where nothing tells how many
     frames a damaged slot held, it is named together with slots that are gone behind it.
+
+    ``after`` and ``before``, in the retry ring: positions of records of which copies stand there, before and behind;
+    the lost ones are of records that were accepted in between. 0: nothing tells.
     """
 
     epoch: int
@@ -37,11 +45,35 @@ class Damage:
     last: int
     slot: int
     file_offset: int
+    after: int = field(default=0, compare=False)  # whoever reads knows what it has read
+    before: int = field(default=0, compare=False)
 
     @property
     def count(self) -> int:
         """How many sequences are missing."""
         return self.last - self.first + 1
+
+
+def named(ring: str, damage: Damage) -> dict[str, int | str | None]:
+    """What is lost, as people are told it: of which records, where that is known. ``ring``: by the name of its file."""
+    if ring == RING:
+        return {"epoch": damage.epoch, "sequences": f"{damage.first}-{damage.last}"}
+    if ring != RETRY:
+        return {"letters_at_most": damage.count}
+    known = 0 < damage.after < damage.before or not damage.before  # else a rewriting ends, and another order begins
+    after = damage.after if known else 0
+    return {"records_at_most": damage.count, "after": _record(after), "before": _record(damage.before)}
+
+
+def in_words(named: dict[str, int | str | None]) -> str:
+    """For a line of a log."""
+    return " ".join(f"{name}={'?' if value is None else value}" for name, value in named.items())
+
+
+def _record(position: int) -> str | None:
+    """The end of its id."""
+    epoch, sequence = fmt.parts(position)
+    return f"{epoch}/{sequence}" if position else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +88,9 @@ class Stretch:
 class Losses:
     """Of one ring; used by the loop's thread only."""
 
-    def __init__(self) -> None:
-        """Nothing is lost."""
+    def __init__(self, ring: str = RING) -> None:
+        """Nothing is lost. ``ring``: by the name of its file."""
+        self._ring = ring
         self.missing = 0  # sequences; counts on where ``damage`` ends
         self.damage: list[Damage] = []
         self._known: dict[int, list[tuple[int, int]]] = {}  # by epoch, in order: first and last of what was named
@@ -92,10 +125,9 @@ class Losses:
         if len(self.damage) < MOST_NAMED:
             self.damage.append(damage)
         log.error(
-            "records are missing from the ring epoch=%d sequences=%d-%d slot=%d file_offset=%d",
-            damage.epoch,
-            damage.first,
-            damage.last,
+            "records are missing from the file %s %s slot=%d file_offset=%d",
+            self._ring,
+            in_words(named(self._ring, damage)),
             damage.slot,
             damage.file_offset,
         )

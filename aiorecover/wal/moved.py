@@ -10,6 +10,7 @@ from aiorecover.wal import format as fmt
 
 MOVED = struct.Struct("<qiI")
 MOVED_BYTES = MOVED.size
+COPY_HEAD = fmt.FRAME_BYTES + MOVED_BYTES  # of a frame: all that tells whose copy it is
 RING, RETRY, DEAD = "ring", "retry", "dead"  # the three rings, by the names of their files
 NO_PARTITION = -1
 
@@ -58,6 +59,17 @@ def unpack_moved(payload: memoryview) -> Moved:
         raise ValueError(message)
     position, partition, nonce = MOVED.unpack_from(payload)
     return Moved(position, nonce, partition, payload[MOVED_BYTES:])
+
+
+def position_at(data: bytes | memoryview, at: int, salt: int) -> int:
+    """Position of the record whose copy is the frame at ``at``, which holds; 0 for one that is the copy of none."""
+    if len(data) < at + COPY_HEAD:
+        return 0
+    length, _, _, word = fmt.FRAME.unpack_from(data, at)
+    if length & fmt.SKIP_BIT or length < MOVED_BYTES or word == salt ^ fmt.VOID:
+        return 0
+    position: int = MOVED.unpack_from(data, at + fmt.FRAME_BYTES)[0]
+    return position
 
 
 class Origin(NamedTuple):

@@ -5,12 +5,15 @@ What is read from the file goes through a `Window`; behind damage `resynchronisi
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checksum import crc32
+from aiorecover.wal.copies import marked_before
 from aiorecover.wal.gaps import START, Place, damage_at, flushed_behind, last_flushed, start_of, unjoined
 from aiorecover.wal.losses import Damage, Stretch
+from aiorecover.wal.moved import COPY_HEAD, position_at
 from aiorecover.wal.resynchronising import next_frame, unsettled
 from aiorecover.wal.ring import RECENT, Ring
 from aiorecover.wal.run import Run
@@ -79,6 +82,7 @@ class Reader:
         self.moved = False  # the last `look` went forward
         self.caught_up = False  # it has come to this epoch, or to the end: what is gone before that was reported
         self.found = 0  # unsettled records of earlier epochs, so far
+        self._copied = 0  # in the retry ring: position of the record whose copy it gave last
 
     @property
     def at(self) -> tuple[int, int]:
@@ -313,6 +317,7 @@ class Reader:
         try:
             run, holds = self._parse(slot, limit, most)
             if run is not None:
+                self._note_copy(run)
                 self._ring.map_for_settling(slot)
         except BaseException:  # nobody gets these frames: they are read again
             self.offset, self.expected = before, expected
@@ -411,7 +416,8 @@ class Reader:
         if found is not None and not (slot.sealed and found[1] > last):
             offset, sequence = found
             if sequence > self.expected:
-                self._report(slot, self.expected, sequence - 1, self.offset, stop=offset)
+                before = self._record_at(offset, slot)
+                self._report(slot, self.expected, sequence - 1, self.offset, stop=offset, before=before)
             if offset == self.offset:
                 offset, sequence = self._look_again(slot, offset, sequence)
             self.offset, self.expected = offset, sequence
@@ -468,13 +474,13 @@ class Reader:
         self.expected = last + 1
         return True
 
-    def _report(self, slot: Slot, first: int, last: int, offset: int, *, stop: int) -> None:
-        """Frames are not there; what stands in their place up to ``stop`` is kept."""
+    def _report(self, slot: Slot, first: int, last: int, offset: int, *, stop: int, before: int = 0) -> None:
+        """Frames are not there; what stands in their place up to ``stop`` is kept. ``before``: as in `Damage`."""
         ranges: Iterable[tuple[int, int]] = ((first, last),)
         if not self._primary and self._tells and not self._ring.is_suspect(slot):
             ranges = () if slot.done else list(unsettled(self._window, slot, offset, stop, (first, last)))
         place, floor = Place(slot.header.epoch, first, slot.header.ordinal, slot.file_offset + offset), self._ring.floor
-        named = [self._tell(damage_at(place.epoch, *lost, place, floor)) for lost in ranges]
+        named = [self._tell(damage_at(place.epoch, *lost, place, floor), before) for lost in ranges]
         if any(named):
             self._ring.losses.pin(Stretch(slot, offset, stop))
         if named and self._tells and not self._stays and self._is_counted(slot):
@@ -484,8 +490,21 @@ class Reader:
         """What it passes in the slot was counted before: by who stored it, or by the first reader."""
         return not self._primary or slot.header.epoch == self._ring.epoch
 
-    def _tell(self, damage: Damage | None) -> bool:
-        """Report it, if it is this reader's to report; whether it was news."""
+    def _tell(self, damage: Damage | None, before: int = 0) -> bool:
+        """Report it, if it is this reader's to report; whether it was news. ``before``: as in `Damage`."""
         if damage is None or not self._tells:
             return False
+        if self._ring.holds_copies:
+            after = max(self._copied, marked_before(self._ring, fmt.position(damage.epoch, damage.first)))
+            damage = replace(damage, after=after, before=before)
         return self._ring.losses.report(damage, again=not self._primary)
+
+    def _note_copy(self, run: Run) -> None:
+        """Whose copy the last frame of the window at hand was."""
+        if self._ring.holds_copies:
+            at = fmt.WORD * (run.places[-1] - fmt.SETTLE_WORD) - self._window.start
+            self._copied = position_at(self._window.buffer, at, run.slot.salt)
+
+    def _record_at(self, offset: int, slot: Slot) -> int:
+        """Position of the record whose copy is the frame at ``offset``; 0 in the main ring."""
+        return position_at(self._window.piece(offset, COPY_HEAD), 0, slot.salt) if self._ring.holds_copies else 0

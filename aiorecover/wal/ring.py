@@ -54,7 +54,7 @@ class Ring:
         self.epoch = epoch
         self.producer_id = producer_id
         self.suspect = suspect
-        self.losses = Losses()
+        self.losses = Losses(file.path.name)
         self.damaged_slots = list(plan.damaged)
         self.failure: WalError | None = None
         self.flushed = plan.flushed  # when it was opened: of earlier epochs alone

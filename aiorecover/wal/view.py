@@ -6,7 +6,7 @@ machine (a copy). What is promised, and what is not, stands in the package docst
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Self
@@ -46,7 +46,7 @@ __all__ = [
 class Summary:
     """Counts of one walk through a ring.
 
-    ``missing``: sequences that are not there. ``recycled``: slots that began another life or were cut off during the
+    ``missing``: frames that are not there. ``recycled``: slots that began another life or were cut off during the
     walk; everything in them was settled or moved. ``bytes_used``: size of the slots that hold something still needed.
     ``suspect_up_to``: after a power cut or a failed flush, settle words up to this position may be wrong, and a part
     of what counts as settled here is delivered again (`suffix`); 0: none may.
@@ -170,14 +170,14 @@ class View:
         """``whole``: nothing was left out of ``slots``, so that a gap between two of them is damage."""
         self.missing, self.recycled = [], []
         before: Place | None = START if whole else None
-        last = 0
+        last = copied = 0
         file = self._file(self.ring)
         for slot in slots:
             if file is None or slot.header is None or (slot.covered and not settled):
                 continue
-            walk = SlotWalk(file, slot, slot.header)
+            walk = SlotWalk(file, slot, slot.header, copied)
             if before is not None:
-                self._tell_between(before, walk.start)
+                self._tell_between(before, walk.start, copied)
             before = None
             try:
                 for frame in walk.frames(settled=settled):
@@ -190,16 +190,17 @@ class View:
                 self.recycled.append(slot)  # what was not there, was settled or moved
                 continue
             self.missing += walk.missing
+            copied = walk.copied
             before = walk.place if whole else None
         if before is not None:
-            self._tell_between(before, None)
+            self._tell_between(before, None, copied)
 
-    def _tell_between(self, before: Place, following: Place | None) -> None:
-        """As the next opening's reader does it."""
+    def _tell_between(self, before: Place, following: Place | None, copied: int) -> None:
+        """As the next opening's reader does it; ``copied``: as in `SlotWalk`."""
         damages = [flushed_behind(before, following, end, self._floor) for end in self._ends]
         if following is not None:
             damages.append(unjoined(before, following, self._floor))
-        self.missing += [damage for damage in damages if damage is not None]
+        self.missing += [replace(damage, after=copied) for damage in damages if damage is not None]
 
     def summary(self) -> Summary:
         """Walk everything that the checkpoint does not cover, and count.

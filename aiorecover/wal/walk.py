@@ -6,7 +6,7 @@ the salt of their life in their checksum, so that a copy in which two lives meet
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -16,7 +16,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal import scan
 from aiorecover.wal.gaps import START, Place, damage_at, start_of, unjoined
 from aiorecover.wal.losses import Damage
-from aiorecover.wal.moved import origin_of
+from aiorecover.wal.moved import COPY_HEAD, RING, origin_of, position_at
 from aiorecover.wal.recovery import HEAD_BYTES, SlotFound, classify
 from aiorecover.wal.scan import AGAIN_MOST
 from aiorecover.wal.storage import StorageFile
@@ -164,11 +164,12 @@ def look_at(file: StorageFile, index: int, slot_bytes: int) -> SlotFound:
 class SlotWalk:
     """Goes once through the frames of one life of a slot.
 
-    ``missing``: damage found so far. ``expected``: the sequence that would come next.
+    ``missing``: damage found so far. ``expected``: the sequence that would come next. ``copied``: in the retry ring,
+    position of the record whose copy was the last one that waits; 0: none does.
     """
 
-    def __init__(self, file: StorageFile, slot: SlotView, header: fmt.SlotHeader) -> None:
-        """Stand before the first frame of the life that ``header`` began."""
+    def __init__(self, file: StorageFile, slot: SlotView, header: fmt.SlotHeader, copied: int = 0) -> None:
+        """Stand before the first frame of the life that ``header`` began; ``copied``: in the slots before."""
         self._file = file
         self._slot = slot
         self.header = header
@@ -180,6 +181,7 @@ class SlotWalk:
         self._offset = fmt.FIRST_FRAME
         self._again = self._again_at = 0  # how often in a row a frame held, and not in a copy; where that was
         self.expected = header.first_sequence
+        self.copied = copied
         self.missing: list[Damage] = []
 
     def frames(self, *, settled: bool) -> Iterator[FrameView]:
@@ -295,6 +297,8 @@ class SlotWalk:
             sequence = number & fmt.SEQUENCE_MASK
             self._tell(Damage(self.header.epoch, sequence, sequence, ordinal, file_offset))
             return None
+        if origin.skipped and not done:
+            self.copied = origin.position
         owner, payload = fmt.producer_text(origin.producer_id), payload[origin.skipped :]
         return FrameView(owner, origin.position, number, done, payload, ordinal, file_offset, origin.partition)
 
@@ -310,7 +314,7 @@ class SlotWalk:
         offset, sequence = found
         # The owner stores one frame after the other: what was seen behind may be younger than our copy of this one.
         if sequence > self.expected and not self._holds_at(self._offset, self.expected):
-            self._report(self.expected, sequence - 1)
+            self._report(self.expected, sequence - 1, before=self._record_at(offset))
             self._offset, self.expected = offset, sequence
         elif sequence == self.expected and offset > self._offset:
             self._offset = offset
@@ -369,10 +373,19 @@ class SlotWalk:
             self._report(self.expected, last)
             self.expected, self._offset = last + 1, end
 
-    def _report(self, first: int, last: int) -> None:
+    def _report(self, first: int, last: int, *, before: int = 0) -> None:
         """Frames are not there; what the durable checkpoint covers was settled and is not missed."""
-        self._tell(damage_at(self.header.epoch, first, last, self.place, self._slot.durable))
+        self._tell(damage_at(self.header.epoch, first, last, self.place, self._slot.durable), before)
 
-    def _tell(self, damage: Damage | None) -> None:
+    def _tell(self, damage: Damage | None, before: int = 0) -> None:
+        """``before``: as in `Damage`."""
         if damage is not None:
-            self.missing.append(damage)
+            self.missing.append(replace(damage, after=self.copied, before=before))
+
+    def _record_at(self, offset: int) -> int:
+        """Position of the record whose copy is the frame at ``offset``; 0 in the main ring."""
+        if self._slot.ring == RING:
+            return 0
+        head = bytearray(COPY_HEAD)
+        self._read_into(memoryview(head), offset)
+        return position_at(memoryview(head), 0, self.header.salt)

@@ -431,7 +431,7 @@ async def test_what_is_damaged_while_it_waits_for_its_lane_is_named_and_the_othe
         await until(lambda: producer.statistics().pending == 0)
         figures = producer.statistics()
         assert (figures.accepted, figures.delivered, figures.lost, figures.missing) == (9, 7, 2, 2)
-    assert caplog.text.count("records are missing from the ring") == 2
+    assert caplog.text.count("records are missing from the file ring") == 2
     assert "sequences=5-5" in caplog.text
     assert "sequences=9-9" in caplog.text
 

@@ -107,7 +107,7 @@ async def rot_under_a_producer(place: Path) -> None:
 
 def test_a_sector_that_rots_under_a_producer_costs_the_records_in_it_and_each_is_named(tmp_path: Path) -> None:
     done = play(rot_under_a_producer, tmp_path, prefix=fuse())
-    assert done.stderr.count("records are missing from the ring") == 2
+    assert done.stderr.count("records are missing from the file ring") == 2
 
 
 # -- what was read before --------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import logging
 import random
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -10,17 +11,21 @@ from pathlib import Path
 import pytest
 
 from aiorecover.errors import WalIOError
+from aiorecover.wal import copies, kept, losses
 from aiorecover.wal import format as fmt
-from aiorecover.wal import kept, losses
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.kept import DAMAGED
 from aiorecover.wal.losses import Damage, Losses, Stretch
+from aiorecover.wal.moved import MOVED_BYTES
 from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.storage import OPERATING_SYSTEM, FileSystem, StorageFile
+from aiorecover.wal.stream import Stream
 from tests.wal.memory import PAGE, broken, no_room
 from tests.wal.rig import SLOT, Disk, Machine, Opened, read
+from tests.wal.test_moving import make, move
+from tests.wal.test_stream import read as read_stream
 
 FRAME = 64  # records of 44 bytes
 
@@ -193,6 +198,70 @@ def test_ten_thousand_places_are_named_and_the_next_one_is_counted_and_logged(ca
     found.report(Damage(1, 50_000, 50_002, 7, 900))
     assert (len(found.damage), found.missing) == (10_000, 20_003)
     assert "sequences=50000-50002 slot=7 file_offset=900" in caplog.text
+
+
+def moved_ring(rotten: Iterable[int], *, cut_from: int | None = None) -> Opened:
+    """Copies of 40 records, every third of what was accepted in epoch 1, as the next process finds them."""
+    opened = Opened()
+    opened.append(*[b"%03d" % number * 15 for number in range(120)])
+    opened.settle(entry for entry in opened.read() if entry[2] % 3)
+    opened.fill_slot()
+    opened.fill_slot()
+    opened.reader.close()
+    make(opened, move(opened))
+    disk = opened.disk.after_death()
+    frame = fmt.frame_end(0, MOVED_BYTES + 45)
+    for number in rotten:
+        disk.retry.damage(fmt.FIRST_FRAME + frame * number + 30, b"rot")
+    if cut_from is not None:
+        disk.retry.damage(fmt.FIRST_FRAME + frame * cut_from, bytes(SLOT - fmt.FIRST_FRAME - frame * cut_from))
+    return Opened(disk)
+
+
+def lines_of_missing(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [line.partition(" slot=")[0] for line in caplog.messages if line.startswith("records are missing")]
+
+
+def test_of_copies_the_log_names_the_file_how_many_at_most_and_the_records_in_between(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    opened = moved_ring([0, 1, 4, 9])
+    read_stream(Stream(opened.directory, bytes))
+    assert lines_of_missing(caplog) == [
+        "records are missing from the file retry records_at_most=2 after=? before=1/9",
+        "records are missing from the file retry records_at_most=1 after=1/12 before=1/18",
+        "records are missing from the file retry records_at_most=1 after=1/27 before=1/33",
+    ]
+
+
+def test_behind_the_last_copy_that_is_left_nothing_tells_before_which_record_the_others_were_accepted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    opened = moved_ring([], cut_from=30)
+    read_stream(Stream(opened.directory, bytes))
+    (line,) = lines_of_missing(caplog)
+    assert line.startswith("records are missing from the file retry records_at_most=")
+    assert line.endswith("after=1/90 before=?")
+
+
+def test_who_goes_back_to_where_a_copy_rotted_since_knows_of_a_mark_before_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "EVERY", 5)
+    opened = moved_ring([])
+    first = Stream(opened.directory, bytes)
+    read_stream(first)
+    frame = fmt.frame_end(0, MOVED_BYTES + 45)
+    opened.disk.retry.damage(fmt.FIRST_FRAME + frame * 5 + 30, b"rot")
+    read_stream(first.back_to(fmt.position(1, 18)))
+    assert lines_of_missing(caplog) == [
+        "records are missing from the file retry records_at_most=1 after=1/3 before=1/21"
+    ]
+
+
+def test_of_dead_letters_the_log_names_the_file_and_how_many_at_most(caplog: pytest.LogCaptureFixture) -> None:
+    Losses("dead").report(Damage(3, 7, 9, 2, 100))
+    assert lines_of_missing(caplog) == ["records are missing from the file dead letters_at_most=3"]
 
 
 def test_each_sequence_is_named_once_whoever_meets_its_damage_and_however_much_of_it() -> None:
