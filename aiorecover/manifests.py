@@ -27,6 +27,7 @@ from aiorecover.errors import ClosedError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.epochs import settled_in
+from aiorecover.wal.losses import beside
 
 log = logging.getLogger("aiorecover")
 
@@ -63,7 +64,8 @@ class Manifests:
         self._session: Session | None = None  # before there is something to tell
         self._ledger = Ledger(directory.producer_id)
         self._owners = {fmt.parts(directory.ring.last_position)[0]: directory.producer_id}  # producer ids of epochs
-        self._damage = 0  # places that were noted
+        self._lasts: dict[int, int] = {}  # and the last sequence of each that is known of
+        self._damage = self._copies_damage = 0  # places that were noted, in the main and in the retry ring
         self._trouble: str | None = None  # that was told of
         self._unread = True  # the dead ring has to be gone through
         self._looked = 0.0
@@ -96,8 +98,10 @@ class Manifests:
         ring, settled_up_to = self._directory.ring, self._directory.settled_up_to()
         for producer_id, epoch, last, final in self._directory.epochs.look(ring.damage):
             owner = self._owners[epoch] = fmt.producer_text(producer_id)
+            self._lasts[epoch] = last
             yield Claim(owner, epoch, last, settled_in(epoch, settled_up_to, last), final)
         settled = settled_in(ring.epoch, settled_up_to, ring.sequence)
+        self._lasts[ring.epoch] = ring.sequence
         yield Claim(self._directory.producer_id, ring.epoch, ring.sequence, settled, sealed)
 
     def _note_gone(self) -> None:
@@ -109,6 +113,19 @@ class Manifests:
             if damage.epoch in self._owners:
                 self._ledger.note("damaged", self._owners[damage.epoch], damage.epoch, damage.first, damage.last)
         self._damage = len(ring.damage)
+        copies = self._directory.retry.damage
+        for damage in copies[self._copies_damage :]:
+            self._note_copies(*beside(damage))
+        self._copies_damage = len(copies)
+
+    def _note_copies(self, after: int, before: int) -> None:
+        """All that was accepted in between, of which some copies are gone; what was delivered stands in the topics."""
+        up_to = before - 1 if before else self._directory.ring.moved_up_to
+        for epoch, owner in self._owners.items():
+            start = fmt.position(epoch, 0)
+            first, last = max(1, after + 1 - start), min(self._lasts.get(epoch, 0), up_to - start)
+            if first <= last:
+                self._ledger.note("damaged", owner, epoch, first, last)
 
     # -- telling -----------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiokafka.errors import PolicyViolationError, TopicAuthorizationFailedError
@@ -17,12 +17,17 @@ from aiorecover import RecoverableProducer
 from aiorecover.delivery import manifest as manifest_module
 from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.batch import LaneBatch
+from aiorecover.manifests import Manifests
 from aiorecover.testing import MemoryDisk, MockCluster
+from aiorecover.wal import format as fmt
+from aiorecover.wal.stream import Stream
 from tests.delivery.refusing import Broker, Sent
 from tests.support.eventually import until
 from tests.support.manifests import Told, compacted, told_in
 from tests.support.oracle import read_topic
-from tests.wal.rig import storing_fails
+from tests.wal.rig import Opened, storing_fails
+from tests.wal.test_losses import moved_ring
+from tests.wal.test_stream import read as read_stream
 
 pytestmark = pytest.mark.asyncio
 
@@ -310,6 +315,26 @@ async def test_a_neighbour_tells_of_the_directory_that_it_adopts(broker: Auditin
     told = told_of(broker, first)
     assert (told.last, told.settled, told.sealed_at) == (30, 30, 30)
     assert accounted_for(broker)[first.producer_id, 1].keys() == {"delivered"}
+
+
+def damaged_in(opened: Opened) -> set[int]:
+    """Of the records of its first epoch, which are told as damaged once all was read."""
+    read_stream(Stream(opened.directory, bytes))
+    telling = Manifests("audit", 1.0, opened.directory, *cast("Any", (None, None)), codec=None, batch_bytes=1)
+    telling._capture(sealed=False)
+    news = telling._ledger.news(0)
+    told = told_in((manifest_module.key_of(one.manifest), manifest_module.encode(one.manifest)) for one in news)
+    (first,) = (one for (_, epoch), one in told.items() if epoch == 1)
+    return first.damaged
+
+
+async def test_what_damage_took_from_the_retry_ring_is_told_as_damaged() -> None:
+    assert damaged_in(moved_ring([0, 1, 4, 9])) == {*range(1, 9), *range(13, 18), *range(28, 33)}
+
+
+async def test_what_damage_took_at_the_end_of_the_retry_ring_was_moved_and_is_told_as_damaged() -> None:
+    opened = moved_ring([], cut_from=38)
+    assert damaged_in(opened) == set(range(115, (opened.ring.moved_up_to & fmt.SEQUENCE_MASK) + 1))
 
 
 # -- with an embedded broker -----------------------------------------------------------------------------------------

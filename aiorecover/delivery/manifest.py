@@ -8,7 +8,8 @@ the last one. A manifest tells that, for one epoch of one directory:
     settled         everything up to this sequence is settled: delivered, or named below
     dead_lettered   these are dead letters: refused for good, too old (``delivery_timeout_ms``), undecodable
     skipped         these ids belong to no record: storing it failed, and `publish` raised
-    damaged         these are gone from the ring, as far as its readers found out
+    damaged         these are gone from the ring, as far as its readers found out; of the retry ring, which does not tell
+                    which are, all that was accepted between two records of which copies are left
 
 So an id that is not in the topics is (`aiorecover.spark.judge`), the first that holds:
 
@@ -56,6 +57,8 @@ Limits of this version
     and recycled, if two processes in a row die before they could tell of it. A copy of a directory that is opened seals
     the epoch that the original may go on with: what that one accepts from then on is called lost until it is delivered.
     Of an epoch of which a power cut took everything no seal is told, so what its process had told of stays in the ring.
+    What damage took from the retry ring before the first copy that is left in it, is told from the beginning of the
+    epoch on: what was delivered then and is lost in Kafka is called damaged, too.
     An id that belongs to no record, noted by a process that died before it told that, is called lost.
 """
 

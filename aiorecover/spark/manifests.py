@@ -93,7 +93,7 @@ def judge(missing: DataFrame, epochs: DataFrame, ranges: DataFrame) -> DataFrame
 
     ``missing`` as in `Audit`, the others as in `Manifests`; an epoch may be told of more than once. ``verdict``:
     ``dead_lettered``; ``skipped`` (an id without a record); ``in_ring``: not settled, as far as its producer has told;
-    ``lost``, and ``why`` (``damaged`` in the ring; ``settled``: its producer has had the acknowledgement; ``gone``: it
+    ``lost``, and ``why`` (``damaged`` in the rings; ``settled``: its producer has had the acknowledgement; ``gone``: it
     was accepted, and not found when the epoch was closed); ``untold``: there is no manifest of its epoch.
     """
     settled = epochs.select(

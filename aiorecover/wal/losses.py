@@ -60,9 +60,14 @@ def named(ring: str, damage: Damage) -> dict[str, int | str | None]:
         return {"epoch": damage.epoch, "sequences": f"{damage.first}-{damage.last}"}
     if ring != RETRY:
         return {"letters_at_most": damage.count}
-    known = 0 < damage.after < damage.before or not damage.before  # else a rewriting ends, and another order begins
-    after = damage.after if known else 0
-    return {"records_at_most": damage.count, "after": _record(after), "before": _record(damage.before)}
+    after, before = beside(damage)
+    return {"records_at_most": damage.count, "after": _record(after), "before": _record(before)}
+
+
+def beside(damage: Damage) -> tuple[int, int]:
+    """``after`` and ``before``, where the two are in order: else a rewriting ends in between, and its copies begin."""
+    in_order = not damage.before or damage.after < damage.before
+    return damage.after if in_order else 0, damage.before
 
 
 def in_words(named: dict[str, int | str | None]) -> str:
