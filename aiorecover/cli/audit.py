@@ -6,7 +6,6 @@ import pathlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from rich.table import Table
 
 from aiorecover import spark as downstream
@@ -141,16 +140,13 @@ def _judged(told: Manifests | None, verdicts: DataFrame, limit: int) -> dict[str
     """How many have each verdict, up to ``limit`` ranges of each, and how many records are no manifests."""
     judged = verdicts.persist()
     try:
-        counts = {
-            row["verdict"]: row["count"]
-            for row in judged.groupBy("verdict").agg(F.sum("count").alias("count")).collect()
-        }
+        counts: dict[str, int] = dict(map(tuple, judged.groupBy("verdict").sum("count").collect()))
         totals = {verdict: counts.get(verdict, 0) for verdict in VERDICTS}
         ranges = [
             row
             for verdict in VERDICTS
             if totals[verdict]
-            for row in _rows(_worst(judged.where(F.col("verdict") == verdict), "count", limit))
+            for row in _rows(_worst(judged.where(judged["verdict"] == verdict), "count", limit))
         ]
     finally:
         judged.unpersist()

@@ -1,12 +1,13 @@
-"""Says clearly that pyspark is not there, or too old; imported before everything else that wants it."""
+"""Says clearly that pyspark, or pyarrow, is not there, or too old; imported before everything else that wants it."""
 
 from aiorecover.errors import ConfigError
 
 try:
+    import pyarrow as pa  # noqa: F401 - pyspark leaves it out unless it is asked for
     import pyspark
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "aiorecover.spark needs pyspark, and Java 17 or newer: pip install 'aiorecover[spark]'", name="pyspark"
+        f"aiorecover.spark needs {error.name}, and Java 17 or newer: pip install 'aiorecover[spark]'", name="pyspark"
     ) from error
 
 __all__: list[str] = []

@@ -65,8 +65,7 @@ def start_session(name: str, master: str | None, settings: Mapping[str, str], *,
     quiet = {"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false"}
     for key, value in {**quiet, **settings, **(_packages(settings) if kafka else {})}.items():
         builder = builder.config(key, value)
-    with clear_errors():
-        session = builder.getOrCreate()
+    session = _started(builder)
     session.sparkContext.setLogLevel("ERROR")
     if session.version != pyspark.__version__:
         session.stop()
@@ -75,6 +74,25 @@ def start_session(name: str, master: str | None, settings: Mapping[str, str], *,
             f"spark={session.version} pyspark={pyspark.__version__} home={os.environ.get('SPARK_HOME')}"
         )
     return session
+
+
+def _started(builder: SparkSession.Builder) -> SparkSession:
+    """Whatever keeps it from starting is in the reader's hands."""
+    try:
+        with clear_errors():
+            return builder.getOrCreate()
+    except (PySparkException, Py4JError, OSError) as error:
+        message = (
+            "Spark does not start, its own lines above say why: check JAVA_HOME, SPARK_HOME, --master and --conf; "
+            f"where no network leads to Maven's repository, hand the Kafka connector over in spark.jars {_CONNECTOR}"
+        )
+        raise ConfigError(f"{message} error={_in_short(error)!r}") from error
+
+
+def _in_short(error: Exception) -> str:
+    """Of many lines the one that says what happened: of an exception of Java's, its name and message."""
+    lines = str(error).splitlines() or [type(error).__name__]
+    return next((line for line in lines if line.startswith(": ")), lines[0]).lstrip(": ").strip()[:300]
 
 
 def _packages(settings: Mapping[str, str]) -> dict[str, str]:
@@ -107,14 +125,16 @@ def clear_errors() -> Iterator[None]:
 def _find_java() -> None:
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    message = "Spark needs Java 17 or newer: install openjdk-17-jre-headless, or set JAVA_HOME"
     if java is None:
-        raise ConfigError(f"Spark needs Java 17 or newer: install openjdk-17-jre-headless, or set JAVA_HOME {home=}")
-    told = subprocess.run(  # noqa: S603 - the user's own Java
-        [java, "-version"], capture_output=True, text=True, timeout=_JAVA_ANSWERS_WITHIN_S, check=False
-    )
-    found = re.search(r'version "(?:1\.)?(\d+)', told.stderr)
+        raise ConfigError(f"{message} {home=}")
+    try:
+        told = subprocess.run(  # noqa: S603 - the user's own Java
+            [java, "-version"], capture_output=True, text=True, timeout=_JAVA_ANSWERS_WITHIN_S, check=False
+        ).stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"{message} {java=} error={str(error)!r}") from error
+    found = re.search(r'version "(?:1\.)?(\d+)', told)
     if found is None or int(found[1]) < _OLDEST_JAVA:
-        version = found[1] if found else told.stderr[:100]
-        raise ConfigError(
-            f"Spark needs Java 17 or newer: install openjdk-17-jre-headless, or set JAVA_HOME {java=} {version=}"
-        )
+        version = found[1] if found else told[:100]
+        raise ConfigError(f"{message} {java=} {version=}")

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 import aiorecover
 from aiorecover.errors import ConfigError
+from aiorecover.spark import session
 from aiorecover.spark.session import _packages, clear_errors, start_session
 
 CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
@@ -38,6 +39,79 @@ def test_a_session_without_the_connector_names_its_coordinates(tmp_path: Path) -
     )
     assert done.returncode == 2, done.stderr[-2000:]
     assert done.stderr.splitlines()[-1].startswith(f"Spark's Kafka connector is missing: add --packages {CONNECTOR}")
+
+
+NOT_INSTALLED = """
+import sys
+class NotInstalled:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == {name!r}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, NotInstalled())
+"""
+
+
+def lines_of(tmp_path: Path, command: str, before: str = "import sys", **environment: str) -> list[str]:
+    """What a command says that is refused, in a process of its own."""
+    start = f"{before}\nfrom aiorecover.cli import main; sys.argv[0] = 'aiorecover'; main()"
+    kafka = ["--bootstrap-servers", "127.0.0.1:1", "--topic", "orders"]
+    where = ["--target", "./here", "--checkpoint", "./there"] if command == "land" else []
+    done = subprocess.run(
+        [sys.executable, "-c", start, command, *kafka, *where],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), **environment},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr[-2000:]
+    return done.stderr.splitlines()
+
+
+def java(tmp_path: Path, script: str) -> str:
+    """A JAVA_HOME with this in the place of Java."""
+    path = tmp_path / "bin" / "java"
+    path.parent.mkdir()
+    path.write_text(script)
+    path.chmod(0o755)
+    return str(tmp_path)
+
+
+ENDS = '#!/bin/sh\nif [ "$1" = -version ]; then echo \'openjdk version "17.0.1"\' >&2; else exit 1; fi\n'
+
+
+def test_a_java_that_ends_at_once_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:
+    line = lines_of(tmp_path, "land", JAVA_HOME=java(tmp_path, ENDS))[-1]
+    assert line.startswith("Spark does not start, its own lines above say why: check JAVA_HOME, SPARK_HOME, ")
+    assert f"spark.jars {CONNECTOR} error='[JAVA_GATEWAY_EXITED]" in line
+
+
+@pytest.mark.parametrize("script", ["garbage", "#!/nowhere/sh"])
+def test_a_java_that_cannot_be_run_is_one_line_that_says_what_to_do(
+    tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", java(tmp_path, script))
+    with pytest.raises(ConfigError, match="Spark needs Java 17 or newer: install openjdk-17-jre-headless, or set"):
+        start_session("test", None, {})
+
+
+def test_a_java_that_does_not_answer_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_JAVA_ANSWERS_WITHIN_S", 0.1)
+    monkeypatch.setenv("JAVA_HOME", java(tmp_path, "#!/bin/sh\nexec sleep 5\n"))
+    with pytest.raises(ConfigError, match="Spark needs Java 17 or newer: install openjdk-17-jre-headless, or set"):
+        start_session("test", None, {})
+
+
+def test_a_wrong_spark_home_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:
+    (line,) = lines_of(tmp_path, "audit", SPARK_HOME="/nonexistent")
+    assert line.startswith("Spark does not start, its own lines above say why: check JAVA_HOME, SPARK_HOME, ")
+    assert "/nonexistent/./bin/spark-submit" in line
+
+
+@pytest.mark.parametrize(("command", "name"), [("audit", "pyspark"), ("land", "pyarrow")])
+def test_where_the_extra_is_not_installed_one_line_says_how_to_have_it(tmp_path: Path, command: str, name: str) -> None:
+    (line,) = lines_of(tmp_path, command, NOT_INSTALLED.replace("{name!r}", repr(name)))
+    assert line == f"aiorecover.spark needs {name}, and Java 17 or newer: pip install 'aiorecover[spark]'"
 
 
 def test_another_version_of_spark_than_of_pyspark_is_refused(
