@@ -68,6 +68,8 @@ class Task:
     options: dict[str, Any] = field(default_factory=dict)
     uniform: bool = False
     """Equal records that take turns in the lanes of one topic, instead of mixed ones."""
+    poison: int = 0
+    """Of the equal records each so many-th has no key, which a topic that is compacted refuses; 0: none."""
     group: int = 16
     """So many accepted records are told by one system call."""
     uvloop: bool = False
@@ -129,7 +131,8 @@ def records(task: Task) -> Iterator[Record]:
     rng = random.Random(f"{task.seed}/{task.life}")
     if task.uniform:
         for number in itertools.count():
-            yield Record(0, "key", b"%06d.%08d:%b" % (task.life, number, b"x" * 100), number % task.partitions)
+            key = None if task.poison and number % task.poison == task.poison - 1 else "key"
+            yield Record(0, key, b"%06d.%08d:%b" % (task.life, number, b"x" * 100), number % task.partitions)
     noise = rng.randbytes(_NOISE_BYTES)
     shapes = [_shape(rng, task) for _ in range(_SHAPES)]
     for number, (topic, key, partition, size) in enumerate(itertools.cycle(shapes)):
@@ -246,7 +249,8 @@ class Life:
         if self._task.paced:
             self._pace.taken.append(time.perf_counter_ns() - began)
         self._report.accepted(record, receipt)
-        if number % _CONFIRM_EVERY == 0 and len(self._confirming) < _CONFIRM_LIMIT:
+        poison = self._task.poison and record.key is None
+        if number % _CONFIRM_EVERY == 0 and not poison and len(self._confirming) < _CONFIRM_LIMIT:
             confirming = asyncio.create_task(self._confirm(record.topic, receipt))
             self._confirming.add(confirming)
             confirming.add_done_callback(self._confirming.discard)

@@ -22,6 +22,7 @@ from aiokafka.protocol.transaction import (
 )
 
 from aiorecover.delivery import transaction
+from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.drain import Drain, GoingBack
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.moves import Moves
@@ -39,6 +40,7 @@ from tests.crash.replaced import Replaced
 
 __all__ = [
     "DRAINING_POINTS",
+    "LETTER_POINTS",
     "LOST_REQUESTS",
     "MOVING_POINTS",
     "ONCE",
@@ -277,6 +279,16 @@ DRAINING_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
 }
 """Reached only where it is well again."""
 
+LETTER_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
+    "when a letter is put": after_await(DeadLetters, "put"),
+    "when a letter is flushed": after_await(DeadLetters, "durable"),
+    "when a refused record is settled": before(DeadLetters, "settled"),
+    "when a copy is stored": after_await(Opened, "store"),
+    "when a letter stands there twice": before(DeadLetters, "remove"),
+    "when a letter is replaced": after(DeadLetters, "remove"),
+}
+"""Reached only where records are refused; those behind the third with ``dead_letter_topic``."""
+
 
 TRANSACTION_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
     **{
@@ -334,6 +346,6 @@ def arm(point: str, times: int, end: signal.Signals = signal.SIGKILL) -> None:
 
     SIGKILL to ourselves: no further line is run, in this thread or any other; or SIGSTOP, until SIGCONT.
     """
-    known = POINTS | STALLED_POINTS | MOVING_POINTS | DRAINING_POINTS | OPENINGS
+    known = POINTS | STALLED_POINTS | MOVING_POINTS | DRAINING_POINTS | LETTER_POINTS | OPENINGS
     fuse = Fuse(times, lambda: os.kill(os.getpid(), end))
     (known | TRANSACTION_POINTS | TRANSACTION_OPENINGS)[point](fuse)

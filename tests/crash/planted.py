@@ -17,6 +17,7 @@ from aiorecover.delivery import delivery, resume, session, transaction, transact
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.cluster import Cluster
 from aiorecover.delivery.committed import Committed
+from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.delivery import Delivery
 from aiorecover.delivery.journal import Doubt
 from aiorecover.delivery.journaling import Journal
@@ -227,6 +228,27 @@ def adopt_what_is_locked() -> None:
     _put(opening, "lock_instance", pass_the_lock)
 
 
+def bury_behind_settling() -> None:
+    """Against I3: a refused record is settled first, and then there is a letter of it."""
+    settled = DeadLetters.settled
+    wanted: dict[int, tuple[Any, ...]] = {}
+
+    async def later(_: DeadLetters, *letter: Any) -> None:
+        wanted[letter[0].position] = letter
+
+    def put_and_settled(self: DeadLetters, position: int) -> None:
+        self.put_now(*wanted.pop(position))
+        settled(self, position)
+
+    _put(DeadLetters, "put", later)
+    _put(DeadLetters, "settled", put_and_settled)
+
+
+def leave_letters_of_what_came_through() -> None:
+    """Against one fate of each record: Kafka takes it after all, and the letter that an earlier life put stays."""
+    _put(DeadLetters, "_may_be_left", lambda *_: False)
+
+
 def commit_the_position_apart() -> None:
     """Against exactly once: the position is not in the transaction of the records that it covers."""
     commit = transaction.commit
@@ -332,6 +354,8 @@ FAULTS: dict[str, Callable[[], None]] = {
         use_identities_of_another_cluster,
         send_to_any_cluster,
         adopt_what_is_locked,
+        bury_behind_settling,
+        leave_letters_of_what_came_through,
         commit_the_position_apart,
         settle_before_the_commit,
         commit_without_the_answers,

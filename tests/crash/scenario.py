@@ -63,6 +63,7 @@ class Scenario:
         still: tuple[str, int] | None = None,
         boot_id: str | None = None,
         hours_later: int = 0,
+        poison: int = 0,
         paced: bool = False,
         servers: str = "",
         wal_dir: Path | None = None,
@@ -88,6 +89,7 @@ class Scenario:
             still=still,
             boot_id=boot_id,
             hours_later=hours_later,
+            poison=poison,
             paced=paced,
         )
         return Child(task, self._log, self._prefix if prefix is None else prefix)

@@ -202,6 +202,8 @@ def test_every_fault_has_its_scenario() -> None:
         "use_identities_of_another_cluster",  # both in test_other_cluster
         "send_to_any_cluster",
         "follow_without_a_fence",  # in test_delayed_batches
+        "bury_behind_settling",  # both in test_letters
+        "leave_letters_of_what_came_through",
         "commit_the_position_apart",  # these in test_transactions
         "settle_before_the_commit",
         "commit_without_the_answers",

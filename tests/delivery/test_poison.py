@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError, RequestTimedOutError
 from aiokafka.structs import RecordMetadata
@@ -25,7 +24,7 @@ from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.outcomes import Verdict, outcome_of
 from aiorecover.delivery.refused import Refused
 from aiorecover.delivery.session import Session
-from tests.support.admin import configure_topic, until
+from tests.support.admin import configure_topic, until, until_taken_without_key
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.oracle import read_topic
 
@@ -255,7 +254,7 @@ async def test_a_letter_that_is_requeued_after_its_topic_was_mended_arrives_and_
         with pytest.raises(PermanentDeliveryError):
             await refused.delivered(timeout_ms=20_000)
         await configure_topic(kafka.bootstrap_servers, name, {"cleanup.policy": "delete", "retention.ms": "-1"})
-        await until_taken_without_key(kafka, name)
+        await until_taken_without_key(kafka.bootstrap_servers, name)
         assert await producer.dead_letters.requeue() == 1
         await producer.flush(timeout_ms=40_000)
         assert await letters_of(producer) == []
@@ -268,16 +267,6 @@ async def test_a_letter_that_is_requeued_after_its_topic_was_mended_arrives_and_
     assert headers["mine"] == b"1"
     assert headers[REQUEUED_HEADER] == refused.record_id.encode() != (record.record_id or "").encode()
     assert (statistics.delivered, statistics.dead_lettered, statistics.pending) == (1, 1, 0)
-
-
-async def until_taken_without_key(kafka: Cluster, name: str) -> None:
-    """A broker heeds a topic's configuration a moment after it has been told."""
-    plain = AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers)
-    await plain.start()
-    try:
-        await until_answered(lambda: plain.send_and_wait(name, b"probe", partition=0))
-    finally:
-        await plain.stop()
 
 
 async def test_a_record_for_one_of_kafka_s_own_topics_is_a_dead_letter_and_harms_no_other(

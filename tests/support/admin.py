@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.client import AIOKafkaClient
@@ -31,6 +31,7 @@ __all__ = [
     "delete_topic",
     "run",
     "until",
+    "until_taken_without_key",
 ]
 
 T = TypeVar("T")
@@ -185,3 +186,18 @@ async def configure_topic(bootstrap_servers: str, name: str, config: Mapping[str
         if refusal["error_code"]:
             why = f"topic not configured, {refusal['error_message']}: {name=} {config=}"
             raise for_code(refusal["error_code"])(why)
+
+
+async def until_taken_without_key(bootstrap_servers: str, name: str) -> None:
+    """Wait until a topic that was compacted heeds that it is no more, with a record that is left in it."""
+    plain = AIOKafkaProducer(bootstrap_servers=bootstrap_servers)
+    await plain.start()
+
+    async def attempt() -> bool:
+        await plain.send_and_wait(name, b"probe", partition=0)
+        return True
+
+    try:
+        await until(attempt, timeout_s=30, what="nothing is taken without a key")
+    finally:
+        await plain.stop()
