@@ -55,7 +55,8 @@ What survives what
                           finds older versions of a sector than the last one.
 
 Faults: `MemoryDisk.full` and `resize`; `fail_syncs`; `remove`; and for one file, by its name in the ``wal_dir``,
-``disk.file("0/ring").fail_reads(offset, length)``, ``flip(bit)``, ``damage(offset, data)``, ``cut(size)``.
+``disk.file("0/ring").fail_reads(offset, length)``, ``flip(bit)``, ``damage(offset, data)``, ``cut(size)``, and, behind
+a sync that failed, ``evict(seed)``.
 
 Limits
     Linux only (memfd and /proc). Everything is in memory: two slots for each 16 MiB by default, so give tests a small

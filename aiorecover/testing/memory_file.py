@@ -94,6 +94,22 @@ class StoredFile:
         """
         self._failing_syncs = times
 
+    def evict(self, seed: int | str) -> int:
+        """Let pages that a failed sync has called clean leave memory; how many did. The seed chooses which.
+
+        The kernel may drop a clean page at any moment, and what the disk has comes back, in mappings, too: older bytes,
+        or zeros. Pages that were stored into or rewritten since are not called clean any more, and stay.
+        """
+        with self.lock:
+            live, chance = self.live(), random.Random(seed)  # noqa: S311 - to be repeated
+            share = chance.choice(SHARES)
+            clean = [page for page, held in self._called_clean.items() if live[page : page + PAGE] == held]
+            gone = [page for page in clean if chance.random() < share]
+            for page in gone:
+                held = self._called_clean.pop(page)
+                os.pwrite(self.descriptor, self.durable[page : page + len(held)].ljust(len(held), b"\0"), page)
+            return len(gone)
+
     def fail_reads(self, offset: int, length: int) -> None:
         """Let reads that touch this part fail with EIO, in crash images too; what is mapped is not affected.
 

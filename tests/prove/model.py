@@ -1,10 +1,10 @@
 """`python -m tests.prove model --seed S --count N [--resume FILE]`: steps of the log beside a dictionary model.
 
-Walks of `tests.wal.model.Machine`, one after the other, until N steps were taken. Of six, one is of lives that end
+Walks of `tests.wal.model.Machine`, one after the other, until N steps were taken. Of seven, one is of lives that end
 before a power cut is dealt with (`tests.wal.half_done`), two are of all steps, with those of the dead ring and of what
-is in flight, and in one all goes in transactions; the others keep to the main and the retry ring. A walk depends on the
-seed and its number alone, so `--seed S --walk NUMBER`, which a failed run prints, repeats it; what it found is made
-small first.
+is in flight, in one pages that a failed flush has called clean leave memory besides (`tests.wal.evict_steps`), and in
+one all goes in transactions; the others keep to the main and the retry ring. A walk depends on the seed and its number
+alone, so `--seed S --walk NUMBER`, which a failed run prints, repeats it; what it found is made small first.
 
 With `--resume FILE` it goes on where an earlier run with that file stopped, with that run's seed; N counts from there.
 
@@ -23,11 +23,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.wal.half_done import half_done
-from tests.wal.walk import Taken, run, smallest, walk, walk_all, walk_in_transactions
+from tests.wal.walk import Taken, run, smallest, walk, walk_all, walk_evicting, walk_in_transactions
 
 __all__ = ["main"]
 
-KINDS = (half_done, walk_all, walk, walk_all, walk, walk_in_transactions)  # by turns
+KINDS = (half_done, walk_all, walk, walk_all, walk, walk_in_transactions, walk_evicting)  # by turns
 _PACE_S = 10.0  # between two lines of progress, each with the state stored
 
 

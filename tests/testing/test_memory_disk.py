@@ -363,6 +363,29 @@ def test_what_is_rewritten_is_dirty_again_page_by_page(disk: MemoryDisk, again: 
     assert disk.file("file").durable == OLD[:PAGE] + NEW[PAGE : 3 * PAGE] + OLD[3 * PAGE :]
 
 
+def test_what_a_failed_sync_called_clean_may_leave_memory_and_what_the_disk_has_comes_back(disk: MemoryDisk) -> None:
+    file = file_on(disk)
+    file.write(NEW, 0)
+    mapping = file.map(0, len(OLD))
+    assert disk.file("file").evict(1) == 0  # the kernel still has to write it
+    disk.fail_syncs()
+    with pytest.raises(WalIOError):
+        file.sync()
+    mapping[0] = 0x33  # dirty again
+    file.rewrite(PAGE, PAGE)
+    images = set()
+    for seed in SEEDS:
+        image = disk.after_process_death()
+        left = image.file("file").evict(seed)
+        images.add(content(image))
+        assert content(image).count(OLD[:PAGE]) == left  # as many pages
+    pages = b"\x33" + NEW[1 : 2 * PAGE]
+    half = NEW[:PAGE]
+    assert images == {pages + third + fourth for third in (OLD[:PAGE], half) for fourth in (OLD[:PAGE], half)}
+    assert max(disk.file("file").evict(seed) for seed in range(20)) > 0
+    assert mapping[:] == content(disk) != pages + NEW[2 * PAGE :]  # mappings see it
+
+
 def test_syncs_fail_so_often_and_then_no_more(disk: MemoryDisk) -> None:
     file = file_on(disk)
     disk.fail_syncs(2)

@@ -41,10 +41,7 @@ class BatchSteps(Core):
         self._acknowledge(name)
         positions = self.life.batches.in_flight[name].positions
         self.life.settle(positions[: max(1, int(part * len(positions)))])
-        moved = {self.life.directory.checkpoint.moved}
-        if self.life.in_doubt and self.life.move is not None:
-            moved.add(self.life.move.slot.last_position)
-        self._end(power, sector, moved)
+        self._end(power, sector, self._moved())
 
     @step(end=[*[NEVER] * 4, *MOMENTS], power=POWER, fails=["", "", "", "dead", "lanes"], sector=SECTORS)
     def write_all(self, end: tuple[str, str], power: int | None, fails: str, sector: int) -> None:

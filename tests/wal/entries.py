@@ -81,6 +81,14 @@ class Entries:
         self.reliable = False
         self.must.clear()
 
+    def evicted(self, image: bytes) -> None:
+        """Pages that a failed flush has called clean left memory: what the disk has stands there, if it is whole."""
+        for place, body in _bodies(image):
+            if body != self.standing.get(place, b"") and body != self.torn.get(place):
+                self.standing.pop(place, None)
+                self.torn[place] = body
+                self.may.setdefault(place, set()).add(body)
+
     def in_flight(self) -> set[Position]:
         """What was written down and is not known to be over."""
         return {position for sent in self.sent.values() if not sent.spent for position in sent.positions}

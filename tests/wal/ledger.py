@@ -64,6 +64,8 @@ class Ledger:
     moved: int = 0  # P: up to here copies count, beyond it originals do
     copied: set[Position] = field(default_factory=set)  # ever, to the retry ring, by a move that was made
     copies: dict[Position, bool] = field(default_factory=dict)  # made in this life, before the retry ring's reader
+    evictable: set[Position] = field(default_factory=set)  # pages have left memory, theirs among them, for all we know
+    afloat: set[Position] = field(default_factory=set)  # where they are, it is in memory: the disk never had them
     exact: bool = False  # one power cut, and nothing else: what is settled durably comes only as part of a suffix
     given: set[bytes] = field(default_factory=set)  # lanes of which a reader gave anything in this life
     kafka: dict[bytes, list[Position]] = field(default_factory=lambda: {lane: [] for lane in LANES})
@@ -118,15 +120,16 @@ class Ledger:
         lane = lane_of(self.records[position])
         if self.exact and position in self.settled_durably:
             demand(lane and lane in self.given, "what is durably settled comes only behind what is not", position)
-        if not self.ahead.pop(position):  # it has come through a power cut
-            self.durable.add(position)
+        if not self.ahead.pop(position):  # it has come through a power cut, or stayed in memory
+            self.durable |= {position} - self.afloat
             self.settled.discard(position)  # and its settle word has not, or one before it in its lane
             self.settled_durably.discard(position)
         self.given.add(lane)
         self.handed.add(position)
 
     def _lose(self, position: Position) -> None:
-        demand(not self.ahead.pop(position), "every accepted record is found again", position)
+        must = self.ahead.pop(position) and position not in self.evictable
+        demand(not must, "every accepted record is found again", position)
         (self.over if position in self.settled else self.lost).add(position)
 
     def settle(self, position: Position) -> None:
@@ -176,6 +179,10 @@ class Ledger:
         self.durable |= snapshot.records - self.lost
         self.settled_durably |= snapshot.settled & self.settled
 
+    def evicted(self) -> None:
+        """A flush has failed, and what none before it had covered may be gone, in this very life."""
+        self.evictable = self.records.keys() - self.durable
+
     def died(self, *, suspect: bool = False) -> None:
         """The process is gone: everything that was stored is there, nothing that was settled comes back.
 
@@ -188,9 +195,18 @@ class Ledger:
         self.ahead |= dict.fromkeys(self.handed, True)
         self._next_life(exact=False)
 
+    def lost_pages(self) -> None:
+        """The process is gone, and behind a failed flush pages have left memory: the disk has what a power cut leaves.
+
+        What is there for all that may still be in memory alone.
+        """
+        self.lost_power()
+        self.afloat = self.records.keys() - self.durable
+
     def lost_power(self, *, exact: bool = False) -> None:
         """The machine is gone: what was synced is there, of all the rest anything."""
         self.doubt = True
+        self.afloat.clear()
         self.settled |= self.reopened  # nobody knows which of its words the disk has
         self.ahead = {
             position: position in self.durable and position not in self.settled
@@ -204,6 +220,7 @@ class Ledger:
         self.copies.clear()
         self.given.clear()
         self.reopened.clear()
+        self.evictable.clear()
         self.exact = exact
 
     def opened(self, watermark: int, moved: int) -> None:

@@ -34,6 +34,7 @@ class Letters:
     durable: set[Position] = field(default_factory=set)
     purged_durably: set[Position] = field(default_factory=set)
     doubtful: set[Position] = field(default_factory=set)  # a flush has failed since they were purged: none may help
+    afloat: set[Position] = field(default_factory=set)  # where they are, it is in memory: the disk never had them
     ahead: dict[Position, bool] = field(default_factory=dict)  # not read yet in this life; True: must be there
     buried: set[Position] = field(default_factory=set)  # records whose letters a flush of this life has covered
 
@@ -66,7 +67,7 @@ class Letters:
         while (first := next(iter(self.ahead))) < position:
             self._lose(first)
         if not self.ahead.pop(position):  # it has come through a power cut, or its purging has not
-            self.durable.add(position)
+            self.durable |= {position} - self.afloat
             for known in (self.purged, self.purged_durably, self.doubtful):
                 known.discard(position)
 
@@ -96,8 +97,13 @@ class Letters:
         """The kernel calls lost pages clean: the settle words in them are not stored again."""
         self.doubtful |= self.purged - self.purged_durably
 
-    def ended(self, *, lost_power: bool, clean: bool) -> None:
-        """A life is over; ``clean``: all of it was flushed by then, but for what a failed flush has left."""
+    def ended(self, *, lost_power: bool, clean: bool, evicted: bool) -> None:
+        """A life is over; ``clean``: all of it was flushed by then, but for what a failed flush has left.
+
+        ``evicted``: of that, pages have left memory; the disk has what a power cut leaves.
+        """
+        self.afloat = self.stored.keys() - self.durable if evicted else set() if lost_power else self.afloat
+        lost_power = lost_power or evicted
         for position in self.stored.keys() & self.purged_durably:
             del self.stored[position]
         perhaps = {position for position, must in self.ahead.items() if not must}

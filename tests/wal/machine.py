@@ -179,7 +179,7 @@ class Core:
         reported = missing(self.life.ring)
         demand(self.powerless or not reported, "a dying process tears no hole", reported)
         demand(len(set(reported)) == len(reported), "what is missing is reported once", reported)
-        there = set(self.ledger.waiting()) & set(reported)
+        there = set(self.ledger.waiting()) & set(reported) - self.ledger.evictable
         demand(not there, "only what is missing is reported as missing", there)
 
     @step(lambda m: not m.life.busy and m.life.retry.live, limit=LIMITS)
@@ -218,7 +218,7 @@ class Core:
     def catch_up(self, seed: int) -> None:
         self.life.again(random.Random(seed).choice(sorted(self.life.stalled)))
 
-    @step(lambda m: m.life.second is None and m.in_main(), seed=SEEDS)
+    @step(lambda m: m.life.second is None and not m.life.evicted and m.in_main(), seed=SEEDS)
     def read_again(self, seed: int) -> None:
         """A second reader goes from a record that waits to the end, and stays where it is."""
         life, waiting = self.life, self.in_main()
@@ -424,18 +424,27 @@ class Core:
         left = self.life.directory.checkpoint.suspect if clean else None
         self.entries.look(self.life.disk.lanes.live())
         disk = self._left(power, sector)
-        if power is None or clean:
+        evicted = self.life.evicted and power is None
+        if clean or (power is None and not evicted):
             self.ledger.died(suspect=self.life.poisoned or (power is not None and self.failed_flush))
+        elif evicted:
+            self.ledger.lost_pages()
         else:
             self.ledger.lost_power(exact=not (suspect or self.failed_flush))
             self.powerless = True
         if power is not None:  # what was in flight is not known in another boot of the machine
             self.ledger.loose |= self.entries.in_flight()
-        self.letters.ended(lost_power=power is not None, clean=clean)
+        self.letters.ended(lost_power=power is not None, clean=clean, evicted=evicted)
         self.entries.ended(lost_power=power is not None)
         disk.slot_bytes, disk.max_slots = slot_bytes, (SLOTS + RESERVED) * SLOT // slot_bytes - RESERVED
         self.full = False
         self._take_over(disk, moved, name, left)
+
+    def _moved(self) -> set[int]:
+        """What the next opening may find as P."""
+        life = self.life
+        in_doubt = {life.move.slot.last_position} if life.in_doubt and life.move is not None else set()
+        return {life.directory.checkpoint.moved} | in_doubt
 
     def _left(self, power: int | None, sector: int) -> Disk:
         if power is None:

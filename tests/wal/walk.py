@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 from unittest import mock
 
-from tests.wal import batch_steps, commit_steps, letter_steps, machine, model
+from tests.wal import batch_steps, commit_steps, evict_steps, letter_steps, machine, model
 from tests.wal.model import STEPS, Machine
 
 Taken = tuple[str, dict[str, Any]]
@@ -89,6 +89,27 @@ COMMITTED_LIVES: dict[str, float] = {
     "close": 0.3,
     "commit_everything": 0.3,
 }
+EVICTING_LIVES: dict[str, float] = {  # so that flushes fail, and pages go before and behind the next opening
+    **dict.fromkeys(STEPS, 0.1),
+    "append": 3,
+    "read": 3,
+    "deliver": 2,
+    "enter": 2,
+    "acknowledge": 1.5,
+    "settle": 3,
+    "write_checkpoint": 1,
+    "sync": 0.5,
+    "recycle": 1,
+    "begin_move": 3,
+    "make_move": 1,
+    "begin_rewriting": 3,
+    "make_rewriting": 1,
+    "fail_checkpoint": 1.2,
+    "evict": 1,
+    "evict_and_die": 0.7,
+    "end": 0.7,
+    "deliver_everything": 0.5,
+}
 FOLLOWS = {"read": "deliver", "deliver": "settle"}  # what a dispatcher does next
 FOLLOWS_ALL = {"read": "enter", "acknowledge": "settle", "deliver": "settle"}
 FOLLOWING = 0.5  # how often it does so at once
@@ -101,6 +122,7 @@ def _steps_of(*modules: ModuleType) -> list[str]:
 PLAIN = _steps_of(machine, model)
 """The steps of the main and the retry ring."""
 ALL = _steps_of(machine, letter_steps, batch_steps, model)
+EVICTING = _steps_of(machine, letter_steps, batch_steps, model, evict_steps)
 NOT_IN_TRANSACTIONS = {"deliver", "deliver_everything", "adopt", "stall", "begin_move", "begin_rewriting"}
 IN_TRANSACTIONS = [name for name in _steps_of(machine, model, commit_steps) if name not in NOT_IN_TRANSACTIONS]
 KINDS = (SHORT_LIVES, LONG_LIVES, LONG_LIVES, DYING_LIVES)
@@ -121,6 +143,11 @@ def walk_in_transactions(seed: object, length: int = LENGTH) -> tuple[list[Taken
     """The same where nothing is moved, and all goes in transactions."""
     chance = random.Random(f"in transactions {seed}")
     return _walk(chance, [COMMITTED_LIVES], {"read": "commit"}, IN_TRANSACTIONS, length, transactions=True)
+
+
+def walk_evicting(seed: object, length: int = LENGTH) -> tuple[list[Taken], Exception | None]:
+    """The steps of `walk_all`, where flushes fail, and pages that they called clean leave memory."""
+    return _walk(random.Random(f"evicting {seed}"), [EVICTING_LIVES], FOLLOWS_ALL, EVICTING, length)
 
 
 def _walk(
