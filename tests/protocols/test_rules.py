@@ -90,6 +90,8 @@ RULES: dict[str, dict[str, str]] = {  # names of faults, with spaces between
         "only slots that no mapping knows are cut off": "cut_off_whatever_stands_there",
         "and no durable checkpoint": "cut_off_before_durable",
         "growth is by real allocation": "grow_by_holes",
+        "up to the limit of the rings": "grow_beyond_the_limit",
+        "and down to the guard of the disk": "take_what_is_left_for_others",
     },
     "settling": {
         "after the acknowledgement": "settle_at_hand_over",

@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +18,9 @@ from aiorecover.wal.mapping import map_shared
 from aiorecover.wal.moving import Move
 from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.room import IDLE_LOOKS
+from aiorecover.wal.room import IDLE_LOOKS, SLOTS_LEAST, Shares
 from aiorecover.wal.spares import Quota
-from aiorecover.wal.storage import StorageFile
+from aiorecover.wal.storage import FileSystem, StorageFile
 from aiorecover.wal.stream import FIRST_PLACE
 from tests.wal.ledger import ViolationError, demand
 from tests.wal.memory import FaultyFile, no_room
@@ -27,6 +28,9 @@ from tests.wal.planted import Fault, Patch, Planted, Scenario, names_of, tells
 from tests.wal.real_files import ends_well, forked, real_files
 from tests.wal.rig import MAX_SLOTS, SLOT, Disk, Opened, read
 from tests.wal.test_planted_faults import fill
+
+RECORD = 700  # bytes
+RINGS = "ring", "retry", "dead"
 
 # -- nothing is mapped beyond the size that fstat gives, and what waits is read, not mapped ---------------------------
 
@@ -111,6 +115,56 @@ def the_rings_grow() -> None:
         for file in (directory.files.ring, directory.files.retry, directory.files.dead, directory.files.lanes):
             demand(file.size() > 0, "it has grown", file.path.name)
             demand(file.disk_bytes() >= file.size(), "no store meets a full disk", file.path.name, file.disk_bytes())
+
+
+# -- growth ends at the threshold of the disk ------------------------------------------------------------------------
+
+
+def grow_beyond_the_limit(patch: Patch) -> None:
+    begin = Quota.__init__
+
+    def unlimited(self: Quota, *given: Any) -> None:
+        begin(self, *given)
+        self.shares = Shares(1 << 20)
+
+    patch.setattr(Quota, "__init__", unlimited)
+
+
+def take_what_is_left_for_others(patch: Patch) -> None:
+    patch.setattr(Quota, "slots_within", lambda self, free_bytes: free_bytes // self.limits.slot_bytes)
+
+
+class SmallDisk(FileSystem):
+    """Of so many slots."""
+
+    SLOTS = 14
+
+    def free_bytes(self, path: Path) -> int:
+        return self.SLOTS * SLOT - sum((path / name).stat().st_size for name in RINGS)
+
+
+def fill_to_the_end(directory: Directory) -> None:
+    with suppress(WalFullError):
+        for _ in range(SmallDisk.SLOTS * SLOT // RECORD):
+            directory.ring.append(b"f" * RECORD, None)
+            directory.prepare_spares()
+
+
+def the_rings_are_filled_to_their_limit() -> None:
+    with real_files() as (_, opens):
+        directory = opens(max_bytes=SLOTS_LEAST * SLOT)
+        fill_to_the_end(directory)
+        allocated = sum(ring.bytes_allocated for ring in directory.rings)
+        demand(allocated == SLOTS_LEAST * SLOT, "the rings together grow up to their limit", allocated // SLOT)
+
+
+def the_disk_is_filled_to_its_guard() -> None:
+    kept = 5 * SLOT
+    with real_files() as (_, opens):
+        directory = opens(min_free_bytes=kept, file_system=SmallDisk())
+        fill_to_the_end(directory)
+        free = directory.file_system.free_bytes(directory.path)
+        demand(free == kept, "what the disk keeps for others is left to them", free // SLOT)
 
 
 # -- file sizes are changed by one at a time -------------------------------------------------------------------------
@@ -207,6 +261,8 @@ PLANTED: Planted = [
     (a_slot_that_was_cut_off_is_settled, map_without_a_look_at_the_size),
     (a_ring_that_was_cut_is_read, read_through_a_mapping),
     (the_rings_grow, grow_by_holes),
+    (the_rings_are_filled_to_their_limit, grow_beyond_the_limit),
+    (the_disk_is_filled_to_its_guard, take_what_is_left_for_others),
     (the_ring_grows_while_its_end_is_cut_off, change_sizes_without_the_lock),
     (a_full_disk_keeps_a_slot_that_is_moved, reserve_nothing),
     (a_full_disk_takes_a_letter, reserve_nothing),
