@@ -228,6 +228,10 @@ def test_each_box_of_the_specification_is_the_struct(title: str, layout: struct.
     assert f"{title}, {layout.size} bytes" in str(wal.__doc__)
 
 
+def test_every_box_of_the_specification_is_compared() -> None:
+    assert str(wal.__doc__).count("│ field ") == len(LAYOUTS)
+
+
 def test_the_reserved_bytes_of_the_slot_box_are_those_of_the_code() -> None:
     assert str(wal.__doc__).count(f"│ {fmt.RESERVED} bytes: header, seal      │") == 2
     assert fmt.SLOT_HEADER.size == fmt.SEAL_OFFSET
@@ -259,6 +263,7 @@ def test_the_checkpoint_box_names_what_stands_there() -> None:
         known = {"magic": checkpoint.MAGIC, "version": b"\1\0", "zero": bytes(size), "crc": stored}
         numbers = {"generation": 0x0102030405060708, "length": length}
         assert stored == (known[name] if name in known else numbers[name].to_bytes(size, "little")), name
+    assert f"padded to {checkpoint.SECTOR}; two copies, {checkpoint.COPY_BYTES >> 10} KiB apart" in str(wal.__doc__)
 
 
 def test_the_box_of_a_moved_record_names_what_stands_there() -> None:
