@@ -1,7 +1,7 @@
 """The publishing process of the kill cycles: it publishes, says what was accepted, and is killed.
 
-`python -m tests.crash.child` with its `Task` as JSON as the only argument. At SIGTERM, once it has opened, what it is
-about is cancelled, and it stops. What it says goes through two pipes:
+Forked (`tests.crash.forking`), or `python -m tests.crash.child` with its `Task` as JSON as the only argument. At
+SIGTERM, once it has opened, what it is about is cancelled, and it stops. What it says goes through two pipes:
 
     reports (the descriptor `report_fd`), one line for each thing that is certain
         A <topic> <partition> <key> <digest> <record id>      publish returned
@@ -330,8 +330,7 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def main() -> None:
-    task = Task(**json.loads(sys.argv[1]))
+def main(task: Task) -> None:
     die_with_parent(task.parent_pid)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     if task.fault is not None:
@@ -351,4 +350,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(Task(**json.loads(sys.argv[1])))

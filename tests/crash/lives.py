@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.crash.child import Task
+from tests.crash.forking import Forked
 
 __all__ = ["Child", "ChildFailedError"]
 
@@ -51,14 +52,7 @@ class Child:
         self._ended = False
         self._reports = bytearray()
         with log.open("ab") as errors:
-            self._process = subprocess.Popen(
-                [*prefix, sys.executable, "-m", "tests.crash.child", json.dumps(asdict(task))],
-                cwd=_REPOSITORY,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                pass_fds=[write_end],
-            )
+            self._process = _process(task, prefix, errors.fileno())
         os.close(write_end)
         self._readers = [
             threading.Thread(target=self._read_words, daemon=True),
@@ -193,3 +187,16 @@ class Child:
     def _failure(self, what: str) -> ChildFailedError:
         tail = self._log.read_text(errors="replace")[-4000:]
         return ChildFailedError(f"{what} life={self.task.life} seed={self.task.seed} said={self._words}\n{tail}")
+
+
+def _process(task: Task, prefix: Sequence[str], errors: int) -> Forked | subprocess.Popen[bytes]:
+    if not prefix:
+        return Forked(asdict(task), stderr=errors, report=task.report_fd)
+    return subprocess.Popen(
+        [*prefix, sys.executable, "-m", "tests.crash.child", json.dumps(asdict(task))],
+        cwd=_REPOSITORY,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        pass_fds=[task.report_fd],
+    )
