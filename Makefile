@@ -6,8 +6,9 @@ SOURCES  = $(wildcard aiorecover pyspark_aiorecover tests benchmarks examples)
 
 # Handed on to pytest, the demo, the benchmarks or the prover: make test ARGS="-k ring -x"
 ARGS    ?=
-# Processes that share the tests: one for each core of a small machine (three on two cores come late). WORKERS=0: all here.
-WORKERS ?= 2
+# Processes that share the tests: one for each core of a small machine (more come late), and one that takes what these
+# leave of the cores (tests/support/sharing.py). WORKERS=0: all here.
+WORKERS ?= 3
 # For prove: which proof (`make prove WHAT=` lists them), the seed that an earlier run printed to repeat it, how many.
 WHAT    ?= kills
 SEED    ?=

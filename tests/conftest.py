@@ -17,7 +17,7 @@ from xdist.remote import Producer
 
 from tests.support.broker import BrokerUnavailableError, Cluster, TopicFactory, choose_cluster
 from tests.support.jars import JarsError, spark_jars
-from tests.support.sharing import Sharing
+from tests.support.sharing import Sharing, give_way
 
 _SIZES = {"kafka": 1, "kafka3": 3}
 _KERNEL = "Skipped: this kernel "  # what a machine does not grant (mounts, FUSE) cannot be installed
@@ -72,6 +72,7 @@ def _started(name: str, config: pytest.Config) -> Iterator[Cluster]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_CLUSTERS] = {}
+    give_way(config)
 
 
 @pytest.hookimpl(optionalhook=True)

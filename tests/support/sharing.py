@@ -6,27 +6,38 @@ session, which work more than they wait, follow one another in whichever process
 own. These three take longest, so they begin first. The others go file by file, so that what a file's tests have in
 common is made once.
 
+Of three and more processes the last one is patient: it takes what the others leave of the processors, and only tests
+that wait for nobody and look at no clock. To the others these come last.
+
 (A mark for each test would say the same, but xdist's scheduler by marks renames tests, which pytest 9.2 no longer
 allows.)
 """
 
+import os
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-__all__ = ["Sharing"]
+__all__ = ["Sharing", "give_way", "is_patient", "is_work_alone"]
 
 _REPOSITORY = Path(__file__).parents[2]
 _CRASHES, _BROKERS, _SPARK = _LONG = ("tests/crash/", "brokers", "tests/spark/")
 _OF_THEIR_OWN = "tests/support/"  # what is in here starts brokers of its own
 _TAKES_ONE = re.compile(r"\bkafka3?: (Kafka)?Cluster\b")  # as an argument of a test or a fixture
+_WORK = ("tests/wal/", "tests/protocols/", "tests/fuzz/")
+_WAITS = re.compile(r"^(?:import|from) (?:asyncio|signal|subprocess|threading|time)\b", re.MULTILINE)
+_PATIENT_FROM = 3  # processes
+_LESS_URGENT = 10  # a tenth of what others get who want the same processor
 
 
 class Sharing(LoadScopeScheduling):
-    """Which tests stay together, and which begin."""
+    """Which tests stay together, which begin, and which are for the patient one."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
@@ -36,14 +47,44 @@ class Sharing(LoadScopeScheduling):
         return _BROKERS if _stands_on_brokers(file) else file
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        for scope in reversed(_LONG):
-            if scope in self.workqueue:
-                self.workqueue.move_to_end(scope, last=False)
+        scope = self._next_for(node)
+        if scope is None:
+            node.shutdown()
+            return
+        self.workqueue.move_to_end(scope, last=False)
         super()._assign_work_unit(node)
+
+    def _next_for(self, node: WorkerController) -> str | None:
+        """The longest, the others, and what is work alone; of this, for the patient one, whatever there is."""
+        if is_patient(node.workerinput):
+            return next(filter(is_work_alone, self.workqueue), None)
+        begins = [scope for scope in _LONG if scope in self.workqueue]
+        return next(iter([*begins, *sorted(self.workqueue, key=is_work_alone)]), None)
+
+
+def is_patient(workerinput: Mapping[str, Any]) -> bool:
+    """Whether a process is the last of enough of them, by what xdist has told it."""
+    count: int = workerinput["workercount"]
+    return count >= _PATIENT_FROM and workerinput["workerid"] == f"gw{count - 1}"
+
+
+def give_way(config: pytest.Config) -> None:
+    """Let others go first, if this is the patient process."""
+    workerinput = getattr(config, "workerinput", None)  # not where there are no others
+    if workerinput is not None and is_patient(workerinput):
+        os.nice(_LESS_URGENT)
+
+
+@cache
+def is_work_alone(scope: str) -> bool:
+    """Whether it is a file whose tests wait for nobody and look at no clock."""
+    return scope.startswith(_WORK) and _WAITS.search(_text(scope)) is None
 
 
 @cache
 def _stands_on_brokers(file: str) -> bool:
-    if file.startswith(_OF_THEIR_OWN):
-        return True
-    return _TAKES_ONE.search((_REPOSITORY / file).read_text(encoding="utf-8")) is not None
+    return file.startswith(_OF_THEIR_OWN) or _TAKES_ONE.search(_text(file)) is not None
+
+
+def _text(file: str) -> str:
+    return (_REPOSITORY / file).read_text(encoding="utf-8")
