@@ -50,7 +50,7 @@ def test_each_field_is_read_back_from_its_place() -> None:
     assert (record[rec.TOPIC], record[rec.KEY], record[rec.VALUE]) == ("t", b"k", b"v")
     assert (record[rec.PARTITION], record[rec.TIMESTAMP]) == (3, STAMPED)
     assert (record[rec.HEADERS], record[rec.CONTEXT]) == ([("h", b"\xff"), ("n", None)], {"a": 1})
-    assert tuple(record[rec.SOURCE]) == ("or", 4, 5)
+    assert record[rec.SOURCE] == ["or", 4, 5]
 
 
 def one_by_one(sequences: Sequence[int]) -> list[bytes]:
