@@ -20,7 +20,7 @@ from aiorecover import record as records
 from aiorecover.delivery import refusal
 from aiorecover.errors import WalError, WalFormatError, WalIOError
 from aiorecover.wal import format as fmt
-from aiorecover.wal.directory import RING_GONE
+from aiorecover.wal.directory import RING_GONE, UNSURE
 from aiorecover.wal.instances import instances
 from aiorecover.wal.losses import in_words, named
 from aiorecover.wal.view import WALKS, open_view
@@ -95,7 +95,7 @@ def _instance(instance: Instance, count: int) -> dict[str, Any]:
         try:
             with open_view(instance.path, name) as view:
                 if name == RINGS[0]:
-                    errors = [*_refusal(view), *([RING_GONE] if view.ring_gone else []), *errors]
+                    errors = [*_next_start(view), *errors]
                 oldest += _look(view, about, count)
         except WalError as error:
             errors.append(str(error))
@@ -105,13 +105,16 @@ def _instance(instance: Instance, count: int) -> dict[str, Any]:
     return about
 
 
-def _refusal(view: View) -> list[str]:
-    """Why the next start would be refused, if it would."""
+def _next_start(view: View) -> list[str]:
+    """Why the next start would be refused, or what it would say of records that nothing names."""
     try:
-        view.next_opening()
+        unsure = view.next_opening().unsure
     except WalError as error:
         return [str(error)]
-    return []
+    told = [RING_GONE] if view.ring_gone else []
+    if unsure and view.checkpoint is not None:  # without one it is said to be lost
+        told.append(f"{UNSURE} rings={','.join(unsure)}")
+    return told
 
 
 def _look(view: View, about: dict[str, Any], count: int) -> list[FrameView]:

@@ -176,7 +176,8 @@ Operations
     checkpoint  Captured on the loop; then fdatasync of the rings and the lanes, write and fdatasync of the older copy
                 (I4). It takes nothing back of what the one before says of the rings, of P and of the destination,
                 whenever it was captured. Word of a failed flush is stored behind one that is being written, never in
-                its place.
+                its place. One that tells of something that waits in a ring in which nothing did, as the one before
+                knows it, is made durable in both copies: else, with this one lost, nothing would be missed there.
                 It grows with the age of what waits: the opening allocates both copies whole, so a disk that others
                 have filled does not refuse it. Without room for that only a new directory is refused.
     recycle     Oldest first, what a durable checkpoint covers (I1). The slot keeps its bytes until its next life. What
@@ -242,6 +243,9 @@ Recovery, on opening
        unless its original holds; the checkpoint says so (``by_originals``) to the openings after this one, until
        something is stored there again: by then the others are marked (step 9). What stood before the oldest slot of the
        main ring counts as moved there.
+       Where one copy is lost, and the end was not clean, the log says of which rings records may be missing that
+       nothing names: of those in which something waited, by the copy that is left, before the oldest slot that is left,
+       or at all; else only that the copy is lost. Where both are, it says so of all three.
     6. Epoch = 1 + the highest in both copies and all headers; where both copies are lost, 1,000 more, for an opening
        in which nothing was published stands in no header (`recovery.UNTOLD`). The nonce is drawn. Settle words are
        suspect after another boot or a failed flush, unless the end was clean; also where a copy is damaged.
@@ -259,7 +263,8 @@ Recovery, on opening
        64 of them in a slot; where there is no memory to ask for one the opening is refused. (Where both copies are lost
        nobody knows the boot, and nothing is written again.)
     8. Have the copy that counts durable: a process may have died before its flush. Then write and flush both copies
-       with the new epoch and its producer id (I5).
+       with the new epoch and its producer id (I5). In a new directory flush that, too: no other file has a length
+       before the checkpoint is durable with its name. So a directory that was in use is told from a new one (`traces`).
     9. Void the copies of moves and rewritings that were never made: slots in which nothing else stands lose their
        headers and are free; the one before them is sealed so that it ends with the last copy that counts. Nothing is
        read for it. Where both copies of the checkpoint are lost, the copies are read, and marked; what cannot be read
@@ -289,15 +294,16 @@ looks for the next valid frame of this life, delivers from there, and reports ex
 it does for a whole slot that is gone, and for a tail that a flush had covered, as far as the others tell: a slot with
 nothing of its epoch behind it that no flush had covered cannot be missed. In the slot that is written all that has a
 sequence is stored: nobody waits for another record to see that the newest one is gone. Where a page cannot be read at
-the end that a crash left open, behind all that a flush had covered, only the log says that some may be missing. Nor can
-what stood before the oldest slot when a copy of the checkpoint is lost, too: the other one may not know what was
-recycled, and behind a slot that still stands what was delivered and recycled since may then be named as missing. A
-second reader reports what was damaged since the first one passed, as far as no settle word says that it was done, and
-what is in flight may be named with it: each sequence is reported once. Sequences of the other two rings are not those
-of records: of copies it is told how many are lost at most, and which records stand before and behind them, as far as
-the reader has passed some that wait; of dead letters how many (`losses`). What still stands in the place of the
-lost frames is copied to ``damaged/`` before the slot is recycled (`kept`; the first hundred), with zeros for pages that
-cannot be read; the tables in `recovery` say what comes of each combination.
+the end that a crash left open, behind all that a flush had covered, only the log says that some may be missing. So it
+is of what stood before the oldest slot when a copy of the checkpoint is lost, too: the other one may not know what was
+recycled, and behind a slot that still stands what was delivered and recycled since may then be named as missing. Of a
+ring without a slot all is missed that had waited when that one was written; of what only the lost one knew, the log
+says that some may be missing. A second reader reports what was damaged since the first one passed, as far as no settle
+word says that it was done, and what is in flight may be named with it: each sequence is reported once. Sequences of the
+other two rings are not those of records: of copies it is told how many are lost at most, and which records stand before
+and behind them, as far as the reader has passed some that wait; of dead letters how many (`losses`). What still stands
+in the place of the lost frames is copied to ``damaged/`` before the slot is recycled (`kept`; the first hundred), with
+zeros for pages that cannot be read; the tables in `recovery` say what comes of each combination.
 
 A slot counts what it waits for once: what is stored in this life by its sequences, what an opening found as it is read.
 Damage that is met in what was counted, by whichever reader, has the slot counted anew (`recount`): once everything in
@@ -364,12 +370,12 @@ System assumptions
     (Linux; elsewhere every opening is taken for one after a power cut).
 
 Refused, and why
-    Files of two producers in one directory, or of two copies of it (one epoch with two nonces, by headers and by what
-    the checkpoint remembers of 64 openings), slots of two sizes, one ordinal twice, or a later one with earlier
-    records, files with something in them of which nothing can be read, no checkpoint and nothing in the rings beside
-    `lanes` with entries, a newer format version, another program's files, a symbolic link, another user's ``wal_dir``:
-    each would mean guessing about records that people cannot get back. Hidden files and directories, and
-    ``lost+found``, are left alone.
+    Files of two producers in one directory (`lanes` by its header), or of two copies of it (one epoch with two nonces,
+    by headers and by what the checkpoint remembers of 64 openings), slots of two sizes, one ordinal twice, or a later
+    one with earlier records, files with something in them of which nothing can be read, no checkpoint and no slot in
+    the main ring where any file but the checkpoint has a length, a newer format version, another program's files, a
+    symbolic link, another user's ``wal_dir``: each would mean guessing about records that people cannot get back.
+    Hidden files and directories, and ``lost+found``, are left alone.
 
     A page with a slot's header or a copy of the checkpoint that cannot be read: it may be the disk's bad moment, and
     what it says may be all that is known. Nothing that was stored is changed by then, so the opening can be repeated.
@@ -384,6 +390,8 @@ Limitations of this version
     same directory, what they lack is missing as far as the checkpoint knows it, and what they have is delivered again.
     A checkpoint knows of 65 epochs how far they were flushed. After more starts with records, none of them delivered,
     slots at the end of an older epoch are not missed when they are gone.
+    Where the newer copy of the checkpoint is lost, and with it a slot behind all that the older one knows, while slots
+    before it stand, the log says no more than that a copy of the checkpoint is lost.
     Where both copies of the checkpoint are lost, a copy may count though older records of its lane are read behind it,
     in the main ring; one whose original was written over below a header that is still there is delivered, and named as
     missing all the same.

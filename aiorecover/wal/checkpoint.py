@@ -197,6 +197,22 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         """Its process had closed the main ring with nothing in it that waits."""
         return self.closed and self.main.watermark >= self.main.flushed
 
+    @property
+    def waits(self) -> tuple[bool, ...]:
+        """Of the main, the retry and the dead ring: whether something waited there that a flush had covered."""
+        void = self.moved, 0, 0
+        return tuple(
+            any(end > max(ring.watermark, up_to) for end in ring.ends)
+            for ring, up_to in zip((self.main, self.retry, self.dead), void, strict=True)
+        )
+
+    def tells_first(self, durable: "Checkpoint") -> bool:
+        """Something waits in a ring in which nothing did as ``durable``, the one written before, knows it.
+
+        Were this one lost, that one would say that nothing can be missing there.
+        """
+        return any(now and not before for now, before in zip(self.waits, durable.waits, strict=True))
+
     def after(self, durable: "Checkpoint") -> "Checkpoint":
         """The same, taking nothing back of what ``durable``, the one written before, says of rings and destination.
 

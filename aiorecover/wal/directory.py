@@ -54,6 +54,10 @@ RING_GONE = (
     "the file ring is gone, and nothing tells what was stored there behind the last checkpoint: stop, put it back and "
     "start anew, or publish that again from where it came"
 )
+UNSURE = (
+    "records may be missing that nothing names, for the checkpoint is damaged, too: stop, put the files back and start "
+    "anew, or publish those again from where they came"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,7 @@ class Directory:
     file_system: FileSystem
     ages: Ages
     sources: Sources | None  # None: nobody has asked for them yet
+    same_boot: bool = False  # the machine was not down since the checkpoint that was found
     epochs: Epochs = field(default_factory=Epochs)  # before the present one
     copies_from: int | None = None  # retry position before the copies that are not made to count yet
     all_copies_settled: bool | None = None  # known once the files are closed
@@ -207,7 +212,7 @@ class Directory:
         for ring in self.rings:
             ring.sync()
         self.lanes.sync()
-        if self._makes_copies_count(checkpoint):
+        if self._makes_copies_count(checkpoint) or checkpoint.tells_first(self.checkpoint):
             self.checkpoint_file.write_both(checkpoint)
         else:
             self.checkpoint_file.write(checkpoint)

@@ -23,7 +23,8 @@ keeper's thread before they are given out: a lane that has one can always write 
 A file that has holes, as a copy may, is allocated as a whole by the opening.
 
 It is a journal and no more, so what cannot be read keeps no directory closed: it counts as damaged, and its block is
-not used by this opening. Nor does a full disk: header and holes are written once there is room.
+not used by this opening. (The file of another directory does: who put it there may have our own.) Nor does a full disk:
+header and holes are written once there is room.
 """
 
 import logging
@@ -154,16 +155,6 @@ def pack_entry(body: bytes, epoch: int, generation: int) -> bytes:
     """One copy; what stands behind it in its place does not matter."""
     head = ENTRY.pack(ENTRY_MAGIC, epoch, generation, len(body), 0)[:-4]
     return b"%b%b%b" % (head, crc32(body, crc32(head)).to_bytes(4, "little"), body)
-
-
-def has_entries(file: LanesFileLike) -> bool:
-    """Whether something was ever entered there, and is whole: so records were sent."""
-    size = file.size()
-    for place in range(SECTOR, size - ENTRY_BYTES + 1, ENTRY_BYTES):
-        with suppress(WalIOError):  # what cannot be read tells of nothing
-            if unpack_entry(file.read(place, ENTRY_BYTES)).state == "whole":
-                return True
-    return False
 
 
 def unpack_entry(data: bytes) -> _Copy:

@@ -18,10 +18,10 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal import room, scan
 from aiorecover.wal.ages import Ages, StoredAges, restored
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination
-from aiorecover.wal.directory import CHECKPOINT, LANES, RING_GONE, Directory, Files, Options
+from aiorecover.wal.directory import CHECKPOINT, LANES, RING_GONE, UNSURE, Directory, Files, Options
 from aiorecover.wal.epochs import earlier_epochs
 from aiorecover.wal.instance import lock_instance, make_wal_dir
-from aiorecover.wal.lanes import Lanes, has_entries
+from aiorecover.wal.lanes import Lanes
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.moving import void_copies
 from aiorecover.wal.recovery import HEAD_BYTES, Plan, RingPlan, SlotFound, classify, first_headers, plan, slot_bytes_of
@@ -29,6 +29,7 @@ from aiorecover.wal.ring import MARGIN, Ring
 from aiorecover.wal.sources import Sources
 from aiorecover.wal.spares import Limits, Quota, Spares
 from aiorecover.wal.storage import PAGE, StorageFile
+from aiorecover.wal.traces import traces
 from aiorecover.wal.window import BAD_PAGES
 
 log = logging.getLogger("aiorecover.wal")
@@ -64,13 +65,6 @@ def open_directory(options: Options) -> Directory:
     return directory
 
 
-def _check_new(found: Plan, files: Files) -> None:
-    """A directory is not new where records were sent from, whatever became of its other files."""
-    if found.producer_id is None and has_entries(files.lanes):
-        message = "the checkpoint and the ring are gone or hold nothing, but lanes tells of records that were sent"
-        raise WalCorruptError(f"{message}: put them back, or move the directory away and keep it")
-
-
 def _open_locked(path: Path, lock: StorageFile, options: Options) -> Directory:
     opened: list[StorageFile] = []
     try:
@@ -93,12 +87,13 @@ def recover(path: Path, files: Files, options: Options, *, ring_gone: bool = Fal
     boot_id = options.file_system.boot_id()
     try:
         main, retry, dead = (_scan(ring, slot_bytes) for ring in rings)
-        found = plan(checkpoint_file.copies, main, retry, dead, boot_id=boot_id)
-        _check_new(found, files)
+        beside = traces(rings, files.lanes)
+        found = plan(checkpoint_file.copies, main, retry, dead, boot_id=boot_id, traces=beside)
     except WalCorruptError as error:
         raise WalCorruptError(f"{error} path={path}") from None
     if ring_gone and found.newest is not None and not found.newest.left_nothing:
         log.error("%s path=%s", RING_GONE, path / RING)
+    _tell_unsure(path, checkpoint_file, found)
     checkpoint = _first_checkpoint(path, found, slot_bytes, boot_id, options)
     ages = Ages(options.limit_ms, checkpoint.ages)
     for ring in rings:
@@ -107,6 +102,8 @@ def recover(path: Path, files: Files, options: Options, *, ring_gone: bool = Fal
     _allocate(path, checkpoint_file, new=found.epoch == 1)
     checkpoint_file.secure()
     checkpoint_file.write_both(checkpoint)
+    if found.epoch == 1:  # its name, too, before another file has a length: that tells a directory in use (`traces`)
+        options.file_system.sync_directory(path)
     quota = Quota(
         Limits(slot_bytes, options.max_bytes, options.min_free_bytes, partial(options.file_system.free_bytes, path))
     )
@@ -136,6 +133,7 @@ def recover(path: Path, files: Files, options: Options, *, ring_gone: bool = Fal
         file_system=options.file_system,
         ages=ages,
         sources=None if checkpoint.sources is None else Sources(checkpoint.sources),
+        same_boot=found.newest is not None and found.newest.written_in(boot_id),
     )
     quota.poison = directory.poison
     directory.epochs = earlier_epochs(found.before, directory.ring.live)
@@ -145,6 +143,15 @@ def recover(path: Path, files: Files, options: Options, *, ring_gone: bool = Fal
     directory.ring.spares.look()
     _report_damaged_slots(directory)
     return directory
+
+
+def _tell_unsure(path: Path, checkpoint_file: CheckpointFile, found: Plan) -> None:
+    """What a copy of the checkpoint alone has known is lost with it."""
+    if found.unsure:
+        log.error("%s path=%s rings=%s", UNSURE, path, ",".join(found.unsure))
+    elif found.newest is not None and any(copy.state != "valid" for copy in checkpoint_file.copies):
+        message = "one copy of the checkpoint does not hold, and the other one counts: check the disk"
+        log.warning("%s path=%s", message, path / CHECKPOINT)
 
 
 def _first_checkpoint(path: Path, found: Plan, slot_bytes: int, boot_id: str, options: Options) -> Checkpoint:

@@ -21,12 +21,8 @@ What comes of a slot of any of the three rings, by what is left of it (a blank: 
     │ none, first, absent │                │ holds         │ newest  │ last               │ the rest, one unknown │
     │ both, one           │                │ holds         │ before  │                    │ missing               │
     │ none, first, absent │                │ holds         │ before  │                    │ false alarm           │
-    │ both                │                │ holds         │ damaged │                    │ kept and missing      │
-    │ one                 │ yes            │ holds         │ damaged │                    │ kept and missing      │
-    │ one                 │ elsewhere, no  │ holds         │ damaged │                    │ kept                  │
-    │ both                │                │ holds         │ zero    │                    │ missing               │
-    │ one                 │ yes            │ holds         │ zero    │                    │ missing               │
-    │ one                 │ elsewhere, no  │ holds         │ zero    │                    │ unknown               │
+    │ both, one           │                │ holds         │ damaged │                    │ kept and missing      │
+    │ both, one           │                │ holds         │ zero    │                    │ missing               │
     │ none, first, absent │ yes, elsewhere │ holds         │ zero    │                    │ unknown               │
     │                     │                │ fresh         │ newest  │                    │ nothing               │
     │ both, one           │                │ reused        │ newest  │                    │ nothing               │
@@ -42,14 +38,15 @@ What comes of a slot of any of the three rings, by what is left of it (a blank: 
     │ none, first         │                │               │ damaged │                    │ refused               │
     │ absent              │ yes, elsewhere │               │ damaged │                    │ kept                  │
     │ absent              │ no             │               │ damaged │                    │ refused               │
-    │ none                │ no             │               │ zero    │                    │ refused               │
-    │ first, absent       │ no             │               │ zero    │                    │ new                   │
+    │ none, first, absent │ no             │               │ zero    │                    │ refused               │
     └─────────────────────┴────────────────┴───────────────┴─────────┴────────────────────┴───────────────────────┘
 
     checkpoint  both: both copies hold. one: one does, the other is damaged or absent. none: none holds, the copy in the
                 first place is damaged. first: nothing but a damaged copy in the second place, which is written first of
                 all. absent: both are zero, or there is no file.
-    others      yes: another slot of the ring can be read. elsewhere: only one of another ring. no: none.
+    others      yes: another slot of the ring can be read, and one of the main ring. elsewhere: only one of that. no:
+                none of either. (With none, first and absent the two other rings are refused then, whatever is left of
+                them: what the main ring held is gone, and nothing tells what it was.)
     slot        holds: frames of its newest life. reused: that holds none yet; those of the life before stand there, are
                 settled, and a durable checkpoint covers them. fresh: its first life, and no frame.
     header      Which life the copies at its two ends are of. newest: one of them, whatever the other one is. before:
@@ -63,10 +60,12 @@ What comes of a slot of any of the three rings, by what is left of it (a blank: 
                 unknown: nothing tells that there was one more. kept: the slot is reported and never written to.
                 missing: its frames are reported by number; where it holds them below the header of the life before, or
                 none, it is free, for so is what a power cut leaves of a header that was being stored. unknown: nothing
-                tells that it held anything. nothing: there is nothing in it that waits. false alarm: frames of the life
-                before are reported as missing, because an older slot is still there, or it was that life's header that
-                was found, and nothing tells that they were recycled (nor does the one copy that is left, where only the
-                other one covered them). new: a new directory. refused: `WalCorruptError`, nothing is changed.
+                tells that it held anything, but the log that something may be missing (`Plan.unsure`). nothing: there
+                is nothing in it that waits. false alarm: frames of the life before are reported as missing, because an
+                older slot is still there, or it was that life's header that was found, and nothing tells that they were
+                recycled (nor does the one copy that is left, where only the other one covered them). refused:
+                `WalCorruptError`, nothing is changed. New is only a directory in which no file but the checkpoint has a
+                length, and of that no more than the second copy is begun (`traces`).
 
     In the retry ring all this is said of the copies that count. Numbers are the ring's own, gapless in each ring. The
     retry and the dead ring get a slot each in reserve from every opening, in which nothing stands.
@@ -119,6 +118,7 @@ from aiorecover.wal.ends import Ends, above, furthest
 from aiorecover.wal.epochs import EpochEnd
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.suffix import Suspicion
+from aiorecover.wal.traces import NO_TRACES, Traces
 
 UNTOLD = 1_000
 """Epochs that are left out where no checkpoint is left. An opening in which nothing is published stands in no header,
@@ -171,7 +171,10 @@ LOST = RingState(by_originals=True)  # of the retry ring, where no checkpoint te
 
 @dataclass(frozen=True, slots=True)
 class RingPlan:
-    """What one ring starts from. Frames up to ``floor`` are done, whatever their settle words say."""
+    """What one ring starts from. Frames up to ``floor`` are done, whatever their settle words say.
+
+    ``unsure``: some may be gone of which no copy of the checkpoint that is left tells.
+    """
 
     floor: int = 0
     next_ordinal: int = 1
@@ -182,6 +185,7 @@ class RingPlan:
     lives: list[Life] = field(default_factory=list)
     free: list[tuple[int, int]] = field(default_factory=list)  # index, salt of the life before
     damaged: list[int] = field(default_factory=list)
+    unsure: bool = False
 
     @property
     def state(self) -> RingState:
@@ -216,6 +220,13 @@ class Plan:
     main: RingPlan
     retry: RingPlan
     dead: RingPlan
+
+    @property
+    def unsure(self) -> list[str]:
+        """The rings of which something may be gone that nothing names."""
+        lost = self.newest is None and self.producer_id is not None
+        rings = zip((RING, RETRY, DEAD), (self.main, self.retry, self.dead), strict=True)
+        return [name for name, ring in rings if lost or ring.unsure]
 
     @property
     def copies_up_to(self) -> int | None:
@@ -280,6 +291,7 @@ def plan(
     dead: Iterable[SlotFound] = (),
     *,
     boot_id: str = "",
+    traces: Traces = NO_TRACES,
 ) -> Plan:
     """The state to start from.
 
@@ -289,7 +301,7 @@ def plan(
     """
     rings = [list(main), list(retry), list(dead)]
     newest = max(copies, key=lambda copy: copy.generation).checkpoint
-    _check_readable(copies, newest, rings)
+    _check_readable(copies, newest, rings, traces)
     headers = [slot.header for slots in rings for slot in slots if slot.header is not None]
     _check_one_size(copies, headers)
     epochs = [copy.checkpoint.epoch for copy in copies if copy.checkpoint is not None]
@@ -299,11 +311,12 @@ def plan(
     moved = 0 if newest is None else newest.moved
     same_boot = newest is not None and newest.written_in(boot_id)
     states = [RingState(), LOST, RingState()] if newest is None else [newest.main, newest.retry, newest.dead]
-    known = all(copy.state == "valid" for copy in copies)
+    # Behind a clean end nothing was stored before the next opening had both copies durable.
+    known = all(copy.state == "valid" for copy in copies) or (newest is not None and newest.closed)
     marks = [moved, 0, 0]
     states = [state.found(same_boot=same_boot) for state in states]
     plans = [_plan_ring(*of_ring, known=known) for of_ring in zip(states, rings, marks, strict=True)]
-    openings = _openings(newest, headers)
+    openings = _openings(newest, headers, traces)
     producer_id = openings[-1][1] if openings else None
     return Plan(
         newest=newest,
@@ -324,8 +337,8 @@ def plan(
 def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int, *, known: bool) -> RingPlan:
     """``known``: the newest checkpoint is there, so it says what was recycled; else that may be all before the oldest.
 
-    Then the floor stands before the oldest life, or records that were settled and recycled would be missed; where there
-    is none, behind all that is known.
+    Then the floor stands before the oldest life, or records that were settled and recycled would be missed. Where there
+    is none the ring is gone, and all is missed that is known to have waited.
     """
     lives = sorted(
         (Life(slot.index, slot.header, slot.seal, slot.begun) for slot in slots if slot.header is not None),
@@ -339,8 +352,9 @@ def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int, *, know
         message = "the slots of the ring are in no order: it was copied together from several states"
         raise WalCorruptError(message)
     floor = max(state.watermark, moved)
-    if not known:
-        floor = max(floor, lives[0].header.first_position - 1 if lives else state.told[-1])
+    unsure = not known and any(end > floor for end in _told_before(state, lives))
+    if not known and lives:
+        floor = max(floor, lives[0].header.first_position - 1)
     free, live = [], []
     for life in lives:
         if _covered(life, floor):
@@ -359,7 +373,17 @@ def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int, *, know
         lives=live,
         free=free,
         damaged=damaged,
+        unsure=unsure,
     )
+
+
+def _told_before(state: RingState, lives: Sequence[Life]) -> Ends:
+    """Of each epoch the last position that stood before the oldest life, or in a ring without one."""
+    if not lives:
+        return state.told
+    first = lives[0].header
+    joined = (first.first_position - 1,) if first.first_sequence > 1 else ()
+    return (*(end for end in state.told if end < first.first_position), *joined)
 
 
 def _with_seen(made: RingPlan, state: RingState) -> RingPlan:
@@ -409,23 +433,28 @@ def _suspicion(
     return Suspicion(everything, epoch, since=newest.suspect.since if unfinished else epoch)
 
 
-def _check_readable(copies: Sequence[Copy], newest: Checkpoint | None, rings: Sequence[Sequence[SlotFound]]) -> None:
-    """Files with something in them of which nothing can be read are never taken for new, and never written over."""
+def _check_readable(
+    copies: Sequence[Copy], newest: Checkpoint | None, rings: Sequence[Sequence[SlotFound]], traces: Traces
+) -> None:
+    """Files with something in them of which nothing can be read are never taken for new, and never written over.
+
+    Nor is a directory that was in use: what waited in its ring is gone, and nothing tells what that was.
+    """
     if newest is not None:
         return
     live, torn, damaged = ([any(slot.state == state for slot in ring) for ring in rings] for state in _TOLD)
     damaged_copy = any(copy.state == "damaged" for copy in copies)
     # Both copies are durable before the first slot. The very first one goes into the second place: cut off there, it
     # leaves the first one blank, and no slots.
-    begun = copies[0].state == "damaged" or any(damaged) or any(torn)
-    if (begun and not any(live)) or (damaged_copy and any(damaged)):
-        raise WalCorruptError(_unreadable(live, damaged))
+    begun = copies[0].state == "damaged" or traces.in_use or any(map(any, (live, torn, damaged)))
+    if (begun and not live[0]) or (damaged_copy and any(damaged)):
+        raise WalCorruptError(_unreadable(live, damaged, damaged_copy=damaged_copy))
 
 
-def _unreadable(live: Sequence[bool], damaged: Sequence[bool]) -> str:
+def _unreadable(live: Sequence[bool], damaged: Sequence[bool], *, damaged_copy: bool) -> str:
     """Which files are at fault, and what can be done; where the ring itself is whole the rest may be given up."""
     names = [name for name, one in zip((RING, RETRY, DEAD), damaged, strict=True) if one]
-    files = ",".join(["checkpoint", *names])
+    files = ",".join(["checkpoint", *(names or ([] if live[0] else [RING]))])
     if live[0] and not damaged[0]:
         message = (
             "the checkpoint cannot be read, nor what stands beside the ring, which is whole: restore the directory"
@@ -434,15 +463,16 @@ def _unreadable(live: Sequence[bool], damaged: Sequence[bool]) -> str:
     elif names:
         message = "both the checkpoint and the ring are damaged: restore them from a copy, or move the directory away"
         message += " and keep it"
+    elif damaged_copy:
+        message = "the checkpoint cannot be read, and the ring holds nothing that can: restore them from a copy, or"
+        message += " move the directory away and keep it"
     else:
-        message = (
-            "the checkpoint cannot be read, and the rings hold nothing that can: restore them from a copy, or move"
-        )
-        message += " the directory away and keep it"
+        message = "the checkpoint and the ring are gone or hold nothing, and the directory was in use: put them back,"
+        message += " or move the directory away and keep it"
     return f"{message}; nothing was changed files={files}"
 
 
-def _openings(newest: Checkpoint | None, headers: Sequence[fmt.SlotHeader]) -> list[tuple[int, int]]:
+def _openings(newest: Checkpoint | None, headers: Sequence[fmt.SlotHeader], traces: Traces) -> list[tuple[int, int]]:
     """Epoch and producer id of each that is known, in order.
 
     All must be of one directory, and where it was copied since, all of one copy: so the checkpoint remembers also those
@@ -452,10 +482,13 @@ def _openings(newest: Checkpoint | None, headers: Sequence[fmt.SlotHeader]) -> l
     if newest is not None:
         owners.add((newest.epoch, newest.producer_id))
         owners.update((epoch, fmt.with_nonce(newest.producer_id, nonce)) for epoch, nonce in newest.openings)
-    producers = len({fmt.directory_of(producer_id) for _, producer_id in owners})
-    if producers > 1:
+    producers = {fmt.directory_of(producer_id) for _, producer_id in owners}
+    if len(producers) > 1:
         message = "the directory mixes files of several producers: restore each from its own copy"
-        raise WalCorruptError(f"{message} producers={producers}")
+        raise WalCorruptError(f"{message} producers={len(producers)}")
+    if producers and traces.directory_id not in {None, *producers}:
+        message = "the directory mixes files of several producers: put its own lanes back, or move these away and keep"
+        raise WalCorruptError(f"{message} them files=lanes")
     if len({epoch for epoch, _ in owners}) < len(owners):
         message = "the files were copied together from several states of the directory: restore all from one copy"
         raise WalCorruptError(message)

@@ -14,7 +14,7 @@ from typing import Self
 from aiorecover.errors import WalCorruptError, WalError, WalFormatError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint, Copy, RingState, unpack
-from aiorecover.wal.directory import CHECKPOINT, FILES, LOCK, Directory
+from aiorecover.wal.directory import CHECKPOINT, FILES, LANES, LOCK, Directory
 from aiorecover.wal.ends import Ends
 from aiorecover.wal.gaps import START, Place, flushed_behind, last_flushed, unjoined
 from aiorecover.wal.instance import never_ours
@@ -22,6 +22,7 @@ from aiorecover.wal.losses import Damage
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, first_headers, plan, slot_bytes_of
 from aiorecover.wal.storage import OPERATING_SYSTEM, ForeignFile, StorageFile, names_in
+from aiorecover.wal.traces import traces
 from aiorecover.wal.walk import RETRIES, FrameView, RecycledError, SlotView, SlotWalk, look_at
 
 WALKS = 3  # of a ring that was `View.unsure`: an owner that rewrites one is done with it for long
@@ -249,9 +250,12 @@ class View:
             WalError: it would refuse, for this reason.
 
         """
-        rings = (_scan(self._file(name), self.slot_bytes) for name in (RING, RETRY, DEAD))
+        files = [self._file(name) for name in (RING, RETRY, DEAD)]
+        beside = traces(files, self._file(LANES))  # before the checkpoint, which is durable before there are any
+        copies = self._read_copies()
         try:
-            return plan(self._read_copies(), *rings, boot_id=self._boot_id)
+            rings = (_scan(file, self.slot_bytes) for file in files)
+            return plan(copies, *rings, boot_id=self._boot_id, traces=beside)
         except WalCorruptError as error:
             raise WalCorruptError(f"{error} path={self.path}") from None
 

@@ -20,7 +20,7 @@ from aiorecover.cli.app import app
 from aiorecover.delivery import refusal
 from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import Destination, Transactional
+from aiorecover.wal.checkpoint import COPY_BYTES, Destination, Transactional
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.losses import Damage
 from aiorecover.wal.moved import MOVED_BYTES, pack_moved
@@ -379,6 +379,45 @@ def test_a_lost_checkpoint_is_said_to_be_lost(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert "the checkpoint cannot be read, so nothing tells what was missing before and behind" in done.stdout
     assert "power cut" not in done.stdout
+
+
+@pytest.mark.parametrize("copy", [0, 1])
+@pytest.mark.parametrize("ring", ["ring", "retry"])
+@pytest.mark.parametrize("harm", ["removed", "emptied", "zeroed"])
+def test_one_damaged_copy_of_the_checkpoint_hides_no_ring_that_is_gone(
+    tmp_path: Path, ring: str, harm: str, copy: int
+) -> None:
+    path = flushed(tmp_path)
+    with (path / "checkpoint").open("r+b") as file:
+        file.seek(copy * COPY_BYTES + 40)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
+    before = {one["ring"]: one for one in as_json(tmp_path)[0]["rings"]}[ring]["waiting"]
+    size = (path / ring).stat().st_size
+    (path / ring).unlink()
+    if harm != "removed":
+        (path / ring).write_bytes(bytes(size if harm == "zeroed" else 0))
+    done = run(tmp_path)
+    assert done.exit_code == 1
+    shown = {one["ring"]: one for one in as_json(tmp_path)[0]["rings"]}[ring]
+    assert (shown["waiting"], shown["missing"]) == (0, before)
+    assert ("the file ring is gone" if (ring, harm) == ("ring", "removed") else f"rings={ring}") in done.stdout
+
+
+@pytest.mark.parametrize("harm", ["removed", "emptied", "zeroed"])
+def test_a_directory_without_checkpoint_and_ring_is_not_called_new(tmp_path: Path, harm: str) -> None:
+    path = flushed(tmp_path)
+    for name in ("checkpoint", "ring"):
+        size = (path / name).stat().st_size
+        (path / name).unlink()
+        if harm != "removed":
+            (path / name).write_bytes(bytes(size if harm == "zeroed" else 0))
+    done = run(tmp_path)
+    assert done.exit_code == 1
+    assert "put them back" in done.stdout or (harm == "removed" and "no instance directory" in done.stdout)
+    with pytest.raises(WalCorruptError, match="put them back, or move the directory away and keep it"):
+        open_directory(Options(tmp_path, SLOT, 64 * SLOT, 0))
 
 
 def test_a_start_that_would_be_refused_is_told_with_its_reason_beside_what_can_be_read(tmp_path: Path) -> None:

@@ -360,7 +360,7 @@ def new_without_a_checkpoint(patch: Patch) -> None:
     def nothing(copies: Sequence[Copy], *slots: Any, **more: Any) -> Plan:
         if any(copy.checkpoint is not None for copy in copies):
             return plan(copies, *slots, **more)
-        return plan([Copy("blank")] * 2, (), **more)
+        return plan([Copy("blank")] * 2, (), boot_id=more["boot_id"])
 
     patch.setattr(opening, "plan", nothing)
 

@@ -49,7 +49,12 @@ class Base:
 def build(case: Case) -> Disk:
     """A slot before, if there is one; then the slot that the case is about; then what happened to both."""
     base = _left(
-        case.ring, case.others, case.slot, case.moved, case.tail in {"sealed", "page"}, case.words == "earlier"
+        case.ring,
+        "beside" if case.beside else case.others,
+        case.slot,
+        case.moved,
+        case.tail in {"sealed", "page"},
+        case.words == "earlier",
     )
     files = {name: bytearray(content) for name, content in base.files.items()}
     if case.words != "present":
@@ -140,15 +145,16 @@ def _left(name: str, others: str, kind: str, moved: str, sealed: bool, earlier: 
         life.store(all_settled=kind == "reused")
         life.make()
         seal(ring)
-    if others == "elsewhere" and moved in {"", "made"}:
-        letters = life.rings[DEAD if name != DEAD else RING]
-        letters.append(b"x" * 50, None)
+    if others == "beside":
+        life.rings[DEAD].append(b"x" * 50, None)
     if kind == "reused":
         life.store(all_settled=True)
         life.make()
         seal(ring)
     elif kind == "holds":
         _store_what_is_held(life, moved)
+    if others in {"yes", "elsewhere"} and name != RING and moved in {"", "made"}:
+        life.rings[RING]._roll(0)  # a slot of the main ring that can be read: the originals stand in others, or did
     slot = ring.live[-1]
     if sealed and kind == "holds":
         seal(ring)

@@ -20,6 +20,7 @@ CHECKPOINTS = {
     "first": [("absent", "damaged")],
     "absent": [("absent", "absent")],
 }
+LOST = {"none", "first", "absent"}
 RINGS = [RING, RETRY, DEAD]
 OTHERS = ["yes", "elsewhere", "no"]
 HEADERS = {
@@ -50,8 +51,8 @@ Slot = tuple[str, str, tuple[str, str], str]
 class Case:
     """A combination, by the names of the columns; what the values stand for is told below the tables.
 
-    ``copies`` of the checkpoint, and ``ends``, the slot's front and end: the very ones of several that the tables do
-    not tell apart.
+    ``copies`` of the checkpoint, ``ends``, the slot's front and end, and ``beside``, whether a slot of the dead ring
+    stands beside a main ring of which no other one does: the very ones of several that the tables do not tell apart.
     """
 
     ring: str
@@ -64,6 +65,7 @@ class Case:
     tail: str
     words: str
     moved: str
+    beside: bool = False
 
 
 # -- what can be ---------------------------------------------------------------------------------------------------
@@ -78,14 +80,17 @@ def cases(ring: str) -> Iterator[Case]:
     """
     draw = random.Random(ring).choice
     for checkpoint, others, words, moved in product(CHECKPOINTS, OTHERS, WORDS, MOVED if ring == RETRY else [""]):
-        if others == "no" and moved not in {"", "made"}:
-            continue  # the originals can be read
+        if others == "no" and (moved not in {"", "made"} or (ring != RING and checkpoint in LOST)):
+            continue  # the originals can be read; the main ring has to be
+        if others == "elsewhere" and ring == RING:
+            continue  # that is of the main ring
         for likes in _likes(ring):
             slot, header, ends, tail = draw(likes)
             if slot == "holds" or moved in {"", "made"}:
                 copies = draw(CHECKPOINTS[checkpoint])
                 made = moved if slot == "holds" else ""
-                yield Case(ring, checkpoint, copies, others, slot, header, ends, tail, words, made)
+                beside = ring == RING and others == "no" and draw([False, True])
+                yield Case(ring, checkpoint, copies, others, slot, header, ends, tail, words, made, beside)
 
 
 @cache

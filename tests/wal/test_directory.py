@@ -753,7 +753,8 @@ def test_the_epoch_is_in_both_copies_before_the_first_record(wal: Path) -> None:
 
 def test_a_directory_that_was_opened_too_often_is_refused(wal: Path) -> None:
     with opened(wal) as made:
-        last = checkpoint.Checkpoint(producer_id=1, epoch=fmt.EPOCH_MAX, slot_bytes=SLOT)
+        producer_id = made.checkpoint.producer_id
+        last = checkpoint.Checkpoint(producer_id=producer_id, epoch=fmt.EPOCH_MAX, slot_bytes=SLOT)
         made.checkpoint_file.write_both(last)
     with pytest.raises(WalCorruptError, match=rf"opened too often: drain it and start .* epoch={fmt.EPOCH_MAX + 1}$"):
         open_directory(options(wal))
@@ -868,6 +869,8 @@ def test_a_first_opening_that_was_cut_off_is_simply_repeated(wal: Path, size: in
     whole = bytearray(path.read_bytes())
     whole[: checkpoint.COPY_BYTES] = bytes(checkpoint.COPY_BYTES)
     path.write_bytes(whole[:size])
+    for name in ("ring", "retry", "dead", "lanes"):
+        (wal / "0" / name).write_bytes(b"")
     with opened(wal) as made:
         assert made.ring.epoch == 1
         append(made, b"first")

@@ -16,7 +16,7 @@ from aiorecover.testing import MemoryDisk
 from aiorecover.wal import format as fmt
 from aiorecover.wal import opening
 from aiorecover.wal.checkpoint import COPY_BYTES
-from aiorecover.wal.directory import Options
+from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.moved import pack_moved
 from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
@@ -244,6 +244,28 @@ def test_a_full_disk_refuses_no_directory_after_a_power_cut() -> None:
             directory.prepare_spares()
             assert not directory.lanes.wants_room
     assert {"0/lock", "0/lanes"} <= empty
+
+
+def test_the_name_of_a_first_checkpoint_is_durable_before_another_file_has_a_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By their lengths a directory in use is told from a new one."""
+    disk = MemoryDisk()
+    cuts: list[MemoryDisk] = []
+    options = Options(disk.path, SLOT, max_bytes=66 * SLOT, min_free_bytes=0, file_system=disk.file_system)
+    reserve = opening._reserve
+
+    def cut(directory: Directory) -> None:
+        reserve(directory)
+        cuts.extend(disk.after_power_cut(seed) for seed in range(40))
+
+    monkeypatch.setattr(opening, "_reserve", cut)
+    open_directory(options).close()
+    monkeypatch.undo()
+    for after in cuts:
+        with closing(open_directory(replace(options, file_system=after.file_system))) as directory:
+            assert directory.ring.live == []
+    assert any(after.file("0/lanes").size() for after in cuts if "0/lanes" in after.files())
 
 
 @pytest.mark.parametrize("name", ["ring", "retry"])

@@ -398,7 +398,7 @@ def opened_with_smaller_slots() -> None:
 
 def take_it_for_new(patch: Patch) -> None:
     """Whatever stands in the slots."""
-    patch.setattr(opening, "plan", lambda copies, *_, **more: plan([Copy("blank")] * 2, (), **more))
+    patch.setattr(opening, "plan", lambda *_, boot_id, **__: plan([Copy("blank")] * 2, (), boot_id=boot_id))
 
 
 def forget_what_was_moved(patch: Patch) -> None:

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Checkpoint, Copy, RingState
-from aiorecover.wal.recovery import UNTOLD, Plan, RingPlan, SlotFound, classify, first_headers, plan, slot_bytes_of
+from aiorecover.wal.recovery import (
+    LOST,
+    UNTOLD,
+    Plan,
+    RingPlan,
+    SlotFound,
+    classify,
+    first_headers,
+    plan,
+    slot_bytes_of,
+)
 from aiorecover.wal.suffix import Suspicion
 from tests.wal.rig import SLOT
 
@@ -344,7 +354,8 @@ def test_without_a_checkpoint_nothing_is_known_to_be_moved() -> None:
 
 def test_without_a_checkpoint_and_a_main_ring_all_that_was_ever_accepted_may_be_moved_and_nothing_that_comes() -> None:
     """What is published from now on counts where it is stored, from the very first record on."""
-    made = plan([BAD, BAD], [], [life(0, 1, epoch=3)])
+    made = plan([state(epoch=3, retry=LOST)] * 2, [], [life(0, 1, epoch=2)])
+    assert made.copies_up_to is None
     assert fmt.position(made.epoch - 1, fmt.SEQUENCE_MASK) <= made.moved_up_to < fmt.position(made.epoch, 1)
 
 
@@ -358,7 +369,7 @@ def test_files_of_two_producers_are_refused_whichever_ring_they_stand_in() -> No
 UNREADABLE = {
     # copies, slots, is it refused?
     "nothing at all": ([NONE, NONE], [], False),
-    "only blank slots": ([NONE, NONE], [EMPTY], False),
+    "only blank slots": ([NONE, NONE], [EMPTY], False),  # what the length of their file says is not asked here
     "the very first checkpoint cut off": ([NONE, BAD], [EMPTY], False),
     "the first copy damaged, no slots": ([BAD, NONE], [], True),
     "both copies damaged, no slots": ([BAD, BAD], [EMPTY], True),
