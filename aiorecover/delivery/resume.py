@@ -367,7 +367,7 @@ def _miss(directory: Directory, taken: Taken) -> None:
     """Doubt also what is not there any more, in the whole file or in a part of it, and tell of all."""
     lanes = directory.lanes
     # A power cut may take what was never flushed; then all is in doubt anyway.
-    lost = lanes.is_new and not directory.ring.suspect.up_to
+    lost = lanes.is_new and (directory.same_boot or not directory.ring.suspect.up_to)
     if (lost or lanes.missing) and _anything_waits(directory):
         taken.doubts[Doubt.LOST if lost else Doubt.PARTLY_LOST] += lanes.missing or 1
     _tell(taken)

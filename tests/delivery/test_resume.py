@@ -17,7 +17,7 @@ from aiorecover.delivery.lane import Identity
 from aiorecover.delivery.resume import Taken, rebuild, take_up
 from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import Destination
+from aiorecover.wal.checkpoint import COPY_BYTES, Destination
 from aiorecover.wal.lanes import BLOCK_BYTES, ENTRY_BYTES, SECTOR, Lanes
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.run import Entry as Stored
@@ -604,6 +604,22 @@ def test_a_lost_file_is_one_doubt_where_something_waits(left: bytes, caplog: pyt
     assert waiting(following) == list(range(6, 21))
     (line,) = caplog.messages
     assert line.endswith("may appear twice: the file lanes was lost, and nothing tells which they were lanes=?")
+
+
+@pytest.mark.parametrize("copy", [0, 1])
+def test_a_lost_file_is_a_doubt_also_where_a_copy_of_the_checkpoint_is_damaged(copy: int) -> None:
+    before = scene().opened
+    before.disk.checkpoint.damage(copy * COPY_BYTES + 40, b"\xee\xee")
+    assert dict(taken(loses_lanes(before)).doubts) == {Doubt.LOST: 1}
+
+
+def test_a_lost_file_is_a_doubt_also_while_settle_words_are_suspect_since_a_power_cut() -> None:
+    opened = scene(behind=False).opened
+    opened.checkpoint()
+    before = opened.loses_power(1)
+    before.append(payload(1))
+    assert before.ring.suspect.up_to
+    assert dict(taken(loses_lanes(before)).doubts) == {Doubt.LOST: 1}
 
 
 def test_a_lost_file_is_no_doubt_where_nothing_waits_whether_a_checkpoint_covers_it_or_not() -> None:
