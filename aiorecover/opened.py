@@ -20,7 +20,7 @@ from aiorecover.delivery.delivery import Delivery
 from aiorecover.delivery.refusal import is_owed
 from aiorecover.delivery.resume import Taken, take_up
 from aiorecover.delivery.session import REMEMBER_LIMIT
-from aiorecover.errors import ClosedError, ConfigError, DeliveryError
+from aiorecover.errors import ClosedError, ConfigError, DeliveryError, WalError
 from aiorecover.manifests import Manifests
 from aiorecover.source_positions import read_on
 from aiorecover.statistics import Statistics
@@ -349,8 +349,16 @@ class Opened:
                 await self.background.checkpoint(closed=closed)
         except Exception as error:  # noqa: BLE001 - the directory is recovered from what is durable
             if self.directory.moved_away() is not None:  # no start comes to these files: that is told apart
+                if closed and not self.directory.records_left:
+                    await self._tell_end()
                 return
             log.warning("no last checkpoint: the next start reads more error=%r", error)
+
+    async def _tell_end(self) -> None:
+        """The next start looks for nothing of what was delivered from files that are gone; if that fails, it does."""
+        with suppress(TimeoutError, WalError):
+            async with self._deadline.step():
+                await self.keeper.submit(self.directory.write_end, self.directory.next_checkpoint(closed=True))
 
     async def _close(self) -> None:
         closing = self._close_directory()

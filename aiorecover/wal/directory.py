@@ -200,6 +200,19 @@ class Directory:
         finally:
             self._leave_word()
 
+    def write_end(self, end: Checkpoint) -> None:
+        """Make ``end`` durable, by which nothing waits, though files were removed or replaced (the keeper's thread).
+
+        The rings are not flushed: whatever the next opening finds in their place, all that they held is done. Nothing
+        is written where lock or checkpoint are not the ones that were opened: then the directory may be somebody's.
+
+        Raises:
+            WalError: it is not durable.
+
+        """
+        if self._wrong_with(self.files.lock) is None and self._wrong_with(self.files.checkpoint) is None:
+            self.checkpoint_file.write(end.after(self.checkpoint))
+
     def _write_alone(self, checkpoint: Checkpoint) -> None:
         """Nobody leaves word meanwhile."""
         self._writing = True
@@ -401,14 +414,14 @@ class Directory:
 
     def moved_away(self) -> str | None:
         """What is wrong with the files behind our paths, if anything: somebody removed or replaced them."""
-        for file in self.files:
-            try:
-                found = self.file_system.identity(file.path)
-            except OSError as error:
-                return f"{file.path}: {error.strerror}"
-            if found != file.identity():
-                return f"{file.path}: replaced by another file"
-        return None
+        return next(filter(None, map(self._wrong_with, self.files)), None)
+
+    def _wrong_with(self, file: StorageFile) -> str | None:
+        try:
+            found = self.file_system.identity(file.path)
+        except OSError as error:
+            return f"{file.path}: {error.strerror}"
+        return f"{file.path}: replaced by another file" if found != file.identity() else None
 
     def abandon(self) -> None:
         """In a forked child: close everything; the lock stays with the parent."""

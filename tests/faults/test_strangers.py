@@ -14,6 +14,7 @@ import pytest
 from aiorecover import RecoverableProducer, WalIOError
 from aiorecover.background import Background
 from aiorecover.testing import MockCluster
+from aiorecover.wal.view import open_view
 from tests.faults.ledger import NOWHERE, SLOT, SMALL, TOPIC, Ledger
 from tests.faults.scene import play
 from tests.support.eventually import until
@@ -195,6 +196,64 @@ async def test_records_in_a_directory_that_was_moved_away_are_delivered_once_it_
             await producer.flush(timeout_ms=20_000)
             ledger.check_counts(producer)
         await ledger.check_kafka(cluster.bootstrap_servers)
+
+
+def remove_the_retry_ring(wal: Path) -> None:
+    (wal / "0" / "retry").unlink()
+
+
+def replace_the_ring_by_a_copy(wal: Path) -> None:
+    shutil.copy(wal / "0" / "ring", wal / "copy")
+    (wal / "copy").rename(wal / "0" / "ring")
+
+
+HARMLESS = [remove_the_ring, remove_the_retry_ring, replace_the_ring_by_nothing, replace_the_ring_by_a_copy]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("meddle", HARMLESS, ids=lambda call: call.__name__)
+async def test_where_all_was_delivered_from_files_that_are_gone_the_next_start_misses_and_repeats_nothing(
+    tmp_path: Path, meddle: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger, wal = Ledger(), tmp_path / "wal"
+    with MockCluster() as cluster:
+        cluster.create_topic(TOPIC, partitions=2)
+        cluster.broker_down()
+        async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **SMALL) as producer:
+            await ledger.publish_all(producer, 60)
+            await until(lambda: producer.statistics().checkpoints > 1)
+            meddle(wal)
+            await until(lambda: producer.state == "failed")
+            cluster.broker_up()
+            await producer.flush(timeout_ms=20_000)
+        caplog.clear()
+        async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **SMALL) as producer:
+            await ledger.publish_all(producer, 5)
+            await producer.flush(timeout_ms=20_000)
+            assert (producer.statistics().missing, producer.statistics().recovered) == (0, 0)
+            assert [line.message for line in caplog.records if line.levelname != "INFO"] == []
+        await ledger.check_kafka(cluster.bootstrap_servers)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("why", ["some are left", "another process may have the directory"])
+async def test_no_checkpoint_says_that_all_was_delivered_from_files_that_are_gone(tmp_path: Path, why: str) -> None:
+    ledger, wal = Ledger(), tmp_path / "wal"
+    with MockCluster() as cluster:
+        cluster.create_topic(TOPIC, partitions=2)
+        cluster.broker_down()
+        async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **CLOSED_AT_ONCE) as producer:
+            await ledger.publish_all(producer, 60)
+            await until(lambda: producer.statistics().checkpoints > 1)
+            remove_the_ring(wal)
+            await until(lambda: producer.state == "failed")
+            if why != "some are left":
+                remove_the_lock(wal)
+                cluster.broker_up()
+                await producer.flush(timeout_ms=20_000)
+    with open_view(wal / "0") as view:
+        assert view.checkpoint is not None
+        assert not view.checkpoint.closed
 
 
 # -- cut -------------------------------------------------------------------------------------------------------------
