@@ -34,12 +34,13 @@ _CANNOT = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})  # no holes 
 _CHECK = "check the disk and the permissions"
 _READ = "check the disk, or open a copy with zeros where nothing can be read (ddrescue)"
 AFTER_FLUSH = "check the disk, then stop and start again"
-_ROOM = "free disk space or lower wal_max_bytes"
+_ROOM = "free disk space, or stop and move wal_dir to a disk with more of it"
 _LIMITS: dict[int | None, str] = {  # what is no fault of the disk, whatever was to be done
     errno.EFBIG: (
         "raise the limit for the size of a file (ulimit -f, LimitFSIZE), take a file system for larger ones, or lower "
         "wal_max_bytes"
     ),
+    errno.EDQUOT: "free disk space of this user's, or raise his quota",
     errno.EMFILE: "raise the limit of open files (ulimit -n, LimitNOFILE)",
     errno.ENFILE: "raise the system's limit of open files (fs.file-max)",
     errno.ENOMEM: (

@@ -633,7 +633,8 @@ def fill_until_full(wal: Path) -> None:
         with pytest.raises(WalFullError):
             publish_for_ever(made, accepted)
         with pytest.raises(
-            WalFullError, match=r"(free disk space|raise the limit .*LimitFSIZE.*) or lower wal_max_bytes path="
+            WalFullError,
+            match=r"(free disk space, or stop and move|raise the limit .*LimitFSIZE.* or lower wal_max_bytes) .*path=",
         ):
             made.ring.append(b"x" * 10_000, None)
         entries = read(reader)

@@ -234,7 +234,8 @@ def test_a_limit_that_keeps_a_slot_from_being_mapped_is_named(
 @pytest.mark.parametrize(
     ("code", "remedy"),
     [
-        (errno.ENOSPC, "free disk space or lower wal_max_bytes path="),
+        (errno.ENOSPC, "free disk space, or stop and move wal_dir to a disk with more of it path="),
+        (errno.EDQUOT, "free disk space of this user's, or raise his quota path="),
         (errno.EFBIG, r"raise the limit for the size of a file \(ulimit -f, LimitFSIZE\), .* wal_max_bytes path="),
     ],
 )
