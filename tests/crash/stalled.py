@@ -2,10 +2,11 @@
 
 Each partition stands on one node alone, and only one of them on the node that is killed. A record for every partition
 comes so many times a second, by the clock and not by what is delivered. In spans of some seconds each, what the slowest
-of the 50 and all of them together got through is held against what was published then; and several times a second
-the size of the ring and of the retry ring against what waits for the partition that is stuck. (While that is caught up,
-against what waited for it when its leader was back: a slot is freed by the checkpoint behind the acknowledgement.) At
-last everything is read back and judged by record id.
+of the 50 and all of them together got through is held against what was published then: also in the first ones from the
+kill on, in which the lane moves to a session of its own (`moving`). And several times a second the size of the ring and
+of the retry ring is held against what waits for the partition that is stuck. (While that is caught up, against what
+waited for it when its leader was back: a slot is freed by the checkpoint behind the acknowledgement.) At last
+everything is read back and judged by record id.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ TIMES = 2  # what waits may take so many times its bytes in the two rings …
 SLOTS_BESIDE = 4  # … and so many slots
 SLOT_BYTES = 1 << 19
 RATE = 40  # records a second, of each partition: two cores carry that easily, and four slots are more than their pauses
-MOVING_S = 2.5  # seconds from the kill on in which the lane moves to a session of its own and its neighbours may notice
+MOVING_S = 2.5  # seconds from the kill on in which the lane moves to a session of its own: a phase by itself
 SPAN_S = 10.0  # seconds of each span at most: of a busy machine, too, half a second is not a tenth
 _TICK_S = 0.125  # some records of each partition at once, which make a batch: the brokers share the cores with us
 _LOOK_S = 0.25
@@ -200,8 +201,9 @@ class _Run:
                 await self._measure("before", around)
                 published, moved = self._published, producer.statistics().slots_moved
                 began = self._killed = time.monotonic()
-                await asyncio.to_thread(self._stuck.kill)
-                await asyncio.sleep(MOVING_S)
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._measure("moving", MOVING_S))
+                    await asyncio.to_thread(self._stuck.kill)
                 await self._measure("leaderless", seconds - MOVING_S)
                 moved = producer.statistics().slots_moved - moved
                 waiting = self._waiting()
@@ -280,8 +282,6 @@ class _Run:
         while True:
             await asyncio.sleep(_LOOK_S)
             at = time.monotonic() - self._killed
-            if 0 < at < MOVING_S:
-                continue
             now = self._producer.statistics()
             self._complaints += uneven(msgspec.structs.asdict(now))
             rings = now.bytes_ring + now.bytes_retry

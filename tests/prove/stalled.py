@@ -1,8 +1,9 @@
 """`python -m tests.prove stalled --seconds S`: one partition of 51 without a leader for minutes, while the others flow.
 
 What it looks at: `tests.crash.stalled`. At the pace at which records come, the slowest of the other 50 partitions and
-all of them together have to keep nine tenths in every span; ring and retry ring together stay within twice what waits
-for the one that is stuck, and four slots; and at last every record stands there once, in order.
+all of them together have to keep nine tenths in every span, from the kill on (`moving` are the first 2.5 seconds); ring
+and retry ring together stay within twice what waits for the one that is stuck, and four slots; and at last every record
+stands there once, in order.
 
 A run in which the rings had no reason to shrink proves nothing, and fails.
 
