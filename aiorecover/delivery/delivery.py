@@ -5,9 +5,10 @@ import contextlib
 import logging
 import random
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import msgspec
 from aiokafka.errors import KafkaConnectionError, KafkaError
@@ -64,7 +65,7 @@ class Delivery:
         *,
         grow: Callable[[], Awaitable[None]],
         remember: Callable[[], Awaitable[None]],
-        durable: Callable[[], Awaitable[None]],
+        durable: Callable[[], Coroutine[Any, Any, None]],
         on_idle: Callable[[], None],
     ) -> None:
         """Know the opened directory, and what was ``taken`` up of the last process.
@@ -180,7 +181,7 @@ class Delivery:
             on_room=self._on_dead_ring_room,
         )
 
-    def _exactly_once_of(self, durable: Callable[[], Awaitable[None]]) -> ExactlyOnce:
+    def _exactly_once_of(self, durable: Callable[[], Coroutine[Any, Any, None]]) -> ExactlyOnce:
         return ExactlyOnce(
             self._directory,
             self.session,

@@ -1,7 +1,7 @@
 """What delivery has besides, where all goes in transactions: their loop, and what the position covers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -41,7 +41,7 @@ class ExactlyOnce:
         expiry: Expiry,
         *,
         deliver: Callable[[Lane], None],
-        flush_ring: Callable[[], Awaitable[None]],
+        flush_ring: Callable[[], Coroutine[Any, Any, None]],
         remember: Callable[[], Awaitable[None]],
         on_change: Callable[[], None],
         on_disk_error: Callable[[Exception], None],

@@ -1,7 +1,7 @@
 """Exactly once: the ring goes to Kafka in transactions, one after the other, each with the position that it ends at.
 
     dispatcher ─> lanes ─> batches ─> Kafka, in a transaction     acknowledged: taken, not settled
-                                        │  all acknowledged or dead letters, the ring flushed up to the position
+                                        │  all acknowledged or dead letters, and the ring flushed up to the position
     ring <─ settle <─ on_delivery <─ commit, with the position
 
 Run
@@ -11,10 +11,11 @@ Run
     meanwhile waits for the next one.
 
 Order of the steps
-    1. Every batch is acknowledged, and what Kafka refused is a dead letter, durable (aiokafka would commit though
-       batches failed).
-    2. The ring is flushed (I11): a position that a power cut takes back would be given to other records.
-    3. The position is added, and the transaction committed.
+    1. The run is closed: from now on it is known up to which position.
+    2. Every batch is acknowledged, and what Kafka refused is a dead letter, durable (aiokafka would commit though
+       batches failed). Meanwhile the ring is flushed (I11): a position that a power cut takes back would be given to
+       other records. Neither needs the other, so they take as long as the longer of them.
+    3. Behind both the position is added, and the transaction committed.
     4. Everybody is told, and the frames are settled (I3).
 
 After a crash, and whenever a session was lost
@@ -31,9 +32,9 @@ Whose position it is
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from aiokafka import AIOKafkaProducer
@@ -101,7 +102,7 @@ class Transactions:
         queues: Callable[[], Iterable[Queue]],
         deliver: Callable[[Lane], None],
         settle: Callable[[Taken], Awaitable[None]],
-        flush_ring: Callable[[], Awaitable[None]],
+        flush_ring: Callable[[], Coroutine[Any, Any, None]],
         remember: Callable[[], Awaitable[None]],
         on_change: Callable[[], None],
         on_disk_error: Callable[[Exception], None],
@@ -379,8 +380,7 @@ class Transactions:
     async def _end(self) -> None:
         """The steps of a commit, in their order."""
         position = self._close_run()
-        await self._until_answered(self._marks or {}, [(queue, queue.added) for queue in self._queues()])
-        await self._flush_ring()
+        await self._until_answered_and_durable()
         self._in_doubt = position
         await self._commit(position)
         self._in_doubt = None
@@ -405,6 +405,18 @@ class Transactions:
         self._dispatcher.batches.close_all()
         self._marks = {lane: lane.added for lane in self._lanes()}
         return self._position
+
+    async def _until_answered_and_durable(self) -> None:
+        """Nothing of the run can be lost any more, wherever it is; the flush begins behind the last record of it (I11).
+
+        Whichever fails, the run is not over: the next end of it waits for both anew.
+        """
+        flushing = asyncio.create_task(self._flush_ring(), name="aiorecover-transactions-flush")
+        try:
+            await self._until_answered(self._marks or {}, [(queue, queue.added) for queue in self._queues()])
+            await flushing
+        finally:
+            flushing.cancel()  # or else, where the session was lost first, how it failed would be printed
 
     async def _until_answered(self, lanes: Mapping[Lane, int], letters: Sequence[tuple[Queue, int]]) -> None:
         """So many records of each lane are acknowledged, or dead letters; and what is in none is that."""

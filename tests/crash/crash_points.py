@@ -29,6 +29,7 @@ from aiorecover.delivery.moves import Moves
 from aiorecover.delivery.sender import Sender
 from aiorecover.delivery.session import Session
 from aiorecover.delivery.stalled import StalledLanes
+from aiorecover.delivery.transactions import Transactions
 from aiorecover.opened import Opened
 from aiorecover.wal.checkpoint import CheckpointFile
 from aiorecover.wal.directory import Directory
@@ -308,7 +309,7 @@ TRANSACTION_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
     "before a transaction begins": before(transaction, "begin"),
     "after a transaction has begun": after_await(transaction, "begin"),
     "when a partition is added": when_written_to_the_broker(AddPartitionsToTxnRequest),
-    "before the ring is flushed": before(Opened, "_flush_ring"),
+    "when all is answered": after_await(Transactions, "_until_answered"),
     "when those who wait for a flush are known": before(Directory, "sync"),
     "before those who waited for a flush are told": after(Directory, "sync"),
     "after the ring is flushed": after_await(Opened, "_flush_ring"),

@@ -1,7 +1,10 @@
 """Exactly once, where the power goes in the steps of a transaction (`cuts`); `make prove WHAT=cuts` does it longer."""
 
+import asyncio
+
 import pytest
 
+from aiorecover.opened import Opened
 from aiorecover.testing import memory_file
 from tests.crash.cuts import PARTITIONS, Chain, Verdict, play
 from tests.crash.machines import MemoryMachine
@@ -14,6 +17,7 @@ from tests.support.oracle import Accepted, Consumed
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
 
 SEED = 2
+SLOW_S = 0.2  # a flush: longer than a commit takes
 
 
 async def test_after_a_power_cut_in_each_step_nothing_is_missing_repeated_or_out_of_order(
@@ -43,9 +47,17 @@ async def test_a_position_that_covers_what_was_not_flushed_is_seen(
 ) -> None:
     """Where a power cut takes everything that it may: what was committed is made once more.
 
-    Unless a checkpoint has flushed it just before: so there are several cuts.
+    Unless a checkpoint has flushed it just before: so there are several cuts. Who does not wait for the end of a flush
+    commits first: it is slow.
     """
+    flush_ring = Opened._flush_ring
+
+    async def flush_slowly(self: Opened) -> None:
+        await asyncio.sleep(SLOW_S)
+        await flush_ring(self)
+
     monkeypatch.setattr(memory_file, "SHARES", (0.0,))
+    monkeypatch.setattr(Opened, "_flush_ring", flush_slowly)
     with planted(fault):
         cuts = [Cut("after the commit", times, "never", SEED) for times in (3, 2, 4)]
         verdict = await play(kafka, topic(kafka, PARTITIONS), cuts)

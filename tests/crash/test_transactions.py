@@ -137,7 +137,7 @@ def test_where_a_commit_hangs_another_transactional_id_goes_on(mortal3: KafkaClu
     child = scenario.life(
         *(("publish", {"count": 300}), FLUSH) * 3,
         fault="wait_less_for_transactions",
-        still=("before the ring is flushed", 2),
+        still=("when all is answered", 2),
     )
     child.wait_still()
     mortal3.nodes[0].kill()
@@ -249,11 +249,11 @@ def test_what_a_copy_has_not_committed_when_it_dies_is_committed_by_the_next_one
     """The first heir has said that it is there, and dies; the second is restored from the same copy."""
     scenario = Scenario(kafka, tmp_path, lanes=LANES, exactly_once=True)
     scenario.finish(scenario.life(("publish", {"count": 500}), FLUSH))
-    child = scenario.life(("publish", {"rate": 5_000}), crash=("before the ring is flushed", 3))
+    child = scenario.life(("publish", {"rate": 5_000}), crash=("when all is answered", 3))
     assert child.wait_dead(_DIES_WITHIN_S)
     scenario.ledger.take(child)
     held = scenario.copy()
-    heir = scenario.life(crash=("before the ring is flushed", 1))
+    heir = scenario.life(crash=("when all is answered", 1))
     assert heir.wait_dead(_DIES_WITHIN_S)
     scenario.use(held)
     found = scenario.verdict()
@@ -275,7 +275,7 @@ def test_after_a_power_cut_in_a_transaction_everything_is_committed_once_and_in_
     assert verdict.ok, str(verdict)
 
 
-@pytest.mark.parametrize("point", ["after the commit", "before the ring is flushed"])
+@pytest.mark.parametrize("point", ["after the commit", "when all is answered"])
 def test_without_any_checkpoint_everything_is_committed_once_and_in_order(
     kafka: Cluster, tmp_path: Path, point: str
 ) -> None:
@@ -292,7 +292,7 @@ def test_without_any_checkpoint_everything_is_committed_once_and_in_order(
 
 def test_without_the_position_nothing_is_lost_and_a_line_says_so(kafka: Cluster, tmp_path: Path) -> None:
     scenario = Scenario(kafka, tmp_path, lanes=LANES, exactly_once=True)
-    child = scenario.life(("publish", {"rate": 5_000}), crash=("before the ring is flushed", 3))
+    child = scenario.life(("publish", {"rate": 5_000}), crash=("when all is answered", 3))
     assert child.wait_dead(_DIES_WITHIN_S)
     scenario.ledger.take(child)
     forget_groups(kafka)
@@ -347,7 +347,7 @@ def test_a_position_that_is_not_in_the_transaction_is_seen(kafka: Cluster, tmp_p
 @pytest.mark.parametrize("fault", [None, "settle_before_the_commit"])
 def test_settling_before_the_commit_is_seen(kafka: Cluster, tmp_path: Path, fault: str | None) -> None:
     scenario = Scenario(kafka, tmp_path, lanes=LANES, exactly_once=True)
-    verdict = killed(scenario, fault, "before the ring is flushed", 3)
+    verdict = killed(scenario, fault, "when all is answered", 3)
     assert bool(verdict.missing) == (fault is not None), str(verdict)
 
 

@@ -98,7 +98,8 @@ async def test_the_steps_of_a_commit_come_in_their_order(broker: Broker, monkeyp
             broker.once(step, noting(step))
         await publish(producer, 0)
         await producer.flush(LIMIT)
-    assert steps == ["sent", "flushed", "add", "committed", "told", "settled"]
+    assert sorted(steps[:2]) == ["flushed", "sent"]  # whichever takes longer: `test_transactions_flushed`
+    assert steps[2:] == ["add", "committed", "told", "settled"]
 
 
 async def test_nobody_is_told_and_nothing_is_settled_before_the_commit(broker: Broker) -> None:
