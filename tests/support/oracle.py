@@ -28,6 +28,7 @@ _SAME_AT_EACH_START = 7  # characters of a producer id; those behind them are ea
 _EXAMPLES = 5  # so many of each kind of fault are written out
 _POLL_MS = 500
 _FETCH_BYTES = 8 << 20
+_FETCH_WAIT_MS = 10  # at an end nothing comes, and a broker answers nothing else on that connection meanwhile
 _CLOSE_WITHIN_S = 10
 _DECIDED_WITHIN_S = 2.0
 _LOOK_S = 0.01
@@ -263,6 +264,7 @@ async def _read_whole(bootstrap_servers: str, topic: str, isolation_level: str) 
         enable_auto_commit=False,
         isolation_level=isolation_level,
         max_partition_fetch_bytes=_FETCH_BYTES,
+        fetch_max_wait_ms=_FETCH_WAIT_MS,
     )
     try:
         await consumer.start()
