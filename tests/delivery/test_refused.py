@@ -119,6 +119,22 @@ async def test_one_poison_record_anywhere_costs_at_most_two_log_n_and_two_sends(
         assert (letter.value, letter.error, letter.topic, letter.partition) == (POISON, "PolicyViolationError", "t", 0)
 
 
+async def test_a_policy_refuses_one_record_in_ten_thousand_and_the_others_arrive_in_order(broker: Broker) -> None:
+    """Of the kinds that Kafka has for good, the one that no broker of ours can be made to say."""
+    broker.refuses = refusing_poison
+    values = [POISON if number == 3333 else b"%d" % number for number in range(10_000)]
+    async with producer_on(MemoryDisk()) as producer:
+        receipts = await publish_batch(producer, "t", values)
+        await producer.flush(timeout_ms=20_000)
+        (letter,) = await letters_of(producer)
+        adds_up(producer)
+    assert (letter.record_id, letter.error) == (receipts[3333].record_id, "PolicyViolationError")
+    assert broker.values("t") == [value for value in values if value != POISON]
+    refused = max(count for _, _, _, count in broker.sends)
+    batches = math.ceil(len(values) / refused)
+    assert len(broker.sends) <= batches + 2 * math.log2(refused) + 2
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 9, 33, 1100])
 async def test_one_record_above_the_limit_costs_at_most_two_log_n_and_two_sends(broker: Broker, count: int) -> None:
     broker.refuses = refusing_above(50_000)
