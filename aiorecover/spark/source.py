@@ -21,7 +21,9 @@ In the last two ``topic`` is null. A record that cannot be decoded has its ``err
 
 The main ring is read slot by slot, each its own partition of the data frame; the other two as a whole, each once for
 every instance. Every record that waits from the first to the last moment is there. One that its owner moves meanwhile
-may be there twice: ``dropDuplicates(["producer_id", "epoch", "sequence"])``.
+may be there twice: ``dropDuplicates(["producer_id", "epoch", "sequence"])``. Where a directory's ``checkpoint``
+is gone or damaged, nothing tells what it covered: what was moved may be there twice until its slot is used again, also
+where it is done by now.
 """
 
 from __future__ import annotations

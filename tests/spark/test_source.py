@@ -20,6 +20,7 @@ from aiorecover.errors import ConfigError
 from aiorecover.spark import audit, read_topics, source
 from aiorecover.spark.ring_rows import _BATCH_ROWS, ARROW_SCHEMA
 from aiorecover.wal import format as fmt
+from aiorecover.wal.checkpoint import Checkpoint
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.moved import NO_PARTITION, pack_moved
 from aiorecover.wal.moving import Move
@@ -157,17 +158,18 @@ def test_large_backlogs_come_in_batches_of_bounded_size(tmp_path: Path) -> None:
     directory.close()
 
 
-def test_what_is_moved_between_listing_and_reading_is_found_where_it_was_moved_to(tmp_path: Path) -> None:
-    directory = stored(tmp_path, 300)
-    listed = reader_of(tmp_path, rings="ring")
-    parts = list(listed.partitions())
-    oldest = directory.ring.live[0]
-    reader = Reader(directory.ring, bytes)
+def thin_out(directory: Directory) -> None:
+    """All but each seventh record of the oldest slot are settled."""
+    oldest, reader = directory.ring.live[0], Reader(directory.ring, bytes)
     for number, (slot, place, _, _) in enumerate(read(reader)):
         if slot is oldest and number % 7:
             directory.ring.settle(slot, [place])
     reader.close()
-    kept = sequences(rows_of(tmp_path))
+
+
+def move_oldest(directory: Directory) -> Checkpoint:
+    """Move what waits in the oldest slot; the checkpoint that makes it so."""
+    oldest = directory.ring.live[0]
     moving = Move(directory.ring, directory.retry, oldest, lambda _: 5)
     directory.copies_from = moving.copies_from
     while not moving.step(10):
@@ -176,6 +178,17 @@ def test_what_is_moved_between_listing_and_reading_is_found_where_it_was_moved_t
     directory.write_checkpoint(captured)
     directory.copies_from = None
     moving.finish()
+    return captured
+
+
+def test_what_is_moved_between_listing_and_reading_is_found_where_it_was_moved_to(tmp_path: Path) -> None:
+    directory = stored(tmp_path, 300)
+    listed = reader_of(tmp_path, rings="ring")
+    parts = list(listed.partitions())
+    oldest = directory.ring.live[0]
+    thin_out(directory)
+    kept = sequences(rows_of(tmp_path))
+    captured = move_oldest(directory)
     assert directory.recycle(captured) == 1
     index = oldest.index
     number = 301
@@ -189,6 +202,24 @@ def test_what_is_moved_between_listing_and_reading_is_found_where_it_was_moved_t
     # Listed afresh, it is there once, too.
     assert sorted(sequences(rows_of(tmp_path))) == [*kept, *range(301, number)]
     directory.close()
+
+
+@pytest.mark.parametrize("left", [None, b"", b"x" * 4096], ids=["removed", "emptied", "damaged"])
+def test_without_a_checkpoint_all_that_waits_is_there_and_what_was_moved_maybe_twice(
+    tmp_path: Path, left: bytes | None
+) -> None:
+    directory = stored(tmp_path, 300)
+    thin_out(directory)
+    move_oldest(directory)
+    kept = rows_of(tmp_path)
+    directory.close()
+    checkpoint = directory.path / "checkpoint"
+    checkpoint.unlink()
+    if left is not None:
+        checkpoint.write_bytes(left)
+    moved = [row["sequence"] for row in kept if row["ring"] == "retry"]
+    assert moved
+    assert sorted(sequences(rows_of(tmp_path))) == sorted([*sequences(kept), *moved])
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------
