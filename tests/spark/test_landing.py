@@ -75,7 +75,12 @@ def test_directories_that_do_not_belong_together_are_refused(spark: SparkSession
 
 
 def test_what_has_an_undecodable_id_is_set_aside_once_and_counted(
-    spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    kafka: Cluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     name, apart = topic(kafka, partitions=3), tmp_path / "apart"
     admin.run(published(kafka, name, [(0, f"{P}/1/1"), (1, "nobody's"), (2, None), (0, f"{P}/1/1"), (1, f"{P}/1/x")]))
@@ -97,10 +102,16 @@ def test_what_has_an_undecodable_id_is_set_aside_once_and_counted(
         for row in ds.dataset(apart / f"batch_id={batch_id}", format="parquet").to_table().to_pylist()
     ]
     assert sorted(found) == [(1, b"abcdefghij234/1/x"), (1, b"nobody's"), (2, b"nobody's")]
-    # Where nothing is undecodable, nothing is written.
+    warned = [line for line in caplog.messages if "holds no record id: look who else writes it" in line]
+    assert [line.partition("undecodable=")[2] for line in warned] == [
+        f"{count} path={apart / f'batch_id={batch_id}'}" for batch_id, count in enumerate((2, 1))
+    ]
+    # Where nothing is undecodable, nothing is written, and nothing is said.
+    caplog.clear()
     admin.run(published(kafka, name, [(0, f"{P}/1/3")]))
     landing(spark, kafka, name, tmp_path, quarantine=str(apart))
     assert not (apart / "batch_id=2").exists()
+    assert not any("holds no record id" in line for line in caplog.messages)
 
 
 async def published_in_transactions(cluster: Cluster, topic: str) -> None:

@@ -1,8 +1,11 @@
 """Ids of every form, good and bad, out of Kafka's headers."""
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
 from aiorecover.spark import parse_record_id
@@ -73,3 +76,17 @@ def test_columns_that_are_there_already_are_not_written_over(spark: SparkSession
 def test_headers_that_were_not_asked_for_are_named_as_the_remedy(spark: SparkSession) -> None:
     with pytest.raises(ConfigError, match="includeHeaders"):
         parse_record_id(spark.range(1))
+
+
+def test_no_python_has_part_in_it(spark: SparkSession) -> None:
+    """So the executors need none, and a row costs what Spark's own functions cost."""
+    header = "named_struct('key', cast(id as string), 'value', cast(cast(id as string) as binary))"
+    parsed = parse_record_id(spark.range(1).selectExpr(f"array({header}) as headers"))
+
+    def plan(df: DataFrame) -> str:
+        planned: Any = df._jdf
+        return str(planned.queryExecution().executedPlan().toString())
+
+    assert "Python" not in plan(parsed)
+    in_python = F.udf(lambda text: text, "string", useArrow=False)("producer_id")
+    assert "Python" in plan(parsed.select(in_python)), "else the line above could not fail"
