@@ -65,22 +65,10 @@ async def numbers(kafka: Cluster, topic: str) -> list[int]:
 
 @pytest.mark.parametrize(("publish", "config", "error"), KINDS)
 async def test_one_poison_record_in_ten_thousand_becomes_a_dead_letter_and_the_others_arrive_in_order(
-    kafka: Cluster, topic: TopicFactory, tmp_path: Path, publish: Publish, config: dict[str, str], error: str
+    kafka3: Cluster, topic: TopicFactory, tmp_path: Path, publish: Publish, config: dict[str, str], error: str
 ) -> None:
-    await assert_one_becomes_a_dead_letter(kafka, topic(kafka, partitions=1, config=config), tmp_path, publish, error)
-
-
-async def test_so_it_does_where_replicas_have_to_be_in_sync(
-    kafka3: Cluster, topic: TopicFactory, tmp_path: Path
-) -> None:
-    name = topic(kafka3, partitions=1, config={"cleanup.policy": "compact"})
-    await assert_one_becomes_a_dead_letter(kafka3, name, tmp_path, without_key, "InvalidRecordError")
-
-
-async def assert_one_becomes_a_dead_letter(
-    kafka: Cluster, name: str, tmp_path: Path, publish: Publish, error: str
-) -> None:
-    async with RecoverableProducer(tmp_path, bootstrap_servers=kafka.bootstrap_servers) as producer:
+    name = topic(kafka3, partitions=1, config=config)
+    async with RecoverableProducer(tmp_path, bootstrap_servers=kafka3.bootstrap_servers) as producer:
         receipts = []
         for number in range(10_000):
             receipts.append(publish(producer, name, number, number == 3333))
@@ -92,7 +80,7 @@ async def assert_one_becomes_a_dead_letter(
         statistics = producer.statistics()
         (letter,) = await letters_of(producer)
     assert (letter.record_id, letter.error, letter.persisted) == (receipts[3333].record_id, error, "not")
-    assert await numbers(kafka, name) == [number for number in range(10_000) if number != 3333]
+    assert await numbers(kafka3, name) == [number for number in range(10_000) if number != 3333]
     assert (statistics.delivered, statistics.dead_lettered, statistics.pending) == (9_999, 1, 0)
     assert statistics.rebuilds == 0, "all of it happens in one session"
 
@@ -187,10 +175,10 @@ async def test_what_is_there_is_refused_all_the_same_by_a_topic_that_grew_strict
 
 @pytest.mark.parametrize(("publish", "config", "error"), KINDS)
 async def test_only_poison_becomes_dead_letters_and_the_lane_lives_on(
-    kafka: Cluster, topic: TopicFactory, tmp_path: Path, publish: Publish, config: dict[str, str], error: str
+    kafka3: Cluster, topic: TopicFactory, tmp_path: Path, publish: Publish, config: dict[str, str], error: str
 ) -> None:
-    name = topic(kafka, partitions=1, config=config)
-    async with RecoverableProducer(tmp_path, bootstrap_servers=kafka.bootstrap_servers) as producer:
+    name = topic(kafka3, partitions=1, config=config)
+    async with RecoverableProducer(tmp_path, bootstrap_servers=kafka3.bootstrap_servers) as producer:
         for number in range(50):
             publish(producer, name, number, True)
         await producer.flush(timeout_ms=40_000)
@@ -199,7 +187,7 @@ async def test_only_poison_becomes_dead_letters_and_the_lane_lives_on(
         await producer.flush(timeout_ms=40_000)
     assert [int((letter.value or b"").split()[0]) for letter in letters] == list(range(50))
     assert {letter.error for letter in letters} == {error}
-    assert await numbers(kafka, name) == [50]
+    assert await numbers(kafka3, name) == [50]
 
 
 async def test_a_topic_s_limit_below_the_batch_size_makes_smaller_batches(
