@@ -39,6 +39,7 @@ RULES: dict[str, dict[str, str]] = {  # names of faults, with spaces between
         "one with undelivered records is adopted, and no other": (
             "adopt_only_what_the_last_checkpoint_left adopt_whatever_has_a_slot_in_use"
         ),
+        "after a grace period": "adopt_at_once",
         "let go once it is drained": "let_a_directory_go_and_keep_its_lock",
         "and its records keep their ids": "call_what_is_adopted_ones_own call_what_is_moved_ones_own",
         "it remembers its destination": "forget_whose_it_is send_to_any_cluster",
@@ -48,6 +49,7 @@ RULES: dict[str, dict[str, str]] = {  # names of faults, with spaces between
         "nobody else may read": "let_others_read",
         "a forked child closes everything": "keep_files_open_in_a_child",
         "and never unlocks": "unlock_when_a_file_is_closed",
+        "and accepts nothing": "keep_the_rings_open_in_a_child",
         "new files, their directory, wal_dir and its parents are flushed before the first record is accepted": (
             "flush_no_name flush_all_names_but_those_in_ flush_all_names_but_those_in_srv "
             "flush_all_names_but_those_in_srv_shop flush_all_names_but_those_in_srv_shop_wal "

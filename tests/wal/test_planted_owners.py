@@ -10,11 +10,13 @@ from unittest import mock
 import msgspec
 import pytest
 
+from aiorecover import orphans
 from aiorecover.errors import WalDestinationError, WalError, WalFormatError, WalLockedError
 from aiorecover.wal import instance, opening, storage
 from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.directory import LOCK, Directory, Options
 from aiorecover.wal.moved import RING
+from aiorecover.wal.neighbours import Neighbour
 from aiorecover.wal.storage import FileSystem, StorageFile
 from tests.wal.ledger import ViolationError, demand
 from tests.wal.planted import Fault, Patch, Planted, Scenario, names_of, tells
@@ -171,6 +173,49 @@ def a_child_outlives_its_parent() -> None:
             ends_well(child, "a child ends")
 
 
+def keep_the_rings_open_in_a_child(patch: Patch) -> None:
+    abandon, parent = Directory.abandon, os.getpid()
+
+    def abandon_in_the_parent(self: Directory) -> None:
+        if os.getpid() == parent:
+            abandon(self)
+
+    patch.setattr(Directory, "abandon", abandon_in_the_parent)
+
+
+def a_child_publishes() -> None:
+    """Into the slot that the parent writes to: its mapping is shared."""
+    with real_files() as (_, opens):
+        directory = opens()
+        directory.ring.append(b"before", None)
+
+        def publish() -> None:
+            must_refuse(WalError, lambda: directory.ring.append(b"a child's", None), "nothing is accepted in a child")
+
+        ends_well(forked(publish), "nothing is accepted in a child")
+        directory.ring.append(b"behind", None)
+
+
+# -- an orphan is adopted once nobody has come back for it in the grace period ----------------------------------------
+
+
+def adopt_at_once(patch: Patch) -> None:
+    begin = orphans.Orphans.__init__
+    patch.setattr(orphans.Orphans, "__init__", lambda self, _: begin(self, 0.0))
+
+
+def a_process_restarts() -> None:
+    """Its directory is free meanwhile, with something in it."""
+    here, grace = Destination(cluster_id="here"), 60.0
+    neighbours = orphans.Orphans(grace)
+    own = Neighbour("0", destination=here, directory_id=1)
+    left = Neighbour("1", b"stamp", free=True, waiting=True, destination=here, directory_id=2)
+    for seconds in range(int(grace)):
+        neighbours.saw(seconds, [left], own)
+        demand(neighbours.due(seconds) is None, "who restarts has the grace period to come back", seconds)
+    demand(neighbours.due(grace) == "1", "and what nobody has come back for is adopted")
+
+
 # -- what is refused: links, another user's directory, another destination; and nobody else may read -------------------
 
 
@@ -239,6 +284,8 @@ PLANTED: Planted = [
     (a_ring_is_replaced, look_at_no_inode),
     (a_child_is_forked_and_ends, unlock_when_a_file_is_closed),
     (a_child_outlives_its_parent, keep_files_open_in_a_child),
+    (a_child_publishes, keep_the_rings_open_in_a_child),
+    (a_process_restarts, adopt_at_once),
     (a_wal_dir_is_a_symbolic_link, follow_links),
     (a_wal_dir_is_another_user_s, take_any_owner),
     (a_directory_is_opened_by_another_name, forget_whose_it_is),
