@@ -34,6 +34,7 @@ LANES = 6
 TIMES = (1, 2, 5)
 LEAST = 20  # records in three or four lives: hundreds and more
 CYCLES = 10
+LONG = 500  # of them: `make prove WHAT=transactions`
 SEED = 1  # kills a broker and freezes one, before anything else
 _DIES_WITHIN_S = 30.0  # it takes a fraction of a second
 _LEFT_S = 60.0  # until a transactional id is given up
@@ -85,13 +86,22 @@ def test_nothing_is_missing_repeated_or_out_of_order_after_ten_kills(mortal3: Ka
     assert prove(mortal3, SEED, CYCLES) == 0
 
 
-@pytest.mark.parametrize("quiet", ["freeze", "kill", "recovered", "crashed", "accepted"])
+@pytest.mark.parametrize("quiet", ["freeze", "kill", "kills", "recovered", "crashed", "accepted"])
 def test_a_run_in_which_too_little_happens_proves_nothing(quiet: str) -> None:
     cycles = 2 * CYCLES
-    enough = Counter(freeze=1, kill=1, recovered=cycles, crashed=cycles, accepted=1_000 * cycles)
+    enough = Counter(freeze=1, kill=1, kills=cycles, recovered=cycles, crashed=cycles, accepted=1_000 * cycles)
     assert not too_little(enough, cycles)
     enough[quiet] = 0
     assert too_little(enough, cycles)
+
+
+@pytest.mark.parametrize("quiet", ["kill all", "roll", "freeze", "kill", "kills"])
+def test_a_long_run_has_killed_all_brokers_and_rolled_them_and_the_longer_it_is_the_more_went_wrong(quiet: str) -> None:
+    enough = Counter({"kill all": 1, "roll": 1, "freeze": LONG // 10, "kill": LONG // 25, "kills": LONG * 3 // 4})
+    enough |= Counter(recovered=LONG, crashed=LONG, accepted=1_000 * LONG)
+    assert not too_little(enough, LONG)
+    enough[quiet] -= 1
+    assert too_little(enough, LONG)
 
 
 @pytest.mark.parametrize(
@@ -349,6 +359,7 @@ def test_settling_before_the_commit_is_seen(kafka: Cluster, tmp_path: Path, faul
     scenario = Scenario(kafka, tmp_path, lanes=LANES, exactly_once=True)
     verdict = killed(scenario, fault, "when all is answered", 3)
     assert bool(verdict.missing) == (fault is not None), str(verdict)
+    assert verdict.ok == (fault is None), str(verdict)
 
 
 @pytest.mark.parametrize("fault", [None, "commit_without_the_answers"])
@@ -356,3 +367,4 @@ def test_a_commit_that_does_not_look_at_the_batches_is_seen(kafka: Cluster, tmp_
     scenario = Scenario(kafka, tmp_path, lanes=LANES, exactly_once=True)
     verdict = killed(scenario, fault, "after the commit", 3)
     assert bool(verdict.missing) == (fault is not None), str(verdict)
+    assert verdict.ok == (fault is None), str(verdict)

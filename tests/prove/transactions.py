@@ -32,6 +32,10 @@ _LIFE_S = 2.5  # long enough for a life to begin under one fault and to die unde
 _PEACE_S = 3.0  # transactions take some rest to be committed at all
 _FLOOR_CYCLES = 10  # a shorter run may be over before all of that has come
 _FAULTS = ("freeze", "kill")  # at least once each
+_LONG_CYCLES = 250  # in which none of the rare faults of brokers is missing once in hundreds of runs
+_RARE_FAULTS = ("kill all", "roll")
+_CYCLES_PER = {"freeze": 10, "kill": 25}  # in a long run: two thirds of what there is, or less
+_CYCLES_PER_KILL = 4 / 3  # 19 in 20: some are let be, and some end by themselves
 _CYCLES_PER_RECOVERED = 4  # most leave something in the ring, and a transaction open, unless they die while they open
 _CYCLES_PER_CRASHED = 20  # a third are to die at a chosen point, and some of these are not reached in time
 _ACCEPTED_PER_CYCLE = 200  # some 4,000 on two cores
@@ -82,8 +86,14 @@ def too_little(happened: Counter[str], cycles: int) -> list[str]:
         return []
     floors = {
         **dict.fromkeys(_FAULTS, 1),
+        **(_long_floors(cycles) if cycles >= _LONG_CYCLES else {}),
+        "kills": int(cycles / _CYCLES_PER_KILL),
         "recovered": cycles // _CYCLES_PER_RECOVERED,
         "crashed": cycles // _CYCLES_PER_CRASHED,
         "accepted": cycles * _ACCEPTED_PER_CYCLE,
     }
     return below(happened, floors)
+
+
+def _long_floors(cycles: int) -> dict[str, int]:
+    return {**dict.fromkeys(_RARE_FAULTS, 1), **{what: cycles // per for what, per in _CYCLES_PER.items()}}
