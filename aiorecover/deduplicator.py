@@ -16,7 +16,7 @@ loss.
 """
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -29,6 +29,8 @@ MAX_PAGES: Final = 16_384  # 13 MB, up to 67 million records: what a crash repea
 LEAST_PAGES: Final = 16  # with fewer, some producers at once would push out what each other had a moment ago
 
 _BYTES: Final = PAGE // 8
+_BYTES_LIKE: Final = (bytes, bytearray, memoryview)
+_DIGITS_MOST: Final = 13  # of a sequence, so of its page's number
 _VERSION: Final = 1
 
 Page = tuple[str, int, int]
@@ -124,8 +126,11 @@ class Deduplicator:
 
         """
         refusal = "this is not what Deduplicator.to_bytes gave, or it is damaged: restore it, or begin with a new one"
+        if not isinstance(state, _BYTES_LIKE):
+            raise ConfigError(f"{refusal} state={type(state).__name__}")
+        state = bytes(state)
         body = memoryview(state)[4:]
-        if bytes(state[:4]) != zlib.crc32(body).to_bytes(4, "big"):
+        if state[:4] != zlib.crc32(body).to_bytes(4, "big"):
             raise ConfigError(f"{refusal} bytes={len(state)}")
         try:
             known = msgspec.msgpack.decode(body, type=_State)
@@ -140,15 +145,12 @@ class Deduplicator:
         """One that remembers what ``pages`` say, as `take_changes` gave them: of more than fit the last ones.
 
         Raises:
-            ConfigError: one of them is no such page.
+            ConfigError: one of them is no such page, or there are none that could be.
 
         """
         one = cls(max_pages=max_pages)
-        for name, stored in pages.items():
-            page = _page(name)
-            if page is None or len(stored) > _BYTES:
-                raise ConfigError(f"this is no page of a Deduplicator page={name!r:.100} bytes={len(stored)}")
-            one._begin(page)[: len(stored)] = stored
+        for page, bits in _pages(pages):
+            one._begin(page)[: len(bits)] = bits
             one._told.add(page)
         return one
 
@@ -187,14 +189,29 @@ def _name(page: Page) -> str:
     return f"{page[0]}/{page[1]}/{page[2]}"
 
 
-def _page(name: str) -> Page | None:
-    """Page 0 would be no sequence, which begin at 1; its number is one too small for that."""
+def _pages(pages: object) -> Iterator[tuple[Page, bytes]]:
+    if not isinstance(pages, Mapping):
+        message = "pages must be a mapping of names to bytes, as take_changes gave them"
+        raise ConfigError(f"{message} pages={type(pages).__name__}")
+    for name, stored in pages.items():
+        page = _page(name)
+        bits = bytes(stored) if isinstance(stored, _BYTES_LIKE) else None
+        if page is None or bits is None or len(bits) > _BYTES:
+            raise ConfigError(f"this is no page of a Deduplicator page={name!r:.100} bits={stored!r:.100}")
+        yield page, bits
+
+
+def _page(name: object) -> Page | None:
+    """Page 0 would be no sequence, which begin at 1; its number is one too small for that. It has one name only."""
+    if not isinstance(name, str):
+        return None
     producer_id, _, rest = name.partition("/")
     epoch, _, number = rest.partition("/")
-    if not number.isdecimal():
+    if not number.isdecimal() or len(number) > _DIGITS_MOST:
         return None
     known = parse_record_id(f"{producer_id}/{epoch}/{int(number) * PAGE + 1}")
-    return None if known is None else (producer_id, known[1], int(number))
+    page = None if known is None else (producer_id, known[1], int(number))
+    return page if page is not None and _name(page) == name else None
 
 
 def _stored(bits: bytearray) -> bytes:

@@ -167,6 +167,45 @@ def test_bytes_that_are_no_state_are_refused(state: bytes, says: str) -> None:
         Deduplicator.from_bytes(state)
 
 
+@pytest.mark.parametrize("state", [None, "text", 7, [b"x"]], ids=repr)
+def test_what_is_no_bytes_is_refused_as_no_state(state: object) -> None:
+    with pytest.raises(ConfigError, match=f"not what Deduplicator.to_bytes gave.* state={type(state).__name__}$"):
+        Deduplicator.from_bytes(state)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_a_state_and_its_pages_may_be_any_bytes(kind: type[bytes]) -> None:
+    one = Deduplicator()
+    one.add(run(1, 1)[0])
+    pages = {name: kind(bits) for name, bits in one.take_changes().items() if bits is not None}
+    for other in (Deduplicator.from_bytes(kind(one.to_bytes())), Deduplicator.from_pages(pages)):
+        assert other.to_bytes() == one.to_bytes()
+
+
+@pytest.mark.parametrize(
+    "pages",
+    [
+        {1: b"\x01"},
+        {None: b"\x01"},
+        {f"{PRODUCERS[0]}/1/0": "text"},
+        {f"{PRODUCERS[0]}/1/0": None},
+        {f"{PRODUCERS[0]}/1/0": 5},
+        {f"{PRODUCERS[0]}/1/00": b"\x01"},
+        {f"{PRODUCERS[0]}/1/{'9' * 5_000}": b"\x01"},
+    ],
+    ids=lambda pages: repr(pages)[:40],
+)
+def test_what_is_no_page_is_refused(pages: object) -> None:
+    with pytest.raises(ConfigError, match="this is no page of a Deduplicator page="):
+        Deduplicator.from_pages(pages)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("pages", [None, [], b"bytes", 7], ids=repr)
+def test_what_is_no_table_of_pages_is_refused(pages: object) -> None:
+    with pytest.raises(ConfigError, match="pages must be a mapping of names to bytes, as take_changes gave them"):
+        Deduplicator.from_pages(pages)  # type: ignore[arg-type]
+
+
 @given(st.data())
 def test_a_state_with_one_flipped_bit_is_refused(data: st.DataObject) -> None:
     one = Deduplicator()
