@@ -9,6 +9,7 @@ import pytest
 from tests.crash.day import MEMORY, Day, run_day
 from tests.crash.judgement import Verdict
 from tests.crash.pace import Look
+from tests.prove.day import too_little
 from tests.support.broker import KafkaCluster
 
 BEFORE = Look(
@@ -57,6 +58,16 @@ def test_what_is_left_of_a_day_is_seen(change: dict[str, int], left: list[str]) 
 def test_a_run_in_which_nothing_was_accepted_is_not_ok() -> None:
     assert FINE.ok
     assert not replace(FINE, accepted=0, delivered=0, confirmed=0).ok
+
+
+@pytest.mark.parametrize("quiet", ["kill all", "roll", "dark", "freeze", "kill", "accepted"])
+def test_a_day_on_which_too_little_happens_proves_nothing(quiet: str) -> None:
+    happened = Counter({"kill all": 1, "roll": 1, "dark": 4, "freeze": 12, "kill": 6, "accepted": 120_000})
+    for enough in (happened, happened - Counter({quiet: 1})):
+        faults = Counter({kind: times for kind, times in enough.items() if kind != "accepted"})
+        day = Day(replace(FINE, accepted=enough["accepted"]), BEFORE, BEFORE, 0, faults)
+        assert bool(too_little(day, 24)) == (enough is not happened), enough
+        assert not too_little(day, 2), "it is over before all of that has come"
 
 
 @pytest.mark.timeout(300)
