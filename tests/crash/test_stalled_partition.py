@@ -6,11 +6,14 @@ Each partition stands on one node alone, and only one on the node that is killed
 import asyncio
 import itertools
 import os
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aiorecover import DeliveryReport
 from aiorecover.delivery.partitioner import partition_for
 from tests.crash.crash_points import DRAINING_POINTS, MOVING_POINTS, STALLED_POINTS
 from tests.crash.lives import Child
@@ -20,11 +23,13 @@ from tests.support import admin
 from tests.support.broker import Cluster, KafkaCluster
 from tests.support.eventually import until
 from tests.support.node import Node
+from tests.support.oracle import judge, read_topic
 
 pytestmark = pytest.mark.timeout(240)
 
 PARTITIONS = 12
 STUCK = 3
+GROWN = 18  # partitions
 OPTIONS: dict[str, Any] = {
     "max_batch_size": 16 * 1024,
     "slot_bytes": 1 << 18,
@@ -110,6 +115,56 @@ async def test_what_waits_for_a_partition_that_answers_nothing_or_refuses_is_mov
         await producer.flush(DELIVERED_WITHIN_MS)
         assert producer.statistics().dead_lettered == 0
     assert_exactly_once(await judged(mortal3, name, publisher), 24_000)
+
+
+@pytest.mark.asyncio
+async def test_a_topic_that_grows_while_a_lane_is_stalled_spreads_anew_only_what_comes_behind_that(
+    mortal3: KafkaCluster, placed: str, tmp_path: Path
+) -> None:
+    """A key changes its partition once, and each partition keeps its order: of what waited, too."""
+    old, new = (partial(partition_for, count=number) for number in (PARTITIONS, GROWN))
+    reached: set[int | None] = set()
+
+    def on_delivery(report: DeliveryReport) -> None:
+        reached.add(report.partition)
+
+    options = {**SMALL_SLOTS, "metadata_max_age_ms": 500}
+    async with started(mortal3, tmp_path, **options, on_delivery=on_delivery) as producer:
+        publisher = Publisher(producer, placed)
+        await publisher.publish(2_000)
+        await producer.flush(DELIVERED_WITHIN_MS)
+        stuck(mortal3).kill()
+        await publisher.publish(15_000, rate=5_000)
+        await until(lambda: producer.statistics().lanes_stalled == 1, 60)
+        others = itertools.cycle(node.node_id for node in mortal3.nodes[:2])
+        where = list(itertools.islice(others, GROWN - PARTITIONS))
+        await admin.grow_topic(mortal3.bootstrap_servers, placed, GROWN, where)
+        async with asyncio.timeout(60):
+            while not reached >= set(range(PARTITIONS, GROWN)):
+                await publisher.publish(100, rate=1_000)
+        await publisher.publish(5_000, rate=5_000)
+        keys = [accepted.key or b"" for accepted in publisher.accepted[2_000:]]
+        least = sum(old(key) == STUCK for key in keys)
+        most = sum(STUCK in (old(key), new(key)) for key in keys)
+        await until(lambda: least <= producer.statistics().pending <= most, 60)
+        await asyncio.to_thread(heal, mortal3)
+        await publisher.publish(2_000, rate=5_000)
+        await producer.flush(DELIVERED_WITHIN_MS)
+        now = producer.statistics()
+        assert (now.pending, now.dead_lettered, now.lanes_stalled) == (0, 0, 0)
+
+    there = await read_topic(mortal3.bootstrap_servers, placed)
+    verdict = judge(publisher.accepted, there, whole_lanes=True)
+    assert_exactly_once(replace(verdict, scattered=[]), len(publisher.accepted))
+    went = dict[bytes, list[int]]()
+    partitions = {record.record_id: record.partition for record in there}
+    for accepted in publisher.accepted:
+        went.setdefault(accepted.key or b"", []).append(partitions[accepted.record_id])
+    for key, each in went.items():
+        homes = [place for place, _ in itertools.groupby(each)]
+        assert homes in ([old(key), new(key)], [old(key)]), f"{key!r} {homes}"
+    moved = {old(key) for key, each in went.items() if each[0] != each[-1]}
+    assert moved >= set(range(PARTITIONS)) - {STUCK}
 
 
 def test_killed_twice_while_a_lane_is_stalled(mortal3: KafkaCluster, placed: str, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError, for_code
@@ -29,6 +29,7 @@ __all__ = [
     "create_placed_topic",
     "create_topic",
     "delete_topic",
+    "grow_topic",
     "run",
     "until",
     "until_taken_without_key",
@@ -171,6 +172,16 @@ async def delete_topic(bootstrap_servers: str, name: str) -> None:
     for _, code in answer.topic_error_codes:
         if code:
             raise for_code(code)(f"topic not deleted: {name=}")
+
+
+async def grow_topic(bootstrap_servers: str, name: str, partitions: int, nodes: Sequence[int]) -> None:
+    """Have the topic grow up to so many partitions; ``nodes``: where each of the new ones is to stand."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    try:
+        await admin.start()
+        await admin.create_partitions({name: NewPartitions(partitions, [[node] for node in nodes])})
+    finally:
+        await admin.close()
 
 
 async def configure_topic(bootstrap_servers: str, name: str, config: Mapping[str, str]) -> None:
