@@ -36,6 +36,7 @@ from aiorecover.wal.directory import Directory
 from aiorecover.wal.lanes import Lanes
 from aiorecover.wal.moving import Move
 from aiorecover.wal.ring import Ring
+from aiorecover.wal.storage import StorageFile
 from aiorecover.wal.stream import Stream
 from tests.crash.replaced import Replaced
 
@@ -47,6 +48,7 @@ __all__ = [
     "ONCE",
     "OPENINGS",
     "POINTS",
+    "REWRITING_POINTS",
     "STALLED_POINTS",
     "TRANSACTION_OPENINGS",
     "TRANSACTION_POINTS",
@@ -291,6 +293,12 @@ LETTER_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
 """Reached only where records are refused; those behind the third with ``dead_letter_topic``."""
 
 
+REWRITING_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
+    "when word of a failed flush is left": after(Directory, "_leave_word"),
+    "when a slot is written again": after(StorageFile, "rewrite"),
+}
+"""Reached only where a flush fails; the second one by an opening behind that, or behind any end that was not clean."""
+
 TRANSACTION_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
     **{
         point: POINTS[point]
@@ -347,6 +355,6 @@ def arm(point: str, times: int, end: signal.Signals = signal.SIGKILL) -> None:
 
     SIGKILL to ourselves: no further line is run, in this thread or any other; or SIGSTOP, until SIGCONT.
     """
-    known = POINTS | STALLED_POINTS | MOVING_POINTS | DRAINING_POINTS | LETTER_POINTS | OPENINGS
+    known = POINTS | STALLED_POINTS | MOVING_POINTS | DRAINING_POINTS | LETTER_POINTS | REWRITING_POINTS | OPENINGS
     fuse = Fuse(times, lambda: os.kill(os.getpid(), end))
     (known | TRANSACTION_POINTS | TRANSACTION_OPENINGS)[point](fuse)

@@ -5,8 +5,10 @@ for a while.
 """
 
 import asyncio
+import errno
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from aiorecover.delivery.resume import Taken
 from aiorecover.delivery.sender import Sender
 from aiorecover.delivery.session import Session
 from aiorecover.delivery.transactions import Transactions
+from aiorecover.errors import WalIOError
 from aiorecover.opened import Opened
 from aiorecover.wal import format as fmt
 from aiorecover.wal import instance, opening, reading, scan
@@ -44,6 +47,7 @@ from tests.wal.rig import of_the_epoch_before
 __all__ = ["FAULTS", "plant", "planted"]
 
 LATE_S = 2.0  # longer than any transaction that is not held up
+FAILING_FLUSH = 3
 
 
 def settle_at_hand_over() -> None:
@@ -335,6 +339,18 @@ def wait_less_for_transactions() -> None:
     _put(session, "CONNECT_LIMIT", 2.0)
 
 
+def fail_a_flush() -> None:
+    """No fault of ours: the disk fails the third flush of the ring, once."""
+    sync, flushes = StorageFile.sync, count(1)
+
+    def failing(self: StorageFile) -> None:
+        if self.path.name == "ring" and next(flushes) == FAILING_FLUSH:
+            raise WalIOError(errno.EIO, "cannot flush the file to the disk: check it", str(self.path))
+        sync(self)
+
+    _put(StorageFile, "sync", failing)
+
+
 FAULTS: dict[str, Callable[[], None]] = {
     fault.__name__: fault
     for fault in (
@@ -364,6 +380,7 @@ FAULTS: dict[str, Callable[[], None]] = {
         remember_a_source_too_many,
         forget_sources_behind_the_checkpoint,
         wait_less_for_transactions,
+        fail_a_flush,
     )
 }
 

@@ -208,6 +208,7 @@ def test_every_fault_has_its_scenario() -> None:
         "settle_before_the_commit",
         "commit_without_the_answers",
         "wait_less_for_transactions",
+        "fail_a_flush",  # in test_crash_points
         "commit_without_a_flush",  # both in test_cuts
         "tell_before_the_flush",
         "remember_a_source_too_many",  # both in test_etl
