@@ -304,6 +304,16 @@ def commit_without_a_flush() -> None:
     _put(Opened, "_flush_ring", at_once)
 
 
+def go_on_beside_a_copy() -> None:
+    """Against exactly once: whoever has committed instead of us, what we had not is sent in the next session."""
+    decide = Transactions._decide
+
+    async def go_on(self: Transactions, _: Committed | None) -> None:
+        await decide(self, None)
+
+    _put(Transactions, "_decide", go_on)
+
+
 def tell_before_the_flush() -> None:
     """Against the group commit: who waits for a flush is told when it is wanted, not when it has ended."""
     run = GroupCommit._run
@@ -376,6 +386,7 @@ FAULTS: dict[str, Callable[[], None]] = {
         settle_before_the_commit,
         commit_without_the_answers,
         commit_without_a_flush,
+        go_on_beside_a_copy,
         tell_before_the_flush,
         remember_a_source_too_many,
         forget_sources_behind_the_checkpoint,

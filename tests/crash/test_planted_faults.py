@@ -207,6 +207,7 @@ def test_every_fault_has_its_scenario() -> None:
         "commit_the_position_apart",  # these in test_transactions
         "settle_before_the_commit",
         "commit_without_the_answers",
+        "go_on_beside_a_copy",
         "wait_less_for_transactions",
         "fail_a_flush",  # in test_crash_points
         "commit_without_a_flush",  # both in test_cuts

@@ -21,6 +21,7 @@ from aiorecover.wal.storage import FileSystem
 from aiorecover.wal.view import open_view
 from tests.crash.crash_points import TRANSACTION_OPENINGS, TRANSACTION_POINTS
 from tests.crash.judgement import Verdict
+from tests.crash.lives import Child
 from tests.crash.machines import ids_in
 from tests.crash.scenario import FLUSH, Scenario
 from tests.prove.transactions import prove, too_little
@@ -115,20 +116,15 @@ def test_a_process_that_a_copy_has_taken_over_from_commits_nothing_more(
     What it accepts once it is thawed is committed by its own next start.
     """
     scenario = Scenario(kafka3, tmp_path, lanes=LANES, exactly_once=True)
-    zombie = scenario.life(
-        ("publish", {"count": 500}), FLUSH, ("publish", {"count": 5_000}), ("wait", {}), still=(point, times)
-    )
-    zombie.wait_still()
     original = scenario.wal_dir
-    scenario.use(scenario.copy())
-    held = ids_in(FileSystem(), scenario.wal_dir / "0")
-    heir = scenario.life(FLUSH, ("publish", {"count": 1_000}), FLUSH)
-    scenario.finish(heir)
+    zombie, held = taken_over(scenario, point, times)
+    there = scenario.committed()
     zombie.go_on()
     log = tmp_path / "children.log"
     until(lambda: "another process delivers a copy of this directory" in log.read_text(), _FENCED_S)
     time.sleep(_THAWED_S)
     scenario.kill(zombie)
+    assert scenario.committed() == there  # nor any of what it had accepted when the copy was made, or has since
     found = scenario.examine()
     assert found.repeated == 0, str(found)
     assert not found.out_of_order, str(found)
@@ -136,6 +132,23 @@ def test_a_process_that_a_copy_has_taken_over_from_commits_nothing_more(
     scenario.use(original)  # what it had accepted since is in its ring, until its next start
     found = scenario.verdict()
     assert (found.missing, found.repeated, found.altered) == ([], 0, []), str(found)
+
+
+def taken_over(scenario: Scenario, point: str, times: int, fault: str | None = None) -> tuple[Child, set[str]]:
+    """One that is frozen, whose copy has delivered all that it held and more; and the ids of what the copy held."""
+    zombie = scenario.life(
+        ("publish", {"count": 500}),
+        FLUSH,
+        ("publish", {"count": 5_000}),
+        ("wait", {}),
+        fault=fault,
+        still=(point, times),
+    )
+    zombie.wait_still()
+    scenario.use(scenario.copy())
+    held = ids_in(FileSystem(), scenario.wal_dir / "0")
+    scenario.finish(scenario.life(FLUSH, ("publish", {"count": 1_000}), FLUSH))
+    return zombie, held
 
 
 def test_where_a_commit_hangs_another_transactional_id_goes_on(mortal3: KafkaCluster, tmp_path: Path) -> None:
@@ -368,3 +381,14 @@ def test_a_commit_that_does_not_look_at_the_batches_is_seen(kafka: Cluster, tmp_
     verdict = killed(scenario, fault, "after the commit", 3)
     assert bool(verdict.missing) == (fault is not None), str(verdict)
     assert verdict.ok == (fault is None), str(verdict)
+
+
+def test_a_process_that_goes_on_beside_the_copy_that_has_taken_over_is_seen(kafka: Cluster, tmp_path: Path) -> None:
+    scenario = Scenario(kafka, tmp_path, lanes=LANES, exactly_once=True)
+    zombie, _ = taken_over(scenario, "after the position is sent", 3, "go_on_beside_a_copy")
+    there = scenario.committed()
+    zombie.go_on()
+    until(lambda: scenario.committed() != there, _FENCED_S)
+    scenario.kill(zombie)
+    found = scenario.examine()
+    assert found.repeated > 0, str(found)
