@@ -7,8 +7,9 @@
 Run
     What one transaction holds is a contiguous run of the ring: everything behind the position before, up to its own.
     So nothing is passed over: a lane that does not get through holds up all. A run ends after 100 ms, after up to
-    500 ms as long as more is there to be read, and at once when somebody flushes, or memory is full. What is dispatched
-    meanwhile waits for the next one.
+    500 ms as long as more is there to be read, and at once when it holds all that somebody who flushes waits for, or
+    memory is full: ended earlier than that it would only be one more before his last. What is dispatched meanwhile
+    waits for the next one.
 
 Order of the steps
     1. The run is closed: from now on it is known up to which position.
@@ -150,7 +151,7 @@ class Transactions:
         self._read = False  # the position was read by this opening
         self.covered = 0  # by the position that was found at first
         self.settled_up_to = 0
-        self.hurried_to = 0  # somebody waits for everything up to here
+        self._hurried_to = 0  # somebody waits for everything up to here; behind `settled_up_to` the first who does
         self.fenced = False
         self.aborts = 0
 
@@ -193,8 +194,8 @@ class Transactions:
         self._news.set()
 
     def hurry(self, position: int) -> None:
-        """Somebody waits for everything up to there."""
-        self.hurried_to = max(self.hurried_to, position)
+        """Somebody waits for everything up to there. He says so again at each change: others may come before him."""
+        self._hurried_to = min(self._hurried_to, position) if self._hurried_to > self.settled_up_to else position
         self.wake()
 
     def is_done(self, position: int) -> bool:
@@ -370,7 +371,7 @@ class Transactions:
             if self._has_something:
                 began = now if began is None else began
                 idle = self._dispatcher.idle and not self._in_lanes
-                hurried = self.hurried_to > self.settled_up_to
+                hurried = self.settled_up_to < self._hurried_to <= self._position
                 if self._pace.is_over(now, began, idle=idle, urgent=hurried or self._dispatcher.batches.full):
                     return
             elif self._position > self.settled_up_to:  # nothing of it has to be sent

@@ -181,6 +181,40 @@ async def test_it_ends_at_once_when_somebody_waits_for_what_is_in_it(broker: Bro
 
 
 @pytest.mark.usefixtures("_only_if_urgent")
+async def test_it_does_not_end_before_all_that_somebody_waits_for_is_in_it(broker: Broker) -> None:
+    async with producer_on(MemoryDisk(), max_batch_size=2048, max_request_size=2048) as producer:
+        for number in range(100):
+            await producer.publish("t", b"%d" % number + bytes(1000), partition=0)
+        await producer.flush(LIMIT)
+    assert [len(values) for values in broker.transactions] == [100]
+
+
+@pytest.mark.usefixtures("_only_if_urgent")
+@pytest.mark.parametrize("who", ["early first", "late first"])
+async def test_who_waits_for_what_is_in_it_is_not_kept_waiting_by_who_waits_for_more(broker: Broker, who: str) -> None:
+    async with producer_on(MemoryDisk()) as producer:
+        await publish(producer, 0)
+        await until(lambda: acknowledged(producer) == 1)
+        transactions = transactions_of(producer)
+        early, late = transactions._position, transactions._position + 100
+        if who == "late first":
+            transactions.hurry(late)
+            await asyncio.sleep(A_WHILE)
+            assert broker.transactions == []
+            transactions.hurry(early)
+        else:
+            transactions.hurry(early)
+            transactions.hurry(late)
+        await until(lambda: producer.statistics().delivered == 1)
+        await publish(producer, 1)
+        await until(lambda: acknowledged(producer) == 1)
+        transactions.hurry(late)
+        await asyncio.sleep(A_WHILE)
+        assert broker.transactions == [[b"0"]]
+        await producer.flush(LIMIT)
+
+
+@pytest.mark.usefixtures("_only_if_urgent")
 async def test_it_ends_when_memory_is_full_of_it(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches_module, "BATCH_BYTES", 8 * 1024)
     async with producer_on(MemoryDisk(), max_batch_size=2048, max_request_size=2048) as producer:
