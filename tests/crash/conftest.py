@@ -11,6 +11,8 @@ import pytest
 from tests.support.broker import KafkaCluster
 from tests.support.detour import Detour
 
+SWEPT_EVERY_MS = 200
+
 
 @pytest.fixture(scope="session")
 def lone() -> Iterator[KafkaCluster]:
@@ -28,8 +30,12 @@ def mortal(lone: KafkaCluster) -> Iterator[KafkaCluster]:
 
 @pytest.fixture(scope="session")
 def detoured() -> Iterator[KafkaCluster]:
-    """Three brokers; they lead clients that connect to `detour_servers` through the detour."""
-    with KafkaCluster(3, detour_host="127.0.0.1") as cluster:
+    """Three brokers; they lead clients that connect to `detour_servers` through the detour.
+
+    They remember a Kafka producer for a day, as brokers do, and look often for whom to forget.
+    """
+    settings = {"producer.id.expiration.check.interval.ms": str(SWEPT_EVERY_MS)}
+    with KafkaCluster(3, settings, detour_host="127.0.0.1") as cluster:
         yield cluster
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from aiorecover import Deduplicator
 from tests.crash.child import digest
+from tests.crash.conftest import SWEPT_EVERY_MS
 from tests.crash.flights import BATCHES_BYTES, LANES, die_unanswered, ready, take_off
 from tests.crash.judgement import Verdict
 from tests.crash.lives import Child
@@ -28,7 +29,6 @@ pytestmark = pytest.mark.timeout(240)
 
 MORE: list[Step] = [("publish", {"count": 600, "rate": 3_000}), FLUSH]
 EXPIRES_MS = 3_000
-SWEPT_EVERY_MS = 200
 TWO_DAYS_MS = 2 * 24 * 3600 * 1000
 LANES_FILE = Path("0", "lanes")
 DAMAGES = ["flipped", "zeroed", "cut", "blank", "empty", "removed", "garbage"]
@@ -294,30 +294,19 @@ def stand_still(cluster: KafkaCluster) -> None:
 # -- records that are older than a broker remembers --------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def sweeping() -> Iterator[KafkaCluster]:
-    """Brokers that remember a producer for a day, as they do, and look often for whom to forget.
-
-    They count the day from the newest timestamp of its last batch, not from when that came.
-    """
-    settings = {"producer.id.expiration.check.interval.ms": str(SWEPT_EVERY_MS)}
-    with KafkaCluster(3, settings, detour_host="127.0.0.1") as cluster:
-        yield cluster
-
-
 @pytest.mark.parametrize("stamped_by", ["CreateTime", "LogAppendTime"])
 def test_records_of_two_days_ago_that_were_in_flight_are_not_repeated(
-    sweeping: KafkaCluster, tmp_path: Path, stamped_by: str
+    detoured: KafkaCluster, detour: Detour, tmp_path: Path, stamped_by: str
 ) -> None:
+    """A broker counts its day from the newest timestamp of a producer's last batch, not from when that came."""
     topic = f"stamped-by-{stamped_by}"
-    sweeping.create_topic(topic, LANES, config={"message.timestamp.type": stamped_by})
-    with Detour(sweeping.detour_routes) as detour:
-        scenario = Scenario(sweeping, tmp_path, lanes=LANES, servers=sweeping.detour_servers, topic=topic)
-        die_unanswered(scenario, detour, age_ms=TWO_DAYS_MS)
-        time.sleep(10 * SWEPT_EVERY_MS / 1000)
-        statistics = scenario.finish(scenario.life(*MORE))
-        assert (statistics["batches_resumed"], statistics["identities_renewed"]) == (0, LANES)
-        assert statistics["recovered_in_kafka"] > 0
-        verdict = scenario.verdict()
+    detoured.create_topic(topic, LANES, config={"message.timestamp.type": stamped_by})
+    scenario = Scenario(detoured, tmp_path, lanes=LANES, servers=detoured.detour_servers, topic=topic)
+    die_unanswered(scenario, detour, age_ms=TWO_DAYS_MS)
+    time.sleep(10 * SWEPT_EVERY_MS / 1000)
+    statistics = scenario.finish(scenario.life(*MORE))
+    assert (statistics["batches_resumed"], statistics["identities_renewed"]) == (0, LANES)
+    assert statistics["recovered_in_kafka"] > 0
+    verdict = scenario.verdict()
     print(verdict)
     assert verdict.ok, str(verdict)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from aiorecover import Receipt, RecoverableProducer
-from aiorecover.delivery.session import METADATA_LIMIT
+from aiorecover.delivery import session
 from tests.crash.counts import uneven
 from tests.crash.outages import MEMORY, run_outages
 from tests.crash.pace import resident_bytes
@@ -27,7 +27,8 @@ DELIVERED_WITHIN_MS = 90_000  # it takes seconds; what is proved is that it happ
 BLOCKED_S = 2.0  # a publish that waited for a broker would take as long as it is gone, GONE_S and more
 GONE_S = 4.0
 REQUEST_S = 1.0  # after which a request without an answer is given up
-FROZEN_S = METADATA_LIMIT + 4 * REQUEST_S + 1.0  # longer than any of them
+LIMIT_S = 4.0  # instead of ten, after which a connection is given up, and a look at the topics
+FROZEN_S = LIMIT_S + 4 * REQUEST_S + 1.0  # longer than any of them
 RATE = 3_000  # records a second, while it is frozen
 
 
@@ -88,15 +89,15 @@ async def test_what_is_published_before_the_broker_is_up_is_delivered_once_it_is
     node.kill()
     async with started(mortal, tmp_path) as producer:
         publisher = Publisher(producer, "down-at-start")
-        await publisher.publish(100_000)
+        await publisher.publish(40_000)
         assert producer.statistics().delivered == 0
-        assert producer.statistics().pending == 100_000
+        assert producer.statistics().pending == 40_000
         node.start()
         await producer.flush(DELIVERED_WITHIN_MS)
         assert producer.statistics().pending == 0
     assert publisher.slowest_s < BLOCKED_S
     await asyncio.to_thread(mortal.wait_ready)
-    assert_exactly_once(await judged(mortal, "down-at-start", publisher), 100_000)
+    assert_exactly_once(await judged(mortal, "down-at-start", publisher), 40_000)
 
 
 async def test_a_long_outage_takes_no_more_memory_than_a_short_one(tmp_path: Path) -> None:
@@ -172,9 +173,11 @@ async def test_a_broker_that_goes_away_under_load_costs_publishers_nothing(
 
 @pytest.mark.parametrize("nodes", [1, 3])
 async def test_a_broker_frozen_for_longer_than_every_time_out_costs_nothing(
-    request: pytest.FixtureRequest, tmp_path: Path, nodes: int
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int
 ) -> None:
     """Those of requests, of silence, of connecting and of metadata; the only broker, or the leader of some lanes."""
+    for limit in ("METADATA_LIMIT", "CONNECT_LIMIT"):
+        monkeypatch.setattr(session, limit, LIMIT_S)
     cluster: KafkaCluster = request.getfixturevalue("mortal" if nodes == 1 else "mortal3")
     topic = f"frozen-for-long-{nodes}"
     cluster.create_topic(topic, 6)
@@ -182,7 +185,7 @@ async def test_a_broker_frozen_for_longer_than_every_time_out_costs_nothing(
     node = next(node for node in cluster.nodes if node.node_id == leader)
     async with started(cluster, tmp_path, request_timeout_ms=int(1000 * REQUEST_S)) as producer:
         publisher = Publisher(producer, topic)
-        load = asyncio.create_task(publisher.publish(int(RATE * (FROZEN_S + 5)), RATE))
+        load = asyncio.create_task(publisher.publish(int(RATE * (FROZEN_S + 3)), RATE))
         await until(lambda: producer.statistics().delivered > RATE, 60)
         node.pause()
         await asyncio.sleep(FROZEN_S)
@@ -194,7 +197,7 @@ async def test_a_broker_frozen_for_longer_than_every_time_out_costs_nothing(
         assert now.rebuilds >= 1  # of three, too: where it follows, the others wait for it before they answer
     assert publisher.slowest_s < BLOCKED_S
     await asyncio.to_thread(cluster.wait_ready)
-    assert_exactly_once(await judged(cluster, topic, publisher), int(RATE * (FROZEN_S + 5)))
+    assert_exactly_once(await judged(cluster, topic, publisher), int(RATE * (FROZEN_S + 3)))
 
 
 async def test_a_leader_that_is_killed_under_load_is_replaced_and_nothing_is_lost_or_repeated(
