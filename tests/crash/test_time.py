@@ -23,6 +23,7 @@ LIMIT_MS = 2_500
 QUICK: dict[str, Any] = {"request_timeout_ms": 1_000}
 EXPIRING: dict[str, Any] = {**QUICK, "delivery_timeout_ms": LIMIT_MS, "stop_timeout_ms": 2_000}
 FORGOTTEN_MS = 1_000  # so soon this broker forgets an identity that is not used; a day by default
+TIMES = 2  # the second one under what the first one has made new
 STANDS_STILL_S = 6.0  # above the time limit of a request, the patience with a session, and FORGOTTEN_MS
 
 
@@ -38,11 +39,11 @@ def forgetful() -> Iterator[KafkaCluster]:
 
 
 def suspended(cluster: Cluster, directory: Path) -> Scenario:
-    """A life that stood still three times, each time with batches on their way."""
+    """A life that stood still again and again, each time with batches on their way."""
     scenario = Scenario(cluster, directory, lanes=4)
-    child = scenario.life(("publish", {"seconds": 3 * STANDS_STILL_S + 4, "rate": 3_000}), FLUSH, **QUICK)
+    child = scenario.life(("publish", {"seconds": TIMES * (STANDS_STILL_S + 1) + 1, "rate": 3_000}), FLUSH, **QUICK)
     child.wait_for("publish")
-    for _ in range(3):
+    for _ in range(TIMES):
         time.sleep(1)
         child.suspend(STANDS_STILL_S)
     scenario.finish(child)

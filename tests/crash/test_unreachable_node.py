@@ -39,11 +39,10 @@ LINES = 10  # at most, for a fault that lasts, and for the way back as many agai
 LINES_LATER = 2  # at most, while nothing changes
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[KafkaCluster]:
+@pytest.fixture
+def cluster(mortal3: KafkaCluster) -> KafkaCluster:
     """Reached by a way for each of its nodes."""
-    with KafkaCluster(NODES, detour_host="127.0.0.1") as cluster:
-        yield cluster
+    return mortal3
 
 
 @pytest.fixture
