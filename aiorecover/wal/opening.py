@@ -220,7 +220,8 @@ def _rewrite_part(file: StorageFile, offset: int, length: int) -> None:
     """The reader comes to what cannot be read, and reports it; all beside it is written again.
 
     Raises:
-        WalIOError: there are no means to ask for it (memory, descriptors): no flush would tell that it is missing.
+        WalIOError: there are no means to ask for it (memory, descriptors), or what can be read cannot be stored again:
+            no flush would tell that it is missing.
 
     """
     try:
@@ -233,16 +234,34 @@ def _rewrite_part(file: StorageFile, offset: int, length: int) -> None:
 def _rewrite_pages(file: StorageFile, offset: int, length: int) -> None:
     bad = 0
     for start in range(offset, offset + length, PAGE):
-        try:
-            file.rewrite(start, min(PAGE, offset + length - start))
-        except WalIOError as error:
-            _check_disk(error)
+        error = _rewrite_page(file, start, min(PAGE, offset + length - start))
+        if error is not None:
             log.warning("a page of the ring cannot be read path=%s offset=%d error=%s", file.path, start, error)
             bad += 1
             if bad == BAD_PAGES:
                 message = "no more pages of a slot are asked for, and a power cut may take those behind: check the disk"
                 log.warning("%s path=%s offset=%d", message, file.path, start)
                 return
+
+
+def _rewrite_page(file: StorageFile, start: int, length: int) -> WalIOError | None:
+    """Why it cannot be read.
+
+    The kernel says the same of a page that it cannot read and of one that it cannot have stored into, as on a full disk
+    whose file system copies what is written; so it is read. Where nothing stands there is nothing to lose: a hole that
+    there is no room for keeps no directory closed.
+    """
+    try:
+        file.rewrite(start, length)
+    except WalIOError as error:
+        _check_disk(error)
+        try:
+            held = file.read(start, length)
+        except WalIOError as unreadable:
+            return unreadable
+        if any(held):
+            file.rewrite(start, length)  # the moment when it could not be read is over, or that is not what fails
+    return None
 
 
 def _check_disk(error: WalIOError) -> None:

@@ -21,7 +21,7 @@ from aiorecover.wal.moved import pack_moved
 from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
-from tests.wal.memory import PAGE, FaultyFile
+from tests.wal.memory import PAGE, FaultyFile, broken
 from tests.wal.rig import SLOT, Disk, Opened, found, missing, read
 
 LARGE = 9000  # a slot holds one of them, and pages without a header or a settle word, which nobody stores into again
@@ -175,6 +175,62 @@ def test_where_pages_cannot_be_written_again_for_want_of_memory_the_directory_is
     following = Opened(disk)
     following.ring.sync()
     assert unlike(disk.ring) == []
+
+
+def cannot_be_stored_into(disk: Disk, *, times: int) -> None:
+    """The kernel says the same of a page that cannot be read."""
+    left = times
+
+    def refuses() -> None:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            broken()
+
+    disk.ring.before["rewrite"] = refuses
+
+
+def test_where_pages_can_be_read_and_not_be_stored_again_the_directory_is_refused() -> None:
+    opened = Opened()
+    opened.append(b"0" * LARGE)
+    a_flush_fails(opened)
+    disk = opened.disk.after_death()
+    cannot_be_stored_into(disk, times=1000)
+    with pytest.raises(WalIOError, match="input/output error"):
+        Opened(disk)
+    disk.ring.before.clear()
+    following = Opened(disk)
+    following.ring.sync()
+    assert unlike(disk.ring) == []
+
+
+def test_a_page_that_could_not_be_read_for_a_moment_is_stored_again(caplog: pytest.LogCaptureFixture) -> None:
+    opened = Opened()
+    opened.append(b"0" * LARGE)
+    a_flush_fails(opened)
+    disk = opened.disk.after_death()
+    cannot_be_stored_into(disk, times=2)
+    following = Opened(disk)
+    following.ring.sync()
+    assert (unlike(disk.ring), caplog.text) == ([], "")
+
+
+def test_a_hole_that_the_disk_has_no_room_for_keeps_no_directory_closed(caplog: pytest.LogCaptureFixture) -> None:
+    opened = Opened()
+    opened.append(b"0" * PAGE)
+    disk = opened.disk.after_death()
+    hole, rewrite = SLOT // PAGE // 2, disk.ring.rewrite
+    assert not any(disk.ring.live()[hole * PAGE : (hole + 1) * PAGE])
+
+    def without_room(offset: int, length: int) -> None:
+        if offset <= hole * PAGE < offset + length:
+            broken()
+        rewrite(offset, length)
+
+    disk.ring.rewrite = without_room  # type: ignore[method-assign]
+    with Opened(disk) as following:
+        assert found(following.read()) == list(opened.accepted.items())
+    assert caplog.text == ""
 
 
 # -- zeros where nothing could be read -------------------------------------------------------------------------------
