@@ -412,7 +412,9 @@ Limitations of this version
     as many lives as there are slots in a quarter of ``wal_max_bytes`` it is full, though it may hold little.
     ``wal_max_bytes`` does not count the checkpoint, the lanes and what is kept of damage: a hundred pieces of a slot at
     most. Where the file system makes no holes in files, a ring grows by what is free in another one only after that was
-    cut off. A flush that failed in a process which died before it could leave word of it is only made good by step 7,
-    not by the suffix rule, and what stands in `lanes` is not doubted. Nor is either suspect in a snapshot of a volume
-    in use that is put in the place of a directory within one boot: it is taken for what a killed process has left.
+    cut off. What a failed flush has lost the kernel may drop from memory at any moment: what is not delivered by then
+    is gone as after a power cut, and while the process lives it is named. A flush that failed in a process which died
+    before it could leave word of it is only made good by step 7, not by the suffix rule, and what stands in `lanes` is
+    not doubted. Nor is either suspect in a snapshot of a volume in use that is put in the place of a directory within
+    one boot: it is taken for what a killed process has left.
 """

@@ -1,10 +1,14 @@
-"""Pages of a mapping that the disk cannot give back: zeros stand there, and nobody stores a frame into them."""
+"""Pages that the disk cannot give back, or gives back as they were: zeros or older bytes stand there.
+
+Nobody stores a frame into those of the first kind; those of the second kind are left by a flush that failed.
+"""
 
 import pytest
 
+from aiorecover.errors import WalIOError
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.storage import PAGE
-from tests.wal.rig import Opened, found
+from tests.wal.rig import Opened, found, missing
 
 
 def losing(monkeypatch: pytest.MonkeyPatch, opened: Opened, lost: int, place: int) -> Slot:
@@ -51,3 +55,23 @@ def test_what_is_settled_in_a_lost_page_counts_and_the_rest_of_it_waits_on(monke
     opened.ring.give_back_memory()
     assert (slot.waits(first), slot.waits(second), slot.is_settled(first)) == (False, True, True)
     assert opened.ring.pending() == 2
+
+
+def test_what_a_failed_flush_has_lost_and_memory_has_no_longer_is_named_and_all_else_is_read() -> None:
+    lost = 0
+    for seed in range(10):
+        opened = Opened()
+        durable = opened.append(*[b"durable %d" % number for number in range(4)])
+        opened.directory.sync()
+        opened.append(*[b"%d" % number * 1500 for number in range(10, 30)])
+        opened.disk.ring.stored.fail_syncs()
+        with pytest.raises(WalIOError):
+            opened.directory.sync()
+        opened.disk.ring.stored.evict(seed)
+        read = dict(found(opened.read()))
+        assert set(durable) <= read.keys()
+        assert sorted([*read, *missing(opened.ring)]) == sorted(opened.accepted)
+        assert all(opened.accepted[position] == record for position, record in read.items())
+        lost += len(opened.accepted) - len(read)
+        opened.directory.close()
+    assert lost > 0
