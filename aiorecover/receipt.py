@@ -12,8 +12,9 @@ class DeliveryReport(msgspec.Struct, frozen=True, kw_only=True):
 
     ``status``: ``"delivered"`` or ``"dead_lettered"``. ``partition`` and ``offset`` are None where they are no longer
     known (the report was asked for long after the delivery, or the broker had seen the batch before).
-    ``timestamp_ms``: milliseconds since 1970. ``context``: what was given to `publish`, as plain data. ``error``: why
-    a dead letter was refused.
+    ``timestamp_ms``: milliseconds since 1970, as given to `publish`, or the time of that call; what a topic stamps its
+    records with (``LogAppendTime``) is not told. None where the record is not there to be looked at any more.
+    ``context``: what was given to `publish`, as plain data. ``error``: why a dead letter was refused.
     """
 
     topic: str

@@ -283,10 +283,14 @@ TESTS: dict[str, Row] = {
         ),
     ),
     "robustness.RecordTimestamp": Row(
-        "the time is that of the call, however late it arrives",
+        "the time is that of the call, however late it arrives, or of its coming where the topic says so",
         (
             "tests/test_lessons.py::test_everything_of_a_record_is_the_same_after_a_restart",
             "tests/test_loop_behaviour.py::test_a_record_that_waited_for_room_has_the_time_of_its_call",
+            (
+                "tests/test_lessons.py::"
+                "test_a_report_has_the_time_of_the_call_and_so_has_the_record_unless_its_topic_stamps_it_late"
+            ),
         ),
     ),
     "robustness.NoMissedDeliveryCallback": Row("a frozen broker: every callback once", (_ONCE_EACH,)),

@@ -120,6 +120,31 @@ async def test_a_frozen_broker_costs_no_report_and_each_comes_once_and_in_the_lo
     assert len(await read_topic(kafka.bootstrap_servers, name)) == len(receipts)
 
 
+@pytest.mark.parametrize("stamped_by", ["CreateTime", "LogAppendTime"])
+async def test_a_report_has_the_time_of_the_call_and_so_has_the_record_unless_its_topic_stamps_it_late(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path, stamped_by: str
+) -> None:
+    assert isinstance(kafka, KafkaCluster)
+    name = topic(kafka, partitions=1, config={"message.timestamp.type": stamped_by})
+    async with RecoverableProducer(tmp_path, bootstrap_servers=kafka.bootstrap_servers) as producer:
+        await producer.partitions_for(name)
+        kafka.nodes[0].pause()
+        began = time.time_ns() // 1_000_000
+        receipt = await producer.publish(name, b"value")
+        ended = time.time_ns() // 1_000_000
+        await asyncio.sleep(0.5)
+        resumed = time.time_ns() // 1_000_000
+        kafka.nodes[0].resume()
+        report = await receipt.delivered(timeout_ms=FLUSH_MS)
+    (record,) = await read_topic(kafka.bootstrap_servers, name)
+    assert report.timestamp_ms is not None
+    assert began <= report.timestamp_ms <= ended
+    if stamped_by == "LogAppendTime":
+        assert record.timestamp_ms >= resumed
+    else:
+        assert record.timestamp_ms == report.timestamp_ms
+
+
 async def published_with_too_few_replicas(kafka3: Cluster, name: str, path: Path) -> None:
     """It waits, its publisher is told so, and it arrives once there are enough."""
     leader = kafka3.leaders(name)[0]
