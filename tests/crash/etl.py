@@ -69,6 +69,8 @@ class Outcome:
     """Records in the topic that they were published to."""
     landed: int = 0
     """Records in the target."""
+    wanted: int = 0
+    """So many were to be moved while workers were killed."""
     kills: int = 0
     moving: int = 0
     """Kills that hit a worker which had moved something since its start, and was at it."""
@@ -88,7 +90,8 @@ class Outcome:
     @property
     def too_little(self) -> list[str]:
         """What there was so little of that it proves nothing, in words: who has nothing to do loses nothing."""
-        floors = {"kills": 1, "moving": ceil(_MOVING * self.kills), "landed": _ORDERS_PER_KILL * self.kills}
+        landed = max(self.wanted, _ORDERS_PER_KILL * self.kills)
+        floors = {"kills": 1, "moving": ceil(_MOVING * self.kills), "landed": landed}
         return below(Counter(kills=self.kills, moving=self.moving, landed=self.landed), floors)
 
     def __str__(self) -> str:
@@ -118,8 +121,8 @@ class Worker:
         self.is_up = asyncio.Event()
         """The last of them can be asked to end."""
 
-    async def live(self) -> Life:
-        """Start it, and kill it."""
+    async def live(self, at_least: int) -> Life:
+        """Start it, and kill it, but for an early end not before so many orders are moved by all of them."""
         began_ms = _now_ms()
         self._lives += 1
         process = self._start(self._number)
@@ -129,6 +132,7 @@ class Worker:
             else:
                 await until(lambda: self._has_moved_since(began_ms) or process.poll() is not None, _WITHIN_S)
                 await asyncio.sleep(self._rng.uniform(0.0, _LONGEST_MOVING_S))
+                await until(lambda: self._moved.count >= at_least or process.poll() is not None, _WITHIN_S)
                 await until(lambda: self._is_moving() or process.poll() is not None, _WITHIN_S)
             assert process.poll() is None, f"a worker ended by itself: {process.returncode}"
             return Life(self._number, began_ms, _now_ms())
@@ -163,6 +167,7 @@ def run_workers(
     *,
     seed: int,
     kills: int,
+    records: int = 0,
     guarantee: str = "at_least_once",
     workers: int = 2,
     fault: str | None = None,
@@ -170,7 +175,8 @@ def run_workers(
 ) -> Outcome:
     """Have orders moved by workers of which one or the other is killed, ``kills`` times in all.
 
-    ``fault``: one that is planted into each of them, see `tests.crash.planted`.
+    ``records``: so many are moved by the last kill, and of them the same share by each other one. ``fault``: one that
+    is planted into each of them, see `tests.crash.planted`.
     """
     topics = {"ORDERS": f"orders-{os.urandom(4).hex()}", "TOTALS": f"totals-{os.urandom(4).hex()}"}
     for name in topics.values():
@@ -194,7 +200,8 @@ def run_workers(
             return subprocess.Popen(command, env=environ, stderr=log, cwd=_REPOSITORY)
 
         running = [Worker(number, start, moved, random.Random(f"{seed}/{number}")) for number in range(workers)]
-        outcome, lives = asyncio.run(_run(running, orders, moved, kills, quiet_s))
+        outcome, lives = asyncio.run(_run(running, orders, moved, kills, records, quiet_s))
+    outcome.wanted = records
     outcome.source = asyncio.run(_count(cluster, topics["ORDERS"]))
     level = "read_committed" if guarantee == "exactly_once" else "read_uncommitted"
     found = asyncio.run(
@@ -204,14 +211,14 @@ def run_workers(
 
 
 async def _run(
-    workers: Sequence[Worker], orders: Orders, moved: Moved, kills: int, quiet_s: float
+    workers: Sequence[Worker], orders: Orders, moved: Moved, kills: int, records: int, quiet_s: float
 ) -> tuple[Outcome, list[Life]]:
     lives: list[Life] = []
     over = asyncio.Event()
 
     async def live_on(worker: Worker) -> bool:
         while len(lives) < kills:
-            lives.append(await worker.live())
+            lives.append(await worker.live(records * (len(lives) + 1) // kills))
         return await worker.live_until(over)
 
     async with asyncio.TaskGroup() as group:

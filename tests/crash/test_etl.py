@@ -13,6 +13,7 @@ from tests.support.oracle import Consumed
 pytestmark = pytest.mark.timeout(240)
 
 KILLS = 4
+RECORDS = 8_000
 GUARANTEES = ["at_least_once", "exactly_once"]
 ATTEMPTS = 5
 QUIET_S = 2.5  # where something is missing for good
@@ -78,6 +79,11 @@ def test_one_kill_in_ten_may_hit_a_worker_that_is_not_moving_and_each_has_hundre
         assert quiet.too_little
 
 
+def test_as_many_as_were_to_be_moved_have_to_be() -> None:
+    assert not Outcome(kills=10, moving=10, wanted=50_000, landed=50_000).too_little
+    assert Outcome(kills=10, moving=10, wanted=50_000, landed=49_999).too_little
+
+
 @pytest.mark.parametrize("source", [1, 3], ids=["fewer", "more"])
 def test_a_source_that_holds_another_number_than_was_accepted_is_seen(source: int) -> None:
     assert not verdict(Outcome(2, source=source), [made(0), made(1)], [], 1).ok
@@ -88,7 +94,7 @@ def test_a_source_that_holds_another_number_than_was_accepted_is_seen(source: in
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
 def test_workers_that_are_killed_move_each_record_exactly_once(kafka: Cluster, tmp_path: Path, guarantee: str) -> None:
-    outcome = run_workers(kafka, tmp_path, seed=1, kills=KILLS, guarantee=guarantee)
+    outcome = run_workers(kafka, tmp_path, seed=1, kills=KILLS, records=RECORDS, guarantee=guarantee)
     print(outcome)
     assert outcome.ok, str(outcome)
     assert not outcome.too_little, str(outcome)
