@@ -25,6 +25,9 @@ from tests.support.oracle import read_topic
 pytestmark = pytest.mark.asyncio
 
 TOPIC = "t"
+AWAY = 1.5  # seconds: several attempts to connect fail
+RESUMED = 5.0  # seconds at most, on a busy machine, too; the promise is one, and `make prove WHAT=outages` measures it
+LONG_MS = 60_000
 HANG = 20  # seconds: what takes longer hangs
 
 
@@ -81,6 +84,26 @@ async def test_a_producer_that_kafka_no_longer_follows_goes_on(
 
 
 # -- the brokers ------------------------------------------------------------------------------------------------------
+
+
+async def test_the_session_is_back_as_soon_as_the_brokers_are_whatever_pauses_are_asked_for(
+    tmp_path: Path, mock: MockCluster
+) -> None:
+    """And what nobody has tried to send goes; a batch that has failed has its own pause."""
+    options = {"retry_backoff_ms": LONG_MS, "retry_backoff_max_ms": LONG_MS}
+    async with started(tmp_path, mock, **options) as producer:
+        await producer.publish(TOPIC, b"before")
+        await producer.flush(HANG * 1000)
+        mock.broker_down()
+        for number in range(20):
+            await producer.publish(TOPIC, b"%d" % number)
+        await until_state(producer, "connecting")
+        await asyncio.sleep(AWAY)
+        mock.broker_up()
+        began = asyncio.get_running_loop().time()
+        await producer.flush(HANG * 1000)
+        assert asyncio.get_running_loop().time() - began < RESUMED
+    assert await values_in(mock) == [b"before", *(b"%d" % number for number in range(20))]
 
 
 async def test_when_all_known_brokers_are_gone_the_bootstrap_list_is_asked_again(
