@@ -81,6 +81,7 @@ RULES: dict[str, dict[str, str]] = {  # names of faults, with spaces between
         ),
         "an exception in between leaves a skip frame": "leave_a_hole_where_storing_failed",
         "zero is never a frame": "take_zeros_for_a_frame",
+        "a copy has its ring's own number": "number_a_copy_as_its_original",
         "a copy has the original position and partition in its payload": (
             "forget_where_a_copy_comes_from forget_the_partition_of_a_copy"
         ),

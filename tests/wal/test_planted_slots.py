@@ -16,7 +16,7 @@ from aiorecover.wal.checksum import crc32
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.losses import Losses, Stretch
 from aiorecover.wal.moved import NO_PARTITION, pack_moved, unpack_moved
-from aiorecover.wal.moving import Move
+from aiorecover.wal.moving import Copying, Found, Move
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.recovery import Plan, RingPlan, SlotFound, plan
 from aiorecover.wal.ring import Ring
@@ -274,6 +274,17 @@ def forget_the_partition_of_a_copy(patch: Patch) -> None:
     patch.setattr(moving, "pack_moved", lambda place, nonce, _, data: pack_moved(place, nonce, NO_PARTITION, data))
 
 
+def number_a_copy_as_its_original(patch: Patch) -> None:
+    """And not the copies one after the other: what is missing between them was never there."""
+    copy = Copying._copy
+
+    def numbering(self: Copying, original: Found) -> None:
+        self._retry._sequence = original.sequence - 1
+        copy(self, original)
+
+    patch.setattr(Copying, "_copy", numbering)
+
+
 def a_record_is_moved_and_the_process_dies() -> None:
     opened = Opened()
     waits = opened.fill_slot()[9]
@@ -383,6 +394,7 @@ PLANTED: Planted = [
     (a_frame_rots_and_its_slot_is_used_again, recycle_before_the_bytes_are_kept),
     (a_record_is_moved_and_the_process_dies, forget_where_a_copy_comes_from),
     (a_record_is_moved_and_the_process_dies, forget_the_partition_of_a_copy),
+    (a_record_is_moved_and_the_process_dies, number_a_copy_as_its_original),
     (a_newer_version_wrote_the_ring, read_a_newer_version),
     (a_long_backlog_is_opened, read_everything_at_the_opening),
     (a_process_is_killed_and_the_oldest_slot_is_settled, doubt_what_a_killed_process_has_settled),
