@@ -159,6 +159,29 @@ def voided_not_rewritten(patch: Patch) -> None:
     patch.setattr(opening, "_voided", lambda _: iter(()))
 
 
+def rewritten_behind_the_checkpoint(patch: Patch) -> None:
+    """And only behind a life that has stored something: an opening that is killed in between leaves the next one none.
+
+    What is in doubt then is what the life before that one had lost.
+    """
+    rewrite, write_both = opening._rewrite, CheckpointFile.write_both
+    wanted: list[tuple[Plan, Any]] = []
+
+    def later(found: Plan, *rest: Any) -> None:
+        wanted.append((found, rest))
+
+    def write(self: CheckpointFile, checkpoint: Checkpoint) -> None:
+        write_both(self, checkpoint)
+        for found, rest in wanted:
+            lives = [*found.main.lives, *found.retry.lives, *found.dead.lives]
+            if found.newest is not None and any(life.header.epoch == found.newest.epoch for life in lives):
+                rewrite(found, *rest)
+        wanted.clear()
+
+    patch.setattr(opening, "_rewrite", later)
+    patch.setattr(CheckpointFile, "write_both", write)
+
+
 def found_copy_only_flushed(patch: Patch) -> None:
     """It is not stored again before: the kernel may call it clean, and the other one is overwritten next."""
     patch.setattr(CheckpointFile, "secure", lambda self: self._file.sync())
@@ -183,5 +206,6 @@ PLANTED: dict[Fault, str] = {
     newest_slot_not_rewritten: "flush",
     only_the_newest_slot_rewritten: "two slots",
     voided_not_rewritten: "voided copies",
+    rewritten_behind_the_checkpoint: "a new slot",
     found_copy_only_flushed: "checkpoints",
 }
