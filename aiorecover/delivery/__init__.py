@@ -220,9 +220,9 @@ Recovery check
 
 Exactly once
     With ``guarantee="exactly_once"`` all of this is in transactions: runs of the ring without a gap, each with the
-    position that it ends at, by which the next process knows what is in Kafka (`transactions`, `committed`). There is
-    one session, its transactional id is the directory's. No journal, no second session, no recovery check, no moves to
-    the retry ring: the position decides, and a lane that does not get through holds up all. Nothing is passed over: the
+    position that it ends at, by which the next process knows what is in Kafka (`position_in_kafka`). There is one
+    session, its transactional id is the directory's. No journal, no second session, no recovery check, no moves to the
+    retry ring: the position decides, and a lane that does not get through holds up all. Nothing is passed over: the
     dispatcher waits in front of a record whose lane is not known. What is refused, cut, or too old is dealt with as
     above, within the run: its neighbours are committed in the same transaction, which is not aborted for it. A batch
     that may be in the transaction, and is refused or expires, ends the transaction: the next one begins with what it
@@ -243,7 +243,7 @@ Exactly once
     on in the other place, it stays: found in one place while it is committed in another, it would have records sent
     again, or none at all. So a right that is taken away, or was never there for the place that was chosen, holds up
     all: one line names it, no records are sent that would only be aborted, and the same session asks on twice a second
-    (`transactions`).
+    (`position_in_kafka`).
 
     How long: Kafka forgets an offset of a group without members as long after its last commit as
     `offsets.retention.minutes` says (seven days by default). Nothing is committed to keep it: where nothing waits

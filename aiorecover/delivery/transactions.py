@@ -23,12 +23,7 @@ After a crash, and whenever a session was lost
     A new session of the same transactional id ends what the one before had left open (fences it), one way or the other.
     Only then the position is read, and it decides: what it covers is settled, all else is sent, in a new transaction.
     Settle words say nothing but what was committed before, or is a dead letter, so they are right as far as they go.
-
-Whose position it is
-    The position bears the name of the opening that committed it, and tells how far the ones before it had come
-    (`committed`). Before an opening commits anything it has it durable that it has read the position, and commits the
-    same one once more under its own name. A process whose directory was copied, and whose copy was opened elsewhere,
-    finds another name there: it stops delivering for good. What it had accepted since is delivered by its next start.
+    Where the position stands, and whose it is: `position_in_kafka`.
 """
 
 import asyncio
@@ -37,30 +32,22 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from contextlib import suppress
 from typing import Any, TypeVar
 
-import msgspec
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 from aiokafka.structs import RecordMetadata
 
 from aiorecover.delivery import transaction
 from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.committed import (
-    Committed,
-    covered_by,
-    dispatched,
-    is_ours,
-    opened_by,
-    read_by,
-    to_commit,
-)
+from aiorecover.delivery.committed import Committed
 from aiorecover.delivery.dispatcher import Dispatcher
 from aiorecover.delivery.flush import Queue
 from aiorecover.delivery.frames import position_at
 from aiorecover.delivery.hard_close import SessionLostError
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.pace import Pace
+from aiorecover.delivery.position_in_kafka import FencedError, PositionInKafka
 from aiorecover.delivery.session import Session
-from aiorecover.delivery.transaction import REFUSALS, PlaceRefusedError
+from aiorecover.delivery.transaction import REFUSALS
 from aiorecover.errors import ClosedError, WalError
 from aiorecover.wal.checkpoint import Transactional
 
@@ -68,21 +55,14 @@ log = logging.getLogger("aiorecover.delivery")
 
 LOOK = 0.05  # seconds between two looks, where nobody tells
 PAUSE = 0.1  # seconds until it is tried again after an error; the session, built anew, has pauses of its own
-RIGHTS_PAUSE = 0.5  # seconds between two attempts where Kafka refuses the position: no session is lost for it
 CONNECT_LOOK = 1.0  # seconds between two looks whether there is a session
 UNFINISHED_LIMIT = 15.0  # seconds: a leader that is gone is replaced within ten, if there is a replica
-APART_LIMIT = 10.0  # seconds until another producer is connected
-FENCE_LIMIT = 2.0  # the same, where it may not
 DISK_PAUSE = 5.0  # seconds between two attempts where the ring cannot be flushed: reopening it is what helps
 
 _T = TypeVar("_T")
 
 Taken = tuple[Lane, LaneBatch, RecordMetadata]
 """A batch that is acknowledged, in the order in which they were."""
-
-
-class FencedError(Exception):
-    """Somebody else delivers a copy of this directory."""
 
 
 class Transactions:
@@ -119,20 +99,26 @@ class Transactions:
         self._session = session
         self._dispatcher = dispatcher
         self._group = group
-        self._owner = owner
         self._epoch = epoch
-        self.known = opened_by(known, owner)
-        self._was_read = known.read_in > 0  # by an opening before this one
-        self._place_is_open = not (known.topic or known.read_in)  # nobody can have committed a position yet
-        self._refused = False  # the last commit, for want of a right
-        self._floor = floor
-        self._a_topic = a_topic
+        self._in_kafka = PositionInKafka(
+            session,
+            self._transact,
+            group=group,
+            owner=owner,
+            epoch=epoch,
+            known=known,
+            reached=lambda: max(self.settled_up_to, self._committed_to),
+            floor=floor,
+            a_topic=a_topic,
+            remember=remember,
+            until_news=self._until_news,
+            tell=self._tell,
+        )
         self._lanes = lanes
         self._queues = queues
         self._deliver = deliver
         self._settle = settle
         self._flush_ring = flush_ring
-        self._remember = remember
         self._on_change = on_change
         self._on_disk_error = on_disk_error
         self._on_fenced = on_fenced
@@ -143,13 +129,9 @@ class Transactions:
         self._marks: dict[Lane, int] | None = None  # records of each lane in the run that ends; None: it goes on
         self._taken: list[Taken] = []
         self._to_settle: list[Taken] = []  # committed
-        self._last: dict[int, int] = {}  # positions of records of earlier epochs, by these, that were acknowledged
         self._in_doubt: int | None = None  # a commit up to here was begun, and not answered
         self._committed_to = 0
         self._told: set[type[BaseException]] = set()  # what has been told of since a commit went well
-        self._left: int | None = None  # number of a transactional id that we have given up
-        self._read = False  # the position was read by this opening
-        self.covered = 0  # by the position that was found at first
         self.settled_up_to = 0
         self._hurried_to = 0  # somebody waits for everything up to here; behind `settled_up_to` the first who does
         self.fenced = False
@@ -160,11 +142,21 @@ class Transactions:
     @property
     def begun(self) -> bool:
         """The position is known: records may be dispatched."""
-        return self._read
+        return self._in_kafka.was_read
+
+    @property
+    def known(self) -> Transactional:
+        """What a checkpoint remembers."""
+        return self._in_kafka.known
+
+    @property
+    def covered(self) -> int:
+        """By the position that was found at first."""
+        return self._in_kafka.covered
 
     def may_have(self, epoch: int) -> bool:
         """Records of it may be in Kafka, and are not told apart yet: none of them goes anywhere else meanwhile."""
-        return not self._read and epoch != self._epoch and self.known.read_in > 0
+        return not self.begun and epoch != self._epoch and self.known.read_in > 0
 
     def admits(self, lane: Lane) -> bool:
         """Whether the lane's next batch belongs to the transaction that is open."""
@@ -187,7 +179,7 @@ class Transactions:
         for slot, places in batch.frames:
             epoch = slot.header.epoch
             if epoch != self._epoch:
-                self._last[epoch] = max(self._last.get(epoch, 0), position_at(slot, places[-1]))
+                self._in_kafka.sent(epoch, position_at(slot, places[-1]))
 
     def wake(self) -> None:
         """Something may be at its end."""
@@ -239,13 +231,9 @@ class Transactions:
         self._number = None
         await self._rewind_lanes()
         number = self._used = await self._connected()
-        await self._take_position()
+        await self._decide(await self._in_kafka.look())
         self._send_again()
-        if self._left is not None or self._refused:
-            await self._granted(self._commit_what_is_known)
-            self._refused = False
-        if self._left is not None:
-            await self._fence(self._left)
+        await self._in_kafka.confirm()
         await self._transact(transaction.begin)
         self._number = number
         self._set_going()
@@ -256,108 +244,10 @@ class Transactions:
             raise SessionLostError
         return await self._session.transact(step)
 
-    async def _take_position(self) -> None:
-        """Read it, and go by it; where Kafka refuses it before anything can have been committed, in another place."""
-        while True:
-            try:
-                found = await self._granted(self._look_up)
-                if self._read:
-                    await self._decide(found)
-                else:
-                    await self._begin_with(found)
-            except PlaceRefusedError:
-                await self._stand_elsewhere()
-            else:
-                return
-
-    async def _granted(self, step: Callable[[], Awaitable[_T]]) -> _T:
-        """Do it as soon as Kafka lets us; nothing is sent meanwhile that would only be aborted.
-
-        Raises:
-            PlaceRefusedError: the position may stand elsewhere.
-
-        """
-        while True:
-            try:
-                return await step()
-            except REFUSALS as error:
-                if self._place_is_open and isinstance(error, PlaceRefusedError):
-                    raise
-                self._tell_refused(error)
-            await asyncio.sleep(RIGHTS_PAUSE)
-
-    def _tell_refused(self, error: KafkaError) -> None:
-        where = f"the topic {self._topic}" if isinstance(error, PlaceRefusedError) else "the group"
-        self._tell(error, f"kafka refuses the position, and nothing is committed: grant Read on {where}, trying on")
-
-    async def _stand_elsewhere(self) -> None:
-        topic = await self._first_topic()
-        log.warning(
-            "no permission to read %s: the position stands beside the records of a topic instead, and is lost with it "
-            "topic=%s group=%s",
-            transaction.OFFSETS_TOPIC,
-            topic,
-            self._group,
-        )
-        self.known = msgspec.structs.replace(self.known, topic=topic)
-        self._place_is_open = False
-
-    async def _look_up(self) -> Committed | None:
-        return await self._transact(self._reading)
-
-    async def _reading(self, producer: AIOKafkaProducer) -> Committed | None:
-        return await transaction.read(producer, self._group, self._topic)
-
-    async def _first_topic(self) -> str:
-        """The first one that something is published to, and that is there."""
-        while (topic := self._a_topic()) is None:
-            await self._until_news(LOOK)
-            if self._session.number is None:
-                raise SessionLostError
-        return topic
-
-    async def _begin_with(self, found: Committed | None) -> None:
-        """The first look at the position: settle what it covers, and have it bear our name."""
-        if found is not None and found.number > self.known.number:  # by a copy, or by what we are a copy of
-            self._use_number(found.number)
-            self._session.give_up("its transactions have another transactional id")
-            raise SessionLostError
-        if found is not None and found.number < self.known.number:  # the process before us died before it came so far
-            self._left = found.number
-        if found is None and self.known.committed_by:
-            log.warning(
-                "kafka has no position of this directory any more: what was settled counts, and what was in flight may "
-                "come twice. it forgets one that is as old as the brokers' offsets.retention.minutes group=%s",
-                self._group,
-            )
-        elif found is not None and self._was_read and not is_ours(found, self.known):
-            log.warning(
-                "another process has delivered a copy of this directory, or this is the copy: what that one has "
-                "committed of its records is not sent again delivered_by=%s group=%s",
-                found.owner,
-                self._group,
-            )
-        self._place_is_open = found is None and not (self.known.topic or self.known.committed_by)
-        self.covered = covered_by(found, self.known)
-        before, self.known = self.known, read_by(self.known, found, self._epoch)
-        try:
-            await self._remember()
-        except BaseException:
-            self.known = before
-            raise
-        await self._granted(self._commit_what_is_known)
-        self._place_is_open = False
-        if self.known.committed_by != self._owner:
-            self.known = msgspec.structs.replace(self.known, committed_by=self._owner)
-            await self._remember()  # else nobody could tell a position that is gone from one that never was
-        self._read = True
-
     async def _decide(self, found: Committed | None) -> None:
         """What became of the transaction of the session before: the position tells."""
-        if found is not None and found.owner != self._owner:
-            raise FencedError(found.owner)
         doubt, self._in_doubt = self._in_doubt, None
-        if doubt is not None and found is not None and found.owner == self._owner and found.position >= doubt:
+        if doubt is not None and found is not None and found.position >= doubt:
             self._committed(doubt)
             await self._settle_committed()
 
@@ -383,7 +273,7 @@ class Transactions:
         position = self._close_run()
         await self._until_answered_and_durable()
         self._in_doubt = position
-        await self._commit(position)
+        await self._in_kafka.commit(position)
         self._in_doubt = None
         self._committed(position)
         self._pace.ended(asyncio.get_running_loop().time(), more=not self._dispatcher.idle)
@@ -431,25 +321,6 @@ class Transactions:
             else:
                 await self._until_news(LOOK)
 
-    async def _commit_what_is_known(self) -> None:
-        """The position as far as we know it, under our name, and no records.
-
-        Raises:
-            PlaceRefusedError: nothing was committed; the session can be used on.
-
-        """
-        await self._transact(transaction.begin)
-        try:
-            await self._commit(max(self.covered, self.settled_up_to, self._committed_to) or self._floor())
-        except REFUSALS:
-            await self._transact(transaction.abort)
-            raise
-
-    async def _commit(self, position: int) -> None:
-        self.known = dispatched(self.known, self._last)
-        committed = to_commit(position, self.known)
-        await self._transact(lambda producer: transaction.commit(producer, self._group, self._topic, committed))
-
     def _committed(self, position: int) -> None:
         """All of the run is in Kafka."""
         self._to_settle += self._taken
@@ -475,8 +346,7 @@ class Transactions:
         self._number = None
         if not isinstance(error, SessionLostError):
             if isinstance(error, REFUSALS):
-                self._refused = True
-                self._tell_refused(error)
+                self._in_kafka.refused(error)
             else:
                 self._tell(error, "a transaction was lost, and what was in it is sent again in the next one")
             self._session.give_up(f"{type(error).__name__}: {error}")
@@ -512,10 +382,6 @@ class Transactions:
             lane.rewind(back.get(lane, ()))
 
     # -- what there is -----------------------------------------------------------------------------------------------
-
-    @property
-    def _topic(self) -> str:
-        return self.known.topic or transaction.OFFSETS_TOPIC
 
     @property
     def _position(self) -> int:
@@ -558,53 +424,11 @@ class Transactions:
                 message = "the session is closed"  # and says so at once, again and again
                 raise ClosedError(message)
             if self._session.start_refused and self._never_ends:  # by now it is decided, one way or the other
-                await self._leave_unfinished()
+                await self._in_kafka.leave_id()
         return number
-
-    async def _leave_unfinished(self) -> None:
-        """Go on under another transactional id: a transaction of this one does not end.
-
-        As where the leader of one of its partitions is gone: it is decided, and that partition cannot be told. Our
-        attempts to connect have seen to it that it is decided, and once the position is stable, it says how. So what
-        comes next may begin; in the lane in question nothing passes what is there. A copy of the directory must not
-        begin with the number that we leave: once the position bears ours, that one is fenced, or it still does not end.
-        """
-        await self._session.apart(self._reading, None, APART_LIMIT)
-        log.warning(
-            "a transaction does not end, for want of a leader perhaps: going on under another transactional id "
-            "group=%s number=%d",
-            self._group,
-            self.known.number + 1,
-        )
-        before, self.known = self.known, msgspec.structs.replace(self.known, number=self.known.number + 1)
-        try:
-            await self._remember()
-        except BaseException:
-            self.known = before
-            raise
-        self._left = before.number
-        self._use_number(self.known.number)
-        self._session.give_up("its transactional id is left")  # it may have connected meanwhile, after all
-
-    def _use_number(self, number: int) -> None:
-        self.known = msgspec.structs.replace(self.known, number=number)
-        self._session.transactional_id = transaction.transactional_id(self._group, number)
-        self._session.unfinished_since = None
-        self._session.start_refused = False
-
-    async def _fence(self, number: int) -> None:
-        """Nobody uses the transactional id that we have left: the position bears the new one's number from now on."""
-        name = transaction.transactional_id(self._group, number)
-        with suppress(KafkaError):  # it still does not end: so nobody else can use it, who would not read the position
-            await self._session.apart(_nothing, name, FENCE_LIMIT)
-        self._left = None
 
     async def _until_news(self, limit: float) -> None:
         self._news.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 await self._news.wait()
-
-
-async def _nothing(_: AIOKafkaProducer) -> None:
-    return

@@ -24,6 +24,7 @@ from aiorecover.delivery.delivery import Delivery
 from aiorecover.delivery.journal import Doubt
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import Identity, Lane
+from aiorecover.delivery.position_in_kafka import PositionInKafka
 from aiorecover.delivery.resume import Taken
 from aiorecover.delivery.sender import Sender
 from aiorecover.delivery.session import Session
@@ -306,12 +307,12 @@ def commit_without_a_flush() -> None:
 
 def go_on_beside_a_copy() -> None:
     """Against exactly once: whoever has committed instead of us, what we had not is sent in the next session."""
-    decide = Transactions._decide
+    look = PositionInKafka.look
 
-    async def go_on(self: Transactions, _: Committed | None) -> None:
-        await decide(self, None)
+    async def look_away(self: PositionInKafka) -> Committed | None:
+        return None if self.was_read else await look(self)
 
-    _put(Transactions, "_decide", go_on)
+    _put(PositionInKafka, "look", look_away)
 
 
 def tell_before_the_flush() -> None:

@@ -12,6 +12,7 @@ from aiokafka.structs import OffsetAndMetadata, RecordMetadata, TopicPartition
 
 from aiorecover import RecoverableProducer
 from aiorecover import supervised as supervised_module
+from aiorecover.delivery import position_in_kafka as position_module
 from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery import transactions as transactions_module
 from aiorecover.delivery.batch import LaneBatch
@@ -335,7 +336,7 @@ def serving(patch: pytest.MonkeyPatch, partitions: int) -> Iterator[Broker]:
     made.serve(patch)
     patch.setattr(supervised_module, "RESTART_PAUSE", 0.01)
     patch.setattr(transactions_module, "PAUSE", 0.01)
-    patch.setattr(transactions_module, "RIGHTS_PAUSE", 0.01)
+    patch.setattr(position_module, "RIGHTS_PAUSE", 0.01)
     patch.setattr(transactions_module, "DISK_PAUSE", 0.02)
     yield made
     assert made.wrong == []

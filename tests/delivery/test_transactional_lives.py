@@ -10,6 +10,7 @@ import pytest
 from aiokafka.errors import LeaderNotAvailableError
 
 from aiorecover import ConfigError, DeliveryReport, RecoverableProducer
+from aiorecover.delivery import position_in_kafka as position_module
 from aiorecover.delivery import telling as telling_module
 from aiorecover.delivery import transactions as module
 from aiorecover.delivery.committed import Committed
@@ -821,7 +822,7 @@ def test_a_position_that_is_not_looked_at_would_be_seen_here(monkeypatch: pytest
     broker.serve(monkeypatch)
     life = Life(broker, MemoryDisk())
     asyncio.run(life.live(1))
-    monkeypatch.setattr(module, "covered_by", lambda *_: 0)
+    monkeypatch.setattr(position_module, "covered_by", lambda *_: 0)
     moment = next(moment for moment in life.moments if moment.step == "half of it is settled")
     with pytest.raises(AssertionError, match="half of it is settled"):
         asyncio.run(goes_on(moment, monkeypatch, lambda _: None))
