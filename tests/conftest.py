@@ -17,7 +17,7 @@ from xdist.remote import Producer
 
 from tests.support.broker import BrokerUnavailableError, Cluster, TopicFactory, choose_cluster
 from tests.support.jars import JarsError, spark_jars
-from tests.support.sharing import Sharing, give_way
+from tests.support.sharing import Sharing, give_time, give_way
 
 _SIZES = {"kafka": 1, "kafka3": 3}
 _KERNEL = "Skipped: this kernel "  # what a machine does not grant (mounts, FUSE) cannot be installed
@@ -78,6 +78,10 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Sharing:
     return Sharing(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    give_time(config, items)
 
 
 def pytest_report_collectionfinish(items: list[pytest.Item]) -> list[str]:

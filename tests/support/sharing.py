@@ -15,7 +15,7 @@ allows.)
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-__all__ = ["Sharing", "give_way", "is_patient", "is_work_alone"]
+__all__ = ["Sharing", "give_time", "give_way", "is_patient", "is_work_alone"]
 
 _REPOSITORY = Path(__file__).parents[2]
 _CRASHES, _BROKERS, _SPARK = _LONG = ("tests/crash/", "brokers", "tests/spark/")
@@ -34,6 +34,7 @@ _WORK = ("tests/wal/", "tests/protocols/", "tests/fuzz/")
 _WAITS = re.compile(r"^(?:import|from) (?:asyncio|signal|subprocess|threading|time)\b", re.MULTILINE)
 _PATIENT_FROM = 3  # processes
 _LESS_URGENT = 10  # a tenth of what others get who want the same processor
+_PATIENCE_S = 900  # for a test that takes 16 seconds where nobody else wants it
 
 
 class Sharing(LoadScopeScheduling):
@@ -73,6 +74,14 @@ def give_way(config: pytest.Config) -> None:
     workerinput = getattr(config, "workerinput", None)  # not where there are no others
     if workerinput is not None and is_patient(workerinput):
         os.nice(_LESS_URGENT)
+
+
+def give_time(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Let the patient process take as long as it takes: how long that is, others decide."""
+    workerinput = getattr(config, "workerinput", None)
+    if workerinput is not None and is_patient(workerinput):
+        for item in items:
+            item.add_marker(pytest.mark.timeout(_PATIENCE_S), append=False)
 
 
 @cache

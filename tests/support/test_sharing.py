@@ -2,11 +2,12 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.support.sharing import Sharing, is_patient, is_work_alone
+from tests.support.sharing import Sharing, give_time, is_patient, is_work_alone
 
 CRASHES, BROKERS, SPARK = "tests/crash/", "brokers", "tests/spark/"
 WORK = "tests/wal/test_recovery_table.py"
@@ -56,6 +57,15 @@ def test_the_last_of_three_or_more_takes_what_is_work_alone_and_nothing_else(cou
 @pytest.mark.parametrize(("number", "count", "patient"), [(0, 1, 0), (1, 2, 0), (1, 3, 0), (2, 3, 1), (3, 4, 1)])
 def test_one_of_two_processes_is_not_patient(number: int, count: int, patient: int) -> None:
     assert is_patient({"workerid": f"gw{number}", "workercount": count}) == bool(patient)
+
+
+@pytest.mark.parametrize(("number", "marked"), [(1, []), (2, [900])])
+def test_tests_of_the_patient_one_may_take_as_long_as_it_takes(number: int, marked: list[int]) -> None:
+    marks: list[int] = []
+    item: Any = SimpleNamespace(add_marker=lambda mark, *, append: marks.append(mark.args[0]))
+    config: Any = SimpleNamespace(workerinput=Node(number, 3).workerinput)
+    give_time(config, [item])
+    assert marks == marked
 
 
 @pytest.mark.parametrize(("scope", "alone"), [(WORK, True), (WAITS, False), (OTHER, False), (BROKERS, False)])
