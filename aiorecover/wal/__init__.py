@@ -259,13 +259,13 @@ Recovery, on opening
        begun: that of a process killed before its first checkpoint, and what stood behind that frame, until a checkpoint
        follows upon its reading.
     7. A file that was cut inside a slot gets its length back: what is left there is read like any damage. In the same
-       boot, unless the end was clean: have every slot written again with a frame in it that no flush is known to
-       cover. After a failed flush the kernel calls lost pages clean, and the next flush would pass them over. (Of
-       settle words in the other slots the suffix rule takes care.) So are the headers of the retry ring's blank slots,
-       which step 9 may have taken away, and the seal that it may have shortened. A page that cannot be read is passed,
-       64 of them in a slot; where there is no memory to ask for one, or one that can be read, and is no hole, cannot be
-       stored into, the opening is refused. (Where both copies are lost nobody knows the boot, and nothing is written
-       again.)
+       boot, unless the end was clean: have every slot written again with a frame in it that no flush is known to cover.
+       After a failed flush the kernel calls lost pages clean, and the next flush would pass them over. (Where one is
+       known to have failed, every slot: a settle word that is believed now must not be gone for the next opening.) So
+       are the headers of the retry ring's blank slots, which step 9 may have taken away, and the seal that it may have
+       shortened. A page that cannot be read is passed, 64 of them in a slot; where there is no memory to ask for one,
+       or one that can be read, and is no hole, cannot be stored into, the opening is refused. (Where both copies are
+       lost nobody knows the boot, and nothing is written again.)
     8. Have the copy that counts durable: a process may have died before its flush. Then write and flush both copies
        with the new epoch and its producer id (I5). In a new directory flush that, too: no other file has a length
        before the checkpoint is durable with its name. So a directory that was in use is told from a new one (`traces`).

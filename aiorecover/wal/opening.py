@@ -194,6 +194,8 @@ def _rewrite(found: Plan, files: Files, slot_bytes: int, boot_id: str) -> None:
     Nothing tells for certain that none failed (the process may have died of it), so this is done after every end that
     was not clean: pages are only marked, which is quick; the next flush writes them. After a reboot there is nothing
     to do: the pages come from the disk.
+
+    Where a flush is known to have failed, all pages: a settle word that this life believes must not leave memory.
     """
     newest = found.newest
     if newest is None or newest.boot_id != boot_id or (newest.closed and newest.epoch == found.epoch - 1):
@@ -201,7 +203,7 @@ def _rewrite(found: Plan, files: Files, slot_bytes: int, boot_id: str) -> None:
     for file, ring in ((files.ring, found.main), (files.retry, found.retry), (files.dead, found.dead)):
         for life in ring.lives:
             last = fmt.SEQUENCE_MASK if life.seal is None else life.seal.last_sequence
-            if fmt.position(life.header.epoch, last) > ring.flushed:
+            if newest.poisoned or fmt.position(life.header.epoch, last) > ring.flushed:
                 _rewrite_part(file, life.index * slot_bytes, slot_bytes)
     for index in _voided(found.retry):
         _rewrite_part(files.retry, index * slot_bytes, fmt.RESERVED)

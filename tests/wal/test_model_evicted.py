@@ -4,12 +4,16 @@ Each rule about that is taken away in turn, and the model, led there, finds that
 """
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
+import msgspec
 import pytest
 
 from aiorecover.delivery.resume import _Judge
 from aiorecover.wal import opening
 from aiorecover.wal.checkpoint import CheckpointFile
+from aiorecover.wal.recovery import Plan
 from tests.wal import machine
 from tests.wal.ledger import LANES, ViolationError
 from tests.wal.machine import NEVER
@@ -51,6 +55,16 @@ def pages_are_not_stored_again(patch: Patch) -> None:
     patch.setattr(opening, "_rewrite", lambda *_: None)
 
 
+def settle_words_are_not_stored_again(patch: Patch) -> None:
+    rewrite = opening._rewrite
+
+    def forgetful(found: Plan, *rest: Any) -> None:
+        newest = found.newest and msgspec.structs.replace(found.newest, poisoned=False)
+        rewrite(replace(found, newest=newest), *rest)
+
+    patch.setattr(opening, "_rewrite", forgetful)
+
+
 def no_word_is_left(patch: Patch) -> None:
     patch.setattr(CheckpointFile, "leave_word", lambda *_: None)
 
@@ -68,6 +82,13 @@ def settled_before_the_failure(seed: int) -> list[Taken]:
     return [append(1200, 12), CHECKPOINT, READ, *delivered, SETTLE, fail("ring"), evict(seed), DEATH, EVERYTHING]
 
 
+def believed_by_the_next_life(seed: int) -> list[Taken]:
+    """In slots that a flush has covered before."""
+    delivered: list[Taken] = [("deliver", {"lane": lane, "part": 1.0}) for lane in LANES]
+    settled = [append(5000, 12), CHECKPOINT, READ, *delivered, SETTLE, fail("ring"), DEATH]
+    return [*settled, READ, append(1200, 8), READ, *delivered, SETTLE, evict(seed), DEATH, EVERYTHING]
+
+
 def sent_before_the_failure(seed: int) -> list[Taken]:
     sent: list[Taken] = [("enter", {"lane": b"b", "count": 1}), ("acknowledge", {"lane": b"b", "lost": False}), SETTLE]
     return [append(5000, 12), READ, *sent, EVERYTHING, append(5000, 12), READ, *sent, fail("lanes"), evict(seed), DEATH]
@@ -76,6 +97,7 @@ def sent_before_the_failure(seed: int) -> list[Taken]:
 Life = Callable[[int], list[Taken]]
 RULES: dict[Fault, Life] = {
     pages_are_not_stored_again: flushed_by_the_next_life,
+    settle_words_are_not_stored_again: believed_by_the_next_life,
     no_word_is_left: settled_before_the_failure,
     lanes_go_on_with_what_they_find: sent_before_the_failure,
 }
