@@ -8,6 +8,7 @@ Exit status: 0 proved, 1 a promise was broken (the directory is kept and named) 
 """
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,17 +35,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         faults = BrokerFaults(cluster, seed, _KINDS)
         asked = {"seed": seed, "rounds": options.count, "kills": options.kills}
         outcome = run_pipeline(cluster, directory, **asked, meanwhile=faults, report=progress)
-        little = too_little(outcome, faults.done.total(), options.count)
+        little = too_little(outcome, faults.done, options.count)
         return Judged(outcome.ok, f"{outcome} besides: {faults}", little)
 
     return prove_once("pipeline", lambda: KafkaCluster(_BROKERS), options.seed, run)
 
 
-def too_little(outcome: Outcome, faults: int, changes: int) -> list[str]:
+def too_little(outcome: Outcome, faults: Counter[str], changes: int) -> list[str]:
     """What a run had so seldom that it proves nothing, in words."""
     floors = {
         "driver kills in a batch": (outcome.hits, _HITS * outcome.kills),
-        "faults of brokers": (faults, _FAULTS_PER_KILL * outcome.kills),
+        "faults of brokers": (faults.total(), _FAULTS_PER_KILL * outcome.kills),
+        "rolls of the brokers": (faults["roll"], 1),
         "accepted": (outcome.served.verdict.accepted, _ACCEPTED_PER_CHANGE * changes),
         "worker kills": (outcome.served.verdict.kills, changes // 2),
     }
