@@ -34,7 +34,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from aiorecover.errors import DeliveryError, WalLockedError
+from aiorecover.errors import DeliveryError, WalError, WalLockedError
 from aiorecover.orphans import Orphans
 from aiorecover.statistics import Statistics
 from aiorecover.wal.keeper import Keeper
@@ -174,7 +174,8 @@ class Adoption:
             except TimeoutError:
                 if not home.checking:
                     return False
-            except DeliveryError:  # a lane is halted, and the others have had their turn; or kafka is another cluster
+            except (DeliveryError, WalError):
+                # A lane is halted, and the others have had their turn; kafka is another cluster; or the disk failed.
                 return False
             except Exception:
                 log.exception("delivering an adopted directory failed: it is let go and tried again")

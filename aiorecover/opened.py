@@ -141,6 +141,7 @@ class Opened:
 
         Raises:
             DeliveryError: as `flush`; a lane is halted, and all that waits for others is settled.
+            WalError: the disk failed, and copies are left to the next start.
 
         """
         await self.delivery.flush(leave_halted=True)
@@ -302,7 +303,7 @@ class Opened:
         try:
             async with self._deadline.step(delivering=True):
                 await self.drain()  # with the copies: who starts only once has no next start that would store them
-        except (TimeoutError, DeliveryError):
+        except (TimeoutError, DeliveryError, WalError):  # that a disk has failed was told when it did
             return
         except Exception:
             log.exception("delivering what is left failed: closing")

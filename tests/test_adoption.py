@@ -1,6 +1,7 @@
 """Adoption: what processes that are gone have left is delivered by their neighbours, and by one of them only."""
 
 import asyncio
+import errno
 import logging
 import os
 import shutil
@@ -14,7 +15,7 @@ import pytest
 import pytest_asyncio
 from aiokafka.errors import PolicyViolationError
 
-from aiorecover import DeliveryReport, RecoverableProducer, WalLockedError
+from aiorecover import DeliveryReport, RecoverableProducer, WalIOError, WalLockedError
 from aiorecover import adoption as adoption_module
 from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.resume import take_up
@@ -555,6 +556,18 @@ async def test_a_recovery_check_is_not_cut_off_and_what_follows_has_one_turn(tur
     adoption = adoption_module.Adoption(0, 0.3, nothing, nothing, take=nothing, ready=nothing, own=nothing)
     assert not await adoption._deliver(home, 0.2)
     assert home.drained == turns + 1
+
+
+async def test_a_directory_whose_disk_fails_is_let_go_not_called_delivered(caplog: pytest.LogCaptureFixture) -> None:
+    class Failed:
+        async def drain(self) -> None:
+            raise WalIOError(errno.EIO, "the disk failed")
+
+    home: Any = Failed()
+    nothing: Any = None
+    adoption = adoption_module.Adoption(0, 0.3, nothing, nothing, take=nothing, ready=nothing, own=nothing)
+    assert not await adoption._deliver(home, 0.2)
+    assert caplog.records == []  # of the disk was told when it failed
 
 
 @pytest.mark.parametrize("leave", ["stop", "fork"])

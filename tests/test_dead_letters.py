@@ -702,6 +702,32 @@ async def test_a_stop_waits_for_the_copies_of_letters(broker: Recording, monkeyp
     assert broker.values("dead") == [b"poison1", b"poison2"]
 
 
+async def test_a_stop_waits_for_no_copy_that_a_failed_disk_keeps_from_being_stored(
+    broker: Recording, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    published, failed = DeadLetterTopic._publish, asyncio.Event()
+
+    async def late(loop: DeadLetterTopic, found: Found) -> None:
+        await failed.wait()
+        await published(loop, found)
+
+    disk = MemoryDisk()
+    async with producer_on(disk, dead_letter_topic="dead") as producer:
+        monkeypatch.setattr(DeadLetterTopic, "_publish", late)
+        await bury(producer, b"poison")
+        assert producer._opened is not None
+        producer._opened.directory.poison(WalIOError(errno.EIO, "the disk failed"))
+        failed.set()
+        async with asyncio.timeout(3):
+            await producer.stop(timeout_ms=60_000)
+    assert "delivering what is left failed" not in caplog.text
+    monkeypatch.undo()
+    monkeypatch.setattr(sessions_module, "Session", broker.session())
+    async with producer_on(disk, dead_letter_topic="dead"):
+        await until(lambda: "dead" in broker.records)
+    assert broker.values("dead") == [b"poison"]
+
+
 async def test_what_is_owed_to_the_topic_is_published_by_the_next_life(broker: Recording) -> None:
     disk = MemoryDisk()
     images: list[MemoryDisk] = []

@@ -63,8 +63,14 @@ class DeadLetterTopic:
                 await self._publish(found)
 
     async def paid(self) -> bool:
-        """Wait until every letter that is owed has its copy in the ring; whether one was stored since the last call."""
-        while self._busy or self._dead.owes:  # noqa: ASYNC110 - a letter may also be purged meanwhile, by anybody
+        """Wait until every letter that is owed has its copy in the ring; whether one was stored since the last call.
+
+        Raises:
+            WalError: the disk failed, and the next start stores them.
+
+        """
+        while self._busy or self._dead.owes:  # a letter may also be purged meanwhile, by anybody
+            self._dead.check()
             await asyncio.sleep(PAID_LOOK)
         before, self._told = self._told, self._stored
         return self._stored > before

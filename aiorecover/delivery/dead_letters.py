@@ -235,6 +235,16 @@ class DeadLetters:
         """A letter that was refused by this process is owed and was not given out yet."""
         return bool(self._owed) or self._owed_unknown
 
+    def check(self) -> None:
+        """Letters can be stored, and marked as paid.
+
+        Raises:
+            WalError: no more: the disk failed (I7).
+
+        """
+        if self._ring.failure is not None:
+            raise self._ring.failure.with_traceback(None)  # else it would grow with each call
+
     async def next_owed(self) -> Found | None:
         """Wait for the next letter that is owed to the topic; None: look at all, more came than could be noted."""
         while True:
