@@ -26,7 +26,7 @@ from tests.support.eventually import until
 from tests.support.manifests import Told, compacted, told_in
 from tests.support.oracle import read_topic
 from tests.wal.rig import Opened, storing_fails
-from tests.wal.test_losses import moved_ring
+from tests.wal.test_losses import a_whole_slot, end_of_a_slot, moved_ring, moved_slots
 from tests.wal.test_stream import read as read_stream
 
 pytestmark = pytest.mark.asyncio
@@ -330,6 +330,11 @@ def damaged_in(opened: Opened) -> set[int]:
 
 async def test_what_damage_took_from_the_retry_ring_is_told_as_damaged() -> None:
     assert damaged_in(moved_ring([0, 1, 4, 9])) == {*range(1, 9), *range(13, 18), *range(28, 33)}
+
+
+async def test_what_waits_in_the_slots_behind_a_damaged_one_of_the_retry_ring_is_not_told_as_damaged() -> None:
+    assert damaged_in(moved_slots(end_of_a_slot)) == {29, 30}
+    assert damaged_in(moved_slots(a_whole_slot)) == set(range(31, 61))
 
 
 async def test_what_damage_took_at_the_end_of_the_retry_ring_was_moved_and_is_told_as_damaged() -> None:

@@ -9,7 +9,8 @@ the last one. A manifest tells that, for one epoch of one directory:
     dead_lettered   these are dead letters: refused for good, too old (``delivery_timeout_ms``), undecodable
     skipped         these ids belong to no record: storing it failed, and `publish` raised
     damaged         these are gone from the ring, as far as its readers found out; of the retry ring, which does not
-                    tell which are, all that was accepted between two records of which copies are left
+                    tell which are, all that was accepted between two records of which copies are left, or that was
+                    moved by then behind the last one
 
 So an id that is not in the topics is (`aiorecover.spark.judge`), the first that holds:
 

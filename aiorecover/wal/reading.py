@@ -10,7 +10,7 @@ from typing import Any
 
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checksum import crc32
-from aiorecover.wal.copies import marked_before
+from aiorecover.wal.copies import first_in, marked_before
 from aiorecover.wal.gaps import START, Place, damage_at, flushed_behind, last_flushed, start_of, unjoined
 from aiorecover.wal.losses import Damage, Stretch
 from aiorecover.wal.moved import COPY_HEAD, position_at
@@ -249,7 +249,7 @@ class Reader:
                     self._report_between(START, None)
                     return False
                 self._enter(oldest)
-                self._report_between(START, start_of(oldest.header, oldest.file_offset))
+                self._report_between(START, oldest)
                 continue
             sealed = slot.sealed  # before its end is looked up: a signal handler may fill it and go on meanwhile
             end = self._ring.end_of(slot)
@@ -264,7 +264,7 @@ class Reader:
                 if not self._stays:  # a full ring may need this very slot for the next record
                     self._step_out()
                 return False
-            self._report_between(self._end_of(slot), start_of(following.header, following.file_offset))
+            self._report_between(self._end_of(slot), following)
             self._enter(following)
 
     def _enter(self, slot: Slot) -> None:
@@ -286,16 +286,17 @@ class Reader:
             self.slot.readers -= 1
         self._stands = False
 
-    def _report_between(self, here: Place, there: Place | None) -> None:
+    def _report_between(self, here: Place, following: Slot | None) -> None:
         """Whole slots are gone in between, or, where there is no other one, behind: their sequences are missing."""
         floor = self._ring.floor
+        there = None if following is None else start_of(following.header, following.file_offset)
         for end in tuple(self._ends):
             gone = flushed_behind(here, there, end, floor)
             if gone is not None:
                 self._ends.remove(end)
-                self._tell(gone)
+                self._tell(gone, following)
         if there is not None:
-            self._tell(unjoined(here, there, floor))
+            self._tell(unjoined(here, there, floor), following)
         self.caught_up |= there is None or there.epoch == self._ring.epoch
 
     def _end_of(self, slot: Slot) -> Place:
@@ -480,7 +481,8 @@ class Reader:
         if not self._primary and self._tells and not self._ring.is_suspect(slot):
             ranges = () if slot.done else list(unsettled(self._window, slot, offset, stop, (first, last)))
         place, floor = Place(slot.header.epoch, first, slot.header.ordinal, slot.file_offset + offset), self._ring.floor
-        named = [self._tell(damage_at(place.epoch, *lost, place, floor), before) for lost in ranges]
+        following = self._ring.after(slot)
+        named = [self._tell(damage_at(place.epoch, *lost, place, floor), following, before) for lost in ranges]
         if any(named):
             self._ring.losses.pin(Stretch(slot, offset, stop))
         if named and self._tells and not self._stays and self._is_counted(slot):
@@ -490,12 +492,17 @@ class Reader:
         """What it passes in the slot was counted before: by who stored it, or by the first reader."""
         return not self._primary or slot.header.epoch == self._ring.epoch
 
-    def _tell(self, damage: Damage | None, before: int = 0) -> bool:
-        """Report it, if it is this reader's to report; whether it was news. ``before``: as in `Damage`."""
+    def _tell(self, damage: Damage | None, following: Slot | None, before: int = 0) -> bool:
+        """Report it, if it is this reader's to report; whether it was news. ``before``: as in `Damage`.
+
+        Where that is not known it is what the ``following`` slot begins with.
+        """
         if damage is None or not self._tells:
             return False
         if self._ring.holds_copies:
             after = max(self._copied, marked_before(self._ring, fmt.position(damage.epoch, damage.first)))
+            if not before and following is not None and (first := first_in(following)) > after:
+                before = first  # else a rewriting has begun there, anew with the oldest
             damage = replace(damage, after=after, before=before)
         return self._ring.losses.report(damage, again=not self._primary)
 

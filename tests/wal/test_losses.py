@@ -3,7 +3,7 @@
 import logging
 import random
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from aiorecover.wal.reading import Reader
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.storage import OPERATING_SYSTEM, FileSystem, StorageFile
 from aiorecover.wal.stream import Stream
-from tests.wal.memory import PAGE, broken, no_room
+from tests.wal.memory import PAGE, FaultyFile, broken, no_room
 from tests.wal.rig import SLOT, Disk, Machine, Opened, read
 from tests.wal.test_moving import make, move
 from tests.wal.test_stream import read as read_stream
@@ -218,6 +218,32 @@ def moved_ring(rotten: Iterable[int], *, cut_from: int | None = None) -> Opened:
     return Opened(disk)
 
 
+def moved_slots(damage: Callable[[FaultyFile], None]) -> Opened:
+    """Copies of 87 records in three slots of the retry ring, 30 in the first two, as the next process finds them."""
+    opened = Opened()
+    for _ in range(4):
+        opened.fill_slot()
+    opened.reader.close()
+    for _ in range(3):
+        make(opened, move(opened))
+    assert [slot.header.first_sequence for slot in opened.directory.retry.live] == [1, 31, 61]
+    assert opened.ring.moved_up_to & fmt.SEQUENCE_MASK == 87
+    disk = opened.disk.after_death()
+    damage(disk.retry)
+    return Opened(disk)
+
+
+def end_of_a_slot(retry: FaultyFile) -> None:
+    """The last two copies in the first slot."""
+    start = fmt.FIRST_FRAME + 28 * fmt.frame_end(0, MOVED_BYTES + 500)
+    retry.damage(start, bytes(SLOT - fmt.RESERVED - start))
+
+
+def a_whole_slot(retry: FaultyFile) -> None:
+    """The second one."""
+    retry.damage(SLOT, bytes(SLOT))
+
+
 def lines_of_missing(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line.partition(" slot=")[0] for line in caplog.messages if line.startswith("records are missing")]
 
@@ -242,6 +268,20 @@ def test_behind_the_last_copy_that_is_left_nothing_tells_before_which_record_the
     (line,) = lines_of_missing(caplog)
     assert line.startswith("records are missing from the file retry records_at_most=")
     assert line.endswith("after=1/90 before=?")
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (end_of_a_slot, "records_at_most=2 after=1/28 before=1/31"),
+        (a_whole_slot, "records_at_most=30 after=1/30 before=1/61"),
+    ],
+)
+def test_what_the_following_slot_begins_with_tells_before_which_record_lost_copies_were_accepted(
+    caplog: pytest.LogCaptureFixture, damage: Callable[[FaultyFile], None], told: str
+) -> None:
+    read_stream(Stream(moved_slots(damage).directory, bytes))
+    assert lines_of_missing(caplog) == [f"records are missing from the file retry {told}"]
 
 
 def test_who_goes_back_to_where_a_copy_rotted_since_knows_of_a_mark_before_it(
