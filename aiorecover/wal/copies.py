@@ -4,7 +4,7 @@ Copies are in the order of their records' positions there: the main ring is move
 keeps the order. So a mark at every so many copies finds any of them, and the memory is a few bytes for each thousand.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -43,7 +43,8 @@ def stand_before(retry: Ring, position: int, counts_up_to: int | None) -> Stand 
 
 def marked_before(retry: Ring, frame: int) -> int:
     """Position of a record whose copy stands before the ``frame`` of that position; 0: no mark tells of one."""
-    slots = (slot for slot in reversed(retry.live) if slot.marks and not slot.moved)
+    behind = bisect_left(retry.live, frame, key=_first_position)  # else 33 ms in 10 GB, for each place that is damaged
+    slots = (slot for slot in reversed(retry.live[:behind]) if slot.marks and not slot.moved)
     found = ((slot.header.epoch, known) for slot in slots for known in reversed(slot.marks))
     return next((known[0] for epoch, known in found if fmt.position(epoch, known[2]) < frame), 0)
 
@@ -177,6 +178,7 @@ def _counts(slot: Slot, counts_up_to: int | None) -> bool:
     return counts_up_to is None or slot.first_position <= counts_up_to
 
 
+_first_position: Callable[[Slot], int] = lambda slot: slot.first_position  # noqa: E731
 _first_mark: Callable[[Slot], int] = lambda slot: slot.marks[0][0]  # noqa: E731
 _place_of: Callable[[tuple[int, int, int]], int] = lambda found: found[1]  # noqa: E731
 _position_of: Callable[[tuple[int, int, int]], int] = lambda found: found[0]  # noqa: E731
