@@ -175,12 +175,12 @@ Operations
     settle      The frame's settle word, in the page cache.
     checkpoint  Captured on the loop; then fdatasync of the rings and the lanes, write and fdatasync of the older copy
                 (I4). It takes nothing back of what the one before says of the rings, of P and of the destination,
-                 whenever it was captured. Where files were removed or replaced, and nothing waits any more at the stop,
-                 the last one is written without a flush of the rings: it covers all that they held. (Not where lock or
-                 checkpoint were: then another process may have the directory.) Word of a failed flush is stored behind
-                 one that is being written, never in its place. One that tells of something that waits in a ring in
-                 which nothing did, as the one before knows it, is made durable in both copies: else, with this one
-                 lost, nothing would be missed there.
+                whenever it was captured. Where files were removed or replaced, and nothing waits any more at the stop,
+                the last one is written without a flush of the rings: it covers all that they held. (Not where lock or
+                checkpoint were: then another process may have the directory.) Word of a failed flush is stored behind
+                one that is being written, never in its place. One that tells of something that waits in a ring in
+                which nothing did, as the one before knows it, is made durable in both copies: else, with this one
+                lost, nothing would be missed there.
                 It grows with the age of what waits: the opening allocates both copies whole, so a disk that others
                 have filled does not refuse it. Without room for that only a new directory is refused.
     recycle     Oldest first, what a durable checkpoint covers (I1). The slot keeps its bytes until its next life. What
