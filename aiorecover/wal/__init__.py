@@ -263,7 +263,8 @@ Recovery, on opening
        After a failed flush the kernel calls lost pages clean, and the next flush would pass them over. (Where one is
        known to have failed, every slot: a settle word that is believed now must not be gone for the next opening.) So
        are the headers of the retry ring's blank slots, which step 9 may have taken away, and the seal that it may have
-       shortened. A page that cannot be read is passed, 64 of them in a slot; where there is no memory to ask for one,
+       shortened. Of all this only pages that are in memory: the others are as the disk has them, and a backlog is not
+       read for it. A page that cannot be read is passed, 64 of them in a slot; where there is no memory to ask for one,
        or one that can be read, and is no hole, cannot be stored into, the opening is refused. (Where both copies are
        lost nobody knows the boot, and nothing is written again.)
     8. Have the copy that counts durable: a process may have died before its flush. Then write and flush both copies

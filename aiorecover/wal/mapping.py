@@ -74,6 +74,17 @@ def map_zeros(mapping: mmap.mmap, offset: int, length: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
+def in_memory(mapping: mmap.mmap) -> bytes | None:
+    """Of each page of a mapping, 1 where the kernel has it in memory, and 0; None where it cannot be asked."""
+    if sys.platform != "linux":  # pragma: no cover - it says something else there
+        return None
+    length = len(mapping)
+    found = (ctypes.c_ubyte * -(-length // mmap.PAGESIZE))()
+    if _mincore(ctypes.addressof(ctypes.c_char.from_buffer(mapping)), length, found) != 0:
+        return None
+    return bytes(found).translate(_LOWEST_BIT)
+
+
 def _reserved(length: int) -> mmap.mmap:
     """A range, with room for one mapping more: the kernel asks for that before it replaces one.
 
@@ -106,3 +117,6 @@ _mmap.argtypes = [
     ctypes.c_int,
     ctypes.c_long,  # off_t: 64 bits wherever Linux has 64-bit addresses
 ]
+_LOWEST_BIT = bytes(number & 1 for number in range(256))  # what the others say is not told
+_mincore = ctypes.CDLL(None, use_errno=True).mincore
+_mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]

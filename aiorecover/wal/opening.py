@@ -195,7 +195,8 @@ def _rewrite(found: Plan, files: Files, slot_bytes: int, boot_id: str) -> None:
     was not clean: pages are only marked, which is quick; the next flush writes them. After a reboot there is nothing
     to do: the pages come from the disk.
 
-    Where a flush is known to have failed, all pages: a settle word that this life believes must not leave memory.
+    Where a flush is known to have failed, all pages: a settle word that this life believes must not leave memory. (Not
+    those that are not there: `StorageFile.rewrite`.)
     """
     newest = found.newest
     if newest is None or newest.boot_id != boot_id or (newest.closed and newest.epoch == found.epoch - 1):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from aiorecover.errors import WalFormatError, WalFullError, WalIOError
-from aiorecover.wal.mapping import map_shared
+from aiorecover.wal.mapping import in_memory, map_shared
 
 FILE_MODE = 0o600  # records may hold anything: nobody else's business
 DIRECTORY_MODE = 0o700
@@ -190,6 +190,9 @@ class StorageFile:
         Where the kernel cannot be asked for one (Linux before 5.14, other systems), the bytes are read and written
         back: there, nobody may store into the part meanwhile, or that store would be undone.
 
+        A page that is not in memory is what the disk has, and is left there: gigabytes are not read for it. (Where the
+        kernel does not tell, on other systems, they are.)
+
         Raises:
             WalIOError: a part of it cannot be read from the disk.
 
@@ -197,10 +200,10 @@ class StorageFile:
         start = offset - offset % mmap.ALLOCATIONGRANULARITY
         with os_errors("rewrite the file", self.path, full=frozenset()):
             end = min(offset + length, os.fstat(self._fd).st_size)
-            if end <= start or _populated(self._fd, start, end - start):
-                return
-        for place in range(start, end, REWRITE_BYTES):
-            self.write(self.read(place, min(REWRITE_BYTES, end - place)), place)
+            left = _not_populated(self._fd, start, end - start) if start < end else []
+        for first, stop in left:
+            for place in range(first, stop, REWRITE_BYTES):
+                self.write(self.read(place, min(REWRITE_BYTES, stop - place)), place)
 
     def truncate(self, size: int) -> None:
         """Give what is behind ``size`` bytes back to the disk; nothing may be mapped there."""
@@ -291,19 +294,45 @@ class ForeignFile(StorageFile):
         self.close()
 
 
-def _populated(descriptor: int, offset: int, length: int) -> bool:
-    """Take a write fault in every page, as a store would; False where the system cannot be asked for it."""
-    if sys.platform != "linux":  # pragma: no cover - the number means something else there
-        return False
+def _not_populated(descriptor: int, offset: int, length: int) -> list[tuple[int, int]]:
+    """Take a write fault in every page that is in memory, as a store would.
+
+    Returns the parts of the file, where they start and end, for which the system cannot be asked for it.
+    """
     with mmap.mmap(descriptor, length, offset=offset) as mapping:  # a fresh one: its pages have no faults behind them
-        try:
-            mapping.madvise(MADV_POPULATE_WRITE)
-        except OSError as error:
-            if error.errno == errno.EINVAL:
-                return False
-            if error.errno == errno.EFAULT:  # a store would have been SIGBUS: the page cannot be read
-                raise OSError(errno.EIO, os.strerror(errno.EIO)) from error
-            raise
+        parts = list(_parts_in_memory(mapping))
+        if _populate(mapping, parts):
+            return []
+    return [(offset + start, offset + stop) for start, stop in parts]
+
+
+def _parts_in_memory(mapping: mmap.mmap) -> Iterator[tuple[int, int]]:
+    """Where they start and end; all of it where the system does not tell."""
+    pages, length = in_memory(mapping), len(mapping)
+    if pages is None:
+        yield 0, length
+        return
+    start = pages.find(1)
+    while start >= 0:
+        stop = pages.find(0, start)
+        stop = stop if stop >= 0 else len(pages)
+        yield start * mmap.PAGESIZE, min(stop * mmap.PAGESIZE, length)
+        start = pages.find(1, stop)
+
+
+def _populate(mapping: mmap.mmap, parts: list[tuple[int, int]]) -> bool:
+    """False where the system does not know how."""
+    if sys.platform != "linux":  # the number means something else there
+        return False
+    try:
+        for start, stop in parts:
+            mapping.madvise(MADV_POPULATE_WRITE, start, stop - start)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return False
+        if error.errno == errno.EFAULT:  # a store would have been SIGBUS: the page cannot be read
+            raise OSError(errno.EIO, os.strerror(errno.EIO)) from error
+        raise
     return True
 
 

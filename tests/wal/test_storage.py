@@ -16,6 +16,7 @@ import pytest
 
 from aiorecover.errors import WalFormatError, WalFullError, WalIOError
 from aiorecover.wal import storage
+from aiorecover.wal.mapping import in_memory
 from aiorecover.wal.storage import FileSystem, ForeignFile, StorageFile
 
 PAGE = mmap.ALLOCATIONGRANULARITY
@@ -79,6 +80,51 @@ def test_pages_that_are_rewritten_are_dirty_again_and_no_byte_changes(
         file.rewrite(0, 10 * PAGE)
         assert dirty_pages(file) == 10
     assert file.read(0, file.size()) == before
+
+
+def pages_in_memory(file: StorageFile) -> list[int]:
+    with mmap.mmap(file.fileno(), file.size()) as mapping:
+        return list(in_memory(mapping) or b"")
+
+
+def keep_in_memory(file: StorageFile, pages: list[int]) -> None:
+    """Those, and no other one."""
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+    for page in pages:
+        file.read(page * PAGE, 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel does not tell elsewhere")
+@pytest.mark.parametrize("how", ["fault", "write"])
+def test_what_is_not_in_memory_is_neither_read_nor_rewritten(
+    file: StorageFile, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Gigabytes may wait there, and the disk has what they say."""
+    if how == "write":
+        refuse_populating(monkeypatch, errno.EINVAL)
+    shown = dirtiness_is_shown(file)
+    keep_in_memory(file, pages=[2, 6])
+    here = pages_in_memory(file)
+    if not shown or here != [0, 0, 1, 0, 0, 0, 1, 0, 0, 0]:
+        pytest.skip(f"this file system keeps what it is asked to forget: {here}")
+    file.rewrite(PAGE, 4 * PAGE)
+    assert pages_in_memory(file) == here
+    assert [dirty_pages(file, page * PAGE, PAGE) for page in range(10)] == [0, 0, 1, *[0] * 7]
+    file.rewrite(0, 10 * PAGE)
+    assert [dirty_pages(file, page * PAGE, PAGE) for page in range(10)] == here
+    assert file.read(0, file.size()) == b"\x11" * 10 * PAGE
+
+
+def test_where_nobody_tells_what_is_in_memory_all_is_rewritten(
+    file: StorageFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "in_memory", lambda _: None)
+    shown = dirtiness_is_shown(file)
+    keep_in_memory(file, pages=[2])
+    file.rewrite(0, 10 * PAGE)
+    assert not shown or dirty_pages(file) == 10
+    assert file.read(0, file.size()) == b"\x11" * 10 * PAGE
 
 
 def test_nothing_behind_the_end_is_rewritten_and_the_file_does_not_grow(file: StorageFile) -> None:
