@@ -294,9 +294,10 @@ class Reader:
             gone = flushed_behind(here, there, end, floor)
             if gone is not None:
                 self._ends.remove(end)
-                self._tell(gone, following)
-        if there is not None:
-            self._tell(unjoined(here, there, floor), following)
+                self._tell(gone, behind=self._first_in(following))
+        gone = None if there is None else unjoined(here, there, floor)
+        if gone is not None:
+            self._tell(gone, behind=self._first_in(following))
         self.caught_up |= there is None or there.epoch == self._ring.epoch
 
     def _end_of(self, slot: Slot) -> Place:
@@ -481,8 +482,8 @@ class Reader:
         if not self._primary and self._tells and not self._ring.is_suspect(slot):
             ranges = () if slot.done else list(unsettled(self._window, slot, offset, stop, (first, last)))
         place, floor = Place(slot.header.epoch, first, slot.header.ordinal, slot.file_offset + offset), self._ring.floor
-        following = self._ring.after(slot)
-        named = [self._tell(damage_at(place.epoch, *lost, place, floor), following, before) for lost in ranges]
+        behind = 0 if before else self._first_in(self._ring.after(slot))
+        named = [self._tell(damage_at(place.epoch, *lost, place, floor), before, behind) for lost in ranges]
         if any(named):
             self._ring.losses.pin(Stretch(slot, offset, stop))
         if named and self._tells and not self._stays and self._is_counted(slot):
@@ -492,19 +493,22 @@ class Reader:
         """What it passes in the slot was counted before: by who stored it, or by the first reader."""
         return not self._primary or slot.header.epoch == self._ring.epoch
 
-    def _tell(self, damage: Damage | None, following: Slot | None, before: int = 0) -> bool:
-        """Report it, if it is this reader's to report; whether it was news. ``before``: as in `Damage`.
+    def _tell(self, damage: Damage | None, before: int = 0, behind: int = 0) -> bool:
+        """Report it, if it is this reader's to report; whether it was news.
 
-        Where that is not known it is what the ``following`` slot begins with.
+        ``before``: as in `Damage`. ``behind``: what stands for it where it is unknown: what the next slot begins with.
         """
         if damage is None or not self._tells:
             return False
         if self._ring.holds_copies:
             after = max(self._copied, marked_before(self._ring, fmt.position(damage.epoch, damage.first)))
-            if not before and following is not None and (first := first_in(following)) > after:
-                before = first  # else a rewriting has begun there, anew with the oldest
-            damage = replace(damage, after=after, before=before)
+            in_order = behind > after  # else a rewriting has begun there, anew with the oldest
+            damage = replace(damage, after=after, before=before or (behind if in_order else 0))
         return self._ring.losses.report(damage, again=not self._primary)
+
+    def _first_in(self, following: Slot | None) -> int:
+        """Position of the record whose copy the next slot begins with; 0 in the main ring, or where nothing tells."""
+        return first_in(following) if following is not None and self._tells and self._ring.holds_copies else 0
 
     def _note_copy(self, run: Run) -> None:
         """Whose copy the last frame of the window at hand was."""
