@@ -133,7 +133,7 @@ def recover(path: Path, files: Files, options: Options, *, ring_gone: bool = Fal
         file_system=options.file_system,
         ages=ages,
         sources=None if checkpoint.sources is None else Sources(checkpoint.sources),
-        same_boot=found.newest is not None and found.newest.written_in(boot_id),
+        same_boot=found.same_boot,
     )
     quota.poison = directory.poison
     directory.epochs = earlier_epochs(found.before, directory.ring.live)
@@ -171,19 +171,18 @@ def _first_checkpoint(path: Path, found: Plan, slot_bytes: int, boot_id: str, op
         boot_id=boot_id,
         suspect=found.suspect,
         destination=_destination(path, stored, options),
-        ages=_ages(found, boot_id, options),
+        ages=_ages(found, options),
         sources=None if found.newest is None else found.newest.sources,
         openings=found.openings,
     )
 
 
-def _ages(found: Plan, boot_id: str, options: Options) -> StoredAges:
+def _ages(found: Plan, options: Options) -> StoredAges:
     """Whatever waits was accepted before this opening, and more of it is known from the checkpoint."""
     newest, files = found.newest, options.file_system
     now_ms, wall_ms = files.since_boot_ms(), files.wall_ms()
     stored = newest.ages if newest is not None else StoredAges()
-    same_boot = newest is not None and newest.written_in(boot_id)
-    known = restored(stored, fmt.position(found.epoch, 0), now_ms, wall_ms, same_boot=same_boot)
+    known = restored(stored, fmt.position(found.epoch, 0), now_ms, wall_ms, same_boot=found.same_boot)
     return Ages(options.limit_ms, known).captured(now_ms, wall_ms)
 
 

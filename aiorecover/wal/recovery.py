@@ -206,11 +206,13 @@ class RingPlan:
 class Plan:
     """What a directory starts from; ``newest`` is the checkpoint that counts.
 
-    ``producer_id``: of an opening before; None: the directory is new. ``openings``: as a checkpoint says them, of those
-    before. ``before``: the last epoch, if there was one.
+    ``same_boot``: the machine was not down since that was written; False where nothing tells. ``producer_id``: of an
+    opening before; None: the directory is new. ``openings``: as a checkpoint says them, of those before. ``before``:
+    the last epoch, if there was one.
     """
 
     newest: Checkpoint | None
+    same_boot: bool
     producer_id: int | None
     openings: Openings
     before: EpochEnd | None
@@ -320,6 +322,7 @@ def plan(
     producer_id = openings[-1][1] if openings else None
     return Plan(
         newest=newest,
+        same_boot=same_boot,
         producer_id=producer_id,
         openings=tuple((epoch, fmt.nonce_of(producer_id)) for epoch, producer_id in openings[-OPENINGS_MOST:]),
         before=None
