@@ -1,12 +1,16 @@
 """The sink with a fault in it: the format `aiorecover-planted`, whose option `plant` names the fault.
 
 - `attempt`: the first attempt of a task fails when its rows are in Kafka.
+- `executor`: likewise, because its executor is killed with -9, Java and all.
 - `before`: the driver is gone when all tasks of batch 1 are done, before there is a manifest.
 - `after`: the driver is gone when the manifest of batch 1 is published, before Spark knows.
 
 Each strikes once: then a file of its name stands in the directory `marker`.
 """
 
+import os
+import re
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -40,14 +44,22 @@ class _Fault:
         marker = Path(self._directory) / plant
         if self._plant == plant and not marker.exists():
             marker.touch()
+            if plant == "executor":
+                _kill_executor()
             raise ArithmeticError(f"planted {plant}")
 
     def behind(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
         context = TaskContext.get()
-        if self._plant == "attempt" and context is not None and context.partitionId() == 0:
+        if self._plant in {"attempt", "executor"} and context is not None and context.partitionId() == 0:
             time.sleep(2.0)  # by then the writer has sent what it was given
-            self.strike("attempt")
+            self.strike(self._plant)
+
+
+def _kill_executor() -> None:
+    """Java, which has started the daemon that this process was forked from."""
+    (java,) = re.findall(r"^PPid:\t(\d+)$", Path(f"/proc/{os.getppid()}/status").read_text(), re.MULTILINE)
+    os.kill(int(java), signal.SIGKILL)
 
 
 class _Batch(BatchWriter):

@@ -13,7 +13,8 @@ __all__ = ["command_words", "session_settings", "shuffling"]
 
 # Under pytest a Java lives for seconds and minutes, and most of its work would be to compile well: 1.5 s of a core
 # instead of 4.5 for a small audit. The long proofs have the default.
-_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_JAVA = {"spark.driver.extraJavaOptions": _QUICK, "spark.executor.extraJavaOptions": _QUICK}
 
 
 def session_settings(directory: Path) -> dict[str, str]:
