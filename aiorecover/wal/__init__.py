@@ -414,8 +414,13 @@ Limitations of this version
     ``wal_max_bytes`` does not count the checkpoint, the lanes and what is kept of damage: a hundred pieces of a slot at
     most. Where the file system makes no holes in files, a ring grows by what is free in another one only after that was
     cut off. What a failed flush has lost the kernel may drop from memory at any moment: what is not delivered by then
-    is gone as after a power cut, and while the process lives it is named. A flush that failed in a process which died
-    before it could leave word of it is only made good by step 7, not by the suffix rule, and what stands in `lanes` is
-    not doubted. Nor is either suspect in a snapshot of a volume in use that is put in the place of a directory within
-    one boot: it is taken for what a killed process has left.
+    is gone as after a power cut, and while the process lives it is named. What a killed process has settled since its
+    last flush is believed by the next one: where that one's first flush of a ring fails, and settle words leave memory
+    that its reader has not come to, their records are delivered again, also behind newer ones of their lane. (Pages are
+    called clean before any flush tells, so nobody knows from when on to doubt them. Held back until an opening judges
+    them, records would be lost that the kernel drops meanwhile; and a batch that is in flight since the opening is not
+    judged with them. A flush before anything is read would hold up every start behind a kill.) A flush that failed in a
+    process which died before it could leave word of it is only made good by step 7, not by the suffix rule, and what
+    stands in `lanes` is not doubted. Nor is either suspect in a snapshot of a volume in use that is put in the place of
+    a directory within one boot: it is taken for what a killed process has left.
 """

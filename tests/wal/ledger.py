@@ -65,6 +65,8 @@ class Ledger:
     copied: set[Position] = field(default_factory=set)  # ever, to the retry ring, by a move that was made
     copies: dict[Position, bool] = field(default_factory=dict)  # made in this life, before the retry ring's reader
     evictable: set[Position] = field(default_factory=set)  # pages have left memory, theirs among them, for all we know
+    revived: set[Position] = field(default_factory=set)  # their settle words may have left memory in this very life
+    undone: set[Position] = field(default_factory=set)  # given once more like that, and by no later life
     afloat: set[Position] = field(default_factory=set)  # where they are, it is in memory: the disk never had them
     exact: bool = False  # one power cut, and nothing else: what is settled durably comes only as part of a suffix
     given: set[bytes] = field(default_factory=set)  # lanes of which a reader gave anything in this life
@@ -120,8 +122,13 @@ class Ledger:
         lane = lane_of(self.records[position])
         if self.exact and position in self.settled_durably:
             demand(lane and lane in self.given, "what is durably settled comes only behind what is not", position)
+        if position in self.revived and not self.ahead[position]:
+            self.undone.add(position)
+            self.loose.add(position)
+        else:
+            self.undone.discard(position)
         if not self.ahead.pop(position):  # it has come through a power cut, or stayed in memory
-            self.durable |= {position} - self.afloat
+            self.durable |= {position} - self.afloat - self.evictable
             self.settled.discard(position)  # and its settle word has not, or one before it in its lane
             self.settled_durably.discard(position)
         self.given.add(lane)
@@ -179,9 +186,15 @@ class Ledger:
         self.durable |= snapshot.records - self.lost
         self.settled_durably |= snapshot.settled & self.settled
 
-    def evicted(self) -> None:
-        """A flush has failed, and what none before it had covered may be gone, in this very life."""
+    def evicted(self, unread: set[Position]) -> None:
+        """A flush has failed, and what none before it had covered may be gone, in this very life.
+
+        ``unread``: records of earlier lives to which no reader has come. Where no flush had covered that they were
+        settled, they may wait again: the one limitation that leaves repeats in no order.
+        """
         self.evictable = self.records.keys() - self.durable
+        self.revived |= unread & self.settled - self.settled_durably - self.lost - self.ahead.keys()
+        self.ahead |= dict.fromkeys(self.revived & unread, False)
 
     def died(self, *, suspect: bool = False) -> None:
         """The process is gone: everything that was stored is there, nothing that was settled comes back.
@@ -221,6 +234,7 @@ class Ledger:
         self.given.clear()
         self.reopened.clear()
         self.evictable.clear()
+        self.revived.clear()
         self.exact = exact
 
     def opened(self, watermark: int, moved: int) -> None:
@@ -270,7 +284,7 @@ class Ledger:
             expected = {position for position in kept if lane_of(self.records[position]) == lane}
             missing = expected - set(log)
             demand(not missing, "every accepted record is delivered", missing)
-            last = [position for position in dict.fromkeys(reversed(log)) if position in expected]
+            last = [position for position in dict.fromkeys(reversed(log)) if position in expected - self.undone]
             demand(not lane or last == sorted(last, reverse=True), "I6: the newest value stands last", lane, log)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------

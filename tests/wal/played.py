@@ -122,6 +122,12 @@ class Played:
         self.retry_first = self.retry_first and run is not None
         return 0 if run is None else len(run)
 
+    def unread(self) -> set[Position]:
+        """Records of earlier lives to which its readers have not come."""
+        behind, moved = self.reader.position, self.ledger.is_moved
+        earlier = (position for position in self.ledger.records if position[0] < self.ring.epoch)
+        return {p for p in earlier if (self.retry_first if moved(p) else fmt.position(*p) >= behind)}
+
     def _keeps_its_id(self, position: Position, producer_id: int) -> None:
         accepted = self.ledger.producers[position[0]]
         demand(producer_id == accepted, "a record has the producer id that it was accepted with", position)

@@ -18,11 +18,14 @@ from tests.wal import machine
 from tests.wal.ledger import LANES, ViolationError
 from tests.wal.machine import NEVER
 from tests.wal.planted import Fault, Patch
+from tests.wal.played import Played
+from tests.wal.rig import SLOT
 from tests.wal.test_model_faults import DEATH
 from tests.wal.walk import Taken, run, smallest, walk_evicting
 
 WALKS = 12
 SEEDS = range(300)  # at most; one of the first shows it
+FEW = range(4)
 WELL = {"traffic": False, "end": NEVER, "power": None, "fails": "", "sector": 512}
 CHECKPOINT: Taken = ("write_checkpoint", WELL)
 READ: Taken = ("read", {"limit": 55})
@@ -46,6 +49,22 @@ def test_whatever_a_failed_flush_covered_may_leave_memory() -> None:
     for number in range(WALKS):
         taken, error = walk_evicting(f"ci/{number}")
         assert error is None, (number, error, smallest(taken))
+
+
+# -- the limitation -------------------------------------------------------------------------------------------------
+
+
+def test_what_an_earlier_life_settled_may_come_again_where_the_first_flush_fails(monkeypatch: Patch) -> None:
+    """In the very life whose flush it was, and behind newer records of its lane; the model allows no more than that."""
+    killed: Taken = ("end", {"stopped": True, "power": None, "sector": 512, "slot_bytes": SLOT, "name": "shop"})
+    settled: list[Taken] = [append(1, 10), ("write_checkpoint", WELL | {"traffic": True}), killed]
+    failed: Taken = ("fail_checkpoint", {"file": "ring", "traffic": True})
+    lives = [[*settled, failed, evict(seed), EVERYTHING] for seed in FEW]
+    assert not any(map(run, lives))
+    monkeypatch.setattr(Played, "unread", lambda _: set())
+    assert "what is settled stays settled" in str([run(life) for life in lives])
+    flush: Taken = ("sync", {"fails": False})
+    assert not any(run([*settled, flush, failed, evict(seed), EVERYTHING]) for seed in FEW)
 
 
 # -- the rules, taken away -------------------------------------------------------------------------------------------
