@@ -359,8 +359,8 @@ def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int, *, know
     if not known and lives:
         floor = max(floor, lives[0].header.first_position - 1)
     free, live = [], []
-    for life in lives:
-        if _covered(life, floor):
+    for life, later in zip(lives, [*lives, None][1:], strict=True):
+        if _covered(life, later, floor):
             free.append((life.index, life.header.salt))
         else:
             live.append(life)
@@ -401,10 +401,14 @@ def _least_end(life: Life) -> int:
     return fmt.position(life.header.epoch, last + 1)
 
 
-def _covered(life: Life, durable: int) -> bool:
-    """I1: only a durable watermark (or P) over its last position frees a slot."""
+def _covered(life: Life, later: Life | None, durable: int) -> bool:
+    """I1: only a durable watermark (or P) over its last position frees a slot.
+
+    Without a seal that is the one before the next slot begins: it was sealed when a checkpoint covered it, and has lost
+    that. Where there is no next one it may go on behind all that is known.
+    """
     if life.seal is None:
-        return False
+        return later is not None and later.header.first_position <= durable + 1
     return fmt.position(life.header.epoch, life.seal.last_sequence) <= durable
 
 

@@ -19,7 +19,6 @@ from tests.wal.ledger import LANES, ViolationError
 from tests.wal.machine import NEVER
 from tests.wal.planted import Fault, Patch
 from tests.wal.played import Played
-from tests.wal.rig import SLOT
 from tests.wal.test_model_faults import DEATH
 from tests.wal.walk import Taken, run, smallest, walk_evicting
 
@@ -51,13 +50,19 @@ def test_whatever_a_failed_flush_covered_may_leave_memory() -> None:
         assert error is None, (number, error, smallest(taken))
 
 
+def test_a_slot_whose_life_before_came_back_and_lost_its_seal_keeps_no_directory_closed() -> None:
+    """Who has read a slot to its end seals it, though what stands there by then may be the life before."""
+    for seed in FEW:
+        used_again = [append(14_000, 7), EVERYTHING, append(1200, 3), DEATH]
+        assert run([*used_again, fail("ring"), evict(seed), READ, DEATH, READ, DEATH]) is None, seed
+
+
 # -- the limitation -------------------------------------------------------------------------------------------------
 
 
 def test_what_an_earlier_life_settled_may_come_again_where_the_first_flush_fails(monkeypatch: Patch) -> None:
     """In the very life whose flush it was, and behind newer records of its lane; the model allows no more than that."""
-    killed: Taken = ("end", {"stopped": True, "power": None, "sector": 512, "slot_bytes": SLOT, "name": "shop"})
-    settled: list[Taken] = [append(1, 10), ("write_checkpoint", WELL | {"traffic": True}), killed]
+    settled: list[Taken] = [append(1, 10), ("write_checkpoint", WELL | {"traffic": True}), DEATH]
     failed: Taken = ("fail_checkpoint", {"file": "ring", "traffic": True})
     lives = [[*settled, failed, evict(seed), EVERYTHING] for seed in FEW]
     assert not any(map(run, lives))

@@ -167,6 +167,13 @@ def test_a_slot_of_a_later_epoch_is_not_covered_by_a_watermark_of_an_earlier_one
     assert ordinals(found) == [1]
 
 
+def test_a_slot_without_a_seal_is_free_once_what_stands_before_the_next_one_is_covered() -> None:
+    """Else its reader would have it end where a flush is known to, behind where the next one begins."""
+    slots = [life(0, 1), life(1, 2, first=11, last=20)]
+    for mark, free in ((9, []), (10, [(0, SALT + 1)]), (15, [(0, SALT + 1)])):
+        assert plan([copy(1), copy(2, watermark=fmt.position(1, mark))], slots).main.free == free
+
+
 def test_an_empty_slot_is_free_once_the_watermark_stands_before_it() -> None:
     empty = SlotFound(0, "live", header(3, 1, 11), fmt.Seal(0, fmt.FIRST_FRAME, 10))
     for mark, free in ((10, [(0, SALT + 3)]), (9, [])):
