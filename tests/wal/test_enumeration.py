@@ -66,8 +66,10 @@ def test_a_reader_that_reports_or_finds_less_is_noticed(name: str, complaint: st
 _report, _end_of = Reader._report, Reader._end_of
 
 
-def at_the_frame_behind_it(reader: Reader, slot: Slot, first: int, last: int, offset: int, *, stop: int) -> None:
-    _report(reader, slot, first, last, stop, stop=stop)
+def at_the_frame_behind_it(
+    reader: Reader, slot: Slot, first: int, last: int, offset: int, *, stop: int, before: int = 0
+) -> None:
+    _report(reader, slot, first, last, stop, stop=stop, before=before)
 
 
 def in_the_slot_behind_it(epoch: int, first: int, last: int, near: Place, floor: int) -> Damage | None:
