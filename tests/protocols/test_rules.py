@@ -203,7 +203,8 @@ RULES: dict[str, dict[str, str]] = {  # names of faults, with spaces between
         "nor written down": "checkpoint_without_the_ring",
         "an opening has every page written again": (
             "not_rewritten trust_the_pages_that_a_failed_flush_left copies_not_rewritten letters_not_rewritten "
-            "newest_slot_not_rewritten only_the_newest_slot_rewritten voided_not_rewritten"
+            "newest_slot_not_rewritten only_the_newest_slot_rewritten voided_not_rewritten "
+            "rewritten_behind_the_checkpoint"
         ),
         "a position is committed to Kafka once it is durable": "flush_nothing_before_a_commit commit_without_a_flush",
     },
