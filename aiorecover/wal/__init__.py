@@ -245,7 +245,10 @@ Recovery, on opening
        (`recovery.plan`; one whose seal is lost, once they cover all before the next one). Both copies lost: nothing is
        known to be settled or moved, and a copy in the retry ring counts unless its original holds; the checkpoint says
        so (``by_originals``) to the openings after this one, until something is stored there again: by then the others
-       are marked (step 9). What stood before the oldest slot of the main ring counts as moved there.
+       are marked (step 9). What stood before the oldest slot of the main ring counts as moved there. So does all up to
+       the newest record of which a copy is there and the slot is not: slots are moved oldest first, so its move and
+       those before it were made, whichever slots nobody has used again since. That is P then (step 9 finds it), and
+       the next checkpoint says so.
        Where one copy is lost, and the end was not clean, the log says of which rings records may be missing that
        nothing names: of those in which something waited, by the copy that is left, before the oldest slot that is left,
        or at all; else only that the copy is lost. Where both are, it says so of all three.
@@ -397,9 +400,12 @@ Limitations of this version
     slots at the end of an older epoch are not missed when they are gone.
     Where the newer copy of the checkpoint is lost, and with it a slot behind all that the older one knows, while slots
     before it stand, the log says no more than that a copy of the checkpoint is lost.
-    Where both copies of the checkpoint are lost, a copy may count though older records of its lane are read behind it,
-    in the main ring; one whose original was written over below a header that is still there is delivered, and named as
-    missing all the same.
+    Where both copies of the checkpoint are lost, and the retry ring had been rewritten, what stands in slots of it that
+    nobody has used again since counts twice: it is delivered again, also behind newer records of its lane, and a flush
+    may not wait for it; then the next opening delivers it. What is named as missing may have been settled: behind the
+    last copy of a slot that was moved, too. A copy whose original was written over below a header that is still there
+    may count though older records of its lane are read behind it, in the main ring, and is delivered, and named as
+    missing all the same. A view does not look for copies there: it shows and misses what was moved as if it were not.
     Where both seals rot of a slot that an opening has had end before copies that never counted, and its headers do not,
     these copies count.
     A limit of fewer than nine slots leaves the retry ring one, which is not rewritten: beside a lane that does not come

@@ -169,7 +169,7 @@ class Directory:
             main=_state(self.ring),
             retry=retry,
             dead=_state(self.dead),
-            moved=old.moved if moved is None else moved,
+            moved=max(old.moved, self.ring.known_as_moved) if moved is None else moved,
             closed=closed,
             suspect=self._suspicion(),
             destination=old.destination if destination is None else destination,

@@ -32,7 +32,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from itertools import repeat
+from itertools import compress, repeat
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -295,16 +295,25 @@ def void_copies(retry: Ring, valid_up_to: int | None, main: Ring) -> None:
 def _void_by_originals(retry: Ring, main: Ring) -> None:
     """Mark those void whose originals hold in the main ring: nothing is lost.
 
+    But where the slot of an original is gone its move was made, and every slot before it was moved or done by then: so
+    P is that position at least, and what stands below it in slots that nobody has used again does not count. The newest
+    slots of the retry ring are read first: what they tell of P is known where older ones are judged.
+
     What a rewriting had copied once more, and not recycled yet, counts twice: only the checkpoint knew which of the two
     does. What cannot be read is passed over at once, however much that is: a copy there is not marked, and if it can be
     read later, it counts.
     """
     originals = _Originals(main)
-    for slot in list(retry.live):
+    for slot in reversed(retry.live):
+        copied = array("Q")
+        places = array("L")
         for run in _readable(retry, slot, unpack_moved):
-            copies_there = zip(run.places, run.records, strict=True)
-            places = [place for place, copy in copies_there if isinstance(copy, Moved) and copy.position in originals]
-            retry.mark_void(slot, places)
+            there = [number for number, copy in enumerate(run.records) if isinstance(copy, Moved)]
+            places.extend(run.places[number] for number in there)
+            copied.extend(run.records[number].position for number in there)
+        main.count_as_moved(max((position for position in copied if originals.are_gone(position)), default=0))
+        waits = (position > main.moved_up_to and position in originals for position in copied)
+        retry.mark_void(slot, list(compress(places, waits)))
 
 
 class _Originals:
@@ -328,6 +337,12 @@ class _Originals:
             self._read(live[at])
         number = bisect_left(self._positions, position)
         return number < len(self._positions) and self._positions[number] == position
+
+    def are_gone(self, position: int) -> bool:
+        """The slot in which that record stood is none of those that are left, as far as headers and seals tell."""
+        live = self._main.live
+        at = bisect_right(live, position, key=_first_position) - 1
+        return at < 0 or (live[at].sealed and live[at].last_position < position)
 
     def _read(self, slot: Slot) -> None:
         self._slot, self._positions = slot, array("Q")

@@ -86,7 +86,8 @@ Which copies in a slot of the retry ring count
                 of the last copies stand there, whose move was not made; the others are recycled. not made: all stand
                 there, and what was copied is void.
     count       What does not comes from the main ring, and a slot in which none does is free. Where no checkpoint is
-                left it is not, and nothing tells whether a copy that does not hold counts: it is reported.
+                left it is not, and nothing tells whether a copy that does not hold counts: it is reported. A move that
+                was just made counts as made there where one behind it has its originals recycled.
 
 What comes of the frames that are settled, by their settle words
 

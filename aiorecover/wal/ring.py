@@ -387,6 +387,11 @@ class Ring:
         return self._floor
 
     @property
+    def known_as_moved(self) -> int:
+        """P, without what only seems to be moved because nothing of this ring is there: its file may be put back."""
+        return min(self.moved_up_to, self._floor)
+
+    @property
     def holds_copies(self) -> bool:
         """Its payloads begin with the record's place of origin: it is one of those that need no margin."""
         return self._margin == 0
@@ -456,7 +461,7 @@ class Ring:
         The seals tell; of the slot that a crash left open, how far the newest checkpoint had flushed it, or that it
         was begun.
         """
-        return sum(self._unread(slot) for slot in self.live if not slot.complete)
+        return sum(self._unread(slot) for slot in self.live if not (slot.complete or slot.moved))
 
     def _unread(self, slot: Slot) -> int:
         """Those that are claimed count as pending already, wherever the reader is."""
@@ -579,6 +584,13 @@ class Ring:
         self.live.remove(slot)
         self._unmap(slot)
         self.spares.release(slot.index, slot.salt)
+
+    def count_as_moved(self, up_to: int) -> None:
+        """At an opening: up to there copies in another ring count. Slots are free once a checkpoint says so (I1)."""
+        self._floor = max(self._floor, up_to)
+        self.moved_up_to = max(self.moved_up_to, up_to)
+        for slot in self.live:
+            slot.moved = slot.moved or (slot.sealed and slot.last_position <= up_to)
 
     def end_at(self, slot: Slot, last_sequence: int) -> None:
         """Nothing behind this sequence counts in a slot of an earlier epoch: from now on its seal says so.

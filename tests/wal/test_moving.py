@@ -16,6 +16,7 @@ from aiorecover.wal.moved import NO_PARTITION, Moved, pack_moved, unpack_moved
 from aiorecover.wal.moving import Copying, Move, Rewrite
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.run import Entry
+from aiorecover.wal.stream import Stream
 from aiorecover.wal.view import View
 from tests.wal.interruption import Interruption
 from tests.wal.memory import PAGE, broken, no_room
@@ -315,18 +316,66 @@ def test_without_a_checkpoint_moved_records_count_though_an_older_slot_that_was_
     opened.append(b"newest")
     opened.settle(opened.read())
     assert opened.checkpoint() == 2
-    taken = opened.ring.spares._free.pop(0)  # the oldest life stays to be seen
-    opened.ring.spares.quota.preparing = True  # and is in somebody's hands
+    taken = keep_oldest(opened)
     left = sparse(opened)
     make(opened, move(opened))
     make(opened, move(opened))
-    opened.ring.spares.quota.preparing = False
-    opened.ring.spares._free.insert(0, taken)
+    give_back(opened, taken)
     for _ in range(3):
         opened.fill_slot()  # what was begun, and over the moved originals
     disk = opened.disk.after_death()
     disk.checkpoint.damage(0, bytes(disk.checkpoint.size()))
     assert set(left) <= {position for position, _ in everything(Opened(disk))}
+
+
+@pytest.mark.parametrize("openings", [1, 2, 3])
+def test_without_a_checkpoint_what_was_moved_is_read_in_order_and_not_missed_beside_an_older_slot(
+    openings: int,
+) -> None:
+    """A slot is moved once all before it were: so one copy without its original tells of every slot before it."""
+    opened = Opened()
+    left = sparse(opened)
+    make(opened, move(opened))
+    taken = keep_oldest(opened)
+    make(opened, move(opened))
+    give_back(opened, taken)
+    last = opened.ring.live[-1].header.first_sequence
+    copied = max(sequence for _, sequence in left if sequence < last)
+    for _ in range(2):
+        opened.fill_slot()  # what was begun, and over the newer ones of the moved originals
+    left += [position for position in opened.accepted if position[1] >= last and position not in left]
+    disk = opened.disk.after_death()
+    disk.checkpoint.damage(0, bytes(disk.checkpoint.size()))
+    for _ in range(openings):
+        following = Opened(disk)
+        following.checkpoint()
+        disk = following.disk.after_death()
+        following.directory.close()
+    following = Opened(disk)
+    assert in_order(following) == left
+    assert set(missing(following.ring)) <= {(1, number) for number in range(copied + 1, last)}  # settled: nothing tells
+
+
+def keep_oldest(opened: Opened) -> tuple[int, int]:
+    """The slot that became free first is in somebody's hands, so its life stays to be seen."""
+    opened.ring.spares.quota.preparing = True
+    return opened.ring.spares._free.pop(0)
+
+
+def give_back(opened: Opened, taken: tuple[int, int]) -> None:
+    opened.ring.spares.quota.preparing = False
+    opened.ring.spares._free.insert(0, taken)
+
+
+def in_order(opened: Opened) -> list[Position]:
+    """What waits, as delivery reads it."""
+    stream = Stream(opened.directory, bytes)
+    given: list[Position] = []
+    while (run := stream.look(100)) is not None or stream.moved:
+        if run is not None:
+            given += [fmt.parts(run.position(number)) for number in range(len(run))]
+    stream.close()
+    return given
 
 
 def test_without_a_checkpoint_a_copy_counts_whose_original_was_written_over_below_a_header_that_is_still_there() -> (
