@@ -339,8 +339,13 @@ class _Originals:
         return number < len(self._positions) and self._positions[number] == position
 
     def are_gone(self, position: int) -> bool:
-        """The slot in which that record stood is none of those that are left, as far as headers and seals tell."""
+        """The slot in which that record stood is none of those that are left, as far as headers and seals tell.
+
+        Where there are some of which nothing tells what stood in them, it may be one of these, and not moved.
+        """
         live = self._main.live
+        if self._main.damaged_slots:
+            return False
         at = bisect_right(live, position, key=_first_position) - 1
         return at < 0 or (live[at].sealed and live[at].last_position < position)
 
