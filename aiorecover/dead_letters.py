@@ -68,7 +68,10 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetters:
-    """The dead ring of a running producer. Each method is about what is there when it is called, oldest first."""
+    """The dead ring of a running producer. Each method is about what is there when it is called, oldest first.
+
+    Each raises `RecoverError` in another event loop than the producer's; nothing has happened then.
+    """
 
     def __init__(self, opened: Callable[[], Opened]) -> None:
         """``opened`` gives what is open, or raises `ClosedError`."""

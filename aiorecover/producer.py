@@ -117,9 +117,11 @@ class RecoverableProducer:
         Raises:
             WalError: the directory cannot be used; the message says why and what to do.
             ClosedError: the producer was stopped, also meanwhile: make a new one.
+            RecoverError: it runs already, in another event loop.
 
         """
         if self._life == "running":
+            self._refuse_elsewhere()
             return
         if self._life == "forked":
             raise self._closed_error()
@@ -127,6 +129,7 @@ class RecoverableProducer:
             message = f"a producer starts once: make a new one state={self._life}"
             raise ClosedError(message)
         self._life = "starting"
+        self._loop = asyncio.get_running_loop()
         _STARTED.add(self)
         try:
             async with asyncio.timeout(None) as self._starting:
@@ -146,7 +149,6 @@ class RecoverableProducer:
         self._append = directory.ring.append
         self.producer_id = directory.producer_id
         self.epoch = directory.ring.epoch
-        self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._life = "running"
         opened.start()
@@ -173,12 +175,15 @@ class RecoverableProducer:
 
         Raises:
             ConfigError: ``timeout_ms`` is no number of milliseconds; the producer goes on.
-            RecoverError: it is awaited in `on_delivery`, which it waits for; the producer goes on.
+            RecoverError: it is awaited in `on_delivery`, which it waits for, or in another event loop than the
+                producer's, unless that one is closed; the producer goes on.
 
         """
         limit = seconds_of(self._config.stop_timeout_ms if timeout_ms is None else timeout_ms)
         if self._life == "forked":
             return 0
+        if self._life not in ("created", "stopped") and not self._loop.is_closed():
+            self._refuse_elsewhere()
         self._refuse_in_callback("stop")
         if self._opened is None or self._life == "created":
             self._life = "stopped"
@@ -594,7 +599,7 @@ class RecoverableProducer:
             WalError: the disk failed.
 
         """
-        sources = await self._get_opened().remember_sources()
+        sources = await self._get_opened_here().remember_sources()
         return {
             TopicPartition(topic, partition): offset
             for topic, partitions in sources.captured().items()
@@ -621,11 +626,12 @@ class RecoverableProducer:
                 says what to do); everything is still in the ring.
             PermanentDeliveryError: Kafka refused a record for good and its lane is halted.
             WalError: the disk failed, and what cannot be decoded stays in the ring.
-            RecoverError: it is awaited in `on_delivery`, which it waits for.
+            RecoverError: it is awaited in `on_delivery`, which it waits for, or in another event loop than the
+                producer's.
 
         """
         limit = seconds_of(timeout_ms)
-        delivery = self._get_opened().delivery
+        delivery = self._get_opened_here().delivery
         self._refuse_in_callback("flush")
         try:
             async with asyncio.timeout(limit):
@@ -639,6 +645,8 @@ class RecoverableProducer:
         limit = seconds_of(timeout_ms)
         if self._opened is None or self._life == "forked":
             raise self._closed_error()
+        if self._life == "running":
+            self._refuse_elsewhere()
         await self._give_turn_to_asking()
         reports = self._opened.delivery.reports
         future = reports.waiter(receipt.topic, receipt.sequence, receipt._place)  # noqa: SLF001
@@ -703,7 +711,7 @@ class RecoverableProducer:
 
         """
         check_topic(topic)
-        delivery = self._get_opened().delivery
+        delivery = self._get_opened_here().delivery
         try:
             async with asyncio.timeout(self._config.request_timeout_ms / 1000):
                 return await delivery.partitions_for(topic)
@@ -746,7 +754,7 @@ class RecoverableProducer:
     @property
     def dead_letters(self) -> DeadLetters:
         """What Kafka refused for good: list, requeue, export, purge."""
-        return DeadLetters(self._get_opened)
+        return DeadLetters(self._get_opened_here)
 
     def statistics(self) -> Statistics:
         """A frozen snapshot whose counts add up.
@@ -765,6 +773,19 @@ class RecoverableProducer:
         if self._life != "running" or self._opened is None:
             raise self._closed_error()
         return self._opened
+
+    def _get_opened_here(self) -> Opened:
+        """For what is awaited: its futures and locks are those of one loop."""
+        opened = self._get_opened()
+        self._refuse_elsewhere()
+        return opened
+
+    def _refuse_elsewhere(self) -> None:
+        """Not in the producer's loop; before anything is touched, so nothing has happened."""
+        self._refuse_without_loop()
+        if asyncio.get_running_loop() is not self._loop:
+            message = "this is not the event loop of the producer, which goes on: await it there"
+            raise RecoverError(f"{message}, from others by asyncio.run_coroutine_threadsafe(..., its loop)")
 
     def _refuse_without_loop(self) -> None:
         """Its loop has ended, and nobody has stopped it: what is left of it can be stopped in any other loop."""

@@ -72,7 +72,7 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
             PermanentDeliveryError: it became a dead letter, it was refused and its lane is halted, or damage took it
                 from the disk.
             ClosedError: the producer was stopped first; the record is delivered after the next start.
-            RecoverError: not in the thread of the producer's loop (seen once in each turn of the loop).
+            RecoverError: the producer runs in another event loop.
 
         """
         report: DeliveryReport = await self._origin.wait_delivered(self, timeout_ms)

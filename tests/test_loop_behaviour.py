@@ -526,6 +526,51 @@ def test_publishing_from_another_thread_is_refused_and_the_way_to_do_it_is_named
     run(main())
 
 
+def test_what_is_awaited_in_another_event_loop_is_refused_and_the_producer_goes_on(
+    run: Run, cluster: MockCluster, started: Started
+) -> None:
+    def elsewhere(call: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        asyncio.run(asyncio.wait_for(call(), 2))
+
+    async def listed(producer: RecoverableProducer) -> None:
+        _ = [letter async for letter in producer.dead_letters.list()]
+
+    async def main() -> None:
+        async with started() as producer:
+            receipt = await producer.publish(TOPIC, b"before")
+            awaited: list[Callable[[], Coroutine[Any, Any, object]]] = [
+                producer.start,
+                producer.stop,
+                producer.flush,
+                producer.source_positions,
+                lambda: producer.partitions_for(TOPIC),
+                lambda: listed(producer),
+                producer.dead_letters.requeue,
+                lambda: producer.dead_letters.purge("all"),
+                lambda: producer.dead_letters.export("never-written"),
+            ]
+            for call in awaited:
+                with pytest.raises(RecoverError, match="run_coroutine_threadsafe"):
+                    await asyncio.to_thread(elsewhere, call)
+            await producer.publish(TOPIC, b"after")
+            await producer.flush(FLUSH_MS)
+            assert (await receipt.delivered(FLUSH_MS)).record_id == receipt.record_id
+            assert producer.statistics().delivered == 2
+
+    run(main())
+
+
+def test_a_receipt_that_waits_is_not_awaited_in_another_event_loop(run: Run, started: Started) -> None:
+    async def main() -> None:
+        async with started(connected=False, bootstrap_servers=NOWHERE, stop_timeout_ms=0) as producer:
+            receipt = await producer.publish(TOPIC, b"waits")
+            with pytest.raises(RecoverError, match="run_coroutine_threadsafe"):
+                await asyncio.to_thread(lambda: asyncio.run(receipt.delivered(2_000)))
+            assert producer.statistics().pending == 1
+
+    run(main())
+
+
 # -- timestamps -------------------------------------------------------------------------------------------------------
 
 
