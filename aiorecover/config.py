@@ -75,8 +75,8 @@ class Config:
         file_system: what a ``wal_dir`` brings of its own (`aiorecover.testing.MemoryDisk`); None: the system's.
         bootstrap_servers: Kafka, as "host:port,host:port" or a list; 9092 where no port is named.
         client: options for aiokafka that are no attribute here (security, compression, metadata).
-        name: a name of the destination. The directory remembers the first one that it is opened with: under another
-            one, or none, it is refused from then on.
+        name: a name of the destination. The directory remembers the first one that it is opened with, also where it was
+            opened without one before: under another one, or none, it is refused from then on.
         cluster_id: Kafka's id of the cluster to deliver to, also where a directory remembers another one because the
             cluster was replaced; what tells no id is refused then. None: the one that the directory remembers, or else
             the first one reached.
