@@ -45,7 +45,7 @@ from aiorecover.delivery.frames import position_at
 from aiorecover.delivery.hard_close import SessionLostError
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.pace import Pace
-from aiorecover.delivery.position_in_kafka import FencedError, PositionInKafka
+from aiorecover.delivery.position_in_kafka import LOOK, FencedError, PositionInKafka
 from aiorecover.delivery.session import Session
 from aiorecover.delivery.transaction import REFUSALS
 from aiorecover.errors import ClosedError, WalError
@@ -53,7 +53,6 @@ from aiorecover.wal.checkpoint import Transactional
 
 log = logging.getLogger("aiorecover.delivery")
 
-LOOK = 0.05  # seconds between two looks, where nobody tells
 PAUSE = 0.1  # seconds until it is tried again after an error; the session, built anew, has pauses of its own
 CONNECT_LOOK = 1.0  # seconds between two looks whether there is a session
 UNFINISHED_LIMIT = 15.0  # seconds: a leader that is gone is replaced within ten, if there is a replica

@@ -36,7 +36,7 @@ __all__ = ["make_attempt"]
 _OURS = (RECORD_ID_HEADER, WRITE_HEADER)
 _REFUSALS = (EncodeError, RecordTooLargeError)  # of this row alone: nothing was stored, and others go on
 _US_PER_MS = 1000
-OWED_LOOK = 0.05  # seconds between two looks at letters that are to be copied
+_OWED_LOOK = 0.05  # seconds between two looks at letters that are to be copied
 _COLUMNS = ("topic", "value", "key", "partition", "timestamp", "headers")
 _Row = tuple[Any, ...]
 
@@ -200,7 +200,7 @@ class _Sending:
             if time.monotonic() > until:
                 message = "not every dead letter is stored for dead_letter_topic: the attempt does not count"
                 raise DeliveryPendingError(f"{message} timeout_ms={self._plan.timeout_ms}")
-            await asyncio.sleep(OWED_LOOK)
+            await asyncio.sleep(_OWED_LOOK)
 
     async def _dead_letters(self) -> tuple[list[int], bool]:
         """Their sequences, and whether a copy of one is still owed.
