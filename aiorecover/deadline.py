@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from math import inf
 
 CLOSE_AT_LEAST = 0.2  # seconds that each step of closing gets, however short the time limit was
+LET_GO_AT_LEAST = 2.0  # seconds for the last step: until then the directory is locked, and the next start takes another
 CLOSE_SHARE = 0.7  # of the stop's time for delivering; the rest is for closing
 
 
@@ -17,6 +18,7 @@ class Deadline:
         self._delivering_ends = inf
         self._ends = inf
         self._delivering = False
+        self._at_least = CLOSE_AT_LEAST
         self._step: asyncio.Timeout | None = None
 
     def bring_forward(self, limit: float) -> None:
@@ -28,14 +30,14 @@ class Deadline:
             self._step.reschedule(self._step_ends())
 
     @asynccontextmanager
-    async def step(self, *, delivering: bool = False) -> AsyncIterator[None]:
-        """The time that what is inside has.
+    async def step(self, *, delivering: bool = False, at_least: float = CLOSE_AT_LEAST) -> AsyncIterator[None]:
+        """The time that what is inside has; ``at_least`` seconds of it, where it is a step of closing.
 
         Raises:
             TimeoutError: it is over.
 
         """
-        self._delivering = delivering
+        self._delivering, self._at_least = delivering, at_least
         timeout = self._step = asyncio.timeout_at(self._step_ends())
         async with timeout:
             try:
@@ -46,4 +48,4 @@ class Deadline:
     def _step_ends(self) -> float:
         if self._delivering:
             return self._delivering_ends
-        return max(self._ends, asyncio.get_running_loop().time() + CLOSE_AT_LEAST)
+        return max(self._ends, asyncio.get_running_loop().time() + self._at_least)

@@ -13,7 +13,7 @@ from aiorecover import record as rec
 from aiorecover.adoption import Adoption
 from aiorecover.background import Background
 from aiorecover.config import Config
-from aiorecover.deadline import Deadline
+from aiorecover.deadline import LET_GO_AT_LEAST, Deadline
 from aiorecover.delivery.dead_letter_topic import DeadLetterTopic
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.delivery import Delivery
@@ -364,10 +364,13 @@ class Opened:
     async def _close(self) -> None:
         closing = self._close_directory()
         with suppress(TimeoutError):
-            async with self._deadline.step():
+            async with self._deadline.step(at_least=LET_GO_AT_LEAST):
                 await asyncio.wait({closing}, timeout=THREAD_JOIN)
         if closing.done():
             self.keeper.join(THREAD_JOIN)
+        else:
+            message = "the disk is slow, so the directory is still locked: a start before it answers takes another one"
+            log.warning("%s path=%s", message, self.directory.path)
 
     def _close_directory(self) -> "asyncio.Future[None]":
         """Have the keeper's thread close it as its last work, also when nobody waits."""

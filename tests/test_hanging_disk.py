@@ -12,6 +12,7 @@ from aiorecover import opened as opened_module
 from aiorecover.errors import WalIOError
 from aiorecover.testing import ApiKey, MockCluster
 from aiorecover.wal import sync as sync_module
+from aiorecover.wal.directory import Directory
 from aiorecover.wal.storage import StorageFile
 from tests.support.census import Census
 from tests.support.eventually import until
@@ -22,6 +23,10 @@ pytestmark = pytest.mark.asyncio
 NOWHERE = "127.0.0.1:1"  # no broker listens there
 TOO_LARGE = 10  # Kafka's answer
 HANG = 20  # seconds: what takes longer hangs; every limit in here is below two
+
+
+SLOW = 0.5  # seconds: more than a step of a stop that has no time left
+STILL_LOCKED = "the directory is still locked"
 
 
 class Disk:
@@ -100,6 +105,33 @@ async def test_who_waits_for_a_flush_of_it_is_told_and_the_record_is_there(tmp_p
     await until(lambda: before.left_since() == [])  # a thread of ours ends with the disk's answer
     async with RecoverableProducer(tmp_path / "wal", bootstrap_servers=NOWHERE, stop_timeout_ms=0) as another:
         await until(lambda: another.statistics().recovered == 3)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_stop_without_time_has_let_go_of_the_directory_or_says_that_it_has_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, waits: bool
+) -> None:
+    """Else the next start takes another one, and what is left waits until it is adopted."""
+    let_go, close = threading.Event(), Directory.close
+
+    def slow(directory: Directory) -> None:
+        let_go.wait(SLOW if waits else HANG)
+        close(directory)
+
+    if not waits:
+        monkeypatch.setattr(opened_module, "THREAD_JOIN", 0.1)
+    before = Census(tmp_path)
+    producer = RecoverableProducer(tmp_path / "wal", bootstrap_servers=NOWHERE)
+    await producer.start()
+    await producer.publish("t", b"left")
+    monkeypatch.setattr(Directory, "close", slow)
+    assert await producer.stop(timeout_ms=0) == 1
+    monkeypatch.setattr(Directory, "close", close)
+    assert (STILL_LOCKED in caplog.text) is not waits
+    async with RecoverableProducer(tmp_path / "wal", bootstrap_servers=NOWHERE, stop_timeout_ms=0) as another:
+        assert another.wal_path == tmp_path / "wal" / ("0" if waits else "1")
+    let_go.set()
+    await until(lambda: before.left_since() == [])
 
 
 async def test_a_letter_that_waits_for_it_is_stored_once_and_halts_nothing(tmp_path: Path, disk: Disk) -> None:
