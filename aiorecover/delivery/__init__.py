@@ -8,7 +8,7 @@
 One path
     New records, an outage's backlog and what a crash left are the same thing: frames that are not settled. There is no
     queue of records beside the ring; what is in memory is bounded (32 MiB of closed batches; of a lane one in flight,
-    two full ones behind it, and one that is being filled).
+    two full ones behind it, and one that is being filled; in transactions 64 MiB, of whatever lanes).
 
 Lane
     One batch in flight; the next one only after its acknowledgement. A batch is bytes that never change: after an

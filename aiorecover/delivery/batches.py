@@ -13,6 +13,11 @@ from aiorecover.delivery.stalled import StalledLanes
 from aiorecover.wal.slot import Slot
 
 BATCH_BYTES = 32 * 1024 * 1024  # of all closed batches together: also keeps one request below the broker's 100 MB
+# Times as much in transactions: what was acknowledged stays in memory until its commit, and what is published during
+# that needs room. Without it, and with a bound for each lane, the dispatcher falls behind the records that the ring has
+# in memory, and reads each back from the file: 0.77 to 0.9 of what at_least_once delivers over 6 partitions, with it
+# 0.98 to 1.04 (7 interleaved rounds of 2,000,000 records).
+IN_TRANSACTIONS = 2
 SMALLEST_BATCH = 16 * 1024  # bytes; aiokafka's own default: smaller ones cost more than they save
 FOUND_MOST = 1024  # records found in Kafka that are settled at once
 
@@ -53,7 +58,12 @@ class Batches:
     @property
     def full(self) -> bool:
         """All lanes together hold as much as they may; what stalled ones hold does not count."""
-        return self.closed_bytes - self._stalled.bytes >= BATCH_BYTES
+        return self.closed_bytes - self._stalled.bytes >= BATCH_BYTES * (IN_TRANSACTIONS if self._transactional else 1)
+
+    @property
+    def fill_a_run(self) -> bool:
+        """A transaction ends with them: what comes while it is committed finds room beside them."""
+        return self.closed_bytes >= BATCH_BYTES
 
     @property
     def due(self) -> float:
@@ -62,7 +72,8 @@ class Batches:
 
     def begin(self, lane: Lane) -> LaneBatch | None:
         """A new open batch; None when the lane or all lanes together hold as much as they may."""
-        if lane.blocked or self.full or self.resuming:
+        held_up = lane.blocked and not self._transactional  # there it holds up all the others anyway
+        if held_up or self.full or self.resuming:
             return None
         share = (BATCH_BYTES - self._stalled.bytes) // (2 * (len(self._open) + 1))
         most = self._batch_bytes if lane.limit is None else min(self._batch_bytes, lane.limit.next(time.monotonic()))

@@ -7,9 +7,9 @@
 Run
     What one transaction holds is a contiguous run of the ring: everything behind the position before, up to its own.
     So nothing is passed over: a lane that does not get through holds up all. A run ends after 100 ms, after up to
-    500 ms as long as more is there to be read, and at once when it holds all that somebody who flushes waits for, or
-    memory is full: ended earlier than that it would only be one more before his last. What is dispatched meanwhile
-    waits for the next one.
+    500 ms as long as more is there to be read, and at once when it holds all that somebody who flushes waits for (ended
+    earlier it would only be one more before his last), or half of what may be in memory. What is dispatched while it is
+    committed waits for the next one.
 
 Order of the steps
     1. The run is closed: from now on it is known up to which position.
@@ -261,7 +261,7 @@ class Transactions:
                 began = now if began is None else began
                 idle = self._dispatcher.idle and not self._in_lanes
                 hurried = self.settled_up_to < self._hurried_to <= self._position
-                if self._pace.is_over(now, began, idle=idle, urgent=hurried or self._dispatcher.batches.full):
+                if self._pace.is_over(now, began, idle=idle, urgent=hurried or self._dispatcher.batches.fill_a_run):
                     return
             elif self._position > self.settled_up_to:  # nothing of it has to be sent
                 self._reached(self._position)

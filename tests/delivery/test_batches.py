@@ -84,6 +84,19 @@ async def test_none_is_begun_without_room_in_the_lane_or_in_all_of_them_or_befor
     assert batches.begin(full) is None
 
 
+async def test_in_transactions_lanes_hold_what_comes_while_one_is_committed_which_fills_half_of_the_memory() -> None:
+    batches = batches_of([], transactional=True)
+    lane = Lane("t", 0)
+    lane.ready.extend([SimpleNamespace()] * MAX_READY)  # type: ignore[list-item]
+    ends = []
+    for batches.closed_bytes in (BATCH_BYTES - 1, BATCH_BYTES):
+        ends.append(batches.fill_a_run)
+    assert ends == [False, True]
+    assert batches.begin(lane) is not None
+    batches.closed_bytes = 2 * BATCH_BYTES
+    assert batches.begin(Lane("t", 1)) is None
+
+
 async def test_when_the_linger_is_over_an_idle_lane_sends_and_a_busy_one_follows_what_is_in_flight() -> None:
     sent: list[Lane] = []
     batches = batches_of(sent, linger=5.0)
