@@ -9,6 +9,7 @@ checkpoint   watermark → disk, slots → free    every `checkpoint_interval_ms
 fsync        frames → disk                     every `fsync_interval_ms`, with fsync="interval"
 spare        the next slot, ahead of need      when the ring asks
 backlog      how much is left, and how fast    each second
+stocktaking  the dead ring, for damage         once, some moments after the start (delivery)
 dead letter topic   dead ring → ring           (delivery), where the option asks for it
 manifests    what became of records → Kafka    (manifests), where the option asks for it
 adoption     directories without an owner      (adoption)
@@ -128,7 +129,10 @@ class Background:
         return freed
 
     async def _forever(self, name: str, loop: Loop) -> None:
-        """A loop that dies of something unexpected is reported and begun again: delivery must not just stop."""
+        """A loop that dies of something unexpected is reported and begun again: delivery must not just stop.
+
+        One that returns has nothing more to do.
+        """
         while True:
             try:
                 await loop()
@@ -139,6 +143,8 @@ class Background:
                 log.error("the %s loop failed and is begun again error=%s", name, error)  # noqa: TRY400
             except Exception:
                 log.exception("the %s loop failed and is begun again", name)
+            else:
+                return
             await asyncio.sleep(FAILURE_PAUSE)
 
     async def _checkpoint_loop(self) -> None:

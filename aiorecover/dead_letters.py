@@ -70,8 +70,8 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 class DeadLetters:
     """The dead ring of a running producer. Each method is about what is there when it is called, oldest first.
 
-    What damage took of the letters that were there at the start may be told (`statistics().missing`, an ERROR in the
-    log) only once a first call has read them: a process that has no other need to read them does not.
+    What damage took of the letters that were there at the start is told (`statistics().missing`, an ERROR in the log)
+    once they were read: by a first call, or in the background, from some seconds behind the start on.
 
     Each raises `RecoverError` in another event loop than the producer's; nothing has happened then.
     """

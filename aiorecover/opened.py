@@ -20,6 +20,7 @@ from aiorecover.delivery.delivery import Delivery
 from aiorecover.delivery.refusal import is_owed
 from aiorecover.delivery.resume import Taken, take_up
 from aiorecover.delivery.session import REMEMBER_LIMIT
+from aiorecover.delivery.stocktaking import Stocktaking
 from aiorecover.errors import ClosedError, ConfigError, DeliveryError, WalError
 from aiorecover.manifests import Manifests
 from aiorecover.source_positions import read_on
@@ -71,6 +72,8 @@ class Opened:
         )
         self.background = Background(config, directory, keeper, self.delivery, on_room)
         self.commit = GroupCommit(self.background.sync)
+        stocktaking = Stocktaking(self.dead, lambda *where: keeper.submit(directory.dead.file.read_into, *where))
+        self.background.add("stocktaking", stocktaking.run)
         self._dead_letter_topic: DeadLetterTopic | None = None
         if config.dead_letter_topic is not None:
             topic = DeadLetterTopic(self.dead, config.dead_letter_topic, self.store)

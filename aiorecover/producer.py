@@ -614,7 +614,7 @@ class RecoverableProducer:
         Dead letters are on disk then. Their copies for ``dead_letter_topic`` are records of their own, stored behind
         them: those that are there when this is called are waited for, those of letters that come meanwhile are not.
         What damage took of all that is counted in `statistics().missing`, and named in the log, by then; what it took
-        of dead letters that were there before, only once those are looked at.
+        of dead letters that were there before, once those were read, in the background.
 
         Args:
             timeout_ms: at most so long, in milliseconds; None waits as long as it takes, or until it is stopped.

@@ -299,8 +299,10 @@ Poison
     for it is passed over (`behind`). The others go on: those of the same topic too, unless a partitioner of the user's
     decides: the next record may be the lane's own. ``dead_letter_topic``: published there through the ring, at least
     once (`dead_letter_topic`). A letter changes its place then; who goes through the dead ring sees each letter that
-    was there at the beginning once all the same (`moment`). A letter that rots is named as missing by who goes
-    through it next; who purges or requeues has the slots in which some did counted anew, so they keep no room.
+    was there at the beginning once all the same (`moment`). Some seconds behind a start what earlier processes left is
+    read once, a window at a time and without hurry, each first by the keeper's thread (`stocktaking`): so what damage
+    took meanwhile is told though nobody asks for letters. One that rots later is named as missing by who goes through
+    it next; who purges or requeues has the slots in which some did counted anew, so they keep no room.
 
 Age
     With ``delivery_timeout_ms`` a record that is older becomes a dead letter (``error="DeliveryTimeout"``), wherever it

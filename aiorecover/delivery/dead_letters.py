@@ -6,20 +6,17 @@ once more, and then found here by its position, so that it stands in the dead ri
 
 import asyncio
 import logging
-from array import array
-from bisect import bisect_left
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
 from weakref import WeakSet
 
 from aiorecover.delivery import refusal
 from aiorecover.delivery.frames import Named, bytes_at, place_in_ring
 from aiorecover.delivery.moment import Moment
 from aiorecover.delivery.refusal import Letter
+from aiorecover.delivery.stock import Stock
 from aiorecover.errors import ClosedError, WalCorruptError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory
@@ -27,6 +24,7 @@ from aiorecover.wal.moved import MOVED_BYTES, NO_PARTITION, pack_moved, unpack_m
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.recount import Recount
 from aiorecover.wal.ring import Ring
+from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.stream import FIRST_PLACE
 from aiorecover.wal.sync import GroupCommit
@@ -70,9 +68,7 @@ class DeadLetters:
         self._ring = ring
         self._commit = GroupCommit(sync)
         self._unsettled: dict[int, tuple[Slot, int]] = {}  # where the letters of this process stand, by position
-        self._left = bool(ring.live)  # an earlier process may have left some
-        self._stock: array[int] | None = None  # original positions found here by `take_stock`, in order
-        self._counting: tuple[Reader, array[int]] | None = None  # it, as far as it came: what is counted is counted
+        self._stock = Stock(ring)
         self._taking_stock = asyncio.Lock()
         self._room = asyncio.Event()
         self.changing = asyncio.Lock()  # held by who removes a letter because a record was published or stored for it
@@ -104,7 +100,7 @@ class DeadLetters:
             WalFullError: the dead ring has no room: wait for `room`.
 
         """
-        if named.position in self._unsettled or self._holds(named.position):
+        if named.position in self._unsettled or named.position in self._stock:
             return
         slot, place = self._append(named.position, named.nonce, partition, letter)
         self._unsettled[named.position] = slot, place
@@ -134,8 +130,7 @@ class DeadLetters:
 
     def _may_be_left(self, position: int) -> bool:
         """Whether an earlier process may have left a letter of a record of its own."""
-        left = self._left if self._stock is None else bool(self._stock)
-        return left and self.is_of_earlier(position)
+        return self._stock.may_hold_some and self.is_of_earlier(position)
 
     async def withdraw(self, positions: Sequence[int]) -> None:
         """These records are in Kafka after all: no letter is left of them.
@@ -148,7 +143,7 @@ class DeadLetters:
         if not self._may_be_left(positions[0]):
             return
         await self.take_stock()
-        wanted = {position for position in positions if self._holds(position)}
+        wanted = {position for position in positions if position in self._stock}
         if not wanted:
             return
         async with aclosing(self._letters(self.moment())) as letters:
@@ -270,17 +265,21 @@ class DeadLetters:
             message = "the producer was stopped: what was not dealt with is still in the dead ring"
             raise ClosedError(message)
 
-    async def _look(self, reader: Reader) -> Any:
+    async def _look(self, reader: Reader) -> Run | None:
         """The next letters, in small steps; None when there are no more at the moment."""
+        while True:
+            run = await self._look_once(reader, STEP)
+            if run is not None or not reader.moved:
+                return run
+
+    async def _look_once(self, reader: Reader, limit: int) -> Run | None:
+        """As `Reader.look`, behind a turn of the loop, and as often as it takes to read the place."""
         while True:
             await self._let_others_run()
             try:
-                run = reader.look(STEP)
+                return reader.look(limit)
             except WalIOError:
                 await asyncio.sleep(READ_PAUSE)
-                continue
-            if run is not None or not reader.moved:
-                return run
 
     def _note_owed(self, slot: Slot, place: int, letter: Letter) -> None:
         if not letter.owed:
@@ -400,24 +399,34 @@ class DeadLetters:
     async def take_stock(self) -> None:
         """Read once what earlier epochs left: their frames are counted, and their positions known.
 
-        8 bytes of memory a letter. Of two letters of one record, which a process left that died while it put one in the
-        place of the other (`replace`), the newer one counts.
+        Of two letters of one record, which a process left that died while it put one in the place of the other
+        (`replace`), the newer one counts.
+        """
+        while not await self.take_some_stock(STEP):
+            pass
+
+    async def take_some_stock(self, limit: int) -> bool:
+        """A step of it, up to ``limit`` letters, for who is in no hurry; True: all is known.
+
+        Who is, does not wait for the other one's pauses: between two steps anybody may take the next one.
         """
         async with self._taking_stock:
-            if self._stock is not None:
-                return
-            if self._counting is None:
-                self._counting = Reader(self._ring, _position), array("q")
-            reader, positions = self._counting
-            while (run := await self._look(reader)) is not None:  # cancelled there, the next one goes on from it
-                positions.extend(position for position in run.records if isinstance(position, int))
-            stock = array("q", sorted(positions))
-            twice = {first for first, second in pairwise(stock) if first == second}
-            if twice:
-                await self._remove_replaced(twice)
-            reader.close()
-            self._counting = None
-            self._stock = stock
+            stock = self._stock
+            if stock.taken:
+                return True
+            run = await self._look_once(stock.reader, limit)
+            if run is not None:
+                stock.add(run)
+            elif not stock.reader.moved:
+                if twice := stock.twice():
+                    await self._remove_replaced(twice)
+                stock.finish()
+            return stock.taken
+
+    @property
+    def next_in_stock(self) -> int | None:
+        """Where the next step reads, an offset in the file; None: nowhere."""
+        return None if self._stock.taken else self._stock.place
 
     async def _remove_replaced(self, twice: Container[int]) -> None:
         """Leave only the newest letter of each record in ``twice``."""
@@ -433,15 +442,6 @@ class DeadLetters:
                 if (older := newest.get(found.position)) is not None:
                     self.remove(older)
                 newest[found.position] = found
-
-    def _holds(self, position: int) -> bool:
-        stock = self._stock or ()
-        at = bisect_left(stock, position)
-        return at < len(stock) and stock[at] == position
-
-
-def _position(payload: memoryview) -> int:
-    return unpack_moved(payload).position
 
 
 def _found(payload: memoryview) -> tuple[int, int, int | None, Letter | None, bytes]:
