@@ -115,6 +115,9 @@ class DeliveryError(RecoverError, KafkaError):
 class DeliveryPendingError(DeliveryError):
     """The time limit passed before the record was settled. It is in the ring: do not publish it again.
 
+    The message says what holds it up, as far as that is known at the moment: Kafka is not reached, its topic is not
+    known, its partition does not get through, with the last error; or nothing is wrong, and it takes its turn.
+
     Nobody waits for the limit where somebody has to mend something first. Kafka is another cluster than the one that
     the records belong to: the cause is then a `WalDestinationError`, and says what to do; delivery goes on by itself
     once that is mended. Or the record's lane is halted, and not for this record: it is delivered after the next start.

@@ -638,8 +638,9 @@ class RecoverableProducer:
             async with asyncio.timeout(limit):
                 await delivery.flush()
         except TimeoutError:
-            message = "not everything is in kafka yet: it stays in the ring, do not publish it again"
-            raise DeliveryPendingError(f"{message} pending={self.statistics().pending}") from None
+            message = "not everything is in kafka yet, it stays in the ring, do not publish it again"
+            pending = self.statistics().pending
+            raise DeliveryPendingError(f"{message}: {delivery.delays.of_any()} pending={pending}") from None
 
     async def wait_delivered(self, receipt: Receipt, timeout_ms: int | None) -> DeliveryReport:
         """Behind `Receipt.delivered`."""
@@ -649,16 +650,17 @@ class RecoverableProducer:
         if self._life == "running":
             self._refuse_elsewhere()
         await self._give_turn_to_asking()
-        reports = self._opened.delivery.reports
-        future = reports.waiter(receipt.topic, receipt.sequence, receipt._place)  # noqa: SLF001
+        delivery = self._opened.delivery
+        reports, record = delivery.reports, (receipt.topic, receipt.sequence, receipt._place)  # noqa: SLF001
+        future = reports.waiter(*record)
         if future.done():
             return future.result()
         try:
             async with asyncio.timeout(limit):
                 return await future
         except TimeoutError:
-            message = f"accepted as {receipt.record_id} and not delivered yet: do not publish it again"
-            raise DeliveryPendingError(f"{message} timeout_ms={timeout_ms}") from None
+            message = f"accepted as {receipt.record_id} and not delivered yet, do not publish it again"
+            raise DeliveryPendingError(f"{message}: {delivery.delays.of(*record)} timeout_ms={timeout_ms}") from None
         finally:
             reports.forget(receipt.sequence, future)
 
@@ -694,14 +696,18 @@ class RecoverableProducer:
             DeliveryPendingError: not within ``request_timeout_ms``; it stays in the ring: do not publish it again.
 
         """
-        future = await self.send(topic, value, key, partition, timestamp_ms, headers)
+        receipt = await self.publish(
+            topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+        )
+        record, delivery = (topic, receipt.sequence, receipt._place), self._get_opened().delivery  # noqa: SLF001
         limit = self._config.request_timeout_ms
         try:
             async with asyncio.timeout(limit / 1000):
-                return await future
+                return await Sent(delivery.reports, *record)
         except TimeoutError:
-            message = "the record is accepted and not delivered yet: do not publish it again"
-            raise DeliveryPendingError(f"{message} topic={topic} request_timeout_ms={limit}") from None
+            message = f"accepted as {receipt.record_id} and not delivered yet, do not publish it again"
+            why = delivery.delays.of(*record)
+            raise DeliveryPendingError(f"{message}: {why} request_timeout_ms={limit}") from None
 
     async def partitions_for(self, topic: str) -> set[int]:
         """As aiokafka's: the topic's partitions.

@@ -256,7 +256,7 @@ Exactly once
 
 Errors
     One table (`outcomes`). Retriable: for ever, or up to an age (below). Permanent: the records themselves are refused
-    (below). Nothing is dropped.
+    (below). Nothing is dropped. Who has waited in vain is told what is in the way at that moment (`delay`).
 
 Poison
     A batch that is refused for good is cut in the same session, in order, until the record at fault stands alone, in at

@@ -57,6 +57,8 @@ class LaneBatch(BatchBuilder):
     offset at which its records were found in Kafka: it holds none of their bytes, and is not sent.
     """
 
+    trouble = ""  # what the last attempt that failed has met; of the class, as most batches never have any
+
     def __init__(self, size: int, codec: int, *, transactional: bool = False) -> None:
         """Start empty; ``size`` in bytes before compression. ``transactional``: it is sent in transactions alone."""
         super().__init__(size, codec, is_transactional=transactional)  # type: ignore[no-untyped-call]

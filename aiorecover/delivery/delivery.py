@@ -19,6 +19,7 @@ from aiorecover.delivery.behind import Order
 from aiorecover.delivery.chatter import Chatter
 from aiorecover.delivery.cluster import Cluster
 from aiorecover.delivery.dead_letters import DeadLetters
+from aiorecover.delivery.delay import Delays
 from aiorecover.delivery.dispatcher import DISCOVER_INTERVAL, DISCOVER_MAX, Dispatcher
 from aiorecover.delivery.exactly_once import ExactlyOnce, first_id
 from aiorecover.delivery.expiry import Expiry
@@ -114,6 +115,7 @@ class Delivery:
             on_unreadable=self._on_unreadable,
             on_open=self._on_open,
         )
+        self.delays = Delays(self._ring, self.session, self.check, self.router, self._lost_transaction)
         self._closed = False
         self._wrong: DeliveryPendingError | None = None  # why nothing is delivered
         self._stands = False  # for good
@@ -518,6 +520,9 @@ class Delivery:
 
     def _cover(self, run: Run) -> int | None:
         return 0 if self.exactly_once is None else self.exactly_once.take(run)
+
+    def _lost_transaction(self) -> str:
+        return "" if self.exactly_once is None else self.exactly_once.transactions.trouble
 
     def _uncommitted(self) -> Iterable[Frames]:
         return () if self.exactly_once is None else self.exactly_once.taken

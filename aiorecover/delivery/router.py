@@ -151,6 +151,13 @@ class Router:
             topic.chosen[key] = lane
         return lane
 
+    def decided(self, topic: Topic, key: bytes) -> int | None:
+        """The partition of a key's records, unless somebody would have to be asked for it."""
+        lane = topic.chosen.get(key)
+        if lane is not None:
+            return lane.partition
+        return self._choose(topic, key) if self.spreads_by_key and topic.count else None
+
     @staticmethod
     def remember(topic: Topic, key: bytes | None, lane: Lane) -> None:
         """Records with this key go to ``lane`` without a further question: none of them is behind."""

@@ -116,6 +116,7 @@ class Session:
         self._followed: set[str] = set()  # topics that the present client was told of
         self._known_troubles: set[str] = set()  # what was told of since an attempt to connect went well
         self.rebuilds = -1  # the first connection is none
+        self.trouble = ""  # why there is no connection, as far as that is known
         self.state = "connecting"
 
     # -- for the lanes -----------------------------------------------------------------------------------------------
@@ -411,6 +412,7 @@ class Session:
 
     def _tell_unreachable(self, causes: Mapping[str, str]) -> None:
         """One line for each kind of trouble, not two a second; ``causes``: the text of each error by its class."""
+        self.trouble = next(iter(causes.values()), self.trouble)
         for kind in causes.keys() - self._known_troubles:
             self._known_troubles.add(kind)
             servers = ",".join(self._config.bootstrap_servers)
@@ -525,6 +527,7 @@ class Session:
         if state == self.state:
             return
         self.state = state
+        self.trouble = reason
         log.log(
             logging.WARNING if reason else logging.INFO,
             "%s state=%s bootstrap_servers=%s%s%s",

@@ -152,6 +152,7 @@ class Sessions:
                 metadata = await session.send(batch, lane.topic, lane.partition)
             except KafkaError as answer:
                 error = answer if self._untimely is None else await self._untimely.judged(lane, batch, answer)
+                batch.trouble = repr(error)
                 self._on_failed(lane, began if _is_of_the_lane(error) else None)
                 if not _is_repeated(batch, error):
                     raise error from None

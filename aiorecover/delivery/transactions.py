@@ -135,6 +135,7 @@ class Transactions:
         self._hurried_to = 0  # somebody waits for everything up to here; behind `settled_up_to` the first who does
         self.fenced = False
         self.aborts = 0
+        self.trouble = ""  # why the last one is not committed
 
     # -- for the lanes -----------------------------------------------------------------------------------------------
 
@@ -216,6 +217,7 @@ class Transactions:
                 self._on_fenced(str(error))
                 await self._session.close()  # one that is built anew would fence the other
             except (WalError, TimeoutError) as error:
+                self.trouble = repr(error)
                 self._tell(error, "the ring cannot be flushed, so nothing is committed: check the disk")
                 self._on_disk_error(error)
                 await asyncio.sleep(DISK_PAUSE)
@@ -327,6 +329,7 @@ class Transactions:
         self._marks = None
         self._committed_to = position
         self._told.clear()
+        self.trouble = ""
 
     async def _settle_committed(self) -> None:
         while self._to_settle:
@@ -342,6 +345,7 @@ class Transactions:
     def _lost(self, error: KafkaError) -> None:
         """The transaction cannot go on; the session that is built anew has the broker abort it, if it is not over."""
         self.aborts += 1
+        self.trouble = repr(error)
         self._number = None
         if not isinstance(error, SessionLostError):
             if isinstance(error, REFUSALS):

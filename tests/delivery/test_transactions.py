@@ -300,6 +300,32 @@ async def test_a_commit_that_fails_is_made_again_with_all_that_was_in_it_and_tol
     assert each_once(broker, 11)
 
 
+async def test_who_waits_in_vain_for_a_commit_is_told_why_the_last_one_was_lost(broker: Broker) -> None:
+    def fails() -> None:
+        broker.once("commit", fails)
+        raise KafkaError("not today")
+
+    async with producer_on(MemoryDisk()) as producer:
+        await until(lambda: transactions_of(producer).begun)
+        broker.once("commit", fails)
+        receipt = await producer.publish("t", b"0", partition=0)
+        await until(lambda: transactions_of(producer).aborts > 2)
+        broker.hold("send")
+        sent = broker.reached["send"]
+        await until(lambda: broker.reached["send"] > sent)
+        with pytest.raises(
+            DeliveryPendingError, match=r"its transaction was lost, .* topic=t partition=0 error=.*today"
+        ):
+            await receipt.delivered(timeout_ms=50)
+        with pytest.raises(DeliveryPendingError, match=r"a transaction was lost, and is made anew error=.*today"):
+            await producer.flush(50)
+        broker.let_go("send")
+        broker._once.clear()
+        await producer.flush(LIMIT)
+        assert transactions_of(producer).trouble == ""
+        assert each_once(broker, 1)
+
+
 @pytest.mark.parametrize("made", [True, False])
 async def test_of_a_commit_that_was_not_answered_the_position_tells(broker: Broker, *, made: bool) -> None:
     told: list[int] = []
