@@ -54,6 +54,7 @@ PURE = {
     "aiorecover.wal.format": (),
     "aiorecover.wal.lanes": (),  # its file is handed in
     "aiorecover.wal.recovery": (),
+    "aiorecover.wal.refusals": (),
     "aiorecover.wal.checkpoint": (),  # its file is handed in
     "aiorecover.wal.checksum": (),
     "aiorecover.wal.ends": (),

@@ -241,14 +241,14 @@ Recovery, on opening
     3. The slot size: from a checkpoint, else from the first header found.
     4. Classify every slot of the three rings by its two header copies: blank, torn (its first life was being begun, and
        no frame stands there), live, damaged (`recovery.classify`).
-    5. Refuse what would mean guessing (below). Order the lives by ordinal; free those that watermark or P cover
-       (`recovery.plan`; one whose seal is lost, once they cover all before the next one). Both copies lost: nothing is
-       known to be settled or moved, and a copy in the retry ring counts unless its original holds; the checkpoint says
-       so (``by_originals``) to the openings after this one, until something is stored there again: by then the others
-       are marked (step 9). What stood before the oldest slot of the main ring counts as moved there. So does all up to
-       the newest record of which a copy is there and the slot is not: slots are moved oldest first, so its move and
-       those before it were made, whichever slots nobody has used again since. That is P then (step 9 finds it), and
-       the next checkpoint says so.
+    5. Refuse what would mean guessing (below, `refusals`). Order the lives by ordinal; free those that watermark or P
+       cover (`recovery.plan`; one whose seal is lost, once they cover all before the next one). Both copies lost:
+       nothing is known to be settled or moved, and a copy in the retry ring counts unless its original holds; the
+       checkpoint says so (``by_originals``) to the openings after this one, until something is stored there again: by
+       then the others are marked (step 9). What stood before the oldest slot of the main ring counts as moved there. So
+       does all up to the newest record of which a copy is there and the slot is not: slots are moved oldest first, so
+       its move and those before it were made, whichever slots nobody has used again since. That is P then (step 9 finds
+       it), and the next checkpoint says so.
        Where one copy is lost, and the end was not clean, the log says of which rings records may be missing that
        nothing names: of those in which something waited, by the copy that is left, before the oldest slot that is left,
        or at all; else only that the copy is lost. Where both are, it says so of all three.

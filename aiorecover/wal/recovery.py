@@ -6,9 +6,7 @@
    epoch: one above everything that any checkpoint copy or header has seen (I5), and says up to where settle words
    are suspect.
 
-It refuses: lives of two producers in one directory, or of two openings with one epoch; an ordinal that stands twice in
-a ring, or a later one with earlier records; and files with something in them of which nothing can be read. It never
-changes a damaged slot.
+What would mean guessing it refuses (`refusals`). It never changes a damaged slot.
 
 What comes of a slot of any of the three rings, by what is left of it (a blank: whatever it is)
 
@@ -110,14 +108,13 @@ What comes of the frames that are settled, by their settle words
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
-from aiorecover.errors import WalCorruptError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import OPENINGS_MOST, Checkpoint, Copy, Openings, RingState
 from aiorecover.wal.ends import Ends, above, furthest
 from aiorecover.wal.epochs import EpochEnd
 from aiorecover.wal.moved import DEAD, RETRY, RING
+from aiorecover.wal.refusals import Span, check_one_directory, check_one_size, check_order, check_readable
 from aiorecover.wal.suffix import Suspicion
 from aiorecover.wal.traces import NO_TRACES, Traces
 
@@ -160,12 +157,16 @@ class Life:
         return fmt.position(self.header.epoch, last)
 
     @property
+    def span(self) -> Span:
+        """What is known to stand in it."""
+        last = self.header.first_sequence - 1 if self.seal is None else self.seal.last_sequence
+        return Span(self.header.ordinal, self.header.first_position, fmt.position(self.header.epoch, last + 1))
+
+    @property
     def holds_some(self) -> bool:
         """It, or a slot of its epoch before it, has a frame."""
         return self.reached & fmt.SEQUENCE_MASK > 0
 
-
-_TOLD = ("live", "torn", "damaged")
 
 LOST = RingState(by_originals=True)  # of the retry ring, where no checkpoint tells which copies count
 
@@ -304,9 +305,10 @@ def plan(
     """
     rings = [list(main), list(retry), list(dead)]
     newest = max(copies, key=lambda copy: copy.generation).checkpoint
-    _check_readable(copies, newest, rings, traces)
+    if newest is None:
+        check_readable(copies, [{slot.state for slot in ring} for ring in rings], traces)
     headers = [slot.header for slots in rings for slot in slots if slot.header is not None]
-    _check_one_size(copies, headers)
+    check_one_size(copies, headers)
     epochs = [copy.checkpoint.epoch for copy in copies if copy.checkpoint is not None]
     epochs += [header.epoch for header in headers]
     last_epoch = max(epochs, default=0)
@@ -319,7 +321,8 @@ def plan(
     marks = [moved, 0, 0]
     states = [state.found(same_boot=same_boot) for state in states]
     plans = [_plan_ring(*of_ring, known=known) for of_ring in zip(states, rings, marks, strict=True)]
-    openings = _openings(newest, headers, traces)
+    openings = _openings(newest, headers)
+    check_one_directory(openings, traces)
     producer_id = openings[-1][1] if openings else None
     return Plan(
         newest=newest,
@@ -348,13 +351,7 @@ def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int, *, know
         (Life(slot.index, slot.header, slot.seal, slot.begun) for slot in slots if slot.header is not None),
         key=lambda life: life.header.ordinal,
     )
-    ordinals = [life.header.ordinal for life in lives]
-    if len(set(ordinals)) != len(ordinals):
-        message = "the ring holds one slot twice: it was copied together from several states"
-        raise WalCorruptError(message)
-    if any(later.header.first_position < _least_end(life) for life, later in pairwise(lives)):
-        message = "the slots of the ring are in no order: it was copied together from several states"
-        raise WalCorruptError(message)
+    check_order([life.span for life in lives])
     floor = max(state.watermark, moved)
     unsure = not known and any(end > floor for end in _told_before(state, lives))
     if not known and lives:
@@ -370,7 +367,7 @@ def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int, *, know
     untold = len(damaged)  # lives that may have come behind all that are known: what is recycled, a checkpoint knows
     return RingPlan(
         floor=floor,
-        next_ordinal=max(state.next_ordinal, max(ordinals, default=0) + 1) + untold,
+        next_ordinal=max(state.next_ordinal, lives[-1].header.ordinal + 1 if lives else 1) + untold,
         flushed=state.flushed,
         earlier=above(floor, state.earlier),
         by_originals=state.by_originals and bool(live),
@@ -394,12 +391,6 @@ def _with_seen(made: RingPlan, state: RingState) -> RingPlan:
     """With what the next opening cannot know from flushes: what stands there now, or did at an opening before."""
     found = furthest(state.told, (life.reached for life in made.lives if life.holds_some))
     return replace(made, seen=above(made.floor, sorted({*found} - {*made.state.ends})))
-
-
-def _least_end(life: Life) -> int:
-    """The position behind all that is known to stand in it: no later slot begins before that."""
-    last = life.header.first_sequence - 1 if life.seal is None else life.seal.last_sequence
-    return fmt.position(life.header.epoch, last + 1)
 
 
 def _covered(life: Life, later: Life | None, durable: int) -> bool:
@@ -441,71 +432,10 @@ def _suspicion(
     return Suspicion(everything, epoch, since=newest.suspect.since if unfinished else epoch)
 
 
-def _check_readable(
-    copies: Sequence[Copy], newest: Checkpoint | None, rings: Sequence[Sequence[SlotFound]], traces: Traces
-) -> None:
-    """Files with something in them of which nothing can be read are never taken for new, and never written over.
-
-    Nor is a directory that was in use: what waited in its ring is gone, and nothing tells what that was.
-    """
-    if newest is not None:
-        return
-    live, torn, damaged = ([any(slot.state == state for slot in ring) for ring in rings] for state in _TOLD)
-    damaged_copy = any(copy.state == "damaged" for copy in copies)
-    # Both copies are durable before the first slot. The very first one goes into the second place: cut off there, it
-    # leaves the first one blank, and no slots.
-    begun = copies[0].state == "damaged" or traces.in_use or any(map(any, (live, torn, damaged)))
-    if (begun and not live[0]) or (damaged_copy and any(damaged)):
-        raise WalCorruptError(_unreadable(live, damaged, damaged_copy=damaged_copy))
-
-
-def _unreadable(live: Sequence[bool], damaged: Sequence[bool], *, damaged_copy: bool) -> str:
-    """Which files are at fault, and what can be done; where the ring itself is whole the rest may be given up."""
-    names = [name for name, one in zip((RING, RETRY, DEAD), damaged, strict=True) if one]
-    files = ",".join(["checkpoint", *(names or ([] if live[0] else [RING]))])
-    if live[0] and not damaged[0]:
-        message = (
-            "the checkpoint cannot be read, nor what stands beside the ring, which is whole: restore the directory"
-        )
-        message += " from a copy, or move these files out of it and keep them, and what is in the ring is delivered"
-    elif names:
-        message = "both the checkpoint and the ring are damaged: restore them from a copy, or move the directory away"
-        message += " and keep it"
-    elif damaged_copy:
-        message = "the checkpoint cannot be read, and the ring holds nothing that can: restore them from a copy, or"
-        message += " move the directory away and keep it"
-    else:
-        message = "the checkpoint and the ring are gone or hold nothing, and the directory was in use: put them back,"
-        message += " or move the directory away and keep it"
-    return f"{message}; nothing was changed files={files}"
-
-
-def _openings(newest: Checkpoint | None, headers: Sequence[fmt.SlotHeader], traces: Traces) -> list[tuple[int, int]]:
-    """Epoch and producer id of each that is known, in order.
-
-    All must be of one directory, and where it was copied since, all of one copy: so the checkpoint remembers also those
-    of which nothing waits, or that published nothing.
-    """
+def _openings(newest: Checkpoint | None, headers: Sequence[fmt.SlotHeader]) -> list[tuple[int, int]]:
+    """Epoch and producer id of each that is known, in order: also of those of which nothing waits."""
     owners = {(header.epoch, header.producer_id) for header in headers}
     if newest is not None:
         owners.add((newest.epoch, newest.producer_id))
         owners.update((epoch, fmt.with_nonce(newest.producer_id, nonce)) for epoch, nonce in newest.openings)
-    producers = {fmt.directory_of(producer_id) for _, producer_id in owners}
-    if len(producers) > 1:
-        message = "the directory mixes files of several producers: restore each from its own copy"
-        raise WalCorruptError(f"{message} producers={len(producers)}")
-    if producers and traces.directory_id not in {None, *producers}:
-        message = "the directory mixes files of several producers: put its own lanes back, or move these away and keep"
-        raise WalCorruptError(f"{message} them files=lanes")
-    if len({epoch for epoch, _ in owners}) < len(owners):
-        message = "the files were copied together from several states of the directory: restore all from one copy"
-        raise WalCorruptError(message)
     return sorted(owners)
-
-
-def _check_one_size(copies: Iterable[Copy], headers: Iterable[fmt.SlotHeader]) -> None:
-    sizes = {header.slot_bytes for header in headers}
-    sizes |= {copy.checkpoint.slot_bytes for copy in copies if copy.checkpoint is not None}
-    if len(sizes) > 1:
-        message = "the directory mixes files with slots of several sizes: restore each from its own copy"
-        raise WalCorruptError(f"{message} slot_bytes={sorted(sizes)}")

@@ -451,7 +451,7 @@ def both_copies_are_lost() -> None:
 
 
 def open_where_nothing_tells_what_was(patch: Patch) -> None:
-    patch.setattr(recovery, "_check_readable", lambda *_: None)
+    patch.setattr(recovery, "check_readable", lambda *_: None)
 
 
 def the_slots_are_lost_too() -> None:
