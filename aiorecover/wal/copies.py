@@ -13,7 +13,7 @@ from aiorecover.wal import scan
 from aiorecover.wal.moved import COPY_HEAD, MOVED, position_at
 from aiorecover.wal.resynchronising import next_frame, unsettled
 from aiorecover.wal.ring import Ring
-from aiorecover.wal.slot import Slot
+from aiorecover.wal.slot import Slot, first_position
 from aiorecover.wal.window import Window
 
 EVERY = 256  # copies between two marks: found in under 0.5 ms, for 150 bytes of memory
@@ -43,7 +43,7 @@ def stand_before(retry: Ring, position: int, counts_up_to: int | None) -> Stand 
 
 def marked_before(retry: Ring, frame: int) -> int:
     """Position of a record whose copy stands before the ``frame`` of that position; 0: no mark tells of one."""
-    behind = bisect_left(retry.live, frame, key=_first_position)  # else 33 ms in 10 GB, for each place that is damaged
+    behind = bisect_left(retry.live, frame, key=first_position)  # else 33 ms in 10 GB, for each place that is damaged
     slots = (slot for slot in reversed(retry.live[:behind]) if slot.marks and not slot.moved)
     found = ((slot.header.epoch, known) for slot in slots for known in reversed(slot.marks))
     return next((known[0] for epoch, known in found if fmt.position(epoch, known[2]) < frame), 0)
@@ -178,7 +178,6 @@ def _counts(slot: Slot, counts_up_to: int | None) -> bool:
     return counts_up_to is None or slot.first_position <= counts_up_to
 
 
-_first_position: Callable[[Slot], int] = lambda slot: slot.first_position  # noqa: E731
 _first_mark: Callable[[Slot], int] = lambda slot: slot.marks[0][0]  # noqa: E731
 _place_of: Callable[[tuple[int, int, int]], int] = lambda found: found[1]  # noqa: E731
 _position_of: Callable[[tuple[int, int, int]], int] = lambda found: found[0]  # noqa: E731

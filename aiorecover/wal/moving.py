@@ -33,7 +33,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import compress, repeat
-from operator import attrgetter
 from typing import NamedTuple
 
 from aiorecover.errors import WalCorruptError, WalIOError
@@ -45,7 +44,7 @@ from aiorecover.wal.moved import NO_PARTITION, Moved, pack_moved, unpack_moved
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import RECENT, Ring
 from aiorecover.wal.run import Run
-from aiorecover.wal.slot import Slot
+from aiorecover.wal.slot import Slot, first_position
 
 log = logging.getLogger("aiorecover.wal")
 
@@ -330,7 +329,7 @@ class _Originals:
 
     def __contains__(self, position: int) -> bool:
         live = self._main.live
-        at = bisect_right(live, position, key=_first_position) - 1
+        at = bisect_right(live, position, key=first_position) - 1
         if at < 0:
             return False
         if live[at] is not self._slot:
@@ -346,7 +345,7 @@ class _Originals:
         live = self._main.live
         if self._main.damaged_slots:
             return False
-        at = bisect_right(live, position, key=_first_position) - 1
+        at = bisect_right(live, position, key=first_position) - 1
         return at < 0 or (live[at].sealed and live[at].last_position < position)
 
     def _read(self, slot: Slot) -> None:
@@ -368,6 +367,3 @@ def _readable(ring: Ring, slot: Slot, decode: Callable[[memoryview], object]) ->
 
 def _nothing(_: memoryview) -> None:
     """Of an original only its position counts."""
-
-
-_first_position = attrgetter("first_position")

@@ -17,6 +17,7 @@ import mmap
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any
 
 from aiorecover.wal import format as fmt
@@ -312,3 +313,7 @@ class Slot:
             message = f"slot is not mapped ordinal={self.header.ordinal}"
             raise ValueError(message)
         return self.map
+
+
+first_position = attrgetter("first_position")
+"""The key by which one of several slots in order is found that holds a position."""
