@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -632,15 +632,33 @@ class RecoverableProducer:
 
         """
         limit = seconds_of(timeout_ms)
-        delivery = self._get_opened_here().delivery
+        opened = self._get_opened_here()
         self._refuse_in_callback("flush")
+        await self._all_in_kafka(opened.flush, limit, "not everything is in kafka yet")
+
+    async def drain(self, timeout_ms: int | None = None) -> None:
+        """Behind the sink of Spark: as `flush`, and for the copies of dead letters, too, as `stop` does it.
+
+        Raises:
+            DeliveryError: as `flush`; where a lane is halted, not before all that waits for others is settled.
+            WalError: as `flush`; or copies are left to the next start.
+
+        """
+        limit = seconds_of(timeout_ms)
+        opened = self._get_opened_here()
+        self._refuse_in_callback("drain")
+        await self._all_in_kafka(
+            opened.drain, limit, "not everything, copies of dead letters included, is in kafka yet"
+        )
+
+    async def _all_in_kafka(self, wait: Callable[[], Awaitable[None]], limit: float | None, otherwise: str) -> None:
         try:
             async with asyncio.timeout(limit):
-                await delivery.flush()
+                await wait()
         except TimeoutError:
-            message = "not everything is in kafka yet, it stays in the ring, do not publish it again"
-            pending = self.statistics().pending
-            raise DeliveryPendingError(f"{message}: {delivery.delays.of_any()} pending={pending}") from None
+            message = f"{otherwise}, it stays in the ring, do not publish it again"
+            why, pending = self._get_opened().delivery.delays.of_any(), self.statistics().pending
+            raise DeliveryPendingError(f"{message}: {why} pending={pending}") from None
 
     async def wait_delivered(self, receipt: Receipt, timeout_ms: int | None) -> DeliveryReport:
         """Behind `Receipt.delivered`."""

@@ -750,6 +750,36 @@ async def test_what_is_owed_to_the_topic_is_published_by_the_next_life(broker: R
     assert broker.records.get("dead") is None, "it was published already"
 
 
+async def test_who_drains_waits_for_the_copies_of_dead_letters_too(
+    broker: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, store = asyncio.Event(), Opened.store
+
+    async def gated(self: Opened, record: rec.Record) -> None:
+        await gate.wait()
+        await store(self, record)
+
+    monkeypatch.setattr(Opened, "store", gated)
+    async with producer_on(MemoryDisk(), dead_letter_topic="dead") as producer:
+        await bury(producer, b"poison1", b"poison2")
+        with pytest.raises(DeliveryPendingError, match="not everything, copies of dead letters included, is in kafka"):
+            await producer.drain(timeout_ms=100)
+        draining = asyncio.create_task(producer.drain(timeout_ms=20_000))
+        gate.set()
+        await draining
+        assert broker.values("dead") == [b"poison1", b"poison2"]
+        assert not any(letter.owed for letter in await letters_of(producer))
+        assert producer.statistics().pending == 0
+
+
+async def test_who_drains_without_a_topic_for_dead_letters_waits_as_a_flush_does(broker: Recording) -> None:
+    async with producer_on(MemoryDisk()) as producer:
+        await producer.publish("t", b"poison", key=b"k")
+        await producer.publish("t", b"good", key=b"k")
+        await producer.drain(timeout_ms=20_000)
+        assert (producer.statistics().dead_lettered, producer.statistics().delivered) == (1, 1)
+
+
 class Held:
     """Holds the flush up that a letter waits for while it takes the place of another one."""
 

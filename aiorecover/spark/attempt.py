@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import time
@@ -13,7 +12,6 @@ from aiokafka.errors import KafkaTimeoutError
 
 from aiorecover.errors import (
     ConfigError,
-    DeliveryPendingError,
     EncodeError,
     PermanentDeliveryError,
     RecordTooLargeError,
@@ -36,7 +34,6 @@ __all__ = ["make_attempt"]
 _OURS = (RECORD_ID_HEADER, WRITE_HEADER)
 _REFUSALS = (EncodeError, RecordTooLargeError)  # of this row alone: nothing was stored, and others go on
 _US_PER_MS = 1000
-_OWED_LOOK = 0.05  # seconds between two looks at letters that are to be copied
 _COLUMNS = ("topic", "value", "key", "partition", "timestamp", "headers")
 _Row = tuple[Any, ...]
 
@@ -163,9 +160,9 @@ class _Sending:
         """Wait until Kafka has everything, and close."""
         producer = self._producer
         await producer.flush(self._plan.timeout_ms)
-        await self._copies_stored()
-        await producer.flush(self._plan.timeout_ms)
-        letters = (await self._dead_letters())[0]  # and copies that were refused in turn
+        await self._dead_letters()  # where there are too many, nobody waits for their copies
+        await producer.drain(self._plan.timeout_ms)
+        letters = await self._dead_letters()  # and copies that were refused in turn
         accepted = producer.statistics().accepted
         producer_id, epoch = producer.producer_id, producer.epoch
         if await producer.stop():
@@ -187,39 +184,22 @@ class _Sending:
             kept=kept,
         )
 
-    async def _copies_stored(self) -> None:
-        """Wait until each dead letter has its copy for ``dead_letter_topic`` in the ring.
-
-        Raises:
-            ConfigError: there are too many.
-            DeliveryPendingError: some have none within ``timeout_ms``.
-
-        """
-        until = time.monotonic() + self._plan.timeout_ms / 1000
-        while (await self._dead_letters())[1]:
-            if time.monotonic() > until:
-                message = "not every dead letter is stored for dead_letter_topic: the attempt does not count"
-                raise DeliveryPendingError(f"{message} timeout_ms={self._plan.timeout_ms}")
-            await asyncio.sleep(_OWED_LOOK)
-
-    async def _dead_letters(self) -> tuple[list[int], bool]:
-        """Their sequences, and whether a copy of one is still owed.
+    async def _dead_letters(self) -> list[int]:
+        """Their sequences.
 
         Raises:
             ConfigError: there are too many.
 
         """
         sequences: list[int] = []
-        owed = False
         if self._producer.statistics().dead_lettered:
             async for letter in self._producer.dead_letters.list():
                 self._why = f"{letter.error}: {letter.message}"
-                owed |= letter.owed
                 found = parse_record_id(letter.record_id)
                 if found is not None:
                     sequences.append(found[2])
         self._check_count(self._refused + len(sequences))
-        return sequences, owed
+        return sequences
 
     async def give_up(self) -> None:
         """Send nothing more, and leave nothing here: the rows are the next attempt's."""

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from aiorecover import record_id_of
+from aiorecover import DeadLetter, DeadLetters, record_id_of
 from aiorecover.cli import inspection
 from aiorecover.delivery.dead_letter_topic import DeadLetterTopic
 from aiorecover.delivery.dead_letters import Found
@@ -130,12 +130,20 @@ def test_an_attempt_waits_for_copies_that_are_slow_to_be_stored(
         await asyncio.sleep(0.3)
         await published(loop, found)
 
+    listed, looks = DeadLetters.list, list[int]()
+
+    def counted(letters: DeadLetters) -> AsyncIterator[DeadLetter]:
+        looks.append(1)
+        return listed(letters)
+
     monkeypatch.setattr(DeadLetterTopic, "_publish", slowly)
+    monkeypatch.setattr(DeadLetters, "list", counted)
     name, dead = topic(kafka, partitions=1, config={"max.message.bytes": str(LIMIT)}), topic(kafka, partitions=1)
     told = attempted(plan(kafka.bootstrap_servers, tmp_path, name, dead_letter_topic=dead), values(range(2), LIMIT))
     assert told.dead_letters == ((1, 2),)
     assert [number_of(one) for one in consumed(kafka, dead)] == [0, 1]
     assert told.last == 4
+    assert len(looks) == 2, "it is told when they are stored, and does not list letters again and again"
 
 
 def test_rows_that_no_record_can_be_made_of_are_counted_and_written_down(
