@@ -383,7 +383,8 @@ Refused, and why
     one with earlier records, files with something in them of which nothing can be read, no checkpoint and no slot in
     the main ring where any file but the checkpoint has a length, a newer format version, another program's files, a
     symbolic link, another user's ``wal_dir``: each would mean guessing about records that people cannot get back.
-    Hidden files and directories, and ``lost+found``, are left alone.
+    Hidden files and directories, and ``lost+found``, are left alone. Nor is a file made then in the place of one that
+    is gone: the next opening, and a view, have to see that it is.
 
     A page with a slot's header or a copy of the checkpoint that cannot be read: it may be the disk's bad moment, and
     what it says may be all that is known. Nothing that was stored is changed by then, so the opening can be repeated.

@@ -5,11 +5,12 @@ What is decided is decided in `recovery`; here it is carried out, as the package
 
 import errno
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,7 +18,7 @@ from aiorecover.errors import WalCorruptError, WalDestinationError, WalFullError
 from aiorecover.wal import format as fmt
 from aiorecover.wal import room, scan
 from aiorecover.wal.ages import Ages, StoredAges, restored
-from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination
+from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Copy, Destination
 from aiorecover.wal.directory import CHECKPOINT, LANES, RING_GONE, UNSURE, Directory, Files, Options
 from aiorecover.wal.epochs import earlier_epochs
 from aiorecover.wal.instance import lock_instance, make_wal_dir
@@ -34,6 +35,7 @@ from aiorecover.wal.window import BAD_PAGES
 
 log = logging.getLogger("aiorecover.wal")
 
+_NAMES = (CHECKPOINT, RING, RETRY, DEAD, LANES)
 _NO_MEANS = frozenset({errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE})
 
 
@@ -66,35 +68,70 @@ def open_directory(options: Options) -> Directory:
 
 
 def _open_locked(path: Path, lock: StorageFile, options: Options) -> Directory:
-    opened: list[StorageFile] = []
+    files: dict[str, StorageFile] = {}
     try:
-        gone = not options.file_system.exists(path / RING)
-        for name in (CHECKPOINT, RING, RETRY, DEAD, LANES):
-            opened.append(options.file_system.open(path / name))  # noqa: PERF401 - those before a failure are closed
-        return recover(path, Files(lock, *opened), options, ring_gone=gone)
+        gone = [name for name in _NAMES if not options.file_system.exists(path / name)]
+        for name in _NAMES:
+            if name not in gone:
+                files[name] = options.file_system.open(path / name)
+        if gone:  # an opening that is refused makes none of them: the next one, and a view, has to see what is gone
+            _start(path, _copies(files.get(CHECKPOINT)), map(files.get, (RING, RETRY, DEAD)), files.get(LANES), options)
+        for name in gone:
+            files[name] = options.file_system.open(path / name)
+        opened = Files(lock, *(files[name] for name in _NAMES))
+        return recover(path, opened, options, ring_gone=RING in gone)
     except BaseException:
-        for file in opened:
+        for file in files.values():
             file.close()
         raise
+
+
+def _copies(file: StorageFile | None) -> list[Copy]:
+    return [Copy("blank")] * 2 if file is None else CheckpointFile(file).copies
+
+
+class _Start(NamedTuple):
+    """What an opening begins with; nothing was changed by then."""
+
+    slot_bytes: int
+    boot_id: str
+    found: Plan
+    checkpoint: Checkpoint
+
+
+def _start(
+    path: Path,
+    copies: Sequence[Copy],
+    rings: Iterable[StorageFile | None],
+    lanes: StorageFile | None,
+    options: Options,
+) -> _Start:
+    """Decide it; None: the file is not there.
+
+    Raises:
+        WalError: it is refused.
+
+    """
+    rings = list(rings)
+    headers = (header for ring in rings if ring is not None for header in first_headers(ring.read))
+    slot_bytes = slot_bytes_of(copies, headers, options.slot_bytes)
+    boot_id = options.file_system.boot_id()
+    try:
+        main, retry, dead = (() if ring is None else _scan(ring, slot_bytes) for ring in rings)
+        found = plan(copies, main, retry, dead, boot_id=boot_id, traces=traces(rings, lanes))
+    except WalCorruptError as error:
+        raise WalCorruptError(f"{error} path={path}") from None
+    return _Start(slot_bytes, boot_id, found, _first_checkpoint(path, found, slot_bytes, boot_id, options))
 
 
 def recover(path: Path, files: Files, options: Options, *, ring_gone: bool = False) -> Directory:
     """The directory as its files say; from here on they are its own. ``ring_gone``: there was no file `ring`."""
     checkpoint_file = CheckpointFile(files.checkpoint)
     rings = (files.ring, files.retry, files.dead)
-    headers = (header for ring in rings for header in first_headers(ring.read))
-    slot_bytes = slot_bytes_of(checkpoint_file.copies, headers, options.slot_bytes)
-    boot_id = options.file_system.boot_id()
-    try:
-        main, retry, dead = (_scan(ring, slot_bytes) for ring in rings)
-        beside = traces(rings, files.lanes)
-        found = plan(checkpoint_file.copies, main, retry, dead, boot_id=boot_id, traces=beside)
-    except WalCorruptError as error:
-        raise WalCorruptError(f"{error} path={path}") from None
+    slot_bytes, boot_id, found, checkpoint = _start(path, checkpoint_file.copies, rings, files.lanes, options)
     if ring_gone and found.newest is not None and not found.newest.left_nothing:
         log.error("%s path=%s", RING_GONE, path / RING)
     _tell_unsure(path, checkpoint_file, found)
-    checkpoint = _first_checkpoint(path, found, slot_bytes, boot_id, options)
     ages = Ages(options.limit_ms, checkpoint.ages)
     for ring in rings:
         _restore_length(ring, slot_bytes)

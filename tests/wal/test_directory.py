@@ -37,6 +37,7 @@ from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.recovery import UNTOLD
 from aiorecover.wal.storage import FileSystem
+from aiorecover.wal.view import open_view
 from tests.wal.rig import SLOT, Position, found, missing, read
 
 REPOSITORY = Path(__file__).parents[2]
@@ -980,3 +981,55 @@ def test_a_ring_that_is_removed_when_nothing_waited_is_not_missed(wal: Path, cap
     (wal / "0" / "ring").unlink()
     with opened(wal):
         assert not told_gone(caplog)
+
+
+def what_stands_in(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.iterdir() if file.name != "lock"}
+
+
+@pytest.mark.parametrize("gone", [["ring"], ["ring", "retry"], ["retry", "dead"], ["lanes"]])
+def test_an_opening_that_is_refused_for_its_name_makes_no_file_in_the_place_of_one_that_is_gone(
+    wal: Path, caplog: pytest.LogCaptureFixture, gone: list[str]
+) -> None:
+    """The next one has to see it, and so does who looks from outside."""
+    with opened(wal, name="orders") as made:
+        append(made, b"accepted")
+    for name in gone:
+        (wal / "0" / name).unlink()
+    left = what_stands_in(wal / "0")
+    for _ in range(2):
+        with pytest.raises(WalDestinationError), opened(wal, name="another"):
+            pass
+        assert what_stands_in(wal / "0") == left
+    with open_view(wal / "0") as view:
+        assert view.ring_gone == ("ring" in gone)
+    caplog.clear()
+    with opened(wal, name="orders") as made:
+        assert made.ring.epoch == 2
+    assert bool(told_gone(caplog)) == ("ring" in gone)
+
+
+@pytest.mark.parametrize(
+    "gone", [["checkpoint", "ring"], ["checkpoint", "ring", "lanes"], ["checkpoint", "ring", "dead"]]
+)
+def test_an_opening_that_is_refused_for_what_is_gone_makes_nothing_in_its_place(wal: Path, gone: list[str]) -> None:
+    with opened(wal) as made:
+        append(made, b"accepted")
+        made.prepare_spares()
+    for name in gone:
+        (wal / "0" / name).unlink()
+    left = what_stands_in(wal / "0")
+    for _ in range(2):
+        with pytest.raises(WalCorruptError, match="the checkpoint and the ring are gone or hold nothing"), opened(wal):
+            pass
+        assert what_stands_in(wal / "0") == left
+
+
+def test_a_directory_from_which_files_are_gone_is_read_as_if_they_were_empty(wal: Path) -> None:
+    with opened(wal) as made:
+        append(made, *[b"%d" % number for number in range(9)])
+        made.write_checkpoint(made.next_checkpoint())
+    for name in ("checkpoint", "retry", "dead"):
+        (wal / "0" / name).unlink()
+    with opened(wal) as made:
+        assert [record for _, record in records(made)] == [b"%d" % number for number in range(9)]
