@@ -11,7 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Self
 
-from aiorecover.errors import WalCorruptError, WalError, WalFormatError
+from aiorecover.errors import WalCorruptError, WalError, WalFormatError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint, Copy, RingState, unpack
 from aiorecover.wal.directory import CHECKPOINT, FILES, LANES, LOCK, Directory
@@ -173,12 +173,13 @@ class View:
         before: Place | None = START if whole else None
         last = copied = 0
         file = self._file(self.ring)
-        for slot in slots:
-            if file is None or slot.header is None or (slot.covered and not settled):
+        walked = [slot for slot in slots if file is not None and (settled or not slot.covered)]
+        for slot, following in zip_longest(walked, walked[1:]):
+            if file is None or slot.header is None:
                 continue
             walk = SlotWalk(file, slot, slot.header, copied)
             if before is not None:
-                self._tell_between(before, walk.start, copied)
+                self._tell_between(before, walk.start, copied, slot)
             before = None
             try:
                 for frame in walk.frames(settled=settled):
@@ -190,18 +191,19 @@ class View:
             except RecycledError:
                 self.recycled.append(slot)  # what was not there, was settled or moved
                 continue
-            self.missing += walk.missing
+            self.missing += _beside(walk.missing, file, following)
             copied = walk.copied
             before = walk.place if whole else None
         if before is not None:
             self._tell_between(before, None, copied)
 
-    def _tell_between(self, before: Place, following: Place | None, copied: int) -> None:
-        """As the next opening's reader does it; ``copied``: as in `SlotWalk`."""
+    def _tell_between(self, before: Place, following: Place | None, copied: int, slot: SlotView | None = None) -> None:
+        """As the next opening's reader does it; ``copied``: as in `SlotWalk`; ``slot``: the one that follows."""
         damages = [flushed_behind(before, following, end, self._floor) for end in self._ends]
         if following is not None:
             damages.append(unjoined(before, following, self._floor))
-        self.missing += [replace(damage, after=copied) for damage in damages if damage is not None]
+        told = [replace(damage, after=copied) for damage in damages if damage is not None]
+        self.missing += _beside(told, self._file(self.ring), slot)
 
     def summary(self) -> Summary:
         """Walk everything that the checkpoint does not cover, and count.
@@ -438,11 +440,27 @@ def frames_of(
         yield from walk.frames(settled=settled)
         found = walk.missing
         if following is not None and following.header is not None and following.epoch == slot.epoch:
-            after = SlotWalk(file, following, following.header)
+            after = SlotWalk(file, following, following.header, walk.copied)
             after.follow(walk)
             found = found + after.missing
+        found = _beside(found, file, following)
     if missing is not None:
         missing += found
+
+
+def _beside(damages: list[Damage], file: StorageFile | None, following: SlotView | None) -> list[Damage]:
+    """With what the slot that follows begins with, where nothing else tells what stood behind, as its reader has it."""
+    if file is None or following is None or following.header is None or following.ring != RETRY:
+        return damages
+    if not any(damage.before == 0 for damage in damages):
+        return damages
+    behind = 0
+    with suppress(RecycledError, WalIOError):  # what it began with is settled or moved, or cannot be read
+        behind = SlotWalk(file, following, following.header).begins_with()
+    # Else a rewriting has begun there, anew with the oldest.
+    return [
+        replace(damage, before=behind) if damage.before == 0 and behind > damage.after else damage for damage in damages
+    ]
 
 
 def _scan(file: StorageFile | None, size: int) -> list[SlotFound]:

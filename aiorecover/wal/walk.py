@@ -184,6 +184,19 @@ class SlotWalk:
         self.copied = copied
         self.missing: list[Damage] = []
 
+    def begins_with(self) -> int:
+        """Position of the record whose copy is the first frame that holds; 0: none does. Of a walk that was not begun.
+
+        Raises:
+            RecycledError: the slot has begun another life.
+            WalIOError: the operating system refused.
+
+        """
+        found = self._next_frame()
+        position = 0 if found is None else self._record_at(found[0])
+        self._look_again()
+        return position
+
     def frames(self, *, settled: bool) -> Iterator[FrameView]:
         """The frames that wait, or all of them; ends where no frame of this life follows at the moment.
 

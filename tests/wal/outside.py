@@ -6,7 +6,7 @@ from pathlib import Path
 from unittest import mock
 
 from aiorecover.wal import format as fmt
-from aiorecover.wal.losses import Damage
+from aiorecover.wal.losses import Damage, named
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.view import View
@@ -32,6 +32,8 @@ def check_views(disk: Disk, name: str) -> None:
                 demand(payload.endswith(frame.payload), "a view shows the record that is there", ring, place)
                 demand(ring != RING or payload == frame.payload, "a view shows the whole record", place)
             demand(missing == of_owner.damage, "a view misses what the next opening misses", ring, missing)
+            told = [named(ring, one) for one in missing]
+            demand(told == [named(ring, one) for one in of_owner.damage], "and says of which records", ring, told)
 
 
 def _look(disk: Disk, ring: str) -> tuple[list[FrameView], list[Damage]]:

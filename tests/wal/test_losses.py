@@ -218,8 +218,8 @@ def moved_ring(rotten: Iterable[int], *, cut_from: int | None = None) -> Opened:
     return Opened(disk)
 
 
-def moved_slots(damage: Callable[[FaultyFile], None]) -> Opened:
-    """Copies of 87 records in three slots of the retry ring, 30 in the first two, as the next process finds them."""
+def three_moved_slots() -> Disk:
+    """Copies of 87 records in three slots of the retry ring, 30 in the first two."""
     opened = Opened()
     for _ in range(4):
         opened.fill_slot()
@@ -228,8 +228,12 @@ def moved_slots(damage: Callable[[FaultyFile], None]) -> Opened:
         make(opened, move(opened))
     assert [slot.header.first_sequence for slot in opened.directory.retry.live] == [1, 31, 61]
     assert opened.ring.moved_up_to & fmt.SEQUENCE_MASK == 87
-    disk = opened.disk.after_death()
-    damage(disk.retry)
+    return opened.disk.after_death()
+
+
+def moved_slots(damage: Callable[[FaultyFile], None]) -> Opened:
+    """As the next process finds them."""
+    damage((disk := three_moved_slots()).retry)
     return Opened(disk)
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from aiorecover.errors import WalCorruptError, WalError, WalFormatError, WalIOError
 from aiorecover.wal import format as fmt
-from aiorecover.wal import moved, view
+from aiorecover.wal import losses, moved, view
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, RingState
 from aiorecover.wal.checksum import crc32
 from aiorecover.wal.instances import instances
@@ -33,6 +33,7 @@ from aiorecover.wal.walk import WINDOW, FrameView, SlotWalk
 from tests.wal.memory import FaultyFile, broken
 from tests.wal.rig import SLOT, Disk, Opened, Position, found, read, take
 from tests.wal.stored import numbered, stored
+from tests.wal.test_losses import a_whole_slot, end_of_a_slot, three_moved_slots
 
 
 def look(disk: Disk, ring: str = "ring") -> View:
@@ -281,6 +282,7 @@ def compare(disk: Disk, ring: str = "ring") -> bool:
         came = found(read(Reader(of_owner, bytes)))
         assert damage == of_owner.damage
         if checkpoint is not None or ring != "retry":  # without one, a view cannot know which copies are void
+            assert [losses.named(ring, one) for one in damage] == [losses.named(ring, one) for one in of_owner.damage]
             numbers = [(frame.number >> fmt.SEQUENCE_BITS, frame.number & fmt.SEQUENCE_MASK) for frame in frames]
             assert numbers == [position for position, _ in came]
             assert [frame.payload for frame in frames] == [
@@ -421,6 +423,27 @@ def test_whatever_rots_of_copies_that_count_and_of_others_behind_them_the_view_n
             damaged.retry.damage(end + fmt.SEAL_OFFSET, b"rot")
         told.append(compare(damaged, "retry"))
     assert told == [True] * 2 * counting + [False] * 2 * counting
+
+
+@pytest.mark.parametrize("harm", [end_of_a_slot, a_whole_slot])
+def test_what_the_following_slot_begins_with_is_told_as_the_next_owner_tells_it(
+    harm: Callable[[FaultyFile], None], tmp_path: Path
+) -> None:
+    """Also to who looks at one slot at a time."""
+    disk = three_moved_slots()
+    harm(disk.retry)
+    after, before = (fmt.position(1, number) for number in ((28, 31) if harm is end_of_a_slot else (30, 61)))
+    for name in ("checkpoint", "ring", "retry"):
+        (tmp_path / name).write_bytes(getattr(disk, name).live())
+    with open_view(tmp_path, "retry") as now:
+        slots = [slot for slot in now.slots() if slot.header is not None]
+        list(now.frames())
+        (damage,) = now.missing
+    assert (damage.after, damage.before) == (after, before)
+    missing: list[Damage] = []
+    list(frames_of(slots[0], missing=missing, following=slots[1]))
+    assert [(one.after, one.before) for one in missing] == [(after, before)]
+    compare(disk, "retry")
 
 
 def test_damage_is_named_by_sequences_slot_and_file_offset() -> None:
