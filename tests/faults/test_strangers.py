@@ -5,9 +5,10 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,8 +21,22 @@ from tests.faults.scene import play
 from tests.support.eventually import until
 from tests.support.oracle import Accepted, Verdict, judge, read_topic
 
-ROUND = 40 * SLOT  # of all rings: the main one goes round soon
-CLOSED_AT_ONCE = {**SMALL, "stop_timeout_ms": 0}
+GOES_ROUND: dict[str, Any] = {"wal_max_bytes": 40 * SLOT, "on_full": "wait"}  # of all rings: the main one does, soon
+CLOSED_AT_ONCE: dict[str, Any] = {"stop_timeout_ms": 0}
+
+
+@contextmanager
+def kafka(*, down: bool = False) -> Iterator[MockCluster]:
+    with MockCluster() as cluster:
+        cluster.create_topic(TOPIC, partitions=2)
+        if down:
+            cluster.broker_down()
+        yield cluster
+
+
+def producer_on(wal: Path, kafka: MockCluster | str = NOWHERE, **options: Any) -> RecoverableProducer:
+    servers = kafka if isinstance(kafka, str) else kafka.bootstrap_servers
+    return RecoverableProducer(wal, bootstrap_servers=servers, **{**SMALL, **options})
 
 
 # -- removed, replaced -----------------------------------------------------------------------------------------------
@@ -88,10 +103,8 @@ async def test_files_taken_from_under_a_producer_are_noticed_and_what_it_accepte
 ) -> None:
     """Nothing more is accepted; delivery needs only the files that are open, whatever they are called by now."""
     ledger, wal = Ledger(), tmp_path / "wal"
-    with MockCluster() as cluster:
-        cluster.create_topic(TOPIC, partitions=2)
-        cluster.broker_down()
-        async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **SMALL) as producer:
+    with kafka(down=True) as cluster:
+        async with producer_on(wal, cluster) as producer:
             await ledger.publish_all(producer, 60)
             meddle(wal)
             async with asyncio.timeout(20):
@@ -119,7 +132,7 @@ async def start_anew(place: Path, wal: Path, cluster: MockCluster, ledger: Ledge
         wal.unlink()
     if (place / "elsewhere").exists():
         (place / "elsewhere").rename(wal / "0")
-    async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **SMALL) as producer:
+    async with producer_on(wal, cluster) as producer:
         await ledger.publish_all(producer, 20)
         await producer.flush(timeout_ms=20_000)
         ledger.check_counts(producer)
@@ -127,7 +140,7 @@ async def start_anew(place: Path, wal: Path, cluster: MockCluster, ledger: Ledge
 
 async def is_noticed(wal: Path, seconds: float) -> bool:
     """Whether a producer that nobody publishes with refuses to go on, so long after its ring was replaced."""
-    async with RecoverableProducer(wal, bootstrap_servers=NOWHERE, **CLOSED_AT_ONCE) as producer:
+    async with producer_on(wal, **CLOSED_AT_ONCE) as producer:
         replace_the_ring_by_nothing(wal)
         with suppress(TimeoutError):
             await until(lambda: producer.state == "failed", seconds)
@@ -152,7 +165,7 @@ async def test_a_stop_that_leaves_records_in_files_that_are_gone_does_not_promis
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger, wal = Ledger(), tmp_path / "wal"
-    producer = RecoverableProducer(wal, bootstrap_servers="127.0.0.1:1", **SMALL)
+    producer = producer_on(wal)
     await producer.start()
     await ledger.publish_all(producer, 60)
     (wal / "0" / "ring").unlink()
@@ -166,7 +179,7 @@ async def test_of_a_directory_that_was_removed_nothing_is_told_that_a_next_start
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger, wal = Ledger(), tmp_path / "wal"
-    producer = RecoverableProducer(wal, bootstrap_servers="127.0.0.1:1", **SMALL)
+    producer = producer_on(wal)
     await producer.start()
     await ledger.publish_all(producer, 6)
     shutil.rmtree(wal / "0")
@@ -180,19 +193,17 @@ async def test_of_a_directory_that_was_removed_nothing_is_told_that_a_next_start
 async def test_records_in_a_directory_that_was_moved_away_are_delivered_once_it_is_back(tmp_path: Path) -> None:
     """A successor finds an empty place and takes it; the directory comes back as another instance."""
     ledger, wal = Ledger(), tmp_path / "wal"
-    with MockCluster() as cluster:
-        cluster.create_topic(TOPIC, partitions=2)
-        async with RecoverableProducer(wal, bootstrap_servers=NOWHERE, **CLOSED_AT_ONCE) as producer:
+    with kafka() as cluster:
+        async with producer_on(wal, **CLOSED_AT_ONCE) as producer:
             await ledger.publish_all(producer, 60)
             move_away(wal)
             async with asyncio.timeout(20):
                 while await ledger.publish(producer) is None:  # noqa: ASYNC110 - looked at from outside
                     await asyncio.sleep(0.005)
-            async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **SMALL) as successor:
+            async with producer_on(wal, cluster) as successor:
                 await ledger.publish_all(successor, 20)
         (tmp_path / "elsewhere").rename(wal / "1")
-        options = {**SMALL, "instance": "1"}
-        async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **options) as producer:
+        async with producer_on(wal, cluster, instance="1") as producer:
             await producer.flush(timeout_ms=20_000)
             ledger.check_counts(producer)
         await ledger.check_kafka(cluster.bootstrap_servers)
@@ -216,10 +227,8 @@ async def test_where_all_was_delivered_from_files_that_are_gone_the_next_start_m
     tmp_path: Path, meddle: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger, wal = Ledger(), tmp_path / "wal"
-    with MockCluster() as cluster:
-        cluster.create_topic(TOPIC, partitions=2)
-        cluster.broker_down()
-        async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **SMALL) as producer:
+    with kafka(down=True) as cluster:
+        async with producer_on(wal, cluster) as producer:
             await ledger.publish_all(producer, 60)
             await until(lambda: producer.statistics().checkpoints > 1)
             meddle(wal)
@@ -227,7 +236,7 @@ async def test_where_all_was_delivered_from_files_that_are_gone_the_next_start_m
             cluster.broker_up()
             await producer.flush(timeout_ms=20_000)
         caplog.clear()
-        async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **SMALL) as producer:
+        async with producer_on(wal, cluster) as producer:
             await ledger.publish_all(producer, 5)
             await producer.flush(timeout_ms=20_000)
             assert (producer.statistics().missing, producer.statistics().recovered) == (0, 0)
@@ -239,10 +248,8 @@ async def test_where_all_was_delivered_from_files_that_are_gone_the_next_start_m
 @pytest.mark.parametrize("why", ["some are left", "another process may have the directory"])
 async def test_no_checkpoint_says_that_all_was_delivered_from_files_that_are_gone(tmp_path: Path, why: str) -> None:
     ledger, wal = Ledger(), tmp_path / "wal"
-    with MockCluster() as cluster:
-        cluster.create_topic(TOPIC, partitions=2)
-        cluster.broker_down()
-        async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **CLOSED_AT_ONCE) as producer:
+    with kafka(down=True) as cluster:
+        async with producer_on(wal, cluster, **CLOSED_AT_ONCE) as producer:
             await ledger.publish_all(producer, 60)
             await until(lambda: producer.statistics().checkpoints > 1)
             remove_the_ring(wal)
@@ -262,7 +269,7 @@ async def test_no_checkpoint_says_that_all_was_delivered_from_files_that_are_gon
 async def publish_on_a_cut_ring(place: Path, name: str, length: int) -> None:
     """A stranger cuts a file; go on publishing. What was accepted is told line by line, so that it outlives us."""
     ledger = Ledger()
-    async with RecoverableProducer(place / "wal", bootstrap_servers=NOWHERE, **CLOSED_AT_ONCE) as producer:
+    async with producer_on(place / "wal", **CLOSED_AT_ONCE) as producer:
         await ledger.publish_all(producer, 40)
         tell(ledger, 0)
         os.truncate(place / "wal" / "0" / name, length)
@@ -299,10 +306,9 @@ def test_a_ring_cut_under_a_running_producer_may_end_it_by_sigbus_and_the_next_s
 async def deliver_what_is_left(wal: Path, accepted: list[Accepted], length: int) -> None:
     ring = (wal / "0" / "ring").read_bytes()[:length]
     safe = [record for record in accepted if (record.value or b"") in ring]
-    with MockCluster() as cluster:
-        cluster.create_topic(TOPIC, partitions=2)
+    with kafka() as cluster:
         ledger = Ledger()
-        async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **SMALL) as producer:
+        async with producer_on(wal, cluster) as producer:
             await ledger.publish_all(producer, 20)
             await producer.flush(timeout_ms=20_000)
             figures = producer.statistics()
@@ -334,8 +340,8 @@ def test_a_file_with_no_record_in_it_cut_under_a_running_producer_costs_nothing(
 
 async def publish_beside_a_stalled_lane(place: Path, servers: str, name: str, length: int) -> None:
     """As above, once some of what waits for a partition without a leader was moved to the retry ring."""
-    ledger, options = Ledger(), {**CLOSED_AT_ONCE, "wal_max_bytes": ROUND, "on_full": "wait"}
-    async with RecoverableProducer(place / "wal", bootstrap_servers=servers, **options) as producer:
+    ledger = Ledger()
+    async with producer_on(place / "wal", servers, **CLOSED_AT_ONCE, **GOES_ROUND) as producer:
         async with asyncio.timeout(40):
             while producer.statistics().slots_moved < 4:
                 await publish_and_tell(producer, ledger, 10)
@@ -363,8 +369,7 @@ def test_the_retry_ring_or_the_lanes_cut_while_they_are_in_use_cost_at_most_what
     tmp_path: Path, name: str, length: int
 ) -> None:
     """Promised, and not promised, as above; but the mock cluster drops no repeats. No record stands in the lanes."""
-    with MockCluster() as cluster:
-        cluster.create_topic(TOPIC, partitions=2)
+    with kafka() as cluster:
         cluster.set_leader(TOPIC, 1, None)
         arguments = cluster.bootstrap_servers, name, length
         done = play(publish_beside_a_stalled_lane, tmp_path, *arguments, status=(0, -signal.SIGBUS))
@@ -379,8 +384,8 @@ def test_the_retry_ring_or_the_lanes_cut_while_they_are_in_use_cost_at_most_what
 
 async def delivered_by_the_next(wal: Path, cluster: MockCluster, accepted: list[Accepted]) -> tuple[Verdict, int]:
     """And how many records it names as missing."""
-    ledger, options = Ledger(), {**SMALL, "wal_max_bytes": ROUND, "on_full": "wait"}
-    async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **options) as producer:
+    ledger = Ledger()
+    async with producer_on(wal, cluster, **GOES_ROUND) as producer:
         await producer.flush(timeout_ms=20_000)
         await ledger.publish_all(producer, 20)
         await producer.flush(timeout_ms=20_000)
@@ -396,9 +401,8 @@ async def test_a_ring_cut_between_two_runs_delivers_what_is_left_and_counts_what
 ) -> None:
     """Cut inside its last sealed slot: its seal and the last checkpoint tell how many there were."""
     ledger, wal = Ledger(), tmp_path / "wal"
-    with MockCluster() as cluster:
-        cluster.create_topic(TOPIC, partitions=2)
-        async with RecoverableProducer(wal, bootstrap_servers=NOWHERE, **CLOSED_AT_ONCE) as producer:
+    with kafka() as cluster:
+        async with producer_on(wal, **CLOSED_AT_ONCE) as producer:
             await ledger.publish_all(producer, 100)
         path = wal / "0" / "ring"
         content = path.read_bytes()
@@ -406,7 +410,7 @@ async def test_a_ring_cut_between_two_runs_delivers_what_is_left_and_counts_what
         os.truncate(path, sealed - cut)
         left = [record for record in ledger.accepted if (record.value or b"") in content[: sealed - cut]]
         gone = [record for record in ledger.accepted if record not in left]
-        async with RecoverableProducer(wal, bootstrap_servers=cluster.bootstrap_servers, **SMALL) as producer:
+        async with producer_on(wal, cluster) as producer:
             await producer.flush(timeout_ms=20_000)
             figures = producer.statistics()
             assert (figures.recovered, figures.missing) == (len(left), len(gone))
