@@ -1,12 +1,11 @@
-"""One partition of 51 without a leader for minutes, under steady load: what that costs the other 50, and the disk.
+"""One or two partitions of 51 stuck for minutes, under steady load: what that costs the others, and the disk.
 
-Each partition stands on one node alone, and only one of them on the node that is killed. A record for every partition
-comes so many times a second, by the clock and not by what is delivered. In spans of some seconds each, what the slowest
-of the 50 and all of them together got through is held against what was published then: also in the first ones from the
-kill on, in which the lane moves to a session of its own (`moving`). And several times a second the size of the ring and
-of the retry ring is held against what waits for the partition that is stuck. (While that is caught up, against what
-waited for it when its leader was back: a slot is freed by the checkpoint behind the acknowledgement.) At last
-everything is read back and judged by record id.
+Why they are stuck: `stuck`. A record for every partition comes so many times a second, by the clock and not by what is
+delivered. In spans of some seconds each, what the slowest of the others and all of them together got through is held
+against what was published then: also in the first ones from the harm on, in which the lanes move to a session of their
+own (`moving`). And several times a second the size of the ring and of the retry ring is held against what waits for the
+partitions that are stuck. (While that is caught up, against what waited for them when the brokers were mended: a slot
+is freed by the checkpoint behind the acknowledgement.) At last everything is read back and judged by record id.
 """
 
 import asyncio
@@ -28,7 +27,9 @@ from aiorecover import DeliveryReport, RecoverableProducer
 from aiorecover.record import encode
 from aiorecover.wal.format import frame_end
 from tests.crash.counts import uneven
+from tests.crash.stuck import IN_SYNC, Cause
 from tests.support import admin
+from tests.support.admin import View
 from tests.support.broker import KafkaCluster
 from tests.support.eventually import until
 from tests.support.oracle import Accepted, Verdict, judge, read_topic
@@ -36,20 +37,18 @@ from tests.support.oracle import Accepted, Verdict, judge, read_topic
 __all__ = ["KEPT", "PARTITIONS", "SLOTS_BESIDE", "SLOT_BYTES", "Sample", "Span", "Stall", "run_stalled"]
 
 PARTITIONS = 51
-STUCK = 17
 KEPT = 0.9  # of what is published meanwhile
 TIMES = 2  # what waits may take so many times its bytes in the two rings …
 SLOTS_BESIDE = 4  # … and so many slots
 SLOT_BYTES = 1 << 19
 RATE = 40  # records a second, of each partition: two cores carry that easily, and four slots are more than their pauses
-MOVING_S = 2.5  # seconds from the kill on in which the lane moves to a session of its own: a phase by itself
 SPAN_S = 10.0  # seconds of each span at most: of a busy machine, too, half a second is not a tenth
 _TICK_S = 0.125  # some records of each partition at once, which make a batch: the brokers share the cores with us
 _LOOK_S = 0.25
 _FREED_S = 1.0  # seconds from the last acknowledgement on in which a checkpoint frees what it had kept
 _FILLER = b"x" * 180
-_STALLED_WITHIN_S = 60.0
 _BACK_WITHIN_S = 60.0
+_TOLD_WITHIN_S = 30.0
 _FLUSH_MS = 120_000
 _READ_WITHIN_S = 300.0
 _EXAMPLES = 5
@@ -73,15 +72,17 @@ class Span:
 
 @dataclass(frozen=True)
 class Sample:
-    """The two rings, at a moment; ``at``: seconds since the kill."""
+    """The two rings, at a moment; ``at``: seconds since the harm."""
 
     at: float
     waiting: int
-    """Bytes of the frames that wait for the partition that is stuck."""
+    """Bytes of the frames that wait for the partitions that are stuck, as the others are while no broker answers."""
     rings: int
     """Bytes of the slots of both rings that hold something."""
     allocated: int
     """Bytes of the files."""
+    behind_s: float = 0.0
+    """Seconds of records that the slowest of the other partitions had not got through."""
 
     @property
     def over(self) -> int:
@@ -94,16 +95,21 @@ class Stall:
     """What became of the records, of the other partitions' rate, and of the rings."""
 
     verdict: Verdict
+    cause: Cause
     seconds: float
-    """For which the partition had no leader."""
+    """For which it lasted."""
+    came: int
+    """Records that were published meanwhile for the partitions that were stuck."""
     waiting: int
-    """Records that waited for it in the end."""
+    """Records that waited for them in the end."""
     filled: int
     """Bytes that were published meanwhile."""
     moved: int
     """Slots."""
     caught_up_s: float
-    """From the moment when the brokers served again until nothing waited for it any more."""
+    """From the moment when the brokers served again until nothing waited for them any more."""
+    unlike: Sequence[str] = ()
+    """What the brokers told of these partitions at the end of it that is not of its cause."""
     complaints: Sequence[str] = ()
     """Counts of the process that did not add up (I9)."""
     spans: Sequence[Span] = ()
@@ -118,11 +124,13 @@ class Stall:
         worst = max(self.samples, key=lambda sample: sample.over)
         largest = max(self.samples, key=lambda sample: sample.rings)
         return (
-            f"{self.verdict} leaderless_s={self.seconds:.0f} waiting={self.waiting} filled_mb={self.filled / 1e6:.1f} "
+            f"{self.verdict} {self.cause.name}_s={self.seconds:.0f} stuck={len(self.cause.places)} "
+            f"came={self.came} waiting={self.waiting} filled_mb={self.filled / 1e6:.1f} "
             f"slots_moved={self.moved} caught_up_s={self.caught_up_s:.1f} shares of each span: {rates} "
             f"most_over_slots={worst.over / SLOT_BYTES:.1f} at={worst.at:.1f}s waiting_kb={worst.waiting / 1e3:.0f} "
             f"rings_mb_most={largest.rings / 1e6:.2f} for_waiting_mb={largest.waiting / 1e6:.2f} "
-            f"files_mb_most={max(sample.allocated for sample in self.samples) / 1e6:.1f} samples={len(self.samples)}"
+            f"files_mb_most={max(sample.allocated for sample in self.samples) / 1e6:.1f} "
+            f"held_up_s={max(sample.behind_s for sample in self.samples):.1f} samples={len(self.samples)}"
         )
 
     def _phases(self) -> dict[str, list[Span]]:
@@ -144,7 +152,9 @@ class Stall:
             found.append(f"rings beyond their bound in {len(over)} of {len(self.samples)} looks, at the most {most}")
         if not self.verdict.ok or self.verdict.repeated or self.verdict.foreign:
             found.append(str(self.verdict))
-        found += self.complaints
+        found += [*self.complaints, *self.unlike, *self.cause.too_short(self.seconds)]
+        if not self.came or self.waiting < KEPT * self.came:
+            found.append(f"too little was stuck: waiting={self.waiting} came={self.came}")
         if self.filled <= _bound(self.samples) or self.moved * SLOT_BYTES * _MOVED < self.filled:
             found.append(f"too little was moved: slots_moved={self.moved} filled={self.filled}")
         return found
@@ -159,29 +169,35 @@ def _bound(samples: Sequence[Sample]) -> int:
     return max((sample.rings - sample.over for sample in samples), default=0)
 
 
-def run_stalled(cluster: KafkaCluster, directory: Path, *, seconds: float, around: float = SPAN_S) -> Stall:
-    """Let the partition be without a leader for so many ``seconds``; ``around``: before it and behind it."""
+def run_stalled(
+    cluster: KafkaCluster, directory: Path, cause: Cause, *, seconds: float, around: float = SPAN_S
+) -> Stall:
+    """Let the partitions be stuck for so many ``seconds``; ``around``: before it and behind it."""
     nodes = [node.node_id for node in cluster.nodes]
-    topic, well = f"stalled-{os.urandom(4).hex()}", itertools.cycle(nodes[:-1])
-    replicas = {partition: [next(well)] for partition in range(PARTITIONS)} | {STUCK: [nodes[-1]]}
-    admin.run(admin.create_placed_topic(cluster.bootstrap_servers, topic, replicas))
+    topic, well = f"stalled-{os.urandom(4).hex()}", itertools.cycle([nodes[:2], nodes[1::-1]])
+    replicas = {partition: next(well)[: cause.replicas] for partition in range(PARTITIONS)}
+    replicas |= {partition: [nodes[number] for number in places] for partition, places in cause.places.items()}
+    in_sync = {"min.insync.replicas": str(IN_SYNC)}
+    admin.run(admin.create_placed_topic(cluster.bootstrap_servers, topic, replicas, in_sync))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_Run(cluster, directory, topic).through(seconds, around))
+        return runner.run(_Run(cluster, directory, topic, cause).through(seconds, around))
 
 
 class _Run:
     """One of them."""
 
-    def __init__(self, cluster: KafkaCluster, directory: Path, topic: str) -> None:
+    def __init__(self, cluster: KafkaCluster, directory: Path, topic: str, cause: Cause) -> None:
         self._cluster = cluster
         self._topic = topic
+        self._cause = cause
+        self._well = [lane for lane in range(PARTITIONS) if lane not in cause.places]
         self._delivered: Counter[int | None] = Counter()
         self._published = 0  # of each partition
         self._accepted: list[Accepted] = []
         self._spans: list[Span] = []
         self._samples: list[Sample] = []
         self._complaints: list[str] = []
-        self._killed = float("inf")  # when
+        self._harmed = float("inf")  # when
         self._came_back = 0  # so many records waited then, until they are caught up
         self._producer = RecoverableProducer(
             directory / "wal",
@@ -190,52 +206,64 @@ class _Run:
             slot_bytes=SLOT_BYTES,
             max_batch_size=16 * 1024,
         )
-        record = (topic, None, _value(0), STUCK, time.time_ns() // 1_000_000, None, None, None)
+        record = (topic, None, _value(0), PARTITIONS - 1, time.time_ns() // 1_000_000, None, None, None)
         self._frame_bytes = frame_end(0, len(encode(record)))
 
     async def through(self, seconds: float, around: float) -> Stall:
-        """Before, without a leader, and healed."""
+        """Before, stuck, and healed."""
         async with self._producer as producer:
             await self._warm_up()
             async with self._at_work(self._publish), self._at_work(self._look):
                 await self._measure("before", around)
                 published, moved = self._published, producer.statistics().slots_moved
-                began = self._killed = time.monotonic()
+                began = self._harmed = time.monotonic()
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._measure("moving", MOVING_S))
-                    await asyncio.to_thread(self._stuck.kill)
-                await self._measure("leaderless", seconds - MOVING_S)
+                    tasks.create_task(self._measure("moving", self._cause.moving_s))
+                    await asyncio.to_thread(self._cause.harm, self._cluster.nodes[-1])
+                await self._measure("stuck", seconds - self._cause.moving_s)
+                unlike = await self._unlike()
                 moved = producer.statistics().slots_moved - moved
-                waiting = self._waiting()
-                filled = (self._published - published) * PARTITIONS * self._frame_bytes
-                self._came_back = waiting
-                self._stuck.start()
-                await asyncio.to_thread(self._cluster.wait_ready)
-                lasted, back = time.monotonic() - began, time.monotonic()
+                waiting, published = self._waiting(), self._published - published
+                self._came_back, lasted = waiting, time.monotonic() - began
+                await asyncio.to_thread(self._cluster.heal)
+                back = time.monotonic()
                 await self._catch_up()
                 caught_up = time.monotonic() - back - _FREED_S
                 await self._measure("healed", around)
             await producer.flush(_FLUSH_MS)
         return Stall(
             await self._judged(),
+            self._cause,
             lasted,
+            published * len(self._cause.places),
             waiting,
-            filled,
+            published * PARTITIONS * self._frame_bytes,
             moved,
             caught_up,
+            unlike=unlike,
             complaints=self._complaints[:_EXAMPLES],
             spans=self._spans,
             samples=self._samples,
         )
 
     async def _catch_up(self) -> None:
-        await until(lambda: self._waiting() <= RATE, _BACK_WITHIN_S)
+        await until(lambda: self._waiting() <= RATE * len(self._cause.places), _BACK_WITHIN_S)
         await asyncio.sleep(_FREED_S)
         self._came_back = 0
 
-    @property
-    def _stuck(self) -> Any:
-        return self._cluster.nodes[-1]
+    async def _unlike(self) -> list[str]:
+        """What a node that is well tells of the partitions that are stuck."""
+
+        async def ask() -> View | None:
+            views = await admin.ask_every_node(self._cluster.bootstrap_servers, self._topic)
+            return next((view for view in views.values() if view.leaders), None)
+
+        try:
+            asking = admin.until(ask, timeout_s=_TOLD_WITHIN_S, what="nobody tells of the partitions")
+            view = await asyncio.to_thread(admin.run, asking)
+        except TimeoutError as error:
+            return [str(error)]
+        return self._cause.unlike(view, [node.node_id for node in self._cluster.nodes])
 
     async def _warm_up(self) -> None:
         """Fresh partitions are slow at first."""
@@ -274,22 +302,28 @@ class _Run:
             before, published, began = self._delivered.copy(), self._published, time.monotonic()
             await asyncio.sleep(min(seconds, SPAN_S))
             wanted, published = (time.monotonic() - began) * RATE, self._published - published
-            got = [self._delivered[lane] - before[lane] for lane in range(PARTITIONS) if lane != STUCK]
+            got = [self._delivered[lane] - before[lane] for lane in self._well]
             slowest, total = (got_so / max(1, published) for got_so in (min(got), sum(got) / len(got)))
             self._spans.append(Span(phase, slowest, total, published / wanted))
 
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
-            at = time.monotonic() - self._killed
+            at = time.monotonic() - self._harmed
             now = self._producer.statistics()
             self._complaints += uneven(msgspec.structs.asdict(now))
             rings = now.bytes_ring + now.bytes_retry
-            waiting = max(self._waiting(), self._came_back) * self._frame_bytes
-            self._samples.append(Sample(at, waiting, rings, now.bytes_allocated))
+            waiting = max(self._held_up(at), self._waiting(), self._came_back) * self._frame_bytes
+            behind = (self._published - min(self._delivered[lane] for lane in self._well)) / RATE
+            self._samples.append(Sample(at, waiting, rings, now.bytes_allocated, behind))
+
+    def _held_up(self, at: float) -> int:
+        """Records of all partitions that wait while no broker answers."""
+        moving = self._cause.silent and 0 <= at < self._cause.moving_s
+        return self._published * PARTITIONS - self._delivered.total() if moving else 0
 
     def _waiting(self) -> int:
-        return self._published - self._delivered[STUCK]
+        return sum(self._published - self._delivered[lane] for lane in self._cause.places)
 
     async def _judged(self) -> Verdict:
         servers = self._cluster.bootstrap_servers

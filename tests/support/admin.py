@@ -49,6 +49,8 @@ class View:
     brokers: frozenset[int]
     leaders: Mapping[int, int]
     """Partition to node id (-1: nobody) of the topic asked for; empty where the node does not know it."""
+    in_sync: Mapping[int, frozenset[int]]
+    """Partition to the ids of the nodes whose replicas are in sync, likewise."""
 
 
 def run(question: Coroutine[Any, Any, T]) -> T:
@@ -113,13 +115,11 @@ async def ask_every_node(bootstrap_servers: str, topic: str | None = None) -> di
 
 
 def _view(answer: dict[str, Any]) -> View:
+    partitions = [partition for topic in answer["topics"] for partition in topic["partitions"]]
     return View(
         brokers=frozenset(broker["node_id"] for broker in answer["brokers"]),
-        leaders={
-            partition["partition"]: partition["leader"]
-            for topic in answer["topics"]
-            for partition in topic["partitions"]
-        },
+        leaders={partition["partition"]: partition["leader"] for partition in partitions},
+        in_sync={partition["partition"]: frozenset(partition["isr"]) for partition in partitions},
     )
 
 
