@@ -8,7 +8,8 @@ SIGTERM, once it has opened, what it is about is cancelled, and it stops. What i
         D <topic> <record id>                                 receipt.delivered() returned
     stdout, one line at once for each thing that happens
         starting | opened <epoch> <producer id> | <step> | recovered <records> | resumed <batches> | damage ...
-        uneven ... | refused <cluster id> | pace ... (`tests.crash.pace`) | stopped <statistics as JSON>
+        uneven ... | refused <cluster id> | full <error> | pace ... (`tests.crash.pace`)
+        stopped <statistics as JSON>
 
 Lines of accepted records are written some at a time, by one system call. What stands in the pipe whole was
 accepted; a kill may tear the last line, and takes what was not written yet: those records were accepted and nobody
@@ -35,7 +36,7 @@ from typing import Any, NamedTuple
 import msgspec
 import uvloop
 
-from aiorecover import ClosedError, DeliveryPendingError, Receipt, RecoverableProducer
+from aiorecover import ClosedError, DeliveryPendingError, Receipt, RecoverableProducer, WalFullError
 from aiorecover.testing.mock_cluster_process import die_with_parent
 from tests.crash import crash_points, planted
 from tests.crash.counts import uneven
@@ -168,6 +169,8 @@ class Life:
         self._records = records(task)
         self._published = 0
         self._age_ms: int | None = None
+        self._may_fill = False
+        self._full = False
         self._confirming: set[asyncio.Task[None]] = set()
         self._pace = Pace()
 
@@ -208,12 +211,14 @@ class Life:
         rate: int = 0,
         publishers: int = 1,
         age_ms: int | None = None,
+        may_fill: bool = False,
     ) -> None:
         """Publish so many records, or so long, or until the kill; `rate` records a second, 0: at full speed.
 
-        `age_ms`: their timestamps are so old; None: the producer sets them.
+        `age_ms`: their timestamps are so old; None: the producer sets them. `may_fill`: where there is no room for
+        one, it is refused, which is counted, and the next one is tried.
         """
-        self._age_ms = age_ms
+        self._age_ms, self._may_fill = age_ms, may_fill
         began = time.monotonic()
         first = self._published
         until = None if seconds is None else began + seconds
@@ -242,18 +247,32 @@ class Life:
         if self._age_ms is not None:
             fields["timestamp_ms"] = time.time_ns() // 1_000_000 - self._age_ms
         began = time.perf_counter_ns()
-        if number % 7 or self._task.options.get("fsync") == "always":
-            receipt = await self._producer.publish(topic, record.value, **fields)
-        else:
-            receipt = self._producer.publish_nowait(topic, record.value, **fields)
+        try:
+            if number % 7 or self._task.options.get("fsync") == "always":
+                receipt = await self._producer.publish(topic, record.value, **fields)
+            else:
+                receipt = self._producer.publish_nowait(topic, record.value, **fields)
+        except WalFullError as error:
+            self._refused(error)
+            return
         if self._task.paced:
             self._pace.taken.append(time.perf_counter_ns() - began)
+        self._full = False
         self._report.accepted(record, receipt)
         poison = self._task.poison and record.key is None
         if number % _CONFIRM_EVERY == 0 and not poison and len(self._confirming) < _CONFIRM_LIMIT:
             confirming = asyncio.create_task(self._confirm(record.topic, receipt))
             self._confirming.add(confirming)
             confirming.add_done_callback(self._confirming.discard)
+
+    def _refused(self, error: WalFullError) -> None:
+        """Count it, and say so if the one before it was accepted."""
+        if not self._may_fill:
+            raise error
+        self._pace.refused += 1
+        if not self._full:
+            say(f"full {error}")
+        self._full = True
 
     async def _confirm(self, topic: int, receipt: Receipt) -> None:
         with suppress(ClosedError, DeliveryPendingError):  # the latter where kafka is another cluster

@@ -21,21 +21,36 @@ from tests.crash.pace import Look, looks
 from tests.crash.scenario import Scenario
 from tests.support.broker import KafkaCluster
 
-__all__ = ["FILE", "MEMORY", "SLOWER", "Outage", "Outcome", "rest_s", "run_outages"]
+__all__ = [
+    "CHECKPOINT_S",
+    "FILE",
+    "FILE_SLOTS",
+    "MEMORY",
+    "RESUMED_S",
+    "SETTLED_S",
+    "SLOWER",
+    "Outage",
+    "Outcome",
+    "rest_s",
+    "run_outages",
+    "wait_caught_up",
+    "wait_for",
+]
 
 MEMORY = 16 << 20  # bytes that an outage may cost, however long it is
 RESUMED_S = 1.0  # from the moment when the brokers serve again until the first acknowledgement
 SLOWER = 1.2  # what a call takes in an outage, over what it took before
 WAITING = 0.9  # of what comes in an outage, so much waits at its end at least: else the publisher stood still
 _SLOT_BYTES = 16 << 20
-FILE = (2 * KEEP_FREE + 2) * _SLOT_BYTES
-"""Bytes that an outage may leave of the files: free slots of the ring, two more in use, and free ones of the retry
-ring, to which a lane is moved that was passed over on trial."""
-_SETTLED_S = 3.0  # after an opening, and behind the edges of an outage
+FILE_SLOTS = 2 * KEEP_FREE + 2
+"""That an outage may leave of the files: free slots of the ring, two more in use, and free ones of the retry ring, to
+which a lane is moved that was passed over on trial."""
+FILE = FILE_SLOTS * _SLOT_BYTES
+SETTLED_S = 3.0  # after an opening, and behind the edges of an outage
 _LANES = 6
 _CAUGHT_UP_S = 600.0
 _BEHIND = 2_000  # records in flight and lingering at any time
-_LOOK_S = 5.0  # from one look at what the file can do without to the next: a checkpoint
+CHECKPOINT_S = 5.0  # from one to the next; at each is looked at what the file can do without
 _LATE = 1.2  # such a look comes later on a busy machine
 _LEAST_BYTES = 116  # of a record: its value alone
 
@@ -114,15 +129,15 @@ class Outcome:
         ]
 
 
-def rest_s(allocated: int, rate: int) -> float:
+def rest_s(allocated: int, rate: int, slot_bytes: int = _SLOT_BYTES) -> float:
     """Seconds from when all is delivered until a file of so many bytes has to be small again.
 
     First of all the slot at its end has to be left, by a process that goes on publishing; then twelve looks have to
     find all those before it free; and each look cuts off a part of them.
     """
-    left = _SLOT_BYTES / (rate * _LEAST_BYTES) + 2 * _LOOK_S  # and the checkpoint that frees it
-    cuts = allocated // (_SLOT_BYTES * CUT_MOST) + 1
-    return _LATE * (left + (IDLE_LOOKS + cuts) * _LOOK_S)
+    left = slot_bytes / (rate * _LEAST_BYTES) + 2 * CHECKPOINT_S  # and the checkpoint that frees it
+    cuts = allocated // (slot_bytes * CUT_MOST) + 1
+    return _LATE * (left + (IDLE_LOOKS + cuts) * CHECKPOINT_S)
 
 
 def run_outages(
@@ -132,7 +147,7 @@ def run_outages(
     count: int,
     seconds: float,
     rate: int,
-    before: float = _SETTLED_S,
+    before: float = SETTLED_S,
     rest: bool = False,
 ) -> Outcome:
     """Let all brokers be gone ``count`` times for so many ``seconds``, while ``rate`` records a second come.
@@ -141,20 +156,20 @@ def run_outages(
     ring's file has to be small again.
     """
     scenario = Scenario(cluster, directory, lanes=_LANES)
-    interval = int(1000 * _LOOK_S)
+    interval = int(1000 * CHECKPOINT_S)
     child = scenario.life(
         ("publish", {"rate": rate}), paced=True, slot_bytes=_SLOT_BYTES, checkpoint_interval_ms=interval
     )
     child.wait_for("publish")
     outages: list[Outage] = []
-    _wait_caught_up(child)
-    time.sleep(_SETTLED_S)
+    wait_caught_up(child)
+    time.sleep(SETTLED_S)
     first = looks(child.words)[-1]
     for _ in range(count):
         time.sleep(before)
         outages.append(_outage(cluster, child, seconds, rate, before))
-        _wait_caught_up(child)
-        time.sleep(_SETTLED_S)
+        wait_caught_up(child)
+        time.sleep(SETTLED_S)
     if rest:
         time.sleep(rest_s(looks(child.words)[-1].allocated, rate))
     every = looks(child.words)
@@ -181,7 +196,7 @@ def _outage(cluster: KafkaCluster, child: Child, seconds: float, rate: int, befo
         node.start()
     cluster.wait_ready()
     back = time.monotonic()
-    resumed = _wait_for(child, lambda look: look.delivered > delivered)
+    resumed = wait_for(child, lambda look: look.delivered > delivered)
     every = looks(child.words)
     quiet = [look for look in seen if look.at > seen[-1].at - before]
     dark = [look for look in every if gone + 1.0 < look.at < after]
@@ -200,12 +215,12 @@ def _outage(cluster: KafkaCluster, child: Child, seconds: float, rate: int, befo
     )
 
 
-def _wait_caught_up(child: Child) -> None:
+def wait_caught_up(child: Child) -> None:
     """Until nearly all that was published is delivered."""
-    _wait_for(child, lambda look: look.waiting <= look.calls + _BEHIND)
+    wait_for(child, lambda look: look.waiting <= look.calls + _BEHIND)
 
 
-def _wait_for(child: Child, wanted: Callable[[Look], bool]) -> Look:
+def wait_for(child: Child, wanted: Callable[[Look], bool]) -> Look:
     """The first look from now on that is as wanted."""
     give_up_at, seen = time.monotonic() + _CAUGHT_UP_S, len(looks(child.words))
     while time.monotonic() < give_up_at:

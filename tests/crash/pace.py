@@ -29,6 +29,8 @@ class Look:
     descriptors: int
     threads: int
     tasks: int
+    refused: int = 0
+    """Calls for which there was no room; they are not among ``calls``."""
 
     @classmethod
     def parse(cls, line: str) -> Self:
@@ -42,16 +44,17 @@ class Pace:
 
     def __init__(self) -> None:
         self.taken: list[int] = []
+        self.refused = 0
 
     def line(self, delivered: int, waiting: int, allocated: int) -> str:
         """What there was since the last look."""
         taken, self.taken = sorted(self.taken), []
+        refused, self.refused = self.refused, 0
         p50, p99 = (taken[len(taken) * part // 100] / 1000 if taken else 0.0 for part in (50, 99))
         now = time.monotonic()
         holds = f"{len(list(Path('/proc/self/fd').iterdir()))} {threading.active_count()} {len(asyncio.all_tasks())}"
-        return (
-            f"{now:.3f} {len(taken)} {p50:.2f} {p99:.2f} {resident_bytes()} {delivered} {waiting} {allocated} {holds}"
-        )
+        counts = f"{resident_bytes()} {delivered} {waiting} {allocated} {holds} {refused}"
+        return f"{now:.3f} {len(taken)} {p50:.2f} {p99:.2f} {counts}"
 
 
 def looks(words: Iterable[str]) -> list[Look]:

@@ -13,7 +13,8 @@ PROOFS = {
     "transactions": "exactly_once, kill -9 in each step of a transaction, while brokers fail: each record once",
     "cuts": "exactly_once, power cuts in each step of a transaction, in memory or on ext4: each record once",
     "outages": "all brokers gone for ten minutes under load: memory flat, resumed at once, nothing lost",
-    "stalled": "one partition of 51 without a leader for minutes: the others keep their rate, the rings stay small",
+    "full_disk": "the disk filled in an outage of all brokers, freed, filled again: nothing accepted is lost",
+    "stalled": "partitions of 51 without a leader, below min ISR or on a frozen broker for minutes: the others flow",
     "day": "a day of traffic and outages, each hour some seconds long: memory and file end as they began",
     "workers": "20 workers started, killed, scaled down to 2 over one wal_dir: nothing lost, nothing delivered twice",
     "etl": "workers from topic to topic, killed 200 times while they move records: each exactly once",
@@ -37,7 +38,7 @@ def main() -> int:
     if not names or names[0] not in PROOFS:
         print("python -m tests.prove NAME [--seed S] [--count N] …", file=sys.stderr)
         for name, what in PROOFS.items():
-            print(f"  {name:12}{what}", file=sys.stderr)
+            print(f"  {name:13}{what}", file=sys.stderr)
         return 2
     status: int = importlib.import_module(f"tests.prove.{names[0]}").main(sys.argv[2:])
     return status
