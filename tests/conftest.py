@@ -17,7 +17,7 @@ from xdist.remote import Producer
 
 from tests.support.broker import BrokerUnavailableError, Cluster, TopicFactory, choose_cluster
 from tests.support.jars import JarsError, spark_jars
-from tests.support.sharing import Sharing, give_time, give_way
+from tests.support.sharing import Sharing, give_time, give_way, leaves_brokers_alone
 
 _SIZES = {"kafka": 1, "kafka3": 3}
 _KERNEL = "Skipped: this kernel "  # what a machine does not grant (mounts, FUSE) cannot be installed
@@ -58,7 +58,15 @@ def topic(request: pytest.FixtureRequest) -> TopicFactory:
 
 @pytest.fixture(autouse=True)
 def _healed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Where no test of a file asks for them, they stand still: each node would take a twenty-fifth of a core."""
     clusters = request.config.stash[_CLUSTERS].values()
+    if leaves_brokers_alone(request.config, request.node.nodeid):
+        for cluster in clusters:
+            cluster.rest()
+        yield
+        return
+    for cluster in clusters:
+        cluster.heal()
     yield
     for cluster in clusters:
         cluster.heal()

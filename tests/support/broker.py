@@ -192,6 +192,10 @@ class KafkaCluster(Cluster):
         if hurt:
             self.wait_ready()
 
+    def rest(self) -> None:
+        for node in self._serving():
+            node.pause()
+
     def clear(self) -> None:
         async def attempt() -> bool | None:
             return await admin.delete_all_topics(self.bootstrap_servers) or None

@@ -67,6 +67,9 @@ class Cluster(ABC):
     def heal(self) -> None:  # noqa: B027 - right as it is where nodes cannot be harmed
         """Resume, restart and await whatever a test left paused or dead."""
 
+    def rest(self) -> None:  # noqa: B027 - likewise
+        """Have all nodes stand still until they are healed."""
+
     def clear(self) -> None:  # noqa: B027 - of a cluster that is not ours the topics are not ours either
         """Delete all topics: a broker that starts again looks through each of its partitions."""
 
