@@ -14,6 +14,7 @@ from benchmarks import (
     latency,
     machine,
     neighbours,
+    partitions,
     report,
     restart,
     sessions,
@@ -42,6 +43,7 @@ WITH_KAFKA: dict[str, Callable[[Setting], Result]] = {
     "restart": restart.run,
     "journal": journal.run,
     "sessions": sessions.run,
+    "partitions": partitions.run,
     "transactions": transactions.run,
     "ring_delivery": ring_delivery.run,
 }
@@ -100,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     known = ", ".join([*GROUPS, *BENCHMARKS])
     parser.add_argument("names", nargs="*", metavar="NAME", type=_name, help=f"all if none: {known}")
     parser.add_argument("--rounds", type=_positive, metavar="N", help="each benchmark has its own default")
-    parser.add_argument("--records", type=_positive, metavar="N", help="for throughput and latency (300,000)")
+    parser.add_argument("--records", type=_positive, metavar="N", help="each benchmark has its own default")
     parser.add_argument("--sizes", type=_sizes, metavar="N,…", help="for ring_…: bytes of a record, each has its own")
     parser.add_argument("--seconds", type=float, metavar="N", help="for ring_…: each measurement, each has its own")
     parser.add_argument("--gigabytes", type=_gigabytes, default=0.5, metavar="N", help="of backlog (0.5)")

@@ -1,4 +1,8 @@
-"""After an outage: how long opening takes, and what replaying costs in memory and in stalls of the event loop."""
+"""After an outage: how long opening takes, and what replaying costs in memory and in stalls of the event loop.
+
+And what a record costs that went through the backlog, as it is stored and as it is replayed, beside one for which there
+was none: published and delivered at once.
+"""
 
 import asyncio
 import gc
@@ -9,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from aiorecover import RecoverableProducer
-from benchmarks import kafka, load
+from benchmarks import kafka, load, throughput
 from benchmarks.child import Child, stopwatch, tell
 from benchmarks.disk import evict
 from benchmarks.figures import quantiles, spread
@@ -17,6 +21,7 @@ from benchmarks.setting import Result, Setting, Table
 
 ROUNDS = 1
 WARM_UP = 30_000
+LIVE = 300_000  # records that are delivered where there is no backlog, to compare what one costs
 STEP = 10_000  # records between two looks at how much there is
 TICK_S = 0.001
 IDLE_TICKS = 1000
@@ -51,7 +56,9 @@ def _one(setting: Setting) -> dict[str, Any]:
         ):
             result = child.result()
         kafka.verify(setting.cluster, topic, WARM_UP + built["records"])
-        return {**built, **result, **memory.over_idle()}
+    live_us = throughput.deliver(setting, "backlog-none", throughput.aiorecover, LIVE)["cpu_us"]
+    against_none = (built["stored_us"] + result["cpu_us"]) / live_us
+    return {**built, **result, **memory.over_idle(), "live_us": live_us, "against_none": against_none}
 
 
 def _table(rounds: list[dict[str, Any]]) -> Table:
@@ -60,7 +67,10 @@ def _table(rounds: list[dict[str, Any]]) -> Table:
         ["size of the used slots, GB", spread(rounds, "bytes", 1e-9).text(".2f")],
         ["opening: start() returns after, ms", spread(rounds, "open_s", 1e3).text(".1f")],
         ["replayed records/s", spread(rounds, "delivered_s").text()],
-        ["processor time a record, µs", spread(rounds, "cpu_us").text(".2f")],
+        ["processor time a record, µs: replayed", spread(rounds, "cpu_us").text(".2f")],
+        ["    stored before, without a broker", spread(rounds, "stored_us").text(".2f")],
+        ["    another one, published and delivered at once", spread(rounds, "live_us").text(".2f")],
+        ["    stored and replayed, against that", f"{spread(rounds, 'against_none').text('.2f')}x"],
         ["resident memory over idle, at most, MB", spread(rounds, "VmRSS", 1e-6).text(".1f")],
         ["    of it the process's own", spread(rounds, "RssAnon", 1e-6).text(".1f")],
         ["    of it mapped pages of the ring (page cache)", spread(rounds, "RssFile", 1e-6).text(".1f")],
@@ -76,6 +86,7 @@ def _table(rounds: list[dict[str, Any]]) -> Table:
         notes=[
             "idle: the same process, connected, after its first 30,000 records in another directory",
             f"late: beyond {TICK_S * 1000:.0f} ms of sleep, by a task that does nothing else",
+            "published and delivered at once: flat out, by another process, right behind the replay",
             "every record arrived (end offsets)",
         ],
     )
@@ -127,9 +138,10 @@ class MemoryWatch:
 async def build(topic: str, wal_dir: str, size: int) -> None:
     """Publish until the ring is so large; never returns: a killed process is what leaves a backlog."""
     async with load.producer(wal_dir, load.NOBODY, wal_max_bytes=size + GIB) as producer:
-        while (found := producer.statistics()).bytes_used < size:
-            await load.publish_all(producer, topic, STEP)
-        tell(records=found.accepted, bytes=found.bytes_used)
+        with stopwatch() as watch:
+            while (found := producer.statistics()).bytes_used < size:
+                await load.publish_all(producer, topic, STEP)
+        tell(records=found.accepted, bytes=found.bytes_used, stored_us=watch.cpu / found.accepted * 1e6)
         await asyncio.Event().wait()
 
 

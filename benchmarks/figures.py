@@ -30,6 +30,11 @@ def spread(rounds: Iterable[dict[str, Any]], name: str, scale: float = 1.0) -> S
     return Spread(tuple(one[name] * scale for one in rounds))
 
 
+def ratios(dear: Iterable[dict[str, Any]], cheap: Iterable[dict[str, Any]], name: str) -> Spread:
+    """How many times as much the one has of a figure as the other: of the pair of each round."""
+    return Spread(tuple(one[name] / other[name] for one, other in zip(dear, cheap, strict=True)))
+
+
 def quantile(ordered: Sequence[int], share: float) -> int:
     """The least value that at least this share of the values does not exceed."""
     return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]

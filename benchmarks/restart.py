@@ -2,12 +2,11 @@
 
 import asyncio
 import time
-from contextlib import ExitStack
 from itertools import count
 from typing import Any
 
 from aiorecover import RecoverableProducer
-from benchmarks import kafka, load
+from benchmarks import load, warm
 from benchmarks.child import Child, call, tell
 from benchmarks.figures import spread
 from benchmarks.setting import Result, Setting, Table
@@ -16,8 +15,6 @@ ROUNDS = 3
 LANES = (6, 1000)
 RATE = 50_000  # records/s, spread over all lanes
 BURST = 50  # records between two looks at the clock
-WARM_UP_BATCHES = 3
-WARM_UP_RECORDS = 20  # in each of them, of each lane: above the 4 KB from which on a broker's index gets an entry
 LOAD_SECONDS = 2.0  # after the first record was delivered
 LOOK_S = 0.001  # between two looks whether something was delivered: the resolution of the result
 
@@ -25,16 +22,10 @@ LOOK_S = 0.001  # between two looks whether something was delivered: the resolut
 def run(setting: Setting) -> Result:
     rounds = setting.rounds or ROUNDS
     measured: dict[int, list[dict[str, Any]]] = {lanes: [] for lanes in LANES}
-    with ExitStack() as topics:
-        names = {
-            lanes: topics.enter_context(kafka.topic(setting.cluster, f"restart-{lanes}", lanes)) for lanes in LANES
-        }
-        for lanes, topic in names.items():
-            setting.say(f"restart: warming up {lanes} lanes")
-            _warm_up(setting, topic, lanes)
+    with warm.topics(setting, "restart", LANES) as topics:
         for number in range(rounds):
             for lanes, figures in measured.items():
-                figures.append(_one(setting, names[lanes], lanes))
+                figures.append(_one(setting, topics[lanes], lanes))
                 setting.say(
                     f"restart: round {number + 1}/{rounds} {lanes} lanes, first acknowledgement after "
                     f"{figures[-1]['first_s'] * 1000:.0f} ms"
@@ -55,11 +46,6 @@ def _one(setting: Setting, topic: str, lanes: int) -> dict[str, Any]:
             time.sleep(LOAD_SECONDS)
             victim.kill()
         return call(succeed, **arguments)
-
-
-def _warm_up(setting: Setting, topic: str, lanes: int) -> None:
-    with setting.wal_dir() as wal_dir:
-        call(warm_up, bootstrap_servers=setting.cluster.bootstrap_servers, topic=topic, wal_dir=wal_dir, lanes=lanes)
 
 
 def _table(measured: dict[int, list[dict[str, Any]]]) -> Table:
@@ -86,18 +72,6 @@ def _table(measured: dict[int, list[dict[str, Any]]]) -> Table:
 
 
 # -- in processes of their own -----------------------------------------------------------------------------------------
-
-
-async def warm_up(bootstrap_servers: str, topic: str, wal_dir: str, lanes: int) -> None:
-    """Have several batches in every partition: with the second one the broker begins its index.
-
-    That takes it about 10 ms, once for each partition.
-    """
-    async with load.producer(wal_dir, bootstrap_servers) as producer:
-        for _ in range(WARM_UP_BATCHES):
-            for number in range(lanes * WARM_UP_RECORDS):
-                await producer.publish(topic, load.VALUE, partition=number % lanes)
-            await producer.flush()
 
 
 async def publish_for_ever(bootstrap_servers: str, topic: str, wal_dir: str, lanes: int) -> None:

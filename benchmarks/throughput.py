@@ -6,7 +6,7 @@ publisher that does nothing else. Only aiorecover's records would survive the pu
 
 import gc
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -87,15 +87,22 @@ def _figures(records: int, accepted: float, watch: Watch) -> dict[str, Any]:
 # -- the contenders, each in its own process ---------------------------------------------------------------------------
 
 
-async def aiorecover(bootstrap_servers: str, topic: str, records: int, wal_dir: str, **options: Any) -> dict[str, Any]:
+async def aiorecover(
+    bootstrap_servers: str,
+    topic: str,
+    records: int,
+    wal_dir: str,
+    keys: Sequence[bytes] = load.KEYS,
+    **options: Any,
+) -> dict[str, Any]:
     options |= {"linger_ms": LINGER_MS, "max_batch_size": BATCH_BYTES}
     async with load.producer(wal_dir, bootstrap_servers, **options) as producer:
-        await load.publish_all(producer, topic, WARM_UP)
+        await load.publish_all(producer, topic, WARM_UP, keys)
         await producer.flush()
         gc.collect()
         with stopwatch() as watch:
             began = time.perf_counter()
-            await load.publish_all(producer, topic, records)
+            await load.publish_all(producer, topic, records, keys)
             accepted = time.perf_counter() - began
             await producer.flush()
         return _figures(records, accepted, watch)

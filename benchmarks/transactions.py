@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from benchmarks import kafka, load, throughput
 from benchmarks.child import call
-from benchmarks.figures import quantiles, spread
+from benchmarks.figures import quantiles, ratios, spread
 from benchmarks.setting import Result, Setting, Table
 
 ROUNDS = 5
@@ -101,10 +101,9 @@ def _table(setting: Setting, measured: dict[int, dict[str, list[dict[str, Any]]]
     rows = []
     for partitions, ways in measured.items():
         dear, cheap = (ways[guarantee] for guarantee in GUARANTEES)
-        ratios = [{"x": one["delivered_s"] / other["delivered_s"]} for one, other in zip(dear, cheap, strict=True)]
         for guarantee, figures in ways.items():
             rate, cpu = spread(figures, "delivered_s").text(), spread(figures, "cpu_us").text(".2f")
-            ratio = f"{spread(ratios, 'x').text('.2f')}x" if guarantee == GUARANTEES[0] else "1x"
+            ratio = f"{ratios(dear, cheap, 'delivered_s').text('.2f')}x" if guarantee == GUARANTEES[0] else "1x"
             rows.append([f"{partitions} partitions, {guarantee}", rate, ratio, cpu])
     cluster = setting.cluster
     return Table(

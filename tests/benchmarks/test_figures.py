@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks.figures import Spread, quantile, quantiles
+from benchmarks.figures import Spread, quantile, quantiles, ratios
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,8 @@ def test_quantiles_do_not_depend_on_the_order_of_the_values() -> None:
 def test_a_spread_shows_the_median_with_the_least_and_the_greatest() -> None:
     assert Spread((3000.0, 1000.0, 2000.0)).text() == "2,000 (1,000 to 3,000)"
     assert Spread((3000.0,)).text() == "3,000"
+
+
+def test_ratios_are_of_the_pair_of_each_round() -> None:
+    dear, cheap = [{"cpu_us": 4.0}, {"cpu_us": 3.0}], [{"cpu_us": 2.0}, {"cpu_us": 1.0}]
+    assert ratios(dear, cheap, "cpu_us") == Spread((2.0, 3.0))

@@ -1,6 +1,7 @@
 """What is measured reaches into the library here and there: each such way still delivers."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,9 @@ from typing import Any
 import pytest
 
 from aiorecover.testing import MockClusterProcess
-from benchmarks import journal, sessions, throughput
+from benchmarks import journal, latency, partitions, sessions, throughput, warm
+from tests.support.admin import count_records
+from tests.support.oracle import read_topic
 
 DELIVERED_WITHIN = 30.0  # seconds: a fraction of one, unless nothing gets through
 
@@ -16,7 +19,9 @@ Way = Callable[[str, str, int, str], Awaitable[dict[str, Any]]]
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("way", [throughput.aiorecover, journal.journaled, journal.without, sessions.apart])
+@pytest.mark.parametrize(
+    "way", [throughput.aiorecover, journal.journaled, journal.without, sessions.apart, partitions.spread_out]
+)
 async def test_a_way_of_delivering_that_is_measured_delivers(
     way: Way, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -26,3 +31,26 @@ async def test_a_way_of_delivering_that_is_measured_delivers(
         async with asyncio.timeout(DELIVERED_WITHIN):
             figures = await way(cluster.bootstrap_servers, "t", 2000, str(tmp_path))
     assert figures["delivered_s"] > 0
+
+
+@pytest.mark.asyncio
+async def test_each_partition_is_warmed_up_with_as_many_records(tmp_path: Path) -> None:
+    async with MockClusterProcess() as cluster:
+        await cluster.create_topic("t", partitions=6)
+        async with asyncio.timeout(DELIVERED_WITHIN):
+            await warm.fill(cluster.bootstrap_servers, "t", str(tmp_path), 6)
+        found = await read_topic(cluster.bootstrap_servers, "t")
+    assert Counter(record.partition for record in found) == dict.fromkeys(range(6), warm.RECORDS_A_PARTITION)
+
+
+@pytest.mark.asyncio
+async def test_what_is_asked_for_was_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latency, "WARM_UP", 1000)
+    async with MockClusterProcess() as cluster:
+        await cluster.create_topic("t", partitions=6)
+        async with asyncio.timeout(DELIVERED_WITHIN):
+            figures = await latency.asking(cluster.bootstrap_servers, "t", str(tmp_path), 500)
+        found = await count_records(cluster.bootstrap_servers, "t", 6)
+    assert figures["delivered"] == found == 2000
+    assert figures["asked"]["p50"] > 0
+    assert figures["asked_us"] > 0
