@@ -3,11 +3,11 @@
 import asyncio
 import time
 from collections.abc import Callable
-from math import inf
 
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.frames import frames_of, position_at
 from aiorecover.delivery.lane import Lane
+from aiorecover.delivery.lingering import Lingering
 from aiorecover.delivery.router import Router
 from aiorecover.delivery.stalled import StalledLanes
 from aiorecover.wal.slot import Slot
@@ -46,12 +46,10 @@ class Batches:
         self._deliver = deliver
         self._codec = codec
         self._batch_bytes = batch_bytes
-        self._linger = linger
         self._doubtful_up_to = doubtful_up_to
         self._transactional = transactional
         self._open: dict[Lane, None] = {}
-        self._tick = 0.0  # when what is open must be handed over
-        self._lingering = 0  # batches begun since the last tick
+        self._lingering = Lingering(linger)  # of those that are open
         self.closed_bytes = 0  # of batches that are ready or in flight
         self.resuming = False  # what the last process had in flight waits for room: it comes first
 
@@ -67,8 +65,8 @@ class Batches:
 
     @property
     def due(self) -> float:
-        """When what is open must be handed over, by the loop's clock; never where nothing is."""
-        return self._tick if self._lingering else inf
+        """When some of what is open must be handed over, by the loop's clock; never where nothing is."""
+        return self._lingering.due
 
     def begin(self, lane: Lane) -> LaneBatch | None:
         """A new open batch; None when the lane or all lanes together hold as much as they may."""
@@ -80,9 +78,7 @@ class Batches:
         size = min(most, max(SMALLEST_BATCH, share))
         lane.open = LaneBatch(size, self._codec, transactional=self._transactional)
         lane.open.probes = lane.limit is not None and most > lane.limit.bytes
-        if not self._lingering:
-            self._tick = asyncio.get_running_loop().time() + self._linger
-        self._lingering += 1
+        self._linger(lane)
         self._open[lane] = None
         return lane.open
 
@@ -110,8 +106,13 @@ class Batches:
 
     def close(self, lane: Lane) -> None:
         """Nothing more is added to the lane's open batch: it goes to Kafka in its turn."""
-        batch = lane.close_open()
-        self._open.pop(lane, None)  # behind it: a batch that could not be closed is handed over by the next linger
+        try:
+            batch = lane.close_open()
+        except BaseException:
+            self._linger(lane)  # a batch that could not be closed is handed over by the next linger
+            raise
+        self._lingering.discard(lane)
+        self._open.pop(lane, None)
         self._router.rotate(lane)
         if batch is not None:
             if self._doubtful_up_to:
@@ -119,14 +120,25 @@ class Batches:
             self.closed_bytes += batch.bytes
             self._deliver(lane)
 
+    def tick(self) -> None:
+        """The linger of some is over: what they have goes to Kafka, at once or right behind the batch in flight."""
+        for lane in self._lingering.oldest(asyncio.get_running_loop().time()):
+            self._hand_over(lane)
+
     def hand_over(self) -> None:
-        """The linger is over: what is open goes to Kafka, at once or right behind the batch in flight."""
+        """As where the linger of all is over: somebody waits."""
         for lane in list(self._open):
-            if lane.in_flight is None and not lane.ready:
-                self.close(lane)
-            else:
-                lane.due = True
-        self._lingering = 0
+            self._hand_over(lane)
+
+    def _hand_over(self, lane: Lane) -> None:
+        if lane.in_flight is None and not lane.ready:
+            self.close(lane)
+        else:
+            lane.due = True
+            self._lingering.discard(lane)
+
+    def _linger(self, lane: Lane) -> None:
+        self._lingering.add(lane, asyncio.get_running_loop().time())
 
     def close_all(self) -> None:
         """A transaction ends: what is open belongs to it, also where other batches wait before it."""
@@ -140,6 +152,7 @@ class Batches:
 
     def drop_open(self, lane: Lane) -> None:
         """The lane is halted: what it held stays in the ring."""
+        self._lingering.discard(lane)
         self._open.pop(lane, None)
         lane.open = None
         lane.due = False

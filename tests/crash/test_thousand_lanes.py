@@ -28,7 +28,7 @@ def test_what_is_in_flight_in_a_thousand_lanes_is_sent_again_and_nothing_is_miss
     node.pause()
     child.tell()
     child.wait_for("wait", times=2)
-    time.sleep(0.5)  # far longer than the linger: each lane has its batch under way
+    time.sleep(1.0)  # twice as long as any batch lingers: each lane has its own under way
     scenario.kill(child)
     node.resume()
     mortal.wait_ready()

@@ -9,8 +9,10 @@ import pytest
 
 from aiorecover.delivery import batches as module
 from aiorecover.delivery import lane as lane_module
+from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.batches import BATCH_BYTES, SMALLEST_BATCH, Batches
 from aiorecover.delivery.lane import MAX_READY, Lane
+from aiorecover.delivery.lingering import AT_ONCE
 from aiorecover.delivery.parts import part_of
 
 pytestmark = pytest.mark.asyncio
@@ -40,6 +42,10 @@ def batches_of(sent: list[Lane], held: Any = None, *, linger: float = 0.0, trans
         doubtful_up_to=0,
         transactional=transactional,
     )
+
+
+def refuse(*_: object) -> None:
+    raise MemoryError
 
 
 def fill(batches: Batches, lane: Lane) -> None:
@@ -116,6 +122,49 @@ async def test_when_the_linger_is_over_an_idle_lane_sends_and_a_busy_one_follows
     busy.acknowledged()
     batches.follow(busy)
     assert sent == [busy, idle, busy]
+
+
+async def test_of_a_thousand_lanes_a_tick_hands_over_the_oldest_and_who_waits_gets_all_of_them_handed_over() -> None:
+    sent: list[Lane] = []
+    batches = batches_of(sent)
+    lanes = [Lane("t", number) for number in range(1000)]
+    for lane in lanes:
+        fill(batches, lane)
+    batches.tick()
+    assert sent == lanes[:AT_ONCE]
+    assert batches.due < inf
+    batches.hand_over()
+    assert sent == lanes
+    assert batches.due == inf
+
+
+@pytest.mark.parametrize("busy", [False, True])
+async def test_a_batch_that_could_not_be_closed_is_handed_over_by_the_next_tick(
+    monkeypatch: pytest.MonkeyPatch, *, busy: bool
+) -> None:
+    sent: list[Lane] = []
+    batches = batches_of(sent)
+    lane, other = Lane("t", 0), Lane("t", 1)
+    if busy:
+        fill(batches, lane)
+        batches.close(lane)
+        lane.next()
+        sent.clear()
+    for each in (lane, other):
+        fill(batches, each)
+    with monkeypatch.context() as failing:
+        failing.setattr(LaneBatch, "finish", refuse)
+        if busy:
+            with pytest.raises(MemoryError):
+                batches.tick()
+            lane.acknowledged()
+        with pytest.raises(MemoryError):
+            batches.follow(lane) if busy else batches.tick()
+    assert batches.due < inf
+    await asyncio.sleep(0.01)
+    batches.tick()
+    assert sorted(each.partition for each in sent) == [0, 1]
+    assert batches.due == inf
 
 
 async def test_an_empty_batch_goes_nowhere_and_a_halted_lane_s_is_dropped() -> None:

@@ -1,0 +1,55 @@
+"""Lanes whose open batch lingers: when it is handed over, and how many at once. Pure: times are handed in.
+
+A batch costs the processor as much with one record as with twenty: its task, its entry in the journal, its place in the
+request and in the answer. Six lanes may have it every few milliseconds; a thousand would leave time for nothing else,
+and so publish little, and have a record or two in each. So what lingers is handed over oldest first, and no more of it
+in a second than leaves most of that to the records: the more lanes have something, the longer each of them lingers, and
+the more is in its batch.
+"""
+
+from itertools import islice, takewhile
+from math import inf
+
+from aiorecover.delivery.lane import Lane
+
+EACH = 0.0003  # seconds from one batch to the next, in the long run: it costs 60 to 100 us by itself
+AT_ONCE = 64  # batches, after a rest: their tasks are begun in one turn of the loop, and take it a few milliseconds
+TURN = 0.005  # seconds from one hand-over to the next at most while something is left of the first
+LONGEST = 0.5  # seconds that a batch lingers, however many there are: delivery must resume within 1 s
+
+
+class Lingering:
+    """Oldest first; times are seconds of any clock that only goes on."""
+
+    def __init__(self, linger: float) -> None:
+        """``linger``: how long a batch that is not full waits for more records, where there are few."""
+        self._linger = linger
+        self._lanes: dict[Lane, float] = {}  # since when
+        self._tick = 0.0
+        self._room = float(AT_ONCE)  # so many batches there was time for, and
+        self._looked = 0.0  # when that was
+
+    @property
+    def due(self) -> float:
+        """When the next ones must be handed over; never where nothing lingers."""
+        return self._tick if self._lanes else inf
+
+    def add(self, lane: Lane, now: float) -> None:
+        """Its batch was begun. Linger is a rhythm: what comes later is handed over with the first of them."""
+        if not self._lanes:
+            self._tick = now + self._linger
+        self._lanes[lane] = now
+
+    def discard(self, lane: Lane) -> None:
+        """Its batch lingers no longer."""
+        self._lanes.pop(lane, None)
+
+    def oldest(self, now: float) -> list[Lane]:
+        """Those whose turn it is; they linger until they are discarded."""
+        self._room = min(AT_ONCE, self._room + (now - self._looked) / EACH)
+        self._looked = now
+        overdue = sum(1 for _ in takewhile(lambda since: now - since >= LONGEST, self._lanes.values()))
+        found = list(islice(self._lanes, max(1, int(self._room), overdue)))
+        self._room = max(0.0, self._room - len(found))
+        self._tick = now + max(EACH, min(self._linger, TURN))
+        return found

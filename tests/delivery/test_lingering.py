@@ -1,0 +1,104 @@
+"""The more lanes have something, the longer each of them lingers."""
+
+from math import inf
+
+import pytest
+
+from aiorecover.delivery.lane import Lane
+from aiorecover.delivery.lingering import AT_ONCE, EACH, LONGEST, TURN, Lingering
+
+LINGER = 0.005
+SECONDS = 5.0
+
+
+def lanes(count: int) -> list[Lane]:
+    return [Lane("t", number) for number in range(count)]
+
+
+def handed_over(lingering: Lingering, now: float) -> list[Lane]:
+    found = lingering.oldest(now)
+    for lane in found:
+        lingering.discard(lane)
+    return found
+
+
+def test_a_few_are_handed_over_together_when_the_first_of_them_has_lingered() -> None:
+    lingering, few = Lingering(LINGER), lanes(6)
+    assert lingering.due == inf
+    for number, lane in enumerate(few):
+        lingering.add(lane, 10.0 + number / 1000)
+    assert lingering.due == 10.0 + LINGER
+    assert handed_over(lingering, 10.0 + LINGER) == few
+    assert lingering.due == inf
+
+
+@pytest.mark.parametrize("linger", [0.0, LINGER, 0.05])
+def test_a_few_that_always_have_something_linger_no_longer_than_was_asked_for(linger: float) -> None:
+    lingering, few = Lingering(linger), lanes(6)
+    now = 10.0
+    for _ in range(1000):
+        for lane in few:
+            lingering.add(lane, now)
+        assert lingering.due == now + linger
+        now = lingering.due + len(few) * EACH
+        assert handed_over(lingering, now) == few
+
+
+def test_of_many_the_oldest_go_first_and_no_more_at_once_than_a_turn_of_the_loop_can_bear() -> None:
+    lingering, many = Lingering(LINGER), lanes(1000)
+    for lane in many:
+        lingering.add(lane, 10.0)
+    first = handed_over(lingering, 10.0 + LINGER)
+    assert first == many[:AT_ONCE]
+    assert lingering.due == 10.0 + LINGER + TURN
+    second = handed_over(lingering, lingering.due)
+    assert second == many[AT_ONCE : AT_ONCE + len(second)]
+    assert 0 < len(second) <= TURN / EACH
+
+
+def test_a_thousand_that_always_have_something_take_turns_and_leave_most_of_the_time_to_their_records() -> None:
+    lingering, many = Lingering(LINGER), lanes(1000)
+    for lane in many:
+        lingering.add(lane, 10.0)
+    now, since, waited, count = 10.0, dict.fromkeys(many, 10.0), [], 0
+    while now < 10.0 + SECONDS:
+        now = lingering.due
+        for lane in handed_over(lingering, now):
+            waited.append(now - since[lane])
+            lingering.add(lane, now)
+            since[lane] = now
+            count += 1
+    assert count == pytest.approx(AT_ONCE + SECONDS / EACH, rel=0.02)
+    assert max(waited) == pytest.approx(len(many) * EACH, rel=0.05)
+
+
+def test_none_lingers_longer_than_the_longest_however_many_there_are() -> None:
+    lingering = Lingering(LINGER)
+    for lane in lanes(10_000):
+        lingering.add(lane, 10.0)
+    now = 10.0
+    while lingering.due < inf:
+        now = lingering.due
+        handed_over(lingering, now)
+    assert now <= 10.0 + LONGEST + TURN
+
+
+def test_what_comes_alone_behind_a_thousand_does_not_wait_for_their_time() -> None:
+    lingering = Lingering(LINGER)
+    for lane in lanes(1000):
+        lingering.add(lane, 10.0)
+    while lingering.due < inf:
+        now = lingering.due
+        handed_over(lingering, now)
+    alone = Lane("t", 1000)
+    lingering.add(alone, now)
+    assert lingering.due == now + LINGER
+    assert handed_over(lingering, lingering.due) == [alone]
+
+
+def test_what_could_not_be_handed_over_is_tried_again() -> None:
+    lingering, lane = Lingering(LINGER), Lane("t", 0)
+    lingering.add(lane, 10.0)
+    assert lingering.oldest(10.0 + LINGER) == [lane]
+    assert lingering.due == 10.0 + LINGER + TURN
+    assert lingering.oldest(lingering.due) == [lane]
