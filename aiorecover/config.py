@@ -102,8 +102,8 @@ class Config:
             ``max_request_size``, and lowered to that where it is left out.
         max_request_size: the largest record, as Kafka counts it; it must fit a slot, and is lowered to what fits where
             it is left out.
-        linger_ms: how long a batch that is not full waits for more records; longer, up to half a second, where more
-            than 3,300 batches a second would be sent, as a thousand partitions at full speed have them.
+        linger_ms: how long a batch that is not full waits for more records; longer, up to half a second, while more is
+            published than is read of it and hundreds of partitions have some.
         delivery_timeout_ms: a record that could not be delivered within this time since it was accepted becomes a dead
             letter, an eighth of it and a second later at most; what is being sent, only when that attempt has ended
             (``request_timeout_ms``) and the pause behind it. None: never. At least ``linger_ms`` and

@@ -150,13 +150,13 @@ Time limits
 Dispatcher
     Never longer than a few milliseconds without giving the loop a turn; a fifth of one until something is acknowledged,
     for after a crash it passes over settled frames while the session connects. Linger is a rhythm: every ``linger_ms``
-    what is open is handed over, at once or right behind the batch in flight. Of many lanes the oldest come first, some
-    3,300 batches a second, and none lingers longer than 0.5 s, or ``linger_ms``: a batch costs about as much with one
-    record as with twenty, and batches of a thousand lanes would take all of the time (`lingering`). Before Kafka has
-    answered once, nothing is dispatched. Records of an unknown topic, of a partition that does not exist, or of a
-    stalled lane are passed over and the others go on (`behind`, `gaps`); once they can be delivered, a second reader
-    goes back to the first record passed over, up to where the first reader stands, and only then the lane is open
-    again: its order is kept (I6).
+    what is open is handed over, at once or right behind the batch in flight; of more than 64 lanes the oldest first, 64
+    in a turn of the loop. While more is to be read, no more than some 3,300 of them a second, and none lingers longer
+    than 0.5 s, or ``linger_ms``: a batch costs about as much with one record as with twenty, and those of a thousand
+    lanes would take all of the time (`lingering`). Before Kafka has answered once, nothing is dispatched. Records of an
+    unknown topic, of a partition that does not exist, or of a stalled lane are passed over and the others go on
+    (`behind`, `gaps`); once they can be delivered, a second reader goes back to the first record passed over, up to
+    where the first reader stands, and only then the lane is open again: its order is kept (I6).
 
 Partitioner
     The user's is asked once for a record with a key, and its answer is remembered; for records without a key once for

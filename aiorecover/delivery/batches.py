@@ -120,9 +120,12 @@ class Batches:
             self.closed_bytes += batch.bytes
             self._deliver(lane)
 
-    def tick(self) -> None:
-        """The linger of some is over: what they have goes to Kafka, at once or right behind the batch in flight."""
-        for lane in self._lingering.oldest(asyncio.get_running_loop().time()):
+    def tick(self, *, busy: bool) -> None:
+        """The linger of some is over: what they have goes to Kafka, at once or right behind the batch in flight.
+
+        ``busy``: more is to be read.
+        """
+        for lane in self._lingering.oldest(asyncio.get_running_loop().time(), busy=busy):
             self._hand_over(lane)
 
     def hand_over(self) -> None:

@@ -147,7 +147,7 @@ class Dispatcher:
                 self._look_at_flushes()
             if moved:
                 if self.batches.due <= asyncio.get_running_loop().time():
-                    self.batches.tick()  # also without a rest: a lane with few records must not wait for one
+                    self.batches.tick(busy=True)  # also without a rest: a lane with few records must not wait for one
                 await asyncio.sleep(0)
             else:
                 await self._rest()
@@ -265,7 +265,7 @@ class Dispatcher:
         if self._flushes:
             self.batches.hand_over()
         elif self.batches.due <= loop.time():
-            self.batches.tick()
+            self.batches.tick(busy=False)
         stalls = self.stalled.expected and self._no_room
         until = min(self.batches.due, loop.time() + STALL_LOOK if stalls else inf)
         timer = loop.call_at(until, self.wake) if until < inf else None

@@ -2,9 +2,9 @@
 
 A batch costs the processor as much with one record as with twenty: its task, its entry in the journal, its place in the
 request and in the answer. Six lanes may have it every few milliseconds; a thousand would leave time for nothing else,
-and so publish little, and have a record or two in each. So what lingers is handed over oldest first, and no more of it
-in a second than leaves most of that to the records: the more lanes have something, the longer each of them lingers, and
-the more is in its batch.
+and so publish little, and have a record or two in each. So while more is to be read, what lingers is handed over oldest
+first, and no more of it in a second than leaves most of that to the records: the more lanes have something, the longer
+each of them lingers, and the more is in its batch. Once all is read nothing is won by that: as soon as the loop bears.
 """
 
 from itertools import islice, takewhile
@@ -26,6 +26,7 @@ class Lingering:
         self._linger = linger
         self._lanes: dict[Lane, float] = {}  # since when
         self._tick = 0.0
+        self._begun: float | None = None  # since when those that were there by then are being handed over
         self._room = float(AT_ONCE)  # so many batches there was time for, and
         self._looked = 0.0  # when that was
 
@@ -44,12 +45,20 @@ class Lingering:
         """Its batch lingers no longer."""
         self._lanes.pop(lane, None)
 
-    def oldest(self, now: float) -> list[Lane]:
-        """Those whose turn it is; they linger until they are discarded."""
-        self._room = min(AT_ONCE, self._room + (now - self._looked) / EACH)
+    def oldest(self, now: float, *, busy: bool) -> list[Lane]:
+        """Those whose turn it is; they linger until they are discarded. ``busy``: more is to be read."""
+        self._room = min(AT_ONCE, self._room + (now - self._looked) / EACH) if busy else AT_ONCE
         self._looked = now
+        begun = self._begun = now if self._begun is None else self._begun
         overdue = sum(1 for _ in takewhile(lambda since: now - since >= LONGEST, self._lanes.values()))
-        found = list(islice(self._lanes, max(1, int(self._room), overdue)))
+        most = max(1, int(self._room), overdue)
+        found = [lane for lane, since in islice(self._lanes.items(), most) if since <= begun]
         self._room = max(0.0, self._room - len(found))
-        self._tick = now + max(EACH, min(self._linger, TURN))
+        following = next(islice(self._lanes.values(), len(found), None), inf)
+        pause = max(EACH, min(self._linger, TURN)) if busy else 0.0
+        if following <= begun:
+            self._tick = now + pause
+        else:  # it came later, and lingers by itself
+            self._begun = None
+            self._tick = max(now + pause, min(following, now) + self._linger)
         return found

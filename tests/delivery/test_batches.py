@@ -130,7 +130,7 @@ async def test_of_a_thousand_lanes_a_tick_hands_over_the_oldest_and_who_waits_ge
     lanes = [Lane("t", number) for number in range(1000)]
     for lane in lanes:
         fill(batches, lane)
-    batches.tick()
+    batches.tick(busy=True)
     assert sent == lanes[:AT_ONCE]
     assert batches.due < inf
     batches.hand_over()
@@ -156,13 +156,13 @@ async def test_a_batch_that_could_not_be_closed_is_handed_over_by_the_next_tick(
         failing.setattr(LaneBatch, "finish", refuse)
         if busy:
             with pytest.raises(MemoryError):
-                batches.tick()
+                batches.tick(busy=True)
             lane.acknowledged()
         with pytest.raises(MemoryError):
-            batches.follow(lane) if busy else batches.tick()
+            batches.follow(lane) if busy else batches.tick(busy=True)
     assert batches.due < inf
     await asyncio.sleep(0.01)
-    batches.tick()
+    batches.tick(busy=True)
     assert sorted(each.partition for each in sent) == [0, 1]
     assert batches.due == inf
 

@@ -15,8 +15,8 @@ def lanes(count: int) -> list[Lane]:
     return [Lane("t", number) for number in range(count)]
 
 
-def handed_over(lingering: Lingering, now: float) -> list[Lane]:
-    found = lingering.oldest(now)
+def handed_over(lingering: Lingering, now: float, *, busy: bool = True) -> list[Lane]:
+    found = lingering.oldest(now, busy=busy)
     for lane in found:
         lingering.discard(lane)
     return found
@@ -96,9 +96,41 @@ def test_what_comes_alone_behind_a_thousand_does_not_wait_for_their_time() -> No
     assert handed_over(lingering, lingering.due) == [alone]
 
 
+def test_once_all_is_read_a_thousand_are_handed_over_turn_by_turn_and_what_comes_meanwhile_lingers() -> None:
+    lingering, many, late = Lingering(LINGER), lanes(1000), Lane("u", 0)
+    for lane in many:
+        lingering.add(lane, 10.0)
+    found, turns, now = list[Lane](), 0, 10.0 + LINGER
+    while len(found) < len(many):
+        assert lingering.due <= now
+        at_once = handed_over(lingering, now, busy=False)
+        assert 0 < len(at_once) <= AT_ONCE
+        found, turns, now = found + at_once, turns + 1, now + 0.001
+        if turns == 1:
+            lingering.add(late, now)
+            came = now
+    assert found == many
+    assert turns == -(-len(many) // AT_ONCE)
+    assert came + LINGER <= lingering.due <= now + LINGER
+    assert handed_over(lingering, lingering.due, busy=False) == [late]
+
+
+def test_a_hundred_that_always_have_something_while_all_is_read_linger_as_long_as_was_asked_for() -> None:
+    lingering, many = Lingering(LINGER), lanes(100)
+    now, count = 10.0, 0
+    for lane in many:
+        lingering.add(lane, now)
+    while now < 10.0 + SECONDS:
+        now = max(now + 0.001, lingering.due)
+        for lane in handed_over(lingering, now, busy=False):
+            lingering.add(lane, now)
+            count += 1
+    assert count <= 1.5 * len(many) * SECONDS / LINGER  # the rhythm is that of the oldest of them
+
+
 def test_what_could_not_be_handed_over_is_tried_again() -> None:
     lingering, lane = Lingering(LINGER), Lane("t", 0)
     lingering.add(lane, 10.0)
-    assert lingering.oldest(10.0 + LINGER) == [lane]
-    assert lingering.due == 10.0 + LINGER + TURN
-    assert lingering.oldest(lingering.due) == [lane]
+    assert lingering.oldest(10.0 + LINGER, busy=True) == [lane]
+    assert 10.0 + LINGER < lingering.due <= 10.0 + 2 * LINGER + TURN
+    assert lingering.oldest(lingering.due, busy=True) == [lane]
