@@ -47,7 +47,7 @@ _TICK_S = 0.125  # some records of each partition at once, which make a batch: t
 _LOOK_S = 0.25
 _FREED_S = 1.0  # seconds from the last acknowledgement on in which a checkpoint frees what it had kept
 _FILLER = b"x" * 180
-_BACK_WITHIN_S = 60.0
+_BACK_WITHIN_S = 60.0  # and as long as it lasted: that much waits
 _TOLD_WITHIN_S = 30.0
 _FLUSH_MS = 120_000
 _READ_WITHIN_S = 300.0
@@ -227,7 +227,7 @@ class _Run:
                 self._came_back, lasted = waiting, time.monotonic() - began
                 await asyncio.to_thread(self._cluster.heal)
                 back = time.monotonic()
-                await self._catch_up()
+                await self._catch_up(_BACK_WITHIN_S + lasted)
                 caught_up = time.monotonic() - back - _FREED_S
                 await self._measure("healed", around)
             await producer.flush(_FLUSH_MS)
@@ -246,8 +246,8 @@ class _Run:
             samples=self._samples,
         )
 
-    async def _catch_up(self) -> None:
-        await until(lambda: self._waiting() <= RATE * len(self._cause.places), _BACK_WITHIN_S)
+    async def _catch_up(self, within_s: float) -> None:
+        await until(lambda: self._waiting() <= RATE * len(self._cause.places), within_s)
         await asyncio.sleep(_FREED_S)
         self._came_back = 0
 
