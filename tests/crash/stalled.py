@@ -198,6 +198,7 @@ class _Run:
         self._samples: list[Sample] = []
         self._complaints: list[str] = []
         self._harmed = float("inf")  # when
+        self._silenced = 0  # so many records of all partitions have waited for a broker that answers
         self._came_back = 0  # so many records waited then, until they are caught up
         self._producer = RecoverableProducer(
             directory / "wal",
@@ -318,9 +319,11 @@ class _Run:
             self._samples.append(Sample(at, waiting, rings, now.bytes_allocated, behind))
 
     def _held_up(self, at: float) -> int:
-        """Records of all partitions that wait while no broker answers."""
-        moving = self._cause.silent and 0 <= at < self._cause.moving_s
-        return self._published * PARTITIONS - self._delivered.total() if moving else 0
+        """Records of all partitions that waited at most while no broker answers; as for those that come back."""
+        if not self._cause.silent or not 0 <= at < self._cause.moving_s:
+            return 0
+        self._silenced = max(self._silenced, self._published * PARTITIONS - self._delivered.total())
+        return self._silenced
 
     def _waiting(self) -> int:
         return sum(self._published - self._delivered[lane] for lane in self._cause.places)
