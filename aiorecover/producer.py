@@ -170,8 +170,9 @@ class RecoverableProducer:
 
         Args:
             timeout_ms: for all of it, in milliseconds; None takes ``stop_timeout_ms``. It returns in time whatever
-                the broker does; what is left is delivered after the next start. Called once more meanwhile, or after
-                it was cancelled, the shortest limit counts.
+                the broker does, and some 2 seconds later at most where the disk is slow to let go of the directory;
+                what is left is delivered after the next start. Called once more meanwhile, or after it was cancelled,
+                the shortest limit counts.
 
         Raises:
             ConfigError: ``timeout_ms`` is no number of milliseconds; the producer goes on.
@@ -634,7 +635,7 @@ class RecoverableProducer:
         limit = seconds_of(timeout_ms)
         opened = self._get_opened_here()
         self._refuse_in_callback("flush")
-        await self._all_in_kafka(opened.flush, limit, "not everything is in kafka yet")
+        await self._all_in_kafka(opened, opened.flush, limit, "not everything is in kafka yet")
 
     async def drain(self, timeout_ms: int | None = None) -> None:
         """Behind the sink of Spark: as `flush`, and for the copies of dead letters, too, as `stop` does it.
@@ -647,17 +648,18 @@ class RecoverableProducer:
         limit = seconds_of(timeout_ms)
         opened = self._get_opened_here()
         self._refuse_in_callback("drain")
-        await self._all_in_kafka(
-            opened.drain, limit, "not everything, copies of dead letters included, is in kafka yet"
-        )
+        otherwise = "not everything, copies of dead letters included, is in kafka yet"
+        await self._all_in_kafka(opened, opened.drain, limit, otherwise)
 
-    async def _all_in_kafka(self, wait: Callable[[], Awaitable[None]], limit: float | None, otherwise: str) -> None:
+    async def _all_in_kafka(
+        self, opened: Opened, wait: Callable[[], Awaitable[None]], limit: float | None, otherwise: str
+    ) -> None:
         try:
             async with asyncio.timeout(limit):
                 await wait()
         except TimeoutError:
             message = f"{otherwise}, it stays in the ring, do not publish it again"
-            why, pending = self._get_opened().delivery.delays.of_any(), self.statistics().pending
+            why, pending = opened.delivery.delays.of_any(), self.statistics().pending
             raise DeliveryPendingError(f"{message}: {why} pending={pending}") from None
 
     async def wait_delivered(self, receipt: Receipt, timeout_ms: int | None) -> DeliveryReport:

@@ -336,6 +336,22 @@ async def test_once_the_trouble_is_over_everything_arrives(tmp_path: Path, troub
 
 
 @pytest.mark.asyncio
+async def test_a_flush_whose_time_ends_while_the_producer_stops_says_that_the_records_stay_in_the_ring(
+    tmp_path: Path,
+) -> None:
+    producer = RecoverableProducer(tmp_path / "wal", bootstrap_servers=NOWHERE, stop_timeout_ms=2_000)
+    await producer.start()
+    await producer.publish(TOPIC, b"1")
+    flushing = asyncio.create_task(producer.flush(timeout_ms=300))
+    await asyncio.sleep(0.1)
+    stopping = asyncio.create_task(producer.stop())
+    with pytest.raises(DeliveryPendingError, match="do not publish it again"):
+        await flushing
+    assert producer.state == "stopping"
+    assert await stopping == 1
+
+
+@pytest.mark.asyncio
 async def test_a_stop_that_is_cancelled_and_called_again_ends_and_leaves_nothing(tmp_path: Path) -> None:
     async with scene_of(tmp_path) as scene:
         before = Census(tmp_path)
