@@ -21,6 +21,8 @@ from aiorecover.wal.slot import Slot
 
 LANES_MOST = 100  # lanes that are looked through for a record without a key, 1 us each: thousands may ask at once
 
+BATCHES_MOST = 16  # of each lane: in transactions it may hold hundreds
+
 NOT_REACHED = "kafka is not reached"
 IN_TURN = "it takes its turn"
 
@@ -138,6 +140,6 @@ def _has(lane: Lane, slot: Slot, place: int) -> bool:
     """Whether the record of a frame is in the lane. What comes from one slot stands in the order of its places."""
     return any(
         home is slot and places and places[min(bisect_left(places, place), len(places) - 1)] == place
-        for batch in lane.batches
+        for batch in islice(lane.batches, BATCHES_MOST)
         for home, places in batch.frames
     )

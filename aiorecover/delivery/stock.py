@@ -43,8 +43,9 @@ class Stock:
         return None if slot is None else slot.file_offset + offset
 
     def add(self, run: Run) -> None:
-        """These were read; what cannot be decoded tells no position."""
-        self._positions.extend(position for position in run.records if isinstance(position, int))
+        """These were read; what cannot be decoded tells no position. What this process leaves, it knows by itself."""
+        own = self._ring.epoch << fmt.SEQUENCE_BITS
+        self._positions.extend(position for position in run.records if isinstance(position, int) and position < own)
 
     def twice(self) -> set[int]:
         """Positions of which there are two letters."""

@@ -83,3 +83,13 @@ def test_it_is_told_where_in_the_file_the_next_step_reads() -> None:
         assert known == sorted(known)
         assert {place // SLOT for place in known} == {slot.index for slot in slots}
         assert {slot.file_offset + fmt.FIRST_FRAME for slot in slots} <= {*known}
+
+
+def test_what_this_process_has_left_is_not_among_what_was_there() -> None:
+    with left(9) as opened:
+        dead = opened.directory.dead
+        dead.append(pack_moved(fmt.position(dead.epoch, 5), 0, NO_PARTITION, LETTER), None)
+        stock = Stock(dead)
+        take(stock)
+        assert fmt.position(1, 9) in stock
+        assert fmt.position(dead.epoch, 5) not in stock
