@@ -265,7 +265,7 @@ class Dispatcher:
         if self._flushes:
             self.batches.hand_over()
         elif self.batches.due <= loop.time():
-            self.batches.tick(busy=False)
+            self.batches.tick(busy=self._no_room)
         stalls = self.stalled.expected and self._no_room
         until = min(self.batches.due, loop.time() + STALL_LOOK if stalls else inf)
         timer = loop.call_at(until, self.wake) if until < inf else None

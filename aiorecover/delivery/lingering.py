@@ -7,7 +7,7 @@ first, and no more of it in a second than leaves most of that to the records: th
 each of them lingers, and the more is in its batch. Once all is read nothing is won by that: as soon as the loop bears.
 """
 
-from itertools import islice, takewhile
+from itertools import islice
 from math import inf
 
 from aiorecover.delivery.lane import Lane
@@ -15,7 +15,7 @@ from aiorecover.delivery.lane import Lane
 EACH = 0.0003  # seconds from one batch to the next, in the long run: it costs 60 to 100 us by itself
 AT_ONCE = 64  # batches, after a rest: their tasks are begun in one turn of the loop, and take it a few milliseconds
 TURN = 0.005  # seconds from one hand-over to the next at most while something is left of the first
-LONGEST = 0.5  # seconds that a batch lingers, however many there are: delivery must resume within 1 s
+LONGEST = 0.5  # seconds until nothing but the turns of the loop holds a batch up: delivery must resume within 1 s
 
 
 class Lingering:
@@ -39,6 +39,7 @@ class Lingering:
         """Its batch was begun. Linger is a rhythm: what comes later is handed over with the first of them."""
         if not self._lanes:
             self._tick = now + self._linger
+        self._lanes.pop(lane, None)  # it could not be handed over: the others come first
         self._lanes[lane] = now
 
     def discard(self, lane: Lane) -> None:
@@ -50,12 +51,13 @@ class Lingering:
         self._room = min(AT_ONCE, self._room + (now - self._looked) / EACH) if busy else AT_ONCE
         self._looked = now
         begun = self._begun = now if self._begun is None else self._begun
-        overdue = sum(1 for _ in takewhile(lambda since: now - since >= LONGEST, self._lanes.values()))
+        long_ago = now - max(LONGEST, self._linger)
+        overdue = sum(since <= long_ago for since in islice(self._lanes.values(), AT_ONCE))
         most = max(1, int(self._room), overdue)
         found = [lane for lane, since in islice(self._lanes.items(), most) if since <= begun]
         self._room = max(0.0, self._room - len(found))
         following = next(islice(self._lanes.values(), len(found), None), inf)
-        pause = max(EACH, min(self._linger, TURN)) if busy else 0.0
+        pause = max(EACH, min(self._linger, TURN)) if busy and following > long_ago else 0.0
         if following <= begun:
             self._tick = now + pause
         else:  # it came later, and lingers by itself

@@ -17,6 +17,7 @@ def lanes(count: int) -> list[Lane]:
 
 def handed_over(lingering: Lingering, now: float, *, busy: bool = True) -> list[Lane]:
     found = lingering.oldest(now, busy=busy)
+    assert len(found) <= AT_ONCE
     for lane in found:
         lingering.discard(lane)
     return found
@@ -126,6 +127,32 @@ def test_a_hundred_that_always_have_something_while_all_is_read_linger_as_long_a
             lingering.add(lane, now)
             count += 1
     assert count <= 1.5 * len(many) * SECONDS / LINGER  # the rhythm is that of the oldest of them
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_linger_of_seconds_is_over_turn_by_turn_too(*, busy: bool) -> None:
+    lingering, many = Lingering(2.0), lanes(1000)
+    for number, lane in enumerate(many):
+        lingering.add(lane, 10.0 + number / 1000)
+    assert lingering.due == 12.0
+    assert handed_over(lingering, 12.0, busy=busy) == many[:AT_ONCE]
+    assert handed_over(lingering, lingering.due, busy=busy)[0] is many[AT_ONCE]
+
+
+def test_one_that_cannot_be_handed_over_holds_up_none_of_the_others() -> None:
+    lingering, stuck, many = Lingering(LINGER), Lane("t", 0), lanes(200)
+    for lane in [stuck, *many]:
+        lingering.add(lane, 10.0)
+    now, found = 10.0, set[Lane]()
+    for _ in range(1 + -(-len(many) // AT_ONCE)):
+        now = max(now + LINGER, lingering.due)
+        for lane in lingering.oldest(now, busy=False):
+            if lane is stuck:
+                lingering.add(stuck, now)  # as `Batches.close` does, and raises
+                break
+            lingering.discard(lane)
+            found.add(lane)
+    assert found == set(many)
 
 
 def test_what_could_not_be_handed_over_is_tried_again() -> None:
