@@ -13,10 +13,10 @@ from aiorecover.delivery.stalled import StalledLanes
 from aiorecover.wal.slot import Slot
 
 BATCH_BYTES = 32 * 1024 * 1024  # of all closed batches together: also keeps one request below the broker's 100 MB
-# Times as much in transactions: what was acknowledged stays in memory until its commit, and what is published during
-# that needs room. Without it, and with a bound for each lane, the dispatcher falls behind the records that the ring has
-# in memory, and reads each back from the file: 0.77 to 0.9 of what at_least_once delivers over 6 partitions, with it
-# 0.98 to 1.04 (7 interleaved rounds of 2,000,000 records).
+# Times as much while a transaction is being committed: what was acknowledged stays in memory until then, and what is
+# published meanwhile needs room. Without it, and with a bound for each lane, the dispatcher falls behind the records
+# that the ring has in memory, and reads each back from the file: 0.77 to 0.9 of what at_least_once delivers over 6
+# partitions, with it 0.98 to 1.04 (7 interleaved rounds of 2,000,000 records).
 IN_TRANSACTIONS = 2
 SMALLEST_BATCH = 16 * 1024  # bytes; aiokafka's own default: smaller ones cost more than they save
 FOUND_MOST = 1024  # records found in Kafka that are settled at once
@@ -51,12 +51,13 @@ class Batches:
         self._open: dict[Lane, None] = {}
         self._lingering = Lingering(linger)  # of those that are open
         self.closed_bytes = 0  # of batches that are ready or in flight
+        self.committing = False  # a run is: what comes meanwhile belongs to the next one
         self.resuming = False  # what the last process had in flight waits for room: it comes first
 
     @property
     def full(self) -> bool:
         """All lanes together hold as much as they may; what stalled ones hold does not count."""
-        return self.closed_bytes - self._stalled.bytes >= BATCH_BYTES * (IN_TRANSACTIONS if self._transactional else 1)
+        return self.closed_bytes - self._stalled.bytes >= BATCH_BYTES * (IN_TRANSACTIONS if self.committing else 1)
 
     @property
     def fill_a_run(self) -> bool:
@@ -117,7 +118,8 @@ class Batches:
         if batch is not None:
             if self._doubtful_up_to:
                 batch.doubtful = position_at(*next(frames_of(batch))) <= self._doubtful_up_to
-            self.closed_bytes += batch.bytes
+            if lane.halted is None:  # else all that it holds counts once it goes on
+                self.closed_bytes += batch.bytes
             self._deliver(lane)
 
     def tick(self, *, busy: bool) -> None:

@@ -8,8 +8,8 @@ Run
     What one transaction holds is a contiguous run of the ring: everything behind the position before, up to its own.
     So nothing is passed over: a lane that does not get through holds up all. A run ends after 100 ms, after up to
     500 ms as long as more is there to be read, and at once when it holds all that somebody who flushes waits for (ended
-    earlier it would only be one more before his last), or half of what may be in memory. What is dispatched while it is
-    committed waits for the next one.
+    earlier it would only be one more before his last), or 32 MiB. What is dispatched while it is committed, up to
+    32 MiB more, waits for the next one; behind a transaction that was lost, one has both.
 
 Order of the steps
     1. The run is closed: from now on it is known up to which position.
@@ -295,6 +295,7 @@ class Transactions:
     def _close_run(self) -> int:
         """What is dispatched from now on belongs to the next one; the position of this one."""
         self._dispatcher.batches.close_all()
+        self._dispatcher.batches.committing = True
         self._marks = {lane: lane.added for lane in self._lanes()}
         return self._position
 
@@ -336,6 +337,7 @@ class Transactions:
             await self._settle(self._to_settle[0])
             _, batch, _ = self._to_settle.pop(0)
             self._dispatcher.batches.closed_bytes -= batch.bytes
+        self._dispatcher.batches.committing = False
         if self._committed_to > self.settled_up_to:
             self._dispatcher.wake()
             self._reached(self._committed_to)
@@ -381,6 +383,7 @@ class Transactions:
             back.setdefault(lane, []).append(batch)
         self._taken = []
         self._marks = None
+        self._dispatcher.batches.committing = False
         for lane in self._lanes():
             lane.rewind(back.get(lane, ()))
 

@@ -98,9 +98,24 @@ async def test_in_transactions_lanes_hold_what_comes_while_one_is_committed_whic
     for batches.closed_bytes in (BATCH_BYTES - 1, BATCH_BYTES):
         ends.append(batches.fill_a_run)
     assert ends == [False, True]
+    batches.closed_bytes = 0
+    assert batches.begin(lane) is not None
+    batches.closed_bytes = BATCH_BYTES
+    assert batches.full
+    batches.committing = True
     assert batches.begin(lane) is not None
     batches.closed_bytes = 2 * BATCH_BYTES
     assert batches.begin(Lane("t", 1)) is None
+
+
+async def test_what_a_halted_lane_closes_counts_once_it_goes_on() -> None:
+    batches = batches_of([], transactional=True)
+    lane = Lane("t", 0)
+    fill(batches, lane)
+    lane.halt("no room for a dead letter", "purge")
+    batches.close_all()
+    assert lane.closed_bytes > 0
+    assert batches.closed_bytes == 0
 
 
 async def test_when_the_linger_is_over_an_idle_lane_sends_and_a_busy_one_follows_what_is_in_flight() -> None:
