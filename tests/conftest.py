@@ -2,7 +2,7 @@
 
 `kafka` has one node and `kafka3` three; each is started when the first test asks for it and serves the whole
 session. Whatever a test does to a node, the next test finds the cluster whole. `topic` makes topics with
-unique names; they are deleted some at a time.
+unique names.
 
 Several processes share the tests (`make test`), as `tests.support.sharing` says.
 """
@@ -17,12 +17,11 @@ from xdist.remote import Producer
 
 from tests.support.broker import BrokerUnavailableError, Cluster, TopicFactory, choose_cluster
 from tests.support.jars import JarsError, spark_jars
-from tests.support.sharing import Sharing, give_time, give_way, leaves_brokers_alone
+from tests.support.sharing import Sharing, give_time, give_way
 
 _SIZES = {"kafka": 1, "kafka3": 3}
 _KERNEL = "Skipped: this kernel "  # what a machine does not grant (mounts, FUSE) cannot be installed
 _CLUSTERS = pytest.StashKey[dict[str, Cluster]]()
-_MANY = 20  # topics: each partition costs something all the time, and more at a restart; so does it to delete a topic
 
 
 @pytest.fixture(scope="session")
@@ -58,20 +57,9 @@ def topic(request: pytest.FixtureRequest) -> TopicFactory:
 
 @pytest.fixture(autouse=True)
 def _healed(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Where no test of a file asks for them, they stand still: each node would take a twenty-fifth of a core."""
-    clusters = request.config.stash[_CLUSTERS].values()
-    if leaves_brokers_alone(request.config, request.node.nodeid):
-        for cluster in clusters:
-            cluster.rest()
-        yield
-        return
-    for cluster in clusters:
-        cluster.heal()
     yield
-    for cluster in clusters:
+    for cluster in request.config.stash[_CLUSTERS].values():
         cluster.heal()
-        if cluster.topics_made > _MANY:
-            cluster.clear()
 
 
 def _started(name: str, config: pytest.Config) -> Iterator[Cluster]:

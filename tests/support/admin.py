@@ -28,7 +28,6 @@ __all__ = [
     "count_records",
     "create_placed_topic",
     "create_topic",
-    "delete_all_topics",
     "delete_topic",
     "grow_topic",
     "run",
@@ -41,7 +40,6 @@ T = TypeVar("T")
 _ANSWER_WITHIN_MS = 2_000  # a paused node does not answer at all
 _SHORTEST_ATTEMPT_S = 1.0
 _ASK_EVERY_S = 0.05
-_OF_KAFKA = "__"  # its own topics begin so
 
 
 @dataclass(frozen=True)
@@ -168,27 +166,10 @@ async def delete_topic(bootstrap_servers: str, name: str) -> None:
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
     try:
         await admin.start()
-        await _delete(admin, [name])
+        answer: Any = await admin.delete_topics([name])
     finally:
         await admin.close()
-
-
-async def delete_all_topics(bootstrap_servers: str) -> bool:
-    """As `delete_topic`, all that are not Kafka's own; whether the node that was asked knew of none."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
-    try:
-        await admin.start()
-        names = [name for name in await admin.list_topics() if not name.startswith(_OF_KAFKA)]
-        if names:
-            await _delete(admin, names)
-    finally:
-        await admin.close()
-    return not names
-
-
-async def _delete(admin: AIOKafkaAdminClient, names: list[str]) -> None:
-    answer: Any = await admin.delete_topics(names)
-    for name, code in answer.topic_error_codes:
+    for _, code in answer.topic_error_codes:
         if code:
             raise for_code(code)(f"topic not deleted: {name=}")
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.support import admin, jars
+from tests.support import jars
 from tests.support.classes import archive_of, sharing
 from tests.support.cluster import BrokerUnavailableError, Cluster, ExternalKafka, TopicFactory
 from tests.support.docker_kafka import DockerKafka, docker_answers
@@ -56,7 +56,6 @@ _JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _PLAIN = "PLAINTEXT"  # the name of the listener for clients
 _FORMAT_WITHIN_S = 60
 _READY_WITHIN_S = 60.0
-_CLEARED_WITHIN_S = 60.0
 
 _LOGGING = """\
 status = error
@@ -191,17 +190,6 @@ class KafkaCluster(Cluster):
                 node.start()
         if hurt:
             self.wait_ready()
-
-    def rest(self) -> None:
-        for node in self._serving():
-            node.pause()
-
-    def clear(self) -> None:
-        async def attempt() -> bool | None:
-            return await admin.delete_all_topics(self.bootstrap_servers) or None
-
-        admin.run(admin.until(attempt, timeout_s=_CLEARED_WITHIN_S, what="topics are not deleted"))
-        self.topics_made = 0
 
     def log_tails(self) -> str:
         """The ends of the nodes' logs, for people."""

@@ -26,8 +26,6 @@ class Cluster(ABC):
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.topics_made = 0
-        """By `create_topic`, since the last `clear`."""
 
     @property
     @abstractmethod
@@ -67,12 +65,6 @@ class Cluster(ABC):
     def heal(self) -> None:  # noqa: B027 - right as it is where nodes cannot be harmed
         """Resume, restart and await whatever a test left paused or dead."""
 
-    def rest(self) -> None:  # noqa: B027 - likewise
-        """Have all nodes stand still until they are healed."""
-
-    def clear(self) -> None:  # noqa: B027 - of a cluster that is not ours the topics are not ours either
-        """Delete all topics: a broker that starts again looks through each of its partitions."""
-
     def wait_ready(self, timeout_s: float = _READY_WITHIN_S) -> None:
         """Wait until all nodes that should answer do, and agree who is there."""
         admin.run(admin.until(self._settled, timeout_s=timeout_s, what=f"{self.description} is not ready"))
@@ -87,7 +79,6 @@ class Cluster(ABC):
         """Return when every node knows a leader for each partition."""
         copies = min(3, self.size) if replication is None else replication
         admin.run(admin.create_topic(self.bootstrap_servers, name, partitions, copies, config or {}))
-        self.topics_made += 1
 
         async def has_leaders() -> bool | None:
             views = await admin.ask_every_node(self.bootstrap_servers, name)

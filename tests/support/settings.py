@@ -34,8 +34,6 @@ _SMALL = {
     "log.cleaner.dedupe.buffer.size": str(4 << 20),
     # A deleted topic's files stay for a minute by default; tests delete many.
     "log.segment.delete.delay.ms": "1000",
-    # And not at all in the first half minute by default: one that is killed again and again would keep them for ever.
-    "log.initial.task.delay.ms": "500",
     # Records stamped more than a week ago would be deleted by the next look for them, which comes every five minutes.
     "log.retention.ms": "-1",
 }

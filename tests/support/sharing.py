@@ -24,7 +24,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-__all__ = ["Sharing", "give_time", "give_way", "is_patient", "is_work_alone", "leaves_brokers_alone"]
+__all__ = ["Sharing", "give_time", "give_way", "is_patient", "is_work_alone"]
 
 _REPOSITORY = Path(__file__).parents[2]
 _CRASHES, _BROKERS, _SPARK = _LONG = ("tests/crash/", "brokers", "tests/spark/")
@@ -41,7 +41,11 @@ class Sharing(LoadScopeScheduling):
     """Which tests stay together, which begin, and which are for the patient one."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return _scope_of(nodeid)
+        file = nodeid.partition("::")[0]
+        for directory in (_CRASHES, _SPARK):
+            if file.startswith(directory):
+                return directory
+        return _BROKERS if _stands_on_brokers(file) else file
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         scope = self._next_for(node)
@@ -80,26 +84,10 @@ def give_time(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(_PATIENCE_S), append=False)
 
 
-def leaves_brokers_alone(config: pytest.Config, nodeid: str) -> bool:
-    """Whether no other test of its file asks for brokers, and none that comes to this process behind it will.
-
-    Not where there are no others: there the files follow one another as they stand.
-    """
-    return hasattr(config, "workerinput") and _scope_of(nodeid) not in _LONG
-
-
 @cache
 def is_work_alone(scope: str) -> bool:
     """Whether it is a file whose tests wait for nobody and look at no clock."""
     return scope.startswith(_WORK) and _WAITS.search(_text(scope)) is None
-
-
-def _scope_of(nodeid: str) -> str:
-    file = nodeid.partition("::")[0]
-    for directory in (_CRASHES, _SPARK):
-        if file.startswith(directory):
-            return directory
-    return _BROKERS if _stands_on_brokers(file) else file
 
 
 @cache

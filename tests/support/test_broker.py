@@ -116,27 +116,6 @@ async def test_three_nodes_go_on_without_a_leader_that_was_killed(kafka3: Cluste
     assert await read(kafka3, name) == sorted([*numbered("before"), *numbered("without")])
 
 
-def test_nodes_that_rest_stand_still_until_they_are_healed(kafka3: Cluster, topic: TopicFactory) -> None:
-    kafka3.rest()
-    assert all(node.paused for node in kafka3.nodes)
-    kafka3.rest()
-    kafka3.heal()
-    assert not any(node.paused for node in kafka3.nodes)
-    topic(kafka3)
-
-
-@pytest.mark.asyncio
-async def test_what_was_made_is_gone_when_a_cluster_is_cleared(kafka3: Cluster, topic: TopicFactory) -> None:
-    names = [topic(kafka3), topic(kafka3, partitions=1)]
-    await send(kafka3, names[0], numbered("sent"))
-    assert kafka3.topics_made >= len(names)
-    await asyncio.to_thread(kafka3.clear)
-    assert kafka3.topics_made == 0
-    for name in names:
-        kafka3.create_topic(name, 1)
-        assert await read(kafka3, name) == []
-
-
 def test_a_refused_topic_is_an_error(kafka: Cluster, topic: TopicFactory) -> None:
     name = topic(kafka)
     with pytest.raises(TopicAlreadyExistsError, match="already exists"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.sharing import Sharing, give_time, is_patient, is_work_alone, leaves_brokers_alone
+from tests.support.sharing import Sharing, give_time, is_patient, is_work_alone
 
 CRASHES, BROKERS, SPARK = "tests/crash/", "brokers", "tests/spark/"
 WORK = "tests/wal/test_recovery_table.py"
@@ -71,23 +71,3 @@ def test_tests_of_the_patient_one_may_take_as_long_as_it_takes(number: int, mark
 @pytest.mark.parametrize(("scope", "alone"), [(WORK, True), (WAITS, False), (OTHER, False), (BROKERS, False)])
 def test_work_alone_is_what_waits_for_nobody(scope: str, alone: bool) -> None:
     assert is_work_alone(scope) == alone
-
-
-@pytest.mark.parametrize(
-    ("file", "alone"),
-    [
-        ("tests/crash/test_forking.py", False),
-        ("tests/spark/test_comparing.py", False),
-        ("tests/test_producer.py", False),
-        ("tests/support/test_ports.py", False),
-        (OTHER, True),
-        (WORK, True),
-    ],
-)
-def test_brokers_are_left_alone_where_a_process_has_come_to_files_that_do_not_ask_for_them(
-    file: str, alone: bool
-) -> None:
-    shared: Any = SimpleNamespace(workerinput=Node(0, 3).workerinput)
-    assert leaves_brokers_alone(shared, f"{file}::test") == alone
-    everything_here: Any = SimpleNamespace()
-    assert not leaves_brokers_alone(everything_here, f"{file}::test")
