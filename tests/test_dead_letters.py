@@ -594,6 +594,18 @@ async def test_a_producer_that_does_not_run_has_no_dead_letters(broker: Recordin
         await letters_of(producer)
 
 
+def copies_held(patch: pytest.MonkeyPatch) -> asyncio.Event:
+    """No copy for ``dead_letter_topic`` is stored before this is set."""
+    gate, store = asyncio.Event(), Opened.store
+
+    async def gated(self: Opened, record: rec.Record) -> None:
+        await gate.wait()
+        await store(self, record)
+
+    patch.setattr(Opened, "store", gated)
+    return gate
+
+
 async def test_a_dead_letter_goes_to_its_topic_with_what_it_was(broker: Recording) -> None:
     async with producer_on(MemoryDisk(), dead_letter_topic="dead") as producer:
         await bury(producer, b"poison", headers=[("h", b"1")], timestamp_ms=7, context={"a": 1})
@@ -619,13 +631,7 @@ async def test_a_letter_that_rots_before_its_copy_is_made_is_told_of_and_never_p
     broker: Recording, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """I2. Nor is another one put in its place, with a checksum of its own."""
-    gate, store = asyncio.Event(), Opened.store
-
-    async def gated(self: Opened, record: rec.Record) -> None:
-        await gate.wait()
-        await store(self, record)
-
-    monkeypatch.setattr(Opened, "store", gated)
+    gate = copies_held(monkeypatch)
     disk = MemoryDisk()
     async with producer_on(disk, dead_letter_topic="dead") as producer:
         assert producer._opened is not None
@@ -753,13 +759,7 @@ async def test_what_is_owed_to_the_topic_is_published_by_the_next_life(broker: R
 async def test_who_drains_waits_for_the_copies_of_dead_letters_too(
     broker: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate, store = asyncio.Event(), Opened.store
-
-    async def gated(self: Opened, record: rec.Record) -> None:
-        await gate.wait()
-        await store(self, record)
-
-    monkeypatch.setattr(Opened, "store", gated)
+    gate = copies_held(monkeypatch)
     async with producer_on(MemoryDisk(), dead_letter_topic="dead") as producer:
         await bury(producer, b"poison1", b"poison2")
         with pytest.raises(DeliveryPendingError, match="not everything, copies of dead letters included, is in kafka"):

@@ -15,8 +15,8 @@ from aiorecover.wal.slot import Slot
 BATCH_BYTES = 32 * 1024 * 1024  # of all closed batches together: also keeps one request below the broker's 100 MB
 # Times as much while a transaction is being committed: what was acknowledged stays in memory until then, and what is
 # published meanwhile needs room. Without it, and with a bound for each lane, the dispatcher falls behind the records
-# that the ring has in memory, and reads each back from the file: 0.77 to 0.9 of what at_least_once delivers over 6
-# partitions, with it 0.98 to 1.04 (7 interleaved rounds of 2,000,000 records).
+# that the ring has in memory, and reads each back from the file: 0.72 to 0.77 of what at_least_once delivers over 6
+# partitions (3 interleaved rounds of 2,000,000 records), with it 0.97 to 1.05 (7 of them).
 IN_TRANSACTIONS = 2
 SMALLEST_BATCH = 16 * 1024  # bytes; aiokafka's own default: smaller ones cost more than they save
 FOUND_MOST = 1024  # records found in Kafka that are settled at once
