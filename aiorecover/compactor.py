@@ -11,7 +11,7 @@ from functools import partial
 from aiorecover.delivery.moves import Moves
 from aiorecover.errors import WalCorruptError, WalError, WalFullError, WalIOError
 from aiorecover.wal.checkpoint import Checkpoint
-from aiorecover.wal.compaction import SlotLoad, moves_oldest, rewrites
+from aiorecover.wal.compaction import SlotLoad, moves_oldest, outgrows, rewrites
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.keeper import Keeper
 from aiorecover.wal.moved import MOVED_BYTES
@@ -82,8 +82,11 @@ class Compactor:
         full = ring.spares.full
         if len(slots) < 2 or not self._moves.worth_a_look:  # noqa: PLR2004 - the newest is being written
             return False
-        movable = slots[0] not in self._stay and self._moves.only_stalled_wait(slots[0], urgent=full)
-        loads = _loads(ring, slots, movable=movable) if movable else []
+        if slots[0] in self._stay or not self._moves.only_stalled_wait(slots[0]):
+            return False
+        loads = _loads(ring, slots, movable=True)
+        if not (full or outgrows(loads)) and self._moves.somebody_comes_to(slots[0]):
+            return False
         if not moves_oldest(loads, room_needed=full):
             return False
         try:

@@ -32,9 +32,11 @@ class Scene:
         self.opened.settle(entry for number, entry in enumerate(entries) if number % every)
         self.left = len(entries) // every + 1
         self.told: list[str] = []
+        self.coming = False  # somebody goes back, and has not come to any of it
         moves: Any = SimpleNamespace(
             worth_a_look=True,
-            only_stalled_wait=lambda slot, urgent: slot.sealed,
+            only_stalled_wait=lambda slot: slot.sealed,
+            somebody_comes_to=lambda slot: self.coming,
             may_rewrite=lambda _: True,
             repoint=lambda: self._told("repoint"),
             made=lambda: self.told.append("made"),
@@ -82,6 +84,31 @@ async def test_nothing_is_asked_where_all_get_through() -> None:
     scene.moves.worth_a_look = False
     await scene.compactor.look()
     assert scene.compactor.slots_moved == 0
+
+
+async def test_what_somebody_is_on_the_way_to_stays_until_the_ring_has_outgrown_what_waits() -> None:
+    scene = Scene(every=3)
+    scene.coming = True
+    await scene.compactor.look()
+    assert scene.compactor.slots_moved == 0
+    for _ in range(12):
+        scene.opened.fill_slot()
+        scene.opened.settle(scene.opened.read())
+    await scene.compactor.look()
+    assert scene.compactor.slots_moved > 0
+
+
+async def test_what_somebody_is_on_the_way_to_is_moved_where_there_is_no_other_room() -> None:
+    scene = Scene(Opened(Disk(max_slots=10)), every=3)
+    scene.coming = True
+    await scene.compactor.look()
+    assert scene.compactor.slots_moved == 0
+    with suppress(WalFullError):
+        for _ in range(10):
+            scene.opened.fill_slot()
+    assert scene.opened.ring.spares.full
+    await scene.compactor.look()
+    assert scene.compactor.slots_moved > 0
 
 
 def fails(*_: Any) -> Any:

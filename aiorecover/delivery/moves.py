@@ -55,18 +55,18 @@ class Moves:
         """
         return all(slot is not held for resumed in self._in_no_lane for _, held, _ in resumed.frames)
 
-    def only_stalled_wait(self, slot: Slot, *, urgent: bool) -> bool:
-        """Whether a slot of the main ring can be moved, and only who does not get through waits for what it holds.
-
-        ``urgent``: also where somebody is on the way to it, to go back for what was passed over there.
-        """
+    def only_stalled_wait(self, slot: Slot) -> bool:
+        """Whether a slot of the main ring can be moved, and only who does not get through waits for what it holds."""
         return (
             slot.sealed
             and self._can_be_copied(slot)
             and self._dispatcher.reader.at > slot.last_position
-            and (urgent or not self._dispatcher.goes_back_to(slot.last_position))
             and all(_stuck(lane) or not _has_frames_in(lane, slot) for lane in self._router.lanes())
         )
+
+    def somebody_comes_to(self, slot: Slot) -> bool:
+        """Somebody is on the way to a slot, to go back for what was passed over there: its room comes free soon."""
+        return self._dispatcher.goes_back_to(slot.last_position)
 
     def may_rewrite(self, slots: Iterable[Slot]) -> bool:
         """Whether these slots, all of the retry ring, can be copied."""

@@ -186,12 +186,13 @@ Operations
     recycle     Oldest first, what a durable checkpoint covers (I1). The slot keeps its bytes until its next life. What
                 an exception of a signal handler left to nobody, as it was being taken, is free again by then.
     move        The oldest slot, once only stalled lanes wait for what it holds, and copying it gains space
-                (`compaction`): its unsettled frames are copied to the retry ring, the retry ring is flushed, and then a
-                checkpoint with P, the slot's last position, makes the move (`moving`). From there on originals up to P
-                are void. Copies of a move that was never made do not count: they stand behind what the newest
-                checkpoint knows of the retry ring, and the next opening has the slot end before them, or the checkpoint
-                after it would bring them to life. A record in flight meanwhile is settled in both places. A slot whose
-                settle words are suspect is not moved before all in it is judged.
+                (`compaction`; while somebody goes back for what waits there, only once room is needed, or the ring is
+                more than twice what waits in it and four slots): its unsettled frames are copied to the retry ring, the
+                retry ring is flushed, and then a checkpoint with P, the slot's last position, makes the move
+                (`moving`). From there on originals up to P are void. Copies of a move that was never made do not count:
+                they stand behind what the newest checkpoint knows of the retry ring, and the next opening has the slot
+                end before them, or the checkpoint after it would bring them to life. A record in flight meanwhile is
+                settled in both places. A slot whose settle words are suspect is not moved before all in it is judged.
     rewrite     The retry ring, once under half of it is unsettled: copied to its own end, flushed, and made by a
                 checkpoint whose retry watermark covers the originals. As in a move, what is settled meanwhile is
                 settled in both places, or gets no copy any more. A move or rewriting that fails goes on where it stood;

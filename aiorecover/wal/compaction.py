@@ -8,6 +8,9 @@ it gains space. The retry ring is freed oldest first as well; once most of it is
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+TIMES = 2  # what waits may take so many times its bytes …
+SLOTS_BESIDE = 4  # … and so many slots, which come and go between two checkpoints, before a lane is not let catch up
+
 
 @dataclass(frozen=True, slots=True)
 class SlotLoad:
@@ -36,6 +39,16 @@ def moves_oldest(slots: Sequence[SlotLoad], *, room_needed: bool) -> bool:
     if room_needed:
         return used - waiting >= slots[0].size
     return 2 * waiting < used
+
+
+def outgrows(slots: Sequence[SlotLoad]) -> bool:
+    """Whether the main ring is far larger than what waits in it: twice that, and some slots.
+
+    Then its oldest slot is moved though somebody is on the way to it. A lane that is well again may need hours for what
+    has come together; the others' records would keep their slots for as long, behind its oldest one. What is copied for
+    nothing, as its reader nearly is there, is at the most what waits, and once.
+    """
+    return sum(slot.size - TIMES * slot.waiting for slot in slots) > SLOTS_BESIDE * max(slot.size for slot in slots)
 
 
 def rewrites(slots: Sequence[SlotLoad]) -> bool:

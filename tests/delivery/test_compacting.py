@@ -20,6 +20,8 @@ SLOT = 1 << 16
 MAX_BYTES = 16 * SLOT
 STUCK = 3
 VALUE = b"v" * 400
+LOOKS = 3  # in which checkpoints free what was delivered, and the retry ring is rewritten
+FEW = 100  # records that wait as the others flow
 
 
 def producer_of(disk: MemoryDisk, **more: Any) -> RecoverableProducer:
@@ -73,6 +75,32 @@ async def test_the_ring_goes_round_while_a_lane_is_stalled_and_its_records_follo
     kafka.judge(accepted, once=True)
 
 
+async def two_checkpoints(producer: RecoverableProducer) -> None:
+    """What the second of them says was captured afterwards."""
+    before = producer.statistics().checkpoints
+    await until(lambda: producer.statistics().checkpoints >= before + 2)
+
+
+async def test_the_rings_stay_small_while_a_lane_that_is_well_again_catches_up_slowly(kafka: Kafka) -> None:
+    """The others publish many times as much meanwhile as waits for it."""
+    beyond, waited = [], []
+    async with producer_of(MemoryDisk(), wal_max_bytes=400 * SLOT) as producer:
+        kafka.stalled = {STUCK}
+        accepted = await publish(producer, 3_000, every=4)
+        await until(lambda: producer.statistics().bytes_used <= 2 * stalled_bytes(producer) + 5 * SLOT)
+        kafka.stalled, kafka.slow = set(), {STUCK: 0.25}
+        while producer.statistics().pending > FEW:
+            accepted += await publish(producer, 100, every=100)
+            waited.append(stalled_bytes(producer))
+            await two_checkpoints(producer)
+            beyond.append(producer.statistics().bytes_used - 2 * max(waited[-LOOKS:]))
+        kafka.slow = {}
+        await producer.flush(timeout_ms=30_000)
+    kafka.judge(accepted, once=True)
+    assert len(beyond) > 20  # each with a slot of records
+    assert max(beyond) <= 8 * SLOT  # four, and what comes between two checkpoints
+
+
 async def live(producer: RecoverableProducer, kafka: Kafka, *, power: bool) -> list[Place]:
     """Lanes stall for long and are well again; more is published than the ring holds.
 
@@ -81,6 +109,7 @@ async def live(producer: RecoverableProducer, kafka: Kafka, *, power: bool) -> l
     rng, accepted = kafka.rng, []
     for _ in range(rng.randrange(2, 7)):
         kafka.stalled = set(rng.sample(range(PARTITIONS), rng.choice((0, 1, 1, 2))))
+        kafka.slow = dict.fromkeys(rng.sample(range(PARTITIONS), rng.choice((0, 1, 1, 2))), 0.03)
         for _ in range(rng.randrange(800)):
             value = b"v" * rng.randrange(10, 900)
             kind = rng.random()
@@ -120,7 +149,7 @@ async def killed_again_and_again(
             kafka.life += 1
             disk = disk.after_power_cut(100 * seed + life) if power else disk.after_process_death()
     kafka.life += 1
-    kafka.stalled = set()
+    kafka.stalled, kafka.slow = set(), {}
     async with producer_of(disk) as producer:
         await producer.flush(timeout_ms=30_000)
         assert producer.statistics().pending == 0

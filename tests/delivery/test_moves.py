@@ -60,8 +60,8 @@ class Scene:
         else:
             setattr(self.lane, where, batch)
 
-    def movable(self, *, urgent: bool = False) -> bool:
-        return self.moves.only_stalled_wait(self.slot, urgent=urgent)
+    def movable(self) -> bool:
+        return self.moves.only_stalled_wait(self.slot)
 
 
 def test_a_slot_is_moved_that_all_have_passed() -> None:
@@ -84,7 +84,7 @@ def test_a_slot_in_which_a_reader_stands_or_which_is_written_to_is_not() -> None
 def test_a_slot_is_not_moved_while_a_lane_that_gets_through_has_a_batch_in_it(where: str) -> None:
     scene = Scene()
     scene.give(where)
-    assert not scene.movable(urgent=True)
+    assert not scene.movable()
     scene.lane.failing = True
     assert scene.movable()
     scene.lane.failing, scene.lane.stalled = False, True
@@ -100,11 +100,12 @@ def test_other_slots_batches_do_not_matter() -> None:
     assert scene.movable()
 
 
-def test_a_slot_that_somebody_is_on_the_way_to_is_moved_only_if_room_is_needed() -> None:
+def test_it_is_told_of_a_slot_that_somebody_is_on_the_way_to() -> None:
     scene = Scene()
+    assert not scene.moves.somebody_comes_to(scene.slot)
     scene.way_back_to = scene.slot.first_position
-    assert not scene.movable()
-    assert scene.movable(urgent=True)
+    assert scene.moves.somebody_comes_to(scene.slot)
+    assert scene.movable()
 
 
 def test_suspect_settle_words_stay_in_place_until_all_of_their_time_are_judged() -> None:
@@ -114,7 +115,7 @@ def test_suspect_settle_words_stay_in_place_until_all_of_their_time_are_judged()
     scene = Scene(Opened(disk))
     assert scene.opened.directory.ring.is_suspect(scene.slot)
     scene.dispatcher.waiting_from = scene.slot.first_position + 1
-    assert not scene.movable(urgent=True)
+    assert not scene.movable()
     assert not scene.moves.may_rewrite([scene.slot])
     scene.dispatcher.waiting_from = fmt.position(scene.opened.ring.epoch, 1)
     assert scene.movable()

@@ -36,6 +36,7 @@ class Kafka:
         self.life = 0
         self.identities = 0
         self.stalled: set[int] = set()
+        self.slow: dict[int, float] = {}  # seconds more that a batch of a partition takes
         self.logs: dict[int, list[tuple[Place, bool]]] = defaultdict(list)
         self.known: dict[tuple[int, tuple[int, int, int] | None], int] = {}
 
@@ -85,7 +86,7 @@ def stand_in_for(kafka: Kafka) -> type[StandIn]:
             self._life = kafka.life
 
         async def send(self, batch: LaneBatch, topic: str, partition: int) -> RecordMetadata:
-            await asyncio.sleep(0.0005)
+            await asyncio.sleep(0.0005 + kafka.slow.get(partition, 0.0))
             if self._life != kafka.life:  # its process is dead
                 await asyncio.sleep(3600)
             if partition in kafka.stalled:

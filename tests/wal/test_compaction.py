@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiorecover.wal.compaction import SlotLoad, moves_oldest, rewrites
+from aiorecover.wal.compaction import SLOTS_BESIDE, TIMES, SlotLoad, moves_oldest, outgrows, rewrites
 
 SIZE = 100
 
@@ -54,6 +54,13 @@ def test_without_need_a_byte_is_copied_only_when_it_frees_another(waiting: list[
     slots = [load(count) for count in waiting]
     if moves_oldest(slots, room_needed=False):
         assert sum(waiting) * 2 < SIZE * len(waiting)
+
+
+@given(st.lists(st.integers(0, SIZE), min_size=1, max_size=30))
+def test_a_ring_outgrows_what_waits_beyond_twice_that_and_four_slots(waiting: list[int]) -> None:
+    bound = TIMES * sum(waiting) + SLOTS_BESIDE * SIZE
+    slots = [load(count) for count in waiting]
+    assert outgrows(slots) is (SIZE * len(waiting) > bound)
 
 
 REWRITES = {
