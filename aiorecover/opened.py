@@ -7,8 +7,6 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Self
 
-import msgspec
-
 from aiorecover import record as rec
 from aiorecover.adoption import Adoption
 from aiorecover.background import Background
@@ -21,21 +19,20 @@ from aiorecover.delivery.refusal import is_owed
 from aiorecover.delivery.resume import Taken, take_up
 from aiorecover.delivery.session import REMEMBER_LIMIT
 from aiorecover.delivery.stocktaking import Stocktaking
-from aiorecover.errors import ClosedError, ConfigError, DeliveryError, WalError
+from aiorecover.errors import ClosedError, DeliveryError, WalError
+from aiorecover.guarantee import check_guarantee, check_in_flight, keep_guarantee
 from aiorecover.manifests import Manifests
 from aiorecover.source_positions import read_on
 from aiorecover.statistics import Statistics
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import Destination, Transactional
+from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.keeper import Keeper
-from aiorecover.wal.moved import RETRY, RING
 from aiorecover.wal.neighbours import Neighbour, Neighbours
 from aiorecover.wal.opening import open_directory
 from aiorecover.wal.sources import Sources
 from aiorecover.wal.storage import OPERATING_SYSTEM
 from aiorecover.wal.sync import GroupCommit
-from aiorecover.wal.view import view_of
 
 log = logging.getLogger("aiorecover")
 
@@ -456,60 +453,6 @@ def _options(config: Config, lock_timeout: float | None, destined: str | None) -
     )
 
 
-def _check_guarantee(directory: Directory, config: Config) -> None:
-    """What waits has to be delivered as it was accepted: nothing else knows what of it is in Kafka.
-
-    Raises:
-        ConfigError: the option is another one than when it was.
-
-    """
-    if directory.checkpoint.destination.cluster_id is None:  # nothing of it can be in Kafka; or nobody knows any more
-        return
-    was = "at_least_once" if directory.checkpoint.destination.transactional is None else "exactly_once"
-    if was != config.guarantee and _waits(directory):
-        message = (
-            f"records wait that were accepted with guarantee={was!r}: start with that once, until all is delivered"
-        )
-        raise ConfigError(f"{message} guarantee={config.guarantee!r}")
-
-
-def _check_in_flight(taken: Taken, config: Config) -> None:
-    """A batch that may be in Kafka without a transaction is no part of one; also where Kafka tells no cluster id.
-
-    Raises:
-        ConfigError: there is one.
-
-    """
-    if config.guarantee == "exactly_once" and any(resumed.frames for resumed in taken.lanes):
-        message = "batches are in flight that were sent with guarantee='at_least_once': start with that once"
-        raise ConfigError(f"{message}, until all is delivered guarantee={config.guarantee!r}")
-
-
-def _keep_guarantee(directory: Directory, config: Config) -> None:
-    """Have it durable before anything is accepted with it.
-
-    Raises:
-        WalError: the disk failed.
-
-    """
-    destination = directory.checkpoint.destination
-    transactional = destination.transactional or Transactional() if config.guarantee == "exactly_once" else None
-    if transactional != destination.transactional:
-        kept = msgspec.structs.replace(destination, transactional=transactional)
-        directory.write_checkpoint(directory.next_checkpoint(destination=kept))
-
-
-def _waits(directory: Directory) -> bool:
-    """Whether a record does; what nobody has counted is looked for. Of suspect settle words nobody knows."""
-    if directory.ring.suspect.up_to > directory.ring.floor:
-        return True
-    for ring in (RING, RETRY):
-        with view_of(directory, ring) as view:
-            if next(view.frames(), None) is not None:
-                return True
-    return False
-
-
 async def _opening(keeper: Keeper, options: Options, config: Config) -> tuple[Directory, Taken]:
     """Open in the keeper's thread, and take up what was in flight.
 
@@ -522,10 +465,10 @@ async def _opening(keeper: Keeper, options: Options, config: Config) -> tuple[Di
         try:
             files = options.file_system
             wall_ms = files.wall_ms() if config.recovery_check else None
-            _check_guarantee(directory, config)
+            check_guarantee(directory, config.guarantee)
             taken = take_up(directory, files.since_boot_ms(), wall_ms, named=config.cluster_id)
-            _check_in_flight(taken, config)
-            _keep_guarantee(directory, config)
+            check_in_flight(taken, config.guarantee)
+            keep_guarantee(directory, config.guarantee)
             read_on(directory)
         except BaseException:
             directory.close()

@@ -24,7 +24,10 @@ LAYERS = [
     ["aiorecover.dead_letters"],
     ["aiorecover.opened"],
     ["aiorecover.background", "aiorecover.adoption"],
-    [f"aiorecover.{loop}" for loop in ("orphans", "compactor", "recounting", "source_positions", "manifests")],
+    [
+        f"aiorecover.{part}"
+        for part in ("orphans", "compactor", "recounting", "source_positions", "manifests", "guarantee")
+    ],
     ["aiorecover.delivery", "aiorecover.deduplicator"],
     ["aiorecover.record_id"],
     ["aiorecover.wal"],
