@@ -42,6 +42,7 @@ from aiorecover.spark.claiming import claim
 from aiorecover.spark.files import Files
 from aiorecover.spark.leftovers import COUNTS
 from aiorecover.spark.record_id import ID_COLUMNS, parse_record_id, undecodable
+from aiorecover.spark.session import clear_errors
 from aiorecover.spark.topics import source_options
 from aiorecover.spark.undecided import Undecided
 
@@ -122,7 +123,7 @@ def land(
 
     Raises:
         ConfigError: no topic or server is named, a number is out of range, the target is none that can be landed in, or
-            target and checkpoint do not belong together.
+            target and checkpoint do not belong together; or Spark lacks its Kafka connector.
         StreamingQueryException: a batch that was left unfinished is done first, before this returns, and failed again.
 
     """
@@ -135,7 +136,9 @@ def land(
     files_per_batch = files_per_batch or spark.sparkContext.defaultParallelism
     sinks = _sinks(spark, checkpoint, sink_manifests)
     landing = _Landing(spark, there, apart, f"{checkpoint}/ids", sinks, files_per_batch, on_batch)
-    writer = parse_record_id(stream.load()).writeStream.foreachBatch(landing.land_batch)
+    with clear_errors():
+        records = stream.load()
+    writer = parse_record_id(records).writeStream.foreachBatch(landing.land_batch)
     writer = writer.option("checkpointLocation", f"{checkpoint}/query").queryName(f"aiorecover land {target}")
     if _is_unfinished(spark, f"{checkpoint}/query"):
         _finish(writer.trigger(once=True).start())

@@ -15,9 +15,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from aiorecover.errors import ConfigError
+from aiorecover.spark.gateway import Report, launch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["clear_errors", "start_session"]
 
@@ -25,11 +26,14 @@ _OLDEST_JAVA = 17  # Spark 4 is compiled for it
 _JAVA_ANSWERS_WITHIN_S = 60
 _CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 _PACKAGES = "spark.jars.packages"
+_HAVE_CONNECTOR = f"--conf {_PACKAGES}={_CONNECTOR}"
+_FILES = "spark-sql-kafka-0-10, spark-token-provider-kafka-0-10, kafka-clients and commons-pool2"
 
 # What a part of Spark's many lines means: the first that fits is said.
 _MEANINGS = {
     "UnknownTopicOrPartitionException": "a topic does not exist: check the names of the topics",
-    "Failed to find data source: kafka": f"Spark's Kafka connector is missing: add --packages {_CONNECTOR}",
+    "Failed to find data source: kafka": f"Spark's Kafka connector is missing: add {_HAVE_CONNECTOR}",
+    "NoClassDefFoundError": f"a jar is missing that another one depends on, name it in spark.jars: for Kafka, {_FILES}",
     "Timed out waiting for a node assignment": "Kafka cannot be reached: check bootstrap_servers and the network",
     "No resolvable bootstrap urls": "Kafka cannot be reached, no such host: check bootstrap_servers",
     "TopicAuthorizationException": "Kafka does not let this user read the topic: grant Read and Describe",
@@ -43,7 +47,6 @@ _MEANINGS = {
     "AbstractMethodError": f"a jar was made for another Spark: name those for version {pyspark.__version__}",
     "IncompatibleClassChangeError": f"a jar was made for another Spark: name those for version {pyspark.__version__}",
     "UNABLE_TO_INFER_SCHEMA": "no Parquet file is there: check the path",
-    "unresolved dependency": f"Spark's Kafka connector could not be had: hand it over in spark.jars {_CONNECTOR}",
 }
 
 
@@ -58,14 +61,11 @@ def start_session(name: str, master: str | None, settings: Mapping[str, str], *,
 
     """
     _find_java()
-    builder = SparkSession.builder.appName(name)
-    if master is not None:
-        builder = builder.master(master)
+    where = {} if master is None else {"spark.master": master}
     # Progress bars and the console's pictures are for Spark's own shell.
     quiet = {"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false"}
-    for key, value in {**quiet, **settings, **(_packages(settings) if kafka else {})}.items():
-        builder = builder.config(key, value)
-    session = _started(builder)
+    packages = _packages(settings) if kafka else {}
+    session = _started({"spark.app.name": name, **where, **quiet, **settings, **packages})
     session.sparkContext.setLogLevel("ERROR")
     if session.version != pyspark.__version__:
         session.stop()
@@ -76,17 +76,31 @@ def start_session(name: str, master: str | None, settings: Mapping[str, str], *,
     return session
 
 
-def _started(builder: SparkSession.Builder) -> SparkSession:
+def _started(settings: Mapping[str, str]) -> SparkSession:
     """Whatever keeps it from starting is in the reader's hands."""
+    report = Report()
+    builder = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
     try:
         with clear_errors():
+            launch(settings, report)
             return builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
-        message = (
-            "Spark does not start, its own lines above say why: check JAVA_HOME, SPARK_HOME, --master and --conf; "
-            f"where no network leads to Maven's repository, hand the Kafka connector over in spark.jars {_CONNECTOR}"
-        )
+        if missing := report.missing():
+            raise ConfigError(_not_fetched(missing, report.unreachable(), settings)) from None
+        message = "Spark does not start, its own lines above say why: check JAVA_HOME, SPARK_HOME, --master and --conf"
         raise ConfigError(f"{message} error={_in_short(error)!r}") from error
+
+
+def _not_fetched(missing: Sequence[str], unreachable: Sequence[str], settings: Mapping[str, str]) -> str:
+    """What to do where no repository has what Spark was to fetch, or none is reached."""
+    told = f"missing={','.join(missing)} unreachable={','.join(unreachable) or None} packages={settings.get(_PACKAGES)}"
+    return (
+        "Spark's Kafka connector, or another package, cannot be fetched: name a Maven repository that has it, "
+        "--conf spark.jars.repositories=https://..., or hand over the files, with all that they depend on, "
+        f"--conf spark.jars=one.jar,two.jar,...: for Kafka, {_FILES} {told}"
+    )
 
 
 def _in_short(error: Exception) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aiorecover.errors import ConfigError
+from aiorecover.spark.session import clear_errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,10 +24,12 @@ def read_topics(
     win over the defaults. Whether the topics are there shows when the data frame is used.
 
     Raises:
-        ConfigError: no topic is named, or no server.
+        ConfigError: no topic is named, or no server, or Spark lacks its Kafka connector.
 
     """
-    return spark.read.format("kafka").options(**source_options(topics, bootstrap_servers, options)).load()
+    told = source_options(topics, bootstrap_servers, options)
+    with clear_errors():
+        return spark.read.format("kafka").options(**told).load()
 
 
 def source_options(

@@ -3,16 +3,18 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyspark
 import pytest
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrameReader, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 import aiorecover
 from aiorecover.errors import ConfigError
-from aiorecover.spark import session
+from aiorecover.spark import land, read_topics, session
 from aiorecover.spark.session import _packages, clear_errors, start_session
 
 CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
@@ -38,7 +40,9 @@ def test_a_session_without_the_connector_names_its_coordinates(tmp_path: Path) -
         check=False,
     )
     assert done.returncode == 2, done.stderr[-2000:]
-    assert done.stderr.splitlines()[-1].startswith(f"Spark's Kafka connector is missing: add --packages {CONNECTOR}")
+    assert done.stderr.splitlines()[-1].startswith(
+        f"Spark's Kafka connector is missing: add --conf spark.jars.packages={CONNECTOR} "
+    )
 
 
 NOT_INSTALLED = """
@@ -51,13 +55,16 @@ sys.meta_path.insert(0, NotInstalled())
 """
 
 
-def lines_of(tmp_path: Path, command: str, before: str = "import sys", **environment: str) -> list[str]:
+def lines_of(
+    tmp_path: Path, command: str, before: str = "import sys", settings: Sequence[str] = (), **environment: str
+) -> list[str]:
     """What a command says that is refused, in a process of its own."""
     start = f"{before}\nfrom aiorecover.cli import main; sys.argv[0] = 'aiorecover'; main()"
     kafka = ["--bootstrap-servers", "127.0.0.1:1", "--topic", "orders"]
     where = ["--target", "./here", "--checkpoint", "./there"] if command == "land" else []
+    conf = [word for setting in settings for word in ("--conf", setting)]
     done = subprocess.run(
-        [sys.executable, "-c", start, command, *kafka, *where],
+        [sys.executable, "-c", start, command, *kafka, *where, *conf],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), **environment},
         cwd=tmp_path,
         capture_output=True,
@@ -83,7 +90,46 @@ ENDS = '#!/bin/sh\nif [ "$1" = -version ]; then echo \'openjdk version "17.0.1"\
 def test_a_java_that_ends_at_once_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:
     line = lines_of(tmp_path, "land", JAVA_HOME=java(tmp_path, ENDS))[-1]
     assert line.startswith("Spark does not start, its own lines above say why: check JAVA_HOME, SPARK_HOME, ")
-    assert f"spark.jars {CONNECTOR} error='[JAVA_GATEWAY_EXITED]" in line
+    assert "--master and --conf error='[JAVA_GATEWAY_EXITED]" in line
+
+
+IVY = """<ivysettings><settings defaultResolver="only"/><resolvers>
+<ibiblio name="only" m2compatible="true" root="{root}"/></resolvers></ivysettings>"""
+
+
+@pytest.mark.parametrize(
+    ("root", "unreachable"),
+    [("http://127.0.0.1:1/", "127.0.0.1:1"), ("file://{empty}/", "None")],
+    ids=["down", "empty"],
+)
+def test_a_connector_that_cannot_be_fetched_is_one_line_that_says_what_to_do(
+    tmp_path: Path, root: str, unreachable: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "ivy.xml").write_text(IVY.format(root=root.format(empty=tmp_path / "empty")))
+    settings = [f"spark.jars.ivy={tmp_path / 'ivy'}", f"spark.jars.ivySettings={tmp_path / 'ivy.xml'}"]
+    *others, line = lines_of(tmp_path, "land", settings=settings)
+    assert line.startswith("Spark's Kafka connector, or another package, cannot be fetched: name a Maven repository ")
+    assert "--conf spark.jars=one.jar,two.jar,...: for Kafka, spark-sql-kafka-0-10, spark-token-provider-" in line
+    assert line.endswith(f" missing={CONNECTOR} unreachable={unreachable} packages={CONNECTOR}")
+    assert len(others) < 8, "\n".join(others)
+    assert not [other for other in others if "::" in other or "\tat " in other]
+
+
+@pytest.mark.parametrize("source", [DataFrameReader, DataStreamReader])
+def test_a_job_whose_spark_lacks_the_connector_is_told_its_coordinates(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: type
+) -> None:
+    def lack(*_: object) -> None:
+        raise AnalysisException("Failed to find data source: kafka. Please deploy the application as per the guide")
+
+    starts: dict[type, Callable[[], object]] = {
+        DataFrameReader: lambda: read_topics(spark, ["orders"], "x"),
+        DataStreamReader: lambda: land(spark, ["orders"], f"{tmp_path}/a", f"{tmp_path}/b", bootstrap_servers="x"),
+    }
+    monkeypatch.setattr(source, "load", lack)
+    with pytest.raises(ConfigError, match=f"connector is missing: add --conf spark.jars.packages={CONNECTOR}"):
+        starts[source]()
 
 
 @pytest.mark.parametrize("script", ["garbage", "#!/nowhere/sh"])
@@ -141,6 +187,10 @@ def test_a_pyspark_that_is_too_old_is_named_with_the_remedy(monkeypatch: pytest.
         (
             "Cannot find catalog plugin class for catalog 'lake': org.apache",
             "the catalogue's jar is missing",
+        ),
+        (
+            "java.lang.NoClassDefFoundError: org/apache/kafka/common/Uuid",
+            "a jar is missing that another one depends on",
         ),
         ("py4j...: java.lang.NoSuchMethodError: 'void org.apache.spark...'", "a jar was made for another Spark"),
     ],
