@@ -47,13 +47,13 @@ class LandedIds:
     complete: DataFrame
     buckets: DataFrame
 
-    def without_landed(self, records: DataFrame) -> DataFrame:
-        """The rows whose ids are not among these; rows without an id pass."""
+    def marked(self, records: DataFrame, name: str) -> DataFrame:
+        """The rows with a column of this name: whether their ids are among these, which of rows without one is not."""
         placed = records.withColumn("bucket", bucket_of(F.col("sequence")))
         placed = placed.withColumn("bit", bit_of(F.col("sequence")).cast("int"))
         joined = placed.join(self.complete, _EPOCH, "left").join(self.buckets, _BUCKET, "left")
         landed = (F.col("bucket") <= F.col("complete")) | (F.col("bit") < F.col("filled")) | is_set("bits", "bit")
-        return joined.where(~F.coalesce(landed, F.lit(False))).select(*records.columns)  # noqa: FBT003 - a literal
+        return joined.select(*records.columns, F.coalesce(landed, F.lit(False)).alias(name))  # noqa: FBT003 - a literal
 
     def with_landed(self, records: DataFrame) -> LandedIds:
         """The state when the ids of these rows have been landed, too; none of them was landed before."""

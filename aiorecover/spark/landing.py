@@ -65,6 +65,7 @@ _REPORT_FAILED = 'because the return value of "scala.Option.get()" is null'
 _PLACE = "_aiorecover_place"
 _CHUNK = "_aiorecover_chunk"
 _APPEARANCE = "_aiorecover_appearance"
+_LANDED = "_aiorecover_landed"
 
 _log = logging.getLogger("aiorecover.spark")
 
@@ -81,8 +82,8 @@ class Landed:
     undecodable: int
     """Rows in the quarantine: their ``aiorecover-id`` is no record id."""
     repeats: int | None
-    """Rows left out, because the record was landed already. None where the batch was written by a process that died
-    before it could count."""
+    """Rows left out, because the record was landed already. None where nobody could count them: the process that wrote
+    the batch died, or tasks that were done again, because an executor died, were counted again."""
 
 
 def land(
@@ -257,13 +258,19 @@ class _Landing:
         self._tell(landed, batch_id, counts)
 
     def _add(self, batch: DataFrame, batch_id: int) -> dict[str, int]:
-        """Add to the target what has not been landed before; of the batch, all rows and the undecodable ones."""
-        seen = Observation()
-        counts = F.count(F.lit(1)).alias("rows"), F.count_if(undecodable()).alias("undecodable")
-        records = batch.observe(seen, *counts).where(~undecodable())
-        new = self._before(batch.sparkSession, batch_id).without_landed(records)
-        self._target.add(_once(new, self._files_per_batch), batch_id)
-        return {name: int(count) for name, count in seen.get.items()}
+        """Add to the target what has not been landed before; how many rows were undecodable, records, and new ones.
+
+        Of the undecodable ones that is no exact number where an executor dies: what it had read is read, and counted,
+        again.
+        """
+        read, seen = Observation(), Observation()
+        both = F.count_if(undecodable()).alias("undecodable"), F.count_if(~undecodable()).alias("read")
+        records = batch.observe(read, *both).where(~undecodable())
+        marked = self._before(batch.sparkSession, batch_id).marked(records, _LANDED)
+        self._target.add(_once(marked, self._files_per_batch, seen), batch_id)
+        # Where there are none at all, Spark forgets what was to be counted of them.
+        found = seen.get if read.get["read"] else {"records": 0, "new": 0}
+        return {name: int(count) for name, count in {**read.get, **found}.items()}
 
     def _before(self, spark: SparkSession, batch_id: int) -> landed_ids.LandedIds:
         if batch_id == 0:
@@ -280,8 +287,7 @@ class _Landing:
     def _tell(self, landed: DataFrame, batch_id: int, counts: dict[str, int] | None) -> None:
         count, identified = landed.agg(F.count(F.lit(1)), F.count("sequence")).collect()[0]
         apart = self._quarantine.ids(batch_id).count() if self._quarantine.holds(batch_id) else 0
-        repeats = None if counts is None else counts["rows"] - apart - count
-        told = Landed(batch_id, count, count - identified, apart, repeats)
+        told = Landed(batch_id, count, count - identified, apart, _repeats(counts, count))
         _log.info(
             "batch landed batch_id=%d landed=%d without_id=%d undecodable=%d repeats=%s",
             *(told.batch_id, told.landed, told.without_id, told.undecodable, told.repeats),
@@ -296,11 +302,20 @@ class _Landing:
             self._on_batch(told)
 
 
-def _once(records: DataFrame, partitions: int) -> DataFrame:
-    """Of the rows with the same id the first by topic, partition and offset; all rows without an id.
+def _repeats(counts: Mapping[str, int] | None, landed: int) -> int | None:
+    """How many records were left out; None where that was not counted, or for some tasks twice."""
+    return None if counts is None or counts["new"] != landed else counts["records"] - landed
+
+
+def _once(records: DataFrame, partitions: int, seen: Observation) -> DataFrame:
+    """Of the rows with the same id, unless it is landed, the first by topic, partition and offset; all without an id.
 
     Always the same one: a batch that is done again must come out the same, or readers of the first attempt's files
     would have seen another row.
+
+    ``seen``: how many rows there are, and how many of them are new. It stands behind the shuffle, as only what the last
+    tasks of a job count is counted once: what was shuffled is lost with an executor, and is made again. (A table of
+    Iceberg with partitions shuffles once more.)
     """
     place = F.when(F.col("sequence").isNull(), F.struct("topic", "partition", "offset"))
     near = F.xxhash64("topic", "partition", F.shiftright("offset", _CHUNK_BITS))
@@ -309,4 +324,7 @@ def _once(records: DataFrame, partitions: int) -> DataFrame:
     spread = spread.repartition(partitions, "producer_id", "epoch", _CHUNK)
     same = Window.partitionBy("producer_id", "epoch", _CHUNK, "sequence", _PLACE)
     first = F.row_number().over(same.orderBy("topic", "partition", "offset"))
-    return spread.withColumn(_APPEARANCE, first).where(f"{_APPEARANCE} = 1").drop(_PLACE, _CHUNK, _APPEARANCE)
+    is_new = (F.col(_APPEARANCE) == 1) & ~F.col(_LANDED)
+    counts = F.count(F.lit(1)).alias("records"), F.count_if(is_new).alias("new")
+    counted = spread.withColumn(_APPEARANCE, first).observe(seen, *counts)
+    return counted.where(is_new).drop(_PLACE, _CHUNK, _APPEARANCE, _LANDED)

@@ -18,13 +18,15 @@ _WITHIN_S = 1800.0
 def audited(
     directory: Path,
     *,
-    table: Path | None = None,
+    table: Path | str | None = None,
     bootstrap_servers: str | None = None,
     topics: Sequence[str] = (),
     manifests: str | None = None,
+    sink_manifests: str | None = None,
 ) -> dict[str, Any]:
     """Audit the table, the topics, or both; ``directory`` takes what Spark needs meanwhile."""
     told = {"--table": table, "--bootstrap-servers": bootstrap_servers, "--manifests": manifests}
+    told["--sink-manifests"] = sink_manifests
     words = [str(word) for name, value in told.items() if value is not None for word in (name, value)]
     for topic in topics:
         words += ["--topic", topic]

@@ -13,46 +13,24 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pyspark
 from pyspark.sql import DataFrame, SparkSession
 
 from aiorecover.spark import audit, land, read_topics
+from tests.spark.machines import MASTER, Machines
 from tests.spark.planted_sinks import FORMAT, register_planted
 from tests.spark.started import started
 
-_MASTER = "local-cluster[2,1,1024]"  # executors, cores and MiB of each
 _TASKS = 3
 _BATCH_RECORDS = 700
 _ID = "producer_id || '/' || epoch || '/' || sequence"
 
 
-class _Machines:
-    """What executors have of their own: a home of Spark, under which they work, and a Python that is counted."""
-
-    def __init__(self, directory: Path) -> None:
-        self._home, self._started = directory / "spark", directory / "pythons"
-        self._python = directory / "python"
-
-    def make(self) -> dict[str, str]:
-        """The environment that leads there."""
-        self._home.mkdir(parents=True)
-        for part in ("bin", "jars"):
-            (self._home / part).symlink_to(Path(pyspark.__file__).parent / part)
-        self._python.write_text(f'#!/bin/sh\npwd >>"{self._started}"\nexec "{sys.executable}" "$@"\n')
-        self._python.chmod(0o700)
-        return {"SPARK_HOME": str(self._home), "PYSPARK_PYTHON": str(self._python)}
-
-    def pythons(self) -> list[str]:
-        """The directory of the executor by which each one was started."""
-        told = self._started.read_text().splitlines() if self._started.exists() else []
-        return [directory for directory in told if Path(directory).is_relative_to(self._home)]
-
-
 def _main(told: dict[str, Any]) -> None:
     directory = Path(told["directory"])
-    machines = _Machines(directory)
-    os.environ |= machines.make()
-    spark = started(directory, "aiorecover executors", master=_MASTER)
+    machines = Machines(directory)
+    machines.make()
+    os.environ |= machines.environment
+    spark = started(directory, "aiorecover executors", master=MASTER)
     _land(spark, told["servers"], told["feed"], directory)
     found: dict[str, Any] = {"audit": _audited(spark, told["servers"], told["feed"])}
     found["pythons_by_then"] = machines.pythons()

@@ -37,10 +37,10 @@ def session_settings(directory: Path) -> dict[str, str]:
     }
 
 
-def command_words(directory: Path) -> list[str]:
+def command_words(directory: Path, master: str = "local[2]") -> list[str]:
     """As `session_settings`, for the command line."""
     pairs = session_settings(directory).items()
-    return ["--master", "local[2]", *(word for key, value in pairs for word in ("--conf", f"{key}={value}"))]
+    return ["--master", master, *(word for key, value in pairs for word in ("--conf", f"{key}={value}"))]
 
 
 @contextmanager

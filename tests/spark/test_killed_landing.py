@@ -1,5 +1,6 @@
 """A short run of the proof of landing, and what reads the table: faults that are planted there are told."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.prove.landing import too_little
-from tests.spark.killed_landing import Found, Outcome, found_in, run_landing
+from tests.spark.killed_landing import EXECUTORS, Found, Outcome, found_in, run_landing
 from tests.spark.mixed import PARTITIONS, mixed, record_id
 from tests.support.cluster import Cluster
 
@@ -21,6 +22,17 @@ def test_each_record_is_in_the_table_once_though_drivers_die_and_the_audit_agree
     assert outcome.ok, str(outcome)
     assert outcome.published > outcome.records
     assert outcome.kills == 2
+    assert outcome.hits >= 1
+
+
+@pytest.mark.timeout(600)
+def test_each_record_is_in_the_table_once_though_executors_die_and_their_driver_counts_what_it_leaves_out(
+    kafka: Cluster, tmp_path: Path
+) -> None:
+    outcome = run_landing(kafka, tmp_path, seed=5, records=10_000, kills=2, batches=5, who=EXECUTORS)
+    print(outcome)
+    assert outcome.ok, str(outcome)
+    assert outcome.repeats == outcome.published - outcome.records > 0
     assert outcome.hits >= 1
 
 
@@ -87,6 +99,7 @@ def test_an_outcome_is_well_only_when_the_audit_says_the_same() -> None:
     totals = {"records": 4, "without_id": 0, "expected": 4, "found": 4, "missing": 0, "repeated": 0}
     outcome = Outcome(4, 5, found=Found(4, [], 0, 0), totals=totals)
     assert outcome.ok
+    assert [replace(outcome, repeats=told).ok for told in (0, 1, 2)] == [False, True, False]
     for name, count in totals.items():
         outcome.totals = totals | {name: count + 1}
         assert not outcome.ok, name

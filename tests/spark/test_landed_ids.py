@@ -22,6 +22,10 @@ def frame(spark: SparkSession, ids: Ids) -> DataFrame:
     return spark.createDataFrame(pa.Table.from_arrays(columns, schema=schema))
 
 
+def new_of(records: DataFrame, state: landed_ids.LandedIds) -> DataFrame:
+    return state.marked(records, "landed").where("not landed").drop("landed")
+
+
 def batches() -> list[Ids]:
     """Two buckets and a bit in a changing order; another epoch with a hole; some of it again each time."""
     chance = random.Random(3)
@@ -40,7 +44,7 @@ def test_what_was_landed_is_known_and_nothing_else_is(spark: SparkSession, tmp_p
     for number, batch in enumerate(batches()):
         again = chance.sample(sorted(landed, key=str), min(len(landed), 500))
         asked = frame(spark, [*batch, *again, (None, None, None)])
-        new = state.without_landed(asked)
+        new = new_of(asked, state)
         assert new.columns == asked.columns
         assert sorted(map(str, (tuple(row) for row in new.collect()))) == sorted(map(str, [*batch, (None, None, None)]))
         landed |= set(batch)
@@ -52,7 +56,7 @@ def test_what_was_landed_is_known_and_nothing_else_is(spark: SparkSession, tmp_p
     assert buckets == {(Q, 2, 1): holes, (Q, 2, 2): full, (Q, 2, 3): full, (P, 1, 3): first, (P, 3, 1): holes}
     # The hole is filled at last: nothing is ever too late.
     late = frame(spark, [(Q, 2, BUCKET - 1), (Q, 2, BUCKET)])
-    new = state.without_landed(late)
+    new = new_of(late, state)
     assert [row["sequence"] for row in new.collect()] == [BUCKET - 1]
     assert (Q, 2, 3) in {tuple(row) for row in state.with_landed(new).complete.collect()}
 
@@ -64,7 +68,7 @@ def test_a_bucket_goes_on_wherever_it_had_come_to(spark: SparkSession, tmp_path:
     state = landed_ids.read(spark, str(tmp_path / "first"))
     assert {row["epoch"]: row["landed"] for row in state.counts().collect()} == ends
     more: Ids = [(P, epoch, sequence) for epoch, end in ends.items() for sequence in range(max(end - 20, 1), end + 10)]
-    new = state.without_landed(frame(spark, more))
+    new = new_of(frame(spark, more), state)
     behind = {(epoch, end + step) for epoch, end in ends.items() for step in range(1, 10)}
     assert {(row["epoch"], row["sequence"]) for row in new.collect()} == behind
     state.with_landed(new).write(str(tmp_path / "more"))
@@ -86,7 +90,7 @@ def test_a_state_of_the_form_before_is_read(spark: SparkSession, tmp_path: Path)
     asked: Ids = [
         (P, 1, sequence) for sequence in (BUCKET, BUCKET + 1, 2 * BUCKET, *range(2 * BUCKET + 1, 2 * BUCKET + 5))
     ]
-    new = [row["sequence"] for row in state.without_landed(frame(spark, asked)).collect()]
+    new = [row["sequence"] for row in new_of(frame(spark, asked), state).collect()]
     assert sorted(new) == [BUCKET, 2 * BUCKET + 2, 2 * BUCKET + 4]
 
 

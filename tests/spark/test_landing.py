@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from aiorecover.errors import ConfigError
 from aiorecover.spark import audit, land, read_topics
 from aiorecover.spark.claiming import claim
+from aiorecover.spark.landing import _repeats
 from tests.spark.death import dying
 from tests.spark.feed import ROWS, P, Q, Rows, land_in_child, landing, once, published, shuffled
 from tests.spark.table import landed_ids
@@ -112,6 +113,29 @@ def test_what_has_an_undecodable_id_is_set_aside_once_and_counted(
     landing(spark, kafka, name, tmp_path, quarantine=str(apart))
     assert not (apart / "batch_id=2").exists()
     assert not any("holds no record id" in line for line in caplog.messages)
+
+
+def test_batches_of_which_nothing_is_landed_are_counted_like_others(
+    spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = topic(kafka, partitions=1)
+    told = []
+    batches: list[Rows] = [[(0, "nobody's")] * 2, [(0, f"{P}/1/1")], [(0, f"{P}/1/1")] * 3]
+    for rows in batches:
+        admin.run(published(kafka, name, rows))
+        told += landing(spark, kafka, name, tmp_path)
+    assert [(one.landed, one.undecodable, one.repeats) for one in told] == [(0, 2, 0), (1, 0, 0), (0, 0, 3)]
+
+
+@pytest.mark.parametrize(
+    ("counts", "repeats"),
+    [({"records": 5, "new": 3}, 2), ({"records": 7, "new": 4}, None), (None, None)],
+    ids=["once", "a task twice", "by nobody"],
+)
+def test_how_many_were_left_out_is_told_only_where_each_task_was_counted_once(
+    counts: dict[str, int] | None, repeats: int | None
+) -> None:
+    assert _repeats(counts, 3) == repeats
 
 
 async def published_in_transactions(cluster: Cluster, topic: str) -> None:
