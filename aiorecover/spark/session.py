@@ -15,7 +15,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from aiorecover.errors import ConfigError
+from aiorecover.spark.failures import CONNECTOR, FILES, cause_of, meaning_of
 from aiorecover.spark.gateway import Report, launch
+from aiorecover.spark.gone import RecordsGoneError, gone_in
+from aiorecover.spark.java_log import quieten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,30 +27,7 @@ __all__ = ["clear_errors", "start_session"]
 
 _OLDEST_JAVA = 17  # Spark 4 is compiled for it
 _JAVA_ANSWERS_WITHIN_S = 60
-_CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 _PACKAGES = "spark.jars.packages"
-_HAVE_CONNECTOR = f"--conf {_PACKAGES}={_CONNECTOR}"
-_FILES = "spark-sql-kafka-0-10, spark-token-provider-kafka-0-10, kafka-clients and commons-pool2"
-
-# What a part of Spark's many lines means: the first that fits is said.
-_MEANINGS = {
-    "UnknownTopicOrPartitionException": "a topic does not exist: check the names of the topics",
-    "Failed to find data source: kafka": f"Spark's Kafka connector is missing: add {_HAVE_CONNECTOR}",
-    "NoClassDefFoundError": f"a jar is missing that another one depends on, name it in spark.jars: for Kafka, {_FILES}",
-    "Timed out waiting for a node assignment": "Kafka cannot be reached: check bootstrap_servers and the network",
-    "No resolvable bootstrap urls": "Kafka cannot be reached, no such host: check bootstrap_servers",
-    "TopicAuthorizationException": "Kafka does not let this user read the topic: grant Read and Describe",
-    "SaslAuthenticationException": "Kafka refuses user or password: check the kafka.sasl options",
-    "TABLE_OR_VIEW_NOT_FOUND": "there is no such table: name a table of the catalogue, or a path with a / in it",
-    "PATH_NOT_FOUND": "there is no such table: check the path",
-    "SCHEMA_NOT_FOUND": "there is no such database in the catalogue: create it, or name another one",
-    "REQUIRES_SINGLE_PART_NAMESPACE": "the catalogue of the table is not known: set spark.sql.catalog.<its name>",
-    "Cannot find catalog plugin class": "the catalogue's jar is missing: name it in spark.jars.packages",
-    "NoSuchMethodError": f"a jar was made for another Spark: name those for version {pyspark.__version__}",
-    "AbstractMethodError": f"a jar was made for another Spark: name those for version {pyspark.__version__}",
-    "IncompatibleClassChangeError": f"a jar was made for another Spark: name those for version {pyspark.__version__}",
-    "UNABLE_TO_INFER_SCHEMA": "no Parquet file is there: check the path",
-}
 
 
 def start_session(name: str, master: str | None, settings: Mapping[str, str], *, kafka: bool = True) -> SparkSession:
@@ -66,7 +46,7 @@ def start_session(name: str, master: str | None, settings: Mapping[str, str], *,
     quiet = {"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false"}
     packages = _packages(settings) if kafka else {}
     session = _started({"spark.app.name": name, **where, **quiet, **settings, **packages})
-    session.sparkContext.setLogLevel("ERROR")
+    quieten(session)
     if session.version != pyspark.__version__:
         session.stop()
         raise ConfigError(
@@ -90,7 +70,7 @@ def _started(settings: Mapping[str, str]) -> SparkSession:
         if missing := report.missing():
             raise ConfigError(_not_fetched(missing, report.unreachable(), settings)) from None
         message = "Spark does not start, its own lines above say why: check JAVA_HOME, SPARK_HOME, --master and --conf"
-        raise ConfigError(f"{message} error={_in_short(error)!r}") from error
+        raise ConfigError(f"{message} error={(cause_of(str(error)) or type(error).__name__)!r}") from error
 
 
 def _not_fetched(missing: Sequence[str], unreachable: Sequence[str], settings: Mapping[str, str]) -> str:
@@ -99,14 +79,8 @@ def _not_fetched(missing: Sequence[str], unreachable: Sequence[str], settings: M
     return (
         "Spark's Kafka connector, or another package, cannot be fetched: name a Maven repository that has it, "
         "--conf spark.jars.repositories=https://..., or hand over the files, with all that they depend on, "
-        f"--conf spark.jars=one.jar,two.jar,...: for Kafka, {_FILES} {told}"
+        f"--conf spark.jars=one.jar,two.jar,...: for Kafka, {FILES} {told}"
     )
-
-
-def _in_short(error: Exception) -> str:
-    """Of many lines the one that says what happened: of an exception of Java's, its name and message."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    return next((line for line in lines if line.startswith(": ")), lines[0]).lstrip(": ").strip()[:300]
 
 
 def _packages(settings: Mapping[str, str]) -> dict[str, str]:
@@ -114,7 +88,7 @@ def _packages(settings: Mapping[str, str]) -> dict[str, str]:
     named = settings.get(_PACKAGES, "")
     if "spark.jars" in settings or "spark-sql-kafka" in named:
         return {}
-    return {_PACKAGES: f"{named},{_CONNECTOR}".lstrip(",")}
+    return {_PACKAGES: f"{named},{CONNECTOR}".lstrip(",")}
 
 
 @contextmanager
@@ -122,18 +96,19 @@ def clear_errors() -> Iterator[None]:
     """Make one sentence of what Spark and Kafka say in many lines, where the cause is in the reader's hands.
 
     Raises:
-        ConfigError: in the place of an error that is known.
+        RecordsGoneError: in the place of an error that says that of records which were to be read.
+        ConfigError: in the place of another one that is known.
 
     """
     try:
         yield
     except (PySparkException, Py4JError) as error:
         said = str(error)
-        meaning = next((meaning for part, meaning in _MEANINGS.items() if part in said), None)
-        if meaning is None:
-            raise
-        first = next(line for line in said.splitlines() if any(part in line for part in _MEANINGS))
-        raise ConfigError(f"{meaning} error={first.strip()[:300]!r}") from error
+        if gone := gone_in(said):
+            raise RecordsGoneError(gone) from error
+        if meaning := meaning_of(said):
+            raise ConfigError(meaning) from error
+        raise
 
 
 def _find_java() -> None:

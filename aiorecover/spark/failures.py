@@ -1,0 +1,93 @@
+"""What Spark, Kafka and file systems say in pages of Java, in one sentence: text in, sentence out.
+
+An error passes many hands on its way here, from an executor to Spark's scheduler, through Java's proxy into Python and
+back, and each puts its own around it. What happened stands innermost, which is last.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pyspark
+
+__all__ = ["CONNECTOR", "FILES", "cause_of", "failure_of", "meaning_of"]
+
+CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+"""The coordinates of Spark's Kafka connector of pyspark's version."""
+FILES = "spark-sql-kafka-0-10, spark-token-provider-kafka-0-10, kafka-clients and commons-pool2"
+"""What it is made of, where it is handed over file by file."""
+
+_LONGEST_CAUSE = 300  # characters: what it quotes can be pages long
+_MOST_LINES = 20  # of what led to it, from the outside in: some errors quote others at length
+
+# What a part of the text means where an option, the installation or Kafka is to be mended: the first that fits is said.
+_MEANINGS = {
+    "UnknownTopicOrPartitionException": "a topic does not exist: check the names of the topics",
+    "Failed to find data source: kafka": "Spark's Kafka connector is missing: add "
+    f"--conf spark.jars.packages={CONNECTOR}",
+    "NoClassDefFoundError": f"a jar is missing that another one depends on, name it in spark.jars: for Kafka, {FILES}",
+    "Timed out waiting for a node assignment": "Kafka cannot be reached: check bootstrap_servers and the network",
+    "No resolvable bootstrap urls": "Kafka cannot be reached, no such host: check bootstrap_servers",
+    "TopicAuthorizationException": "Kafka does not let this user read the topic: grant Read and Describe",
+    "GroupAuthorizationException": "Kafka does not let this user read in Spark's consumer groups: grant Read on groups "
+    "that begin with spark-kafka-, or name another beginning with --kafka-option groupIdPrefix=...",
+    "SaslAuthenticationException": "Kafka refuses user or password: check the kafka.sasl options",
+    "TABLE_OR_VIEW_NOT_FOUND": "there is no such table: name a table of the catalogue, or a path with a / in it",
+    "PATH_NOT_FOUND": "there is no such table: check the path",
+    "SCHEMA_NOT_FOUND": "there is no such database in the catalogue: create it, or name another one",
+    "REQUIRES_SINGLE_PART_NAMESPACE": "the catalogue of the table is not known: set spark.sql.catalog.<its name>",
+    "Cannot find catalog plugin class": "the catalogue's jar is missing: name it in spark.jars.packages",
+    "NoSuchMethodError": f"a jar was made for another Spark: name those for version {pyspark.__version__}",
+    "AbstractMethodError": f"a jar was made for another Spark: name those for version {pyspark.__version__}",
+    "IncompatibleClassChangeError": f"a jar was made for another Spark: name those for version {pyspark.__version__}",
+    "UNABLE_TO_INFER_SCHEMA": "no Parquet file is there: check the path",
+}
+
+# Likewise, where all was well when it was started.
+_ACCIDENTS = {
+    "No space left on device": "a disk is full: free some where the target, the checkpoint and spark.local.dir are",
+    "Disk quota exceeded": "a quota is used up: raise it, or free some where the target, the checkpoint and "
+    "spark.local.dir are",
+    "OutOfMemoryError": "Java ran out of memory: give it more, as --conf spark.driver.memory=4g does",
+    "Cannot fetch record for offset": "Kafka has not answered in time: start again when it does",
+    "expired before the position for partition": "Kafka has not answered in time: start again when it does",
+}
+_PLAN = re.compile(r"^=== Streaming Query ===$.*?(?=^JVM stacktrace:$|\Z)", re.DOTALL | re.MULTILINE)
+_TOLD = re.compile(r'\S|  File "(?!.*/site-packages/)')
+_ELSE = "start again, and if that ends likewise, mend what the error says"
+
+
+def meaning_of(text: str) -> str | None:
+    """One sentence, where an option, the installation or Kafka is to be mended, and it is known which."""
+    meaning = next((meaning for part, meaning in _MEANINGS.items() if part in text), None)
+    if meaning is None:
+        return None
+    first = next(line for line in text.splitlines() if any(part in line for part in _MEANINGS))
+    return f"{meaning} error={first.strip()[:_LONGEST_CAUSE]!r}"
+
+
+def failure_of(text: str) -> str:
+    """Of any other error: what led to it in some lines, and a last one that says what happened."""
+    advice = next((advice for part, advice in _ACCIDENTS.items() if part in text), _ELSE)
+    return f"{_condensed(text)}\nSpark failed, {advice} error={cause_of(text)!r}"
+
+
+def cause_of(text: str) -> str:
+    """What happened: the innermost error, its name and the first line of its message."""
+    lines = text.splitlines()
+    found = next((line for line in lines if line.strip()), "")
+    in_python = False
+    for line in lines:
+        if in_python and re.match(r"\S", line):
+            in_python = False
+            found = line
+        elif line.startswith(("Caused by: ", ": ")):  # as Java writes it, and as py4j does
+            found = line.removeprefix("Caused by").removeprefix(": ")
+        in_python = in_python or line.endswith("Traceback (most recent call last):")
+    return found.strip()[:_LONGEST_CAUSE]
+
+
+def _condensed(text: str) -> str:
+    """The errors, one in the other, and where in Python code that is no library's; no stack of Java, and no plan."""
+    lines = dict.fromkeys(line.rstrip() for line in _PLAN.sub("", text).splitlines())
+    return "\n".join([line for line in lines if _TOLD.match(line)][:_MOST_LINES])
