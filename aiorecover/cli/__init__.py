@@ -7,12 +7,16 @@ import sys
 
 __all__ = ["main"]
 
+_INTERRUPTED = 130
 _NEEDED = {"rich", "typer"}
 _INSTALL = "the aiorecover command needs typer and rich: pip install 'aiorecover[cli]', for the demo 'aiorecover[demo]'"
 
 
 def main() -> None:
-    """Run the command line; exit status 2 and one sentence when typer or rich are not installed."""
+    """Run the command line; exit status 2 and one sentence when typer or rich are not installed.
+
+    What Ctrl-C interrupts before a command can deal with it, for instance while modules are loaded, is status 130.
+    """
     try:
         from aiorecover.cli.app import app  # noqa: PLC0415 - optional dependencies, needed only here
     except ModuleNotFoundError as error:
@@ -20,4 +24,6 @@ def main() -> None:
             raise
         sys.stderr.write(_INSTALL + "\n")
         raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        raise SystemExit(_INTERRUPTED) from None
     app()

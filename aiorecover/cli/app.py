@@ -15,6 +15,7 @@ from rich.console import Console
 from aiorecover.cli import demo as demo_command
 from aiorecover.cli import inspection
 from aiorecover.cli.demo_view import choose_view, show_verdict
+from aiorecover.cli.endings import EndedError
 from aiorecover.errors import ConfigError, WalError
 
 __all__ = ["app"]
@@ -182,8 +183,8 @@ def audit(
     With --manifests: whether what is missing is a dead letter, still in the ring, or lost; with --sink-manifests the
     same of what Spark's sinks have published.
 
-    Exit status 0: nothing is missing; with either of these, nothing is lost. 1: something is. 2: an option, an
-    installation or Kafka needs mending.
+    Exit status 0: nothing is missing; with either of these, nothing is lost. 1: something is. 2: there is no audit: an
+    option, an installation or Kafka needs mending, or Spark failed. 130 or 143: stopped, by Ctrl-C or SIGTERM.
     """
     try:
         from aiorecover.cli import audit as auditing  # noqa: PLC0415 - pyspark is optional, and slow to import
@@ -206,6 +207,10 @@ def audit(
         )
     except (ConfigError, ModuleNotFoundError) as error:
         _refuse_unless_known(error)
+    except EndedError as ended:
+        _end(ended)
+    except KeyboardInterrupt:  # before there was anything to stop
+        raise typer.Exit(_INTERRUPTED) from None
     if json_output:
         sys.stdout.write(json.dumps(found) + "\n")
     else:
@@ -245,7 +250,9 @@ def land(
     Repeats are recognised by their record ids; records without one are landed as they come. A table that is not there
     is made: of Parquet in Spark's own catalogue, in others of Iceberg.
 
-    Exit status 0: all is landed (--available-now). 2: an option, an installation or Kafka is wrong. 130: interrupted.
+    Exit status 0: all is landed (--available-now). 1: Spark failed. 2: an option, an installation or Kafka is wrong.
+    3: what was to be landed next is not in Kafka any more, or a topic was deleted and made anew. 130 or 143: stopped,
+    by Ctrl-C or SIGTERM; the next start goes on.
     """
     try:
         from aiorecover.cli import land as landing  # noqa: PLC0415 - pyspark is optional, and slow to import
@@ -268,7 +275,9 @@ def land(
         )
     except (ConfigError, ModuleNotFoundError) as error:
         _refuse_unless_known(error)
-    except KeyboardInterrupt:
+    except EndedError as ended:
+        _end(ended)
+    except KeyboardInterrupt:  # before there was anything to stop
         raise typer.Exit(_INTERRUPTED) from None
 
 
@@ -278,3 +287,8 @@ def _refuse_unless_known(error: ConfigError | ModuleNotFoundError) -> NoReturn:
         raise error
     sys.stderr.write(f"{error}\n")
     raise typer.Exit(_USAGE) from None
+
+
+def _end(ended: EndedError) -> NoReturn:
+    sys.stderr.write(f"{ended}\n")
+    raise typer.Exit(ended.status) from None

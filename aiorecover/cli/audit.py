@@ -10,11 +10,14 @@ from rich.table import Table
 
 from aiorecover import spark as downstream
 from aiorecover.cli.audit_page import page
+from aiorecover.cli.endings import StoppedError
 from aiorecover.cli.pairs import pairs
+from aiorecover.cli.spark_work import with_spark
 from aiorecover.errors import ConfigError
 from aiorecover.record_id import parse_record_id
+from aiorecover.spark.gone import RecordsGoneError
 from aiorecover.spark.manifests import VERDICTS
-from aiorecover.spark.session import clear_errors, start_session
+from aiorecover.spark.session import start_session
 from aiorecover.spark.targets import read_target
 from aiorecover.spark.topics import source_options
 
@@ -35,6 +38,9 @@ _COUNTS = {
     "repeated": "repeated",
     "out_of_order": "disorder",
 }
+_STOPPED = "stopped: nothing is said of the records, and nothing was changed; start the audit again"
+_DELETED_MEANWHILE = "records that were to be read are not in Kafka any more: start the audit again"
+CANNOT_RUN = 2
 _KINDS = "missing", "repeated", "out_of_order"
 
 
@@ -64,6 +70,8 @@ def run(options: Options) -> dict[str, Any]:
 
     Raises:
         ConfigError: an option, the installation, Kafka or the table needs mending; the message says which.
+        EndedError: Spark has failed for another reason.
+        StoppedError: a signal has ended it.
 
     """
     known_last = _known_last(options.last)
@@ -78,12 +86,17 @@ def run(options: Options) -> dict[str, Any]:
         raise ConfigError("--sink-manifests is a topic: say where, with --bootstrap-servers and --topic")
     if topics:  # refused here, before Spark fetches and starts anything
         source_options(options.topics, options.bootstrap_servers or "", pairs(options.kafka_options))
-    spark = start_session("aiorecover audit", options.master, pairs(options.settings), kafka=topics or told)
+    settings = pairs(options.settings)
     try:
-        with clear_errors():
-            found = _found(spark, options, known_last)
-    finally:
-        spark.stop()
+        found = with_spark(
+            lambda: start_session("aiorecover audit", options.master, settings, kafka=topics or told),
+            lambda spark: _found(spark, options, known_last),
+            failed=CANNOT_RUN,
+        )
+    except StoppedError as stopped:
+        raise StoppedError(stopped.number, _STOPPED) from None
+    except RecordsGoneError as error:
+        raise ConfigError(f"{_DELETED_MEANWHILE} {error.gone.where}") from error
     if options.html is not None:
         options.html.write_text(page(found), encoding="utf-8")
     return found

@@ -1,4 +1,4 @@
-"""What ``aiorecover land`` does: it starts the query, tells each batch, and waits for the end."""
+"""What ``aiorecover land`` does: it starts the query, tells each batch, and waits for the end or for a signal."""
 
 from __future__ import annotations
 
@@ -6,19 +6,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aiorecover import spark as downstream
+from aiorecover.cli.endings import EndedError, StoppedError
 from aiorecover.cli.pairs import pairs
+from aiorecover.cli.spark_work import with_spark
+from aiorecover.spark.gone import RecordsGoneError
 from aiorecover.spark.landing import checked_options
 from aiorecover.spark.remaining import offsets_to_go
-from aiorecover.spark.session import clear_errors, start_session
+from aiorecover.spark.session import start_session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from rich.console import Console
 
 __all__ = ["Options", "run"]
 
+FAILED = 1
+RECORDS_GONE = 3
 PROGRESS_LOOK = 1.0  # seconds between two looks at what Spark says of its batches: one takes some, as a rule
 
 
@@ -40,10 +46,12 @@ class Options:
 
 
 def run(options: Options, console: Console) -> None:
-    """Land until everything is landed, or until somebody interrupts.
+    """Land until everything is landed, or until a signal comes.
 
     Raises:
         ConfigError: an option, the installation, Kafka or a directory needs mending; the message says which.
+        EndedError: records that were to be landed next are not in Kafka any more, or Spark has failed.
+        StoppedError: a signal has ended it; the message says how far it got.
 
     """
     kafka_options = pairs(options.kafka_options)
@@ -52,33 +60,54 @@ def run(options: Options, console: Console) -> None:
         *(options.topics, options.target, options.checkpoint),
         *(options.bootstrap_servers, options.sink_manifests, kafka_options),
     )
-    spark = start_session("aiorecover land", options.master, pairs(options.settings))
+    settings, counted = pairs(options.settings), _Counted()
 
     def tell(batch: downstream.Landed) -> None:
+        counted.count(batch)
         repeats = "repeats not counted" if batch.repeats is None else f"{batch.repeats:,} repeats left out"
         line = f"batch {batch.batch_id}: {batch.landed:,} landed, {batch.without_id:,} of them without an id, {repeats}"
         if batch.undecodable:
             line += f", {batch.undecodable:,} with an undecodable id in the quarantine"
         console.print(line, markup=False, soft_wrap=True)
 
+    def work(spark: SparkSession) -> None:
+        query = downstream.land(
+            spark,
+            options.topics,
+            options.target,
+            options.checkpoint,
+            bootstrap_servers=options.bootstrap_servers,
+            quarantine=options.quarantine,
+            sink_manifests=options.sink_manifests,
+            available_now=options.available_now,
+            max_offsets_per_trigger=options.max_offsets_per_trigger,
+            options=kafka_options,
+            on_batch=tell,
+        )
+        _wait(query, console)
+
     try:
-        with clear_errors():
-            query = downstream.land(
-                spark,
-                options.topics,
-                options.target,
-                options.checkpoint,
-                bootstrap_servers=options.bootstrap_servers,
-                quarantine=options.quarantine,
-                sink_manifests=options.sink_manifests,
-                available_now=options.available_now,
-                max_offsets_per_trigger=options.max_offsets_per_trigger,
-                options=kafka_options,
-                on_batch=tell,
-            )
-            _wait(query, console)
-    finally:
-        spark.stop()
+        with_spark(lambda: start_session("aiorecover land", options.master, settings), work, failed=FAILED)
+    except StoppedError as stopped:
+        raise StoppedError(stopped.number, str(counted)) from None
+    except RecordsGoneError as error:
+        raise EndedError(str(error), RECORDS_GONE) from error
+
+
+@dataclass
+class _Counted:
+    """What was landed since the start."""
+
+    batches: int = 0
+    records: int = 0
+
+    def count(self, batch: downstream.Landed) -> None:
+        self.batches += 1
+        self.records += batch.landed
+
+    def __str__(self) -> str:
+        landed = f"{self.batches:,} batches with {self.records:,} records were landed since the start"
+        return f"stopped: {landed}; the next start with the same target and checkpoint goes on behind them"
 
 
 def _wait(query: StreamingQuery, console: Console) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError, for_code
@@ -28,8 +28,10 @@ __all__ = [
     "count_records",
     "create_placed_topic",
     "create_topic",
+    "delete_records",
     "delete_topic",
     "grow_topic",
+    "remake_topic",
     "run",
     "until",
     "until_taken_without_key",
@@ -172,6 +174,27 @@ async def delete_topic(bootstrap_servers: str, name: str) -> None:
     for _, code in answer.topic_error_codes:
         if code:
             raise for_code(code)(f"topic not deleted: {name=}")
+
+
+async def remake_topic(bootstrap_servers: str, name: str, partitions: int) -> None:
+    """Delete the topic, and make another one of its name with one copy of each partition."""
+    await delete_topic(bootstrap_servers, name)
+
+    async def made() -> bool:
+        await create_topic(bootstrap_servers, name, partitions, 1, {})  # refused while the old one is there
+        return True
+
+    await until(made, timeout_s=30, what=f"{name} is not made anew")
+
+
+async def delete_records(bootstrap_servers: str, name: str, partition: int, before: int) -> None:
+    """Take away what stands before this offset, as retention does it."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    try:
+        await admin.start()
+        await admin.delete_records({TopicPartition(name, partition): RecordsToDelete(before)})
+    finally:
+        await admin.close()
 
 
 async def grow_topic(bootstrap_servers: str, name: str, partitions: int, nodes: Sequence[int]) -> None:
