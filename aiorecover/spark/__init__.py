@@ -6,7 +6,8 @@
 - `judge`: what that makes of those that are missing.
 - `compare`: what is in the topics and not in the table that they were landed in, by record id.
 - `timeline`: completeness over time.
-- `land`: topics into Parquet files or a table, each record once (:mod:`aiorecover.spark.landing`).
+- `land`: topics into Parquet files or a table, each record once (:mod:`aiorecover.spark.landing`); `RecordsGoneError`
+  where Kafka has not got any more what was to be landed next.
 - `read_topics`: all that stands in some topics now, as `audit` wants it.
 - `counted_attempts`, `without_leftovers`: what ``df.write.format("aiorecover")`` has published
   (:mod:`aiorecover.spark.sink` tells how), and records without what its failed attempts have left.
@@ -21,6 +22,7 @@ collected to the driver.
 from aiorecover.spark import installed as _installed  # noqa: F401 - first, so that it says what the others lack
 from aiorecover.spark.auditing import Audit, audit
 from aiorecover.spark.comparing import Comparison, compare
+from aiorecover.spark.gone import RecordsGoneError
 from aiorecover.spark.landing import Landed, land
 from aiorecover.spark.leftovers import counted_attempts, without_leftovers
 from aiorecover.spark.manifests import Manifests, judge, read_manifests
@@ -33,6 +35,7 @@ __all__ = [
     "Comparison",
     "Landed",
     "Manifests",
+    "RecordsGoneError",
     "Timeline",
     "audit",
     "compare",

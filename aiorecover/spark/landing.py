@@ -21,7 +21,8 @@ So a reader of the target sees whole batches, and each record once at any time, 
 checkpoint, and a target of Parquet, stand on directories that are renamed in one step, as HDFS and local file systems
 do it; object stores without directories (S3) do not.
 
-A target belongs to one checkpoint, and says so: another one would also count from 0.
+A target belongs to one checkpoint, and says so: another one would also count from 0. Likewise a topic that was deleted
+and made anew is another one, which its id tells (:mod:`aiorecover.spark.topic_ids`).
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from aiorecover.spark.files import Files
 from aiorecover.spark.leftovers import COUNTS
 from aiorecover.spark.record_id import ID_COLUMNS, parse_record_id, undecodable
 from aiorecover.spark.session import clear_errors
+from aiorecover.spark.topic_ids import check_topic_ids
 from aiorecover.spark.topics import source_options
 from aiorecover.spark.undecided import Undecided
 
@@ -123,8 +125,10 @@ def land(
     Not over Spark Connect: directories are renamed through the driver's JVM.
 
     Raises:
-        ConfigError: no topic or server is named, a number is out of range, the target is none that can be landed in, or
-            target and checkpoint do not belong together; or Spark lacks its Kafka connector.
+        RecordsGoneError: a topic was deleted and made anew since it was landed last.
+        ConfigError: no topic or server is named, a number is out of range, the target is none that can be landed in,
+            target and checkpoint do not belong together, a topic is not there, Kafka cannot be reached, or Spark lacks
+            its connector.
         StreamingQueryException: a batch that was left unfinished is done first, before this returns, and failed again.
 
     """
@@ -139,6 +143,7 @@ def land(
     landing = _Landing(spark, there, apart, f"{checkpoint}/ids", sinks, files_per_batch, on_batch)
     with clear_errors():
         records = stream.load()
+    check_topic_ids(spark, checkpoint, told)
     writer = parse_record_id(records).writeStream.foreachBatch(landing.land_batch)
     writer = writer.option("checkpointLocation", f"{checkpoint}/query").queryName(f"aiorecover land {target}")
     if _is_unfinished(spark, f"{checkpoint}/query"):

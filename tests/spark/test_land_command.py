@@ -1,5 +1,6 @@
 """`aiorecover land` as a user runs it."""
 
+import shutil
 from pathlib import Path
 
 import aiokafka
@@ -93,3 +94,19 @@ def test_what_failed_attempts_of_a_sink_have_left_is_not_landed(
     done = run(kafka, sink.records, tmp_path, "--sink-manifests", sink.manifests)
     assert done.exit_code == 0, done.output
     assert [line.split(",")[0] for line in done.stdout.splitlines()] == ["batch 0: 10 landed"]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["by its id", "by its offsets"])
+def test_a_topic_that_was_made_anew_is_status_3_and_one_sentence(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path, known: bool
+) -> None:
+    name = topic(kafka, partitions=1)
+    admin.run(published(kafka, name))
+    assert run(kafka, name, tmp_path).exit_code == 0
+    admin.run(admin.remake_topic(kafka.bootstrap_servers, name, 1))
+    if not known:  # a checkpoint of before there were ids in it
+        shutil.rmtree(tmp_path / "checkpoint" / "topic_ids")
+    done = run(kafka, name, tmp_path)
+    assert (done.exit_code, len(done.stderr.splitlines())) == (3, 1), done.output
+    assert "deleted and made anew" in done.stderr
+    assert done.stderr.endswith(f"topics=['{name}']\n" if known else f"topic={name} partition=0 next=4 end=0\n")
