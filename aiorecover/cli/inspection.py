@@ -20,7 +20,7 @@ from aiorecover import record as records
 from aiorecover.delivery import refusal
 from aiorecover.errors import WalError, WalFormatError, WalIOError
 from aiorecover.wal import format as fmt
-from aiorecover.wal.directory import RING_GONE, UNSURE
+from aiorecover.wal.directory import CHECKPOINT_LOST
 from aiorecover.wal.instances import instances
 from aiorecover.wal.losses import in_words, named
 from aiorecover.wal.view import WALKS, open_view
@@ -108,13 +108,9 @@ def _instance(instance: Instance, count: int) -> dict[str, Any]:
 def _next_start(view: View) -> list[str]:
     """Why the next start would be refused, or what it would say of records that nothing names."""
     try:
-        unsure = view.next_opening().unsure
+        return view.doubts(RINGS)
     except WalError as error:
         return [str(error)]
-    told = [RING_GONE] if view.ring_gone else []
-    if unsure and view.checkpoint is not None:  # without one it is said to be lost
-        told.append(f"{UNSURE} rings={','.join(unsure)}")
-    return told
 
 
 def _look(view: View, about: dict[str, Any], count: int) -> list[FrameView]:
@@ -300,10 +296,7 @@ def _wrong(one: dict[str, Any]) -> Iterator[str]:
     if one["error"]:
         yield one["error"]
     if one["checkpoint_lost"] and not one["error"]:
-        yield (
-            "the checkpoint cannot be read, so nothing tells what was missing before and behind the records that are "
-            "left: the next start goes by these alone, and may deliver some of the settled ones again"
-        )
+        yield CHECKPOINT_LOST
     for ring in one["rings"]:
         if ring["suspect_up_to"] and not one["checkpoint_lost"]:
             yield _suspicion(ring)

@@ -86,12 +86,15 @@ class Rows:
         self._ring = ring
         self._rows: list[dict[str, Any]] = []
         self._bytes = 0
+        self.last = 0
+        """Sequence of the last record given; 0: none was."""
 
     def of_frames(self, frames: Iterable[FrameView]) -> Iterator[pa.RecordBatch]:
         """The records of frames; what the last batch lacks of its size comes with it."""
         for frame in frames:
             self._rows.append(self._row(frame))
             self._bytes += len(frame.payload)
+            self.last = frame.sequence
             if len(self._rows) >= _BATCH_ROWS or self._bytes >= _BATCH_BYTES:
                 yield from self.rest()
         yield from self.rest()
@@ -107,6 +110,11 @@ class Rows:
     ) -> Iterator[pa.RecordBatch]:
         """A row for each stretch that is not there; ``producers``: ids by epoch, as far as they are known."""
         self._rows = [self._damage(one, producers.get(one.epoch)) for one in missing]
+        return self.rest()
+
+    def of_doubt(self, error: str) -> Iterator[pa.RecordBatch]:
+        """A row that says that records may be missing which nothing names."""
+        self._rows = [self._about("missing") | {"error": error}]
         return self.rest()
 
     def of_error(self, error: str) -> Iterator[pa.RecordBatch]:

@@ -14,7 +14,9 @@ Columns: ``directory`` (of the instance), ``ring``, ``state``, ``producer_id``, 
 
 - ``waiting``: to be delivered, or in the dead ring. ``settled``: done.
 - ``missing``: damage took records away; ``error`` names them, of ``ring`` all (``sequence``: the first one); of the
-  other two it says how many at most, and of ``retry`` between which two records, as far as that is known.
+  other two it says how many at most, and of ``retry`` between which two records, as far as that is known. So it does
+  where the whole file is gone, emptied or zeroed. Where records may be gone that nothing names, ``error`` says that,
+  and ``sequence`` is null. All of it is what ``aiorecover inspect`` says.
 - ``unreadable``: of a slot, or of an instance, nothing can be read; ``error`` says why.
 
 In the last two ``topic`` is null. A record that cannot be decoded has its ``error`` and no ``topic``, either.
@@ -28,6 +30,8 @@ where it is done by now.
 
 from __future__ import annotations
 
+import errno
+import socket
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -35,9 +39,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from aiorecover.errors import ConfigError, WalError
+from aiorecover.errors import ConfigError, WalError, WalIOError
 from aiorecover.spark.ring_rows import SCHEMA, Rows
 from aiorecover.wal import format as fmt
+from aiorecover.wal.directory import CHECKPOINT_LOST
 from aiorecover.wal.instances import instances
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.view import WALKS, Damage, RecycledError, SlotView, frames_of, open_view
@@ -48,21 +53,29 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from aiorecover.wal.ends import Ends
+    from aiorecover.wal.instances import Instance
     from aiorecover.wal.view import FrameView, View
 
 __all__ = ["SCHEMA", "RingReader", "check"]
 
 _RINGS = (RING, RETRY, DEAD)
+_SLOT_GONE = (
+    "this slot is gone since the slots were listed, and nothing tells which records it held: put the file ring back, "
+    "or publish what is missing again from where it came"
+)
 
 
 @dataclass
 class _Slot(InputPartition):
-    """One slot of the main ring; ``begins`` and ``following`` as in `frames_of`."""
+    """One slot of the main ring; ``begins``, ``following`` and ``ends`` as in `frames_of`."""
 
     path: Path
     slot: SlotView
     begins: bool
     following: SlotView | None
+    ends: Ends
+    producers: Mapping[int | None, str | None]
 
 
 @dataclass
@@ -71,6 +84,24 @@ class _Ring(InputPartition):
 
     path: Path
     ring: str
+
+
+@dataclass
+class _Missing(InputPartition):
+    """What is missing of a ring and stood in none of its slots that are left."""
+
+    path: Path
+    ring: str
+    damages: Sequence[Damage]
+    producers: Mapping[int | None, str | None]
+
+
+@dataclass
+class _Doubt(InputPartition):
+    """What may be missing, and nothing names."""
+
+    path: Path
+    error: str
 
 
 @dataclass
@@ -98,13 +129,24 @@ def check(options: Mapping[str, str]) -> tuple[Path, list[str], bool]:
         raise ConfigError(f"rings are ring, retry and dead, separated by commas: {rings=}")
     if settled not in {"true", "false"}:
         raise ConfigError(f"settled is true or false: {settled=}")
+    _instances(path)
+    return path, rings, settled == "true"
+
+
+def _instances(path: Path) -> list[Instance]:
+    """At least one.
+
+    Raises:
+        ConfigError: nothing of aiorecover is at the path.
+
+    """
     try:
         found = instances(path)
     except WalError as error:
         raise ConfigError(f"the directory cannot be read, name a wal_dir or an instance in it: {error}") from None
     if not found:
         raise ConfigError(f"nothing of aiorecover is here: name a wal_dir or an instance in it path={path}")
-    return path, rings, settled == "true"
+    return found
 
 
 class RingReader(DataSourceReader):
@@ -117,37 +159,77 @@ class RingReader(DataSourceReader):
             raise ConfigError(f"the columns are given: leave out .schema(...) columns={schema.names}")
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Every slot of the main rings, and each other ring."""
-        return [part for one in instances(self._path) for part in self._parts(one.path)]
+        """Every slot of the main rings, each other ring, and what is missing without being in any of them.
+
+        Raises:
+            ConfigError: the directory is gone.
+
+        """
+        return [part for one in _instances(self._path) for part in self._parts(one.path)]
 
     def _parts(self, path: Path) -> Iterator[InputPartition]:
-        if RING in self._rings:
-            try:
-                with open_view(path) as view:
+        try:
+            with _view(path, RING) as view:
+                if RING in self._rings:
                     yield from _slots(view, settled=self._settled)
-            except WalError as error:
+                yield from _doubts(view, self._rings)
+        except WalError as error:
+            if RING in self._rings:
                 yield _Unreadable(path, None, str(error))
                 return
         yield from (_Ring(path, ring) for ring in self._rings if ring != RING)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a slot or of a ring."""
+        """The rows of a slot or of a ring.
+
+        Raises:
+            ConfigError: the directory is not on this machine, or not any more.
+
+        """
         if isinstance(partition, _Slot):
             return _read_slot(partition, settled=self._settled)
         if isinstance(partition, _Ring):
             return _read_ring(partition, settled=self._settled)
+        if isinstance(partition, _Missing):
+            return Rows(partition.path, partition.ring).of_damage(partition.damages, partition.producers)
+        if isinstance(partition, _Doubt):
+            return Rows(partition.path, None).of_doubt(partition.error)
         if isinstance(partition, _Unreadable):
             return _read_unreadable(partition)
         return iter(())  # Spark's own, where there are none
 
 
+def _view(path: Path, ring: str) -> View:
+    """As `open_view`; what is wrong with the files is a row, but without the directory there is nothing to show.
+
+    Raises:
+        ConfigError: the directory is not there.
+        WalError: as `open_view`.
+
+    """
+    try:
+        return open_view(path, ring)
+    except WalIOError as error:
+        if error.errno == errno.ENOENT and not path.is_dir():
+            raise ConfigError(
+                f"the directory is not here: it must stand at the same place on every executor, and stay there while "
+                f"it is read {path=!s} host={socket.gethostname()}"
+            ) from None
+        raise
+
+
 def _slots(view: View, *, settled: bool) -> Iterator[InputPartition]:
     slots = view.slots()
     live = [slot for slot in slots if slot.header is not None and (settled or not slot.covered)]
+    producers: dict[int | None, str | None] = dict(view.producers.items())
+    producers |= {slot.epoch: slot.producer_id for slot in live}
+    before = view.gone_before(live[0] if live else None)
+    if before:
+        yield _Missing(view.path, view.ring, before, producers)
     epoch = None
     for slot, following in pairwise([*live, None]):
         assert slot is not None  # noqa: S101 - only the last one is None, and it follows
-        yield _Slot(view.path, slot, epoch != slot.epoch, following)
+        yield _Slot(view.path, slot, epoch != slot.epoch, following, view.ends, producers)
         epoch = slot.epoch
     for slot in slots:
         if slot.state == "damaged":
@@ -155,20 +237,55 @@ def _slots(view: View, *, settled: bool) -> Iterator[InputPartition]:
             yield _Unreadable(view.path, view.ring, f"{message} file_offset={slot.file_offset}")
 
 
+def _doubts(view: View, rings: Sequence[str]) -> Iterator[InputPartition]:
+    """Of each instance; and why its next start would be refused."""
+    try:
+        yield from (_Doubt(view.path, doubt) for doubt in view.doubts(rings))
+    except WalError as error:
+        yield _Unreadable(view.path, None, str(error))
+    if view.checkpoint is None and view.producer_id is not None:
+        yield _Doubt(view.path, CHECKPOINT_LOST)
+
+
 def _read_slot(part: _Slot, *, settled: bool) -> Iterator[pa.RecordBatch]:
     rows = Rows(part.path, RING)
     missing: list[Damage] = []
-    frames = frames_of(part.slot, settled=settled, missing=missing, begins=part.begins, following=part.following)
+    frames = frames_of(
+        part.slot,
+        settled=settled,
+        missing=missing,
+        begins=part.begins,
+        following=part.following,
+        ends=part.ends,
+    )
     try:
         yield from rows.of_frames(frames)
-    except RecycledError:
-        # What waited was moved; it is looked for where it was moved to, whenever that ring itself is read.
+    except (RecycledError, WalIOError) as error:
         yield from rows.rest()
-        with open_view(part.path, RETRY) as view:
-            first, last = _positions(part)
-            moved = (frame for frame in _frames(view, settled=False) if first <= frame.position <= last)
+        if isinstance(error, WalIOError) and error.errno != errno.ENOENT:
+            yield from _read_unreadable(_Unreadable(part.path, RING, str(error)))
+            return
+        yield from _gone(part, rows.last)
+    yield from rows.of_damage(missing, part.producers)
+
+
+def _gone(part: _Slot, last: int) -> Iterator[pa.RecordBatch]:
+    """What a slot held behind sequence ``last`` (0: all of it) that is not there any more: recycled, or lost."""
+    try:
+        # What waited was moved; it is looked for where it was moved to, whenever that ring itself is read.
+        with _view(part.path, RETRY) as view:
+            first, end = _positions(part)
+            moved = (frame for frame in _frames(view, settled=False) if first <= frame.position <= end)
             yield from Rows(part.path, RETRY).of_frames(moved)
-    yield from rows.of_damage(missing, {slot.epoch: slot.producer_id for slot in (part.slot, part.following) if slot})
+        with _view(part.path, RING) as view:
+            view.slots()
+            begin = last + 1 if last else part.slot.first_sequence or 1
+            damages = view.lost(part.slot, begin, part.following, part.ends)
+    except WalError as error:
+        yield from _read_unreadable(_Unreadable(part.path, RING, str(error)))
+        return
+    rows = Rows(part.path, RING)
+    yield from rows.of_doubt(_SLOT_GONE) if damages is None else rows.of_damage(damages, part.producers)
 
 
 def _positions(part: _Slot) -> tuple[int, int]:
@@ -181,7 +298,7 @@ def _positions(part: _Slot) -> tuple[int, int]:
 
 def _read_ring(part: _Ring, *, settled: bool) -> Iterator[pa.RecordBatch]:
     try:
-        with open_view(part.path, part.ring) as view:
+        with _view(part.path, part.ring) as view:
             rows = Rows(part.path, part.ring)
             yield from rows.of_frames(_frames(view, settled=settled))
             yield from rows.of_damage(view.missing)

@@ -340,9 +340,11 @@ Read-only view
     3. A frame that does not hold is the end of an open slot, damage, or being stored just now. It is damage only when
        a frame behind it holds, or a seal or a flush that was read before the copy counts it, and reading it afresh
        does not help. Whole slots that are gone are missed by the rules of the reader (`gaps`), so that a look names
-       what the next opening would, also of a ring whose file is gone. It holds beside a living owner, too: what step 1
-       says was flushed stands in slots that had begun by then, or was recycled, and then the checkpoint that is read
-       behind them covers it.
+       what the next opening would, also of a ring whose file is gone, and whether its slots are walked together or each
+       by itself (`view.frames_of`, `view.View.gone_before`). A slot that is gone when it is walked by itself was
+       recycled if the checkpoint covers it by then, or else is missed (`view.View.lost`). It holds beside a living
+       owner, too: what step 1 says was flushed stands in slots that had begun by then, or was recycled, and then the
+       checkpoint that is read behind them covers it.
     4. A record is settled when its settle word says so, or when the ring's watermark, in the main ring also P, covers
        it. In the retry ring copies behind what the checkpoint knows of it are void: they are not looked at, and nobody
        misses them, as after the next opening; without a checkpoint all count. Where settle words are suspect, a view

@@ -58,6 +58,10 @@ UNSURE = (
     "records may be missing that nothing names, for the checkpoint is damaged, too: stop, put the files back and start "
     "anew, or publish those again from where they came"
 )
+CHECKPOINT_LOST = (
+    "the checkpoint cannot be read, so nothing tells what was missing before and behind the records that are left: the "
+    "next start goes by these alone, and may deliver some of the settled ones again"
+)
 
 
 @dataclass(frozen=True, slots=True)

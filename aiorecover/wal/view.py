@@ -4,7 +4,7 @@ For the command line and for Spark; the owner may be another process at full spe
 machine (a copy). What is promised, and what is not, stands in the package docstring under "Read-only view".
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -14,9 +14,9 @@ from typing import Self
 from aiorecover.errors import WalCorruptError, WalError, WalFormatError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint, Copy, RingState, unpack
-from aiorecover.wal.directory import CHECKPOINT, FILES, LANES, LOCK, Directory
-from aiorecover.wal.ends import Ends
-from aiorecover.wal.gaps import START, Place, flushed_behind, last_flushed, unjoined
+from aiorecover.wal.directory import CHECKPOINT, FILES, LANES, LOCK, RING_GONE, UNSURE, Directory
+from aiorecover.wal.ends import Ends, furthest
+from aiorecover.wal.gaps import START, Place, flushed_behind, last_flushed, start_of, unjoined
 from aiorecover.wal.instance import never_ours
 from aiorecover.wal.losses import Damage
 from aiorecover.wal.moved import DEAD, RETRY, RING
@@ -104,6 +104,20 @@ class View:
     def ring_gone(self) -> bool:
         """There is no file `ring`, and something may have waited in it: the next start says so."""
         return self.checkpoint is not None and not self.checkpoint.left_nothing and self._file(RING) is None
+
+    @property
+    def ends(self) -> Ends:
+        """Up to where the epochs go, as was known before the slots were listed: for `frames_of`."""
+        return self._ends
+
+    @property
+    def producers(self) -> dict[int, str]:
+        """The producer ids of the openings that the checkpoint remembers, by their epochs."""
+        known = self.checkpoint
+        if known is None:
+            return {}
+        openings = {epoch: fmt.with_nonce(known.producer_id, nonce) for epoch, nonce in known.openings}
+        return {epoch: fmt.producer_text(one) for epoch, one in (openings | {known.epoch: known.producer_id}).items()}
 
     def slots(self) -> list[SlotView]:
         """Every slot of the ring: the live ones in the order of their records, then the blank and damaged ones.
@@ -204,6 +218,55 @@ class View:
             damages.append(unjoined(before, following, self._floor))
         told = [replace(damage, after=copied) for damage in damages if damage is not None]
         self.missing += _beside(told, self._file(self.ring), slot)
+
+    def gone_before(self, slot: SlotView | None) -> list[Damage]:
+        """What is missing of epochs of which no slot is left before ``slot``, the oldest one that was listed.
+
+        None: no slot was. `frames_of` tells the rest.
+        """
+        following = _start_of(slot)
+        damages = (flushed_behind(START, following, end, self._floor) for end in self._ends)
+        return [damage for damage in damages if damage is not None]
+
+    def lost(self, slot: SlotView, begin: int, following: SlotView | None, ends: Ends) -> list[Damage] | None:
+        """What is missing, from sequence ``begin`` on, of a slot that `frames_of` was told to read and that is gone.
+
+        Nothing, if its owner has recycled it: then the checkpoint covers it by now (I1). None: it is gone, and nothing
+        tells what it held. The view's `slots` are those of a listing that was made when the slot was gone.
+        """
+        if slot.header is None:
+            return []
+        epoch = slot.header.epoch
+        place = Place(epoch, begin, slot.header.ordinal, slot.file_offset + fmt.FIRST_FRAME)
+        sealed = fmt.position(epoch, slot.seal.last_sequence) if slot.seal is not None else 0
+        by_now = fmt.position(epoch, last_flushed(self._ends, epoch))
+        after = _start_of(following) or self._start_behind(slot.header)
+        told = [flushed_behind(place, after, end, self._floor) for end in furthest(ends, (by_now, sealed))]
+        if after is not None and after.epoch == epoch:
+            told.append(unjoined(place, after, self._floor))
+        damages = [damage for damage in told if damage is not None]
+        uncovered = self._floor < fmt.position(epoch, begin) - 1 or self._file(self.ring) is None
+        unknown = after is None and slot.seal is None and uncovered
+        return None if unknown and not damages else damages
+
+    def _start_behind(self, header: fmt.SlotHeader) -> Place | None:
+        """Where the oldest slot begins that was begun after the life of this header."""
+        live = (one.header for one in self._scan() if one.header is not None)
+        later = [one for one in live if one.ordinal > header.ordinal]
+        return start_of(min(later, key=lambda one: one.ordinal), 0) if later else None
+
+    def doubts(self, rings: Collection[str]) -> list[str]:
+        """What the next start would say of records that may be missing from these rings, and that nothing names.
+
+        Raises:
+            WalError: it would be refused, for this reason.
+
+        """
+        unsure = [ring for ring in self.next_opening().unsure if ring in rings]
+        told = [RING_GONE] if RING in rings and self.ring_gone else []
+        if unsure and self.checkpoint is not None:  # without one it is said to be lost
+            told.append(f"{UNSURE} rings={','.join(unsure)}")
+        return told
 
     def summary(self) -> Summary:
         """Walk everything that the checkpoint does not cover, and count.
@@ -420,11 +483,13 @@ def frames_of(
     missing: list[Damage] | None = None,
     begins: bool = False,
     following: SlotView | None = None,
+    ends: Ends = (),
 ) -> Iterator[FrameView]:
     """The records of one slot that was listed, maybe by another process; damage is added to ``missing``.
 
     What is not in any slot is found where two listed ones do not join: ``begins`` says that none of its epoch was
-    listed before it, ``following`` is the next one.
+    listed before it, ``following`` is the next one. ``ends`` are those of the view that listed it: they tell what is
+    missing behind it of its epoch, and of those of which no slot was listed before the next one.
 
     Raises:
         RecycledError: the slot is in another life now; nothing in it waited.
@@ -443,9 +508,15 @@ def frames_of(
             after = SlotWalk(file, following, following.header, walk.copied)
             after.follow(walk)
             found = found + after.missing
+        behind = (flushed_behind(walk.place, _start_of(following), end, slot.durable) for end in ends)
+        found = found + [replace(damage, after=walk.copied) for damage in behind if damage is not None]
         found = _beside(found, file, following)
     if missing is not None:
         missing += found
+
+
+def _start_of(slot: SlotView | None) -> Place | None:
+    return None if slot is None or slot.header is None else start_of(slot.header, slot.file_offset)
 
 
 def _beside(damages: list[Damage], file: StorageFile | None, following: SlotView | None) -> list[Damage]:

@@ -1,8 +1,12 @@
 """Rings as data frames. All but one test read without Spark: what it calls in its workers is plain Python."""
 
 import asyncio
+import errno
 import json
+import os
 import pickle
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +19,21 @@ from pyspark.sql.types import StructType
 
 import pyspark_aiorecover
 from aiorecover import RecoverableProducer, record
+from aiorecover.cli import inspection
 from aiorecover.delivery import refusal
-from aiorecover.errors import ConfigError
+from aiorecover.errors import ConfigError, WalIOError
 from aiorecover.spark import audit, read_topics, source
 from aiorecover.spark.ring_rows import _BATCH_ROWS, ARROW_SCHEMA
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import Checkpoint
-from aiorecover.wal.directory import Directory, Options
+from aiorecover.wal.checkpoint import COPY_BYTES, Checkpoint
+from aiorecover.wal.directory import CHECKPOINT_LOST, Directory, Options
+from aiorecover.wal.losses import in_words
 from aiorecover.wal.moved import NO_PARTITION, pack_moved
 from aiorecover.wal.moving import Move
 from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
+from aiorecover.wal.storage import ForeignFile
+from aiorecover.wal.view import open_view
 from tests.support.cluster import Cluster, TopicFactory
 from tests.wal.rig import read, take
 
@@ -275,6 +283,173 @@ def test_an_instance_of_which_nothing_can_be_read_is_a_row_beside_those_of_the_o
         *[("1", "waiting")] * 3,
     ]
     assert "restore the files from a copy" in rows[0]["error"]
+
+
+# -- what is gone ------------------------------------------------------------------------------------------------------
+
+
+def filled(wal_dir: Path) -> Directory:
+    """Two epochs with records in the ring, and some in each of the other two; left by a process that died."""
+    before = stored(wal_dir, 200)
+    before.write_checkpoint(before.next_checkpoint())
+    before.close()
+    directory = stored(wal_dir, 300)
+    for ring in (directory.retry, directory.dead):
+        for number in range(1, 5):
+            ring.append(pack_moved(fmt.position(1, number), 0, NO_PARTITION, encoded(number)), None)
+    directory.write_checkpoint(directory.next_checkpoint())
+    directory.files.close()
+    return directory
+
+
+def harm(path: Path, how: str) -> None:
+    size = path.stat().st_size
+    if how == "removed":
+        path.unlink()
+    elif how == "cut":
+        os.truncate(path, 200)
+    else:
+        path.write_bytes(bytes(size if how == "zeroed" else 0))
+
+
+def told_by_inspect(path: Path, *rings: str) -> list[str]:
+    """What it says of records that are missing, as far as the data source says it in the same words."""
+    (one,) = inspection.inspect(path, 0)
+    damages = [
+        (ring["ring"], dict(damage)) for ring in one["rings"] if ring["ring"] in rings for damage in ring["damage"]
+    ]
+    for ring, damage in damages:
+        del damage["slot"], damage["file_offset"]
+        if ring == "ring":
+            damage["sequences"] = f"{damage.pop('first')}-{damage.pop('last')}"
+    return [in_words(damage) for _, damage in damages] + ([one["error"]] if one["error"] else [])
+
+
+def told_in_rows(rows: list[Row]) -> list[str]:
+    return [row["error"].removeprefix("damage took away records ") for row in rows if row["state"] == "missing"]
+
+
+HARMS = ["removed", "emptied", "zeroed", "cut"]
+
+
+@pytest.mark.parametrize("how", HARMS)
+@pytest.mark.parametrize("ring", ["ring", "retry", "dead"])
+def test_of_a_file_that_is_gone_what_it_held_is_missing_as_inspect_has_it(tmp_path: Path, ring: str, how: str) -> None:
+    directory = filled(tmp_path)
+    everything = rows_of(tmp_path, rings="ring,retry,dead")
+    harm(directory.path / ring, how)
+    rows = rows_of(tmp_path, rings="ring,retry,dead")
+    told = told_in_rows(rows)
+    assert sorted(told) == sorted(told_by_inspect(tmp_path, "ring", "retry", "dead"))
+    assert told
+    left = [row for row in everything if row["ring"] != ring]
+    assert [row for row in rows if row["state"] == "waiting" and row["ring"] != ring] == left
+    if ring == "ring" and how != "cut":
+        missing = [row for row in rows if row["sequence"] is not None and row["state"] == "missing"]
+        assert [(row["epoch"], row["sequence"]) for row in missing] == [(1, 1), (2, 1)]
+        accepted = {row["epoch"]: row["producer_id"] for row in everything if row["ring"] == "ring"}
+        assert {row["epoch"]: row["producer_id"] for row in missing} == accepted
+    others = [row for row in rows_of(tmp_path, rings="dead" if ring != "dead" else "ring") if row["state"] == "missing"]
+    assert others == [], "what was not asked for is not spoken of"
+
+
+@pytest.mark.parametrize("copy", [0, 1])
+@pytest.mark.parametrize("ring", ["ring", "retry", "dead"])
+def test_what_nothing_names_is_said_to_be_in_doubt_as_inspect_has_it(tmp_path: Path, ring: str, copy: int) -> None:
+    directory = filled(tmp_path)
+    harm(directory.path / ring, "zeroed")
+    overwrite(directory.path / "checkpoint", copy * COPY_BYTES + 40, b"damage")
+    told = told_in_rows(rows_of(tmp_path, rings=ring))
+    assert sorted(told) == sorted(told_by_inspect(tmp_path, ring))
+    assert any(f"rings={ring}" in one for one in told)
+
+
+def test_without_a_checkpoint_it_is_said_that_nothing_tells_what_is_missing(tmp_path: Path) -> None:
+    directory = filled(tmp_path)
+    (directory.path / "checkpoint").unlink()
+    rows = rows_of(tmp_path)
+    assert [row["error"] for row in rows if row["state"] == "missing"] == [CHECKPOINT_LOST]
+
+
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_an_epoch_of_which_no_slot_is_left_is_missing_as_inspect_has_it(tmp_path: Path, epoch: int) -> None:
+    directory = filled(tmp_path)
+    with open_view(directory.path) as view:
+        slots = [slot.index for slot in view.slots() if slot.epoch == epoch]
+    for index in slots:
+        overwrite(directory.path / "ring", index * SLOT, bytes(SLOT))
+    told = told_in_rows(rows_of(tmp_path, rings="ring"))
+    assert told == [f"epoch={epoch} sequences=1-{200 if epoch == 1 else 300}"] == told_by_inspect(tmp_path, "ring")
+
+
+def test_slots_that_are_gone_from_the_end_of_the_last_epoch_are_missing_as_inspect_has_it(tmp_path: Path) -> None:
+    directory = filled(tmp_path)
+    with open_view(directory.path) as view:
+        first, *others = [slot for slot in view.slots() if slot.epoch == 2]
+    for slot in others:
+        overwrite(directory.path / "ring", slot.index * SLOT, bytes(SLOT))
+    told = told_in_rows(rows_of(tmp_path, rings="ring"))
+    assert told == [f"epoch=2 sequences={(first.last_sequence or 0) + 1}-300"] == told_by_inspect(tmp_path, "ring")
+
+
+@pytest.mark.parametrize("how", HARMS)
+@pytest.mark.parametrize("ring", ["ring", "retry", "dead"])
+def test_a_file_that_goes_between_listing_and_reading_is_missing_too(tmp_path: Path, ring: str, how: str) -> None:
+    directory = filled(tmp_path)
+    reader = reader_of(tmp_path, rings=ring)
+    parts = list(reader.partitions())
+    harm(directory.path / ring, how)
+    found = [row for part in parts for row in rows_in(reader, part)]
+    said = [one.removeprefix("damage took away records ") for one in told_in_rows(found)]
+    if ring != "ring":
+        assert said == [one for one in told_by_inspect(tmp_path, ring) if "records" in one or "letters" in one]
+        return
+    missing = [row for row in found if row["state"] == "missing"]
+    ranges = [tuple(map(int, re.findall(r"\d+", row["error"]))) for row in missing]
+    named = {(epoch, sequence) for epoch, first, last in ranges for sequence in range(first, last + 1)}
+    assert named == {(epoch, sequence) for epoch, last in ((1, 200), (2, 300)) for sequence in range(1, last + 1)}
+    assert sum(last - first + 1 for _, first, last in ranges) == len(named), "once each"
+
+
+def test_a_slot_of_which_no_flush_tells_how_much_it_held_is_not_gone_in_silence(tmp_path: Path) -> None:
+    directory = stored(tmp_path, 10)
+    reader = reader_of(tmp_path, rings="ring")
+    parts = list(reader.partitions())
+    directory.files.close()
+    (directory.path / "ring").unlink()
+    (row,) = [row for part in parts for row in rows_in(reader, part)]
+    assert (row["state"], row["sequence"]) == ("missing", None)
+    assert row["error"].startswith("this slot is gone since the slots were listed, and nothing tells")
+
+
+def test_a_directory_that_goes_between_listing_and_reading_is_one_sentence(tmp_path: Path) -> None:
+    directory = filled(tmp_path / "wal")
+    reader = reader_of(tmp_path / "wal", rings="ring,dead")
+    parts = list(reader.partitions())
+    shutil.move(directory.path, tmp_path / "away")
+    for part in (parts[0], parts[-1]):
+        with pytest.raises(ConfigError, match="the directory is not here: it must stand at the same place on every ex"):
+            rows_in(reader, part)
+    with pytest.raises(ConfigError, match="nothing of aiorecover is here: name a wal_dir"):
+        reader.partitions()
+
+
+def test_a_slot_that_cannot_be_read_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = filled(tmp_path)
+    bad, read = directory.ring.live[1].index, ForeignFile.read_into
+
+    def refuse(file: ForeignFile, buffer: memoryview, offset: int) -> int:
+        if offset // SLOT == bad and file.path.name == "ring":
+            raise WalIOError(errno.EIO, "a sector is damaged", str(file.path))
+        return read(file, buffer, offset)
+
+    reader = reader_of(tmp_path, rings="ring")
+    parts = list(reader.partitions())
+    monkeypatch.setattr(ForeignFile, "read_into", refuse)
+    rows = [row for part in parts for row in rows_in(reader, part)]
+    said = [row["error"] for row in rows if row["state"] == "unreadable"]
+    assert said == [f"[Errno 5] a sector is damaged: '{directory.path / 'ring'}'"]
+    assert len(sequences(rows)) > 300
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
