@@ -339,7 +339,7 @@ _CLIENT_CHECKS: Mapping[str, _Check] = {
 
 _AIOKAFKA = inspect.signature(AIOKafkaProducer.__init__).parameters.keys() - {"self", "bootstrap_servers"}
 _CLIENT_OPTIONS = _AIOKAFKA - _CHECKS.keys() - {name for name, _, _ in _FORCED}
-_KNOWN_OPTIONS = sorted(_AIOKAFKA | _CHECKS.keys())
+KNOWN_OPTIONS = sorted(_AIOKAFKA | _CHECKS.keys())
 _DEFAULTS = {one.name: one.default for one in fields(Config)}
 
 
@@ -349,8 +349,8 @@ def _shown(name: str, value: object) -> str:
 
 def _refuse_unknown(options: Mapping[str, Any]) -> None:
     for name in options:
-        if name not in _KNOWN_OPTIONS:
-            near = difflib.get_close_matches(name, _KNOWN_OPTIONS, n=1)
+        if name not in KNOWN_OPTIONS:
+            near = difflib.get_close_matches(name, KNOWN_OPTIONS, n=1)
             remedy = f"did you mean {near[0]}?" if near else "leave it out"
             raise ConfigError(f"unknown option: {remedy} option={name}")
 

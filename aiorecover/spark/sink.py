@@ -47,7 +47,7 @@ Options
     job_id              see above
     timeout_ms          an attempt fails if not all is in Kafka by then (after the last row), or no room is in its ring
                         for so long (default 10 minutes)
-    max_dead_letters    of one attempt; with more it fails (default 1000)
+    max_dead_letters    of one attempt; with more it fails (default 1000, at most 10,000)
     producer.<name>     the producer's own: ``producer.compression_type``, ``producer.security_protocol``,
                         ``producer.dead_letter_topic``, ...; ``producer.ssl_cafile``, ``ssl_certfile``, ``ssl_keyfile``,
                         ``ssl_password`` name files, for there is no way to hand over a context

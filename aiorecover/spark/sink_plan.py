@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-import difflib
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from aiokafka.helpers import create_ssl_context
-from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, StructType, TimestampType
+from pyspark.sql.types import BinaryType, IntegerType, StringType, TimestampType
 
-from aiorecover.config import MIB, Config
+from aiorecover.config import DURATION_MAX_MS, KNOWN_OPTIONS, MIB, Config
 from aiorecover.errors import ConfigError, EncodeError
 from aiorecover.serialization import check_topic
+from aiorecover.spark.handed_over import HEADERS, are_headers
+from aiorecover.spark.options import number, refuse_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import DataType, StructType
 
 __all__ = ["Plan", "plan"]
 
 _PREFIX = "producer."
 _OURS = ("bootstrap_servers", "topic", "manifest_topic", "wal_dir", "job_id", "timeout_ms", "max_dead_letters")
 _SPARKS_SERVERS = "kafka.bootstrap.servers"  # so that what stands there for format("kafka") may stay
-_ALIKE = 0.8  # an option so similar to one of ours is a slip; Spark adds others of its own
+_SPARKS = ("checkpointlocation", "queryname")  # of a stream
+_NUMBER = re.compile(r"-?[0-9]{1,19}")
+_UNITS = {"_ms": "milliseconds", "_bytes": "bytes", "_size": "bytes"}  # of the producer's options, by their names
 
 _TIMEOUT_MS = 600_000
 _MAX_DEAD_LETTERS = 1_000
+_MOST_DEAD_LETTERS = 10_000  # of one attempt: as JSON they are to fit a record of the manifest topic, 256 KiB
 _WAL_MAX_BYTES = 256 * MIB  # for each task that runs; a full ring makes Spark wait
 
 # The sink decides these, and why.
@@ -43,7 +48,6 @@ _DECIDED = {
     "partitioner": "it is a function: make the column partition what you want",
 }
 _SSL_FILES = ("ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_password")
-_HEADERS = "array<struct<key string, value binary>>"
 _TEXTS = (StringType(), BinaryType())
 
 
@@ -108,10 +112,10 @@ def plan(options: Mapping[str, str], schema: StructType) -> Plan:
         bootstrap_servers=servers,
         topic=topic,
         manifest_topic=manifest_topic,
-        wal_dir=options.get("wal_dir"),
-        job_id=options.get("job_id"),
-        timeout_ms=_number(options, "timeout_ms", _TIMEOUT_MS),
-        max_dead_letters=_number(options, "max_dead_letters", _MAX_DEAD_LETTERS),
+        wal_dir=_text(options, "wal_dir", "a directory on every executor"),
+        job_id=_text(options, "job_id", "the job, by a name of which there is one"),
+        timeout_ms=number(options, "timeout_ms", _TIMEOUT_MS, "milliseconds", 1, DURATION_MAX_MS),
+        max_dead_letters=number(options, "max_dead_letters", _MAX_DEAD_LETTERS, "records", 0, _MOST_DEAD_LETTERS),
         columns=_columns(schema, topic),
         producer=_producer_options(given),
         ssl_files={name: value for name, value in given.items() if name in _SSL_FILES},
@@ -133,9 +137,7 @@ def _refuse_strangers(options: Mapping[str, str]) -> None:
                 f"this is an option of Spark's own sink: give the producer's as {_PREFIX}..., for example "
                 f"{_PREFIX}security_protocol option={name}"
             )
-        near = difflib.get_close_matches(name, _OURS, n=1, cutoff=_ALIKE)
-        if near and name not in (*_OURS, _SPARKS_SERVERS):
-            raise ConfigError(f"unknown option: did you mean {near[0]}? option={name}")
+    refuse_unknown(options, _OURS, (*_SPARKS, _SPARKS_SERVERS), {_PREFIX: KNOWN_OPTIONS})
 
 
 def _topic(options: Mapping[str, str], name: str) -> str | None:
@@ -146,11 +148,12 @@ def _topic(options: Mapping[str, str], name: str) -> str | None:
         raise ConfigError(f"{name} must be a topic's name: {error}") from None
 
 
-def _number(options: Mapping[str, str], name: str, default: int) -> int:
-    text = options.get(name, str(default))
-    if not text.isdecimal():
-        raise ConfigError(f"{name} must be a number {name}={text!r}")
-    return int(text)
+def _text(options: Mapping[str, str], name: str, what: str) -> str | None:
+    """An empty one would be taken for none, which nobody means who gives one."""
+    value = options.get(name)
+    if value is not None and not value.strip():
+        raise ConfigError(f"{name} names {what}, and this is empty: name it, or leave the option out {name}={value!r}")
+    return value
 
 
 def _producer_options(given: Mapping[str, str]) -> dict[str, Any]:
@@ -161,8 +164,11 @@ def _producer_options(given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _value(name: str, text: str) -> object:
-    """Options of Spark are texts; the names of the producer's tell which are numbers."""
-    if name.endswith(("_ms", "_bytes", "_size")) and text.isdecimal():
+    """Options of Spark are texts; the names of the producer's tell which are numbers, it says of which range."""
+    unit = next((unit for end, unit in _UNITS.items() if name.endswith(end)), None)
+    if unit is not None:
+        if _NUMBER.fullmatch(text) is None:
+            raise ConfigError(f"{_PREFIX}{name} must be an int of {unit} {_PREFIX}{name}={text!r:.100}")
         return int(text)
     return {"true": True, "false": False}.get(text.lower(), text) if name == "recovery_check" else text
 
@@ -185,14 +191,6 @@ def _columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
     for name, (accepted, what) in wanted.items():
         if name in types and types[name] not in accepted:
             raise ConfigError(f"the column {name} must be {what}: cast it type={types[name].simpleString()}")
-    if "headers" in types and not _are_headers(types["headers"]):
-        raise ConfigError(f"the column headers must be {_HEADERS}: cast it type={types['headers'].simpleString()}")
+    if "headers" in types and not are_headers(types["headers"]):
+        raise ConfigError(f"the column headers must be {HEADERS}: cast it type={types['headers'].simpleString()}")
     return tuple(one.name.lower() for one in schema.fields)
-
-
-def _are_headers(found: DataType) -> bool:
-    """Whatever may be null in it."""
-    if not isinstance(found, ArrayType) or not isinstance(found.elementType, StructType):
-        return False
-    pair = [(one.name.lower(), one.dataType) for one in found.elementType.fields]
-    return pair == [("key", StringType()), ("value", BinaryType())]

@@ -40,6 +40,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from aiorecover.errors import ConfigError, WalError, WalIOError
+from aiorecover.spark.options import refuse_unknown
 from aiorecover.spark.ring_rows import SCHEMA, Rows
 from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import CHECKPOINT_LOST
@@ -60,6 +61,9 @@ if TYPE_CHECKING:
 __all__ = ["SCHEMA", "RingReader", "check"]
 
 _RINGS = (RING, RETRY, DEAD)
+_OPTIONS = ("path", "rings", "settled")
+_SPARKS = ("paths",)  # of load([...])
+_OF_A_TABLE = {"owner", "provider"}  # among what Spark adds for CREATE TABLE; its reader gets no option at all
 _SLOT_GONE = (
     "this slot is gone since the slots were listed, and nothing tells which records it held: put the file ring back, "
     "or publish what is missing again from where it came"
@@ -120,10 +124,16 @@ def check(options: Mapping[str, str]) -> tuple[Path, list[str], bool]:
         ConfigError: an option is wrong, or nothing of aiorecover is at the path.
 
     """
+    if set(options) >= _OF_A_TABLE:
+        raise ConfigError(
+            "Spark hands on no options of a table: read rings with spark.read, or as a view, CREATE TEMPORARY VIEW ... "
+            "USING aiorecover OPTIONS (path '/var/lib/orders/wal')"
+        )
+    refuse_unknown(options, _OPTIONS, _SPARKS, {})
     if "path" not in options:
         raise ConfigError('name one wal_dir, or an instance in it: .load("/var/lib/orders/wal")')
     path = Path(options["path"].removeprefix("file:"))
-    rings = [ring.strip() for ring in options.get("rings", f"{RING},{RETRY}").split(",")]
+    rings = list(dict.fromkeys(ring.strip() for ring in options.get("rings", f"{RING},{RETRY}").split(",")))
     settled = options.get("settled", "false").lower()
     if not set(rings) <= set(_RINGS):
         raise ConfigError(f"rings are ring, retry and dead, separated by commas: {rings=}")

@@ -62,9 +62,13 @@ def _kill_executor() -> None:
     os.kill(int(java), signal.SIGKILL)
 
 
+def _of_the_sink(options: Any) -> dict[str, str]:
+    return {name: value for name, value in options.items() if name not in {"plant", "marker"}}
+
+
 class _Batch(BatchWriter):
     def __init__(self, options: Any, schema: StructType) -> None:
-        super().__init__(options, schema, overwrite=False)
+        super().__init__(_of_the_sink(options), schema, overwrite=False)
         self._fault = _Fault(options)
 
     def write(self, iterator: Any) -> Any:
@@ -73,7 +77,7 @@ class _Batch(BatchWriter):
 
 class _Stream(StreamWriter):
     def __init__(self, options: Any, schema: StructType) -> None:
-        super().__init__(options, schema)
+        super().__init__(_of_the_sink(options), schema)
         self._fault = _Fault(options)
 
     def write(self, iterator: Any) -> Any:

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from aiorecover.config import MIB
+from aiorecover.config import DURATION_MAX_MS, MIB
 from aiorecover.errors import ConfigError
 from aiorecover.spark.sink_plan import Plan, plan
 
@@ -83,6 +83,11 @@ def test_sparks_own_name_for_the_servers_is_taken_too() -> None:
     assert made.bootstrap_servers == "127.0.0.1:2"
 
 
+def test_what_spark_adds_by_itself_is_passed_over() -> None:
+    streamed = plan(CaseInsensitiveDict({**TOLD, "checkpointLocation": "/x", "queryName": "orders"}), VALUE)
+    assert streamed == planned()
+
+
 def test_files_make_a_context_where_they_are_used(tmp_path: Path) -> None:
     ca = tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(str(ca))
@@ -129,7 +134,37 @@ def test_a_column_of_another_type_is_named(schema: StructType, sentence: str) ->
         ({"path": "orders"}, "not to a path"),
         ({"kafka__security__protocol": "SSL"}, r"give the producer's as producer\.\.\."),
         ({"manifest_topics": "x"}, "did you mean manifest_topic"),
-        ({"timeout_ms": "ten"}, "timeout_ms must be a number"),
+        (
+            {"timeout_ms": "ten"},
+            f"timeout_ms must be a number of milliseconds from 1 to {DURATION_MAX_MS} timeout_ms='ten'",
+        ),
+        ({"timeout_ms": "-1"}, "timeout_ms must be a number of milliseconds from 1 .* timeout_ms='-1'"),
+        ({"timeout_ms": "0"}, "timeout_ms must be a number"),
+        ({"timeout_ms": "1.5"}, "timeout_ms must be a number"),
+        ({"timeout_ms": ""}, "timeout_ms must be a number"),
+        ({"timeout_ms": "10 s"}, "timeout_ms must be a number"),
+        ({"timeout_ms": "1_000"}, "timeout_ms must be a number"),
+        ({"timeout_ms": "9" * 5000}, "timeout_ms must be a number"),
+        ({"timeout_ms": str(DURATION_MAX_MS + 1)}, "timeout_ms must be a number"),
+        ({"max_dead_letters": "-1"}, "max_dead_letters must be a number of records from 0 to 10000 "),
+        ({"max_dead_letters": "10001"}, "max_dead_letters must be a number"),
+        ({"max_dead_letters": "none"}, "max_dead_letters must be a number"),
+        ({"job_id": ""}, "job_id names the job, by a name of which there is one, and this is empty"),
+        ({"job_id": " "}, "job_id names the job"),
+        ({"wal_dir": ""}, "wal_dir names a directory on every executor, and this is empty"),
+        ({"topik": "x"}, "unknown option: did you mean topic\\? option=topik"),
+        ({"wal_max_byte": "1"}, "did you mean producer.wal_max_bytes"),
+        ({"wal_max_bytes": "1"}, "did you mean producer.wal_max_bytes"),
+        ({"guarante": "exactly_once"}, "did you mean producer.guarantee"),
+        ({"linger_ms": "1"}, "did you mean producer.linger_ms"),
+        ({"producers__linger_ms": "1"}, "did you mean producer.linger_ms"),
+        ({"bootstrap__servers": "x"}, "did you mean bootstrap_servers"),
+        ({"xyz": "1"}, "unknown option: leave it out, there are bootstrap_servers, topic, .*, producer.... option=xyz"),
+        ({"producer__linger_ms": "-1"}, "linger_ms must be from 0 to"),
+        ({"producer__linger_ms": ""}, "producer.linger_ms must be an int of milliseconds producer.linger_ms=''"),
+        ({"producer__wal_max_bytes": "1 GB"}, "producer.wal_max_bytes must be an int of bytes"),
+        ({"producer__wal_max_bytes": "9" * 5000}, "producer.wal_max_bytes must be an int of bytes"),
+        ({"producer__recovery_check": "maybe"}, "recovery_check must be True or False"),
         ({"producer__linger": "1"}, "did you mean linger_ms"),
         ({"producer__linger_ms": "soon"}, "linger_ms must be an int"),
         ({"producer__guarantee": "exactly_once"}, "the manifest tells which attempt counts"),

@@ -463,6 +463,14 @@ def test_a_slot_that_cannot_be_read_leaves_the_others(tmp_path: Path, monkeypatc
         ({"path": "not-there"}, "the directory cannot be read, name a wal_dir"),
         ({"path": ".", "rings": "ring,x"}, "rings are ring, retry and dead"),
         ({"path": ".", "settled": "yes"}, "settled is true or false"),
+        ({"paths": '["/a", "/b"]'}, "name one wal_dir"),
+        (
+            {"path": "file:/x", "location": "file:/x", "owner": "root", "provider": "aiorecover"},
+            "CREATE TEMPORARY VIEW",
+        ),
+        ({"path": ".", "ring": "dead"}, r"unknown option: did you mean rings\? option=ring"),
+        ({"path": ".", "setled": "true"}, r"did you mean settled\?"),
+        ({"wal_dir": "."}, "unknown option: leave it out, there are path, rings, settled option=wal_dir"),
     ],
 )
 def test_options_that_are_wrong_are_refused_with_the_remedy(
