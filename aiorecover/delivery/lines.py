@@ -11,6 +11,8 @@ from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.refusal import Refusal
 
 log = logging.getLogger("aiorecover.delivery")
+letters_log = logging.getLogger("aiorecover.delivery.dead_letters")
+"""For lines that send people to `producer.dead_letters`; who runs a producer that nobody else sees tells it his way."""
 
 INTERVAL = 60.0  # seconds, as between two lines about records that have expired
 GATHERED = 1.0  # seconds: a broker takes all its lanes with it, within as many attempts as there are requests
@@ -37,7 +39,7 @@ class Lines:
             self._last = f"last={record_id} topic={topic} partition={partition} error={refusal}"
             return
         self._told += 1
-        log.error(
+        letters_log.error(
             "a record became a dead letter: look at producer.dead_letters "
             "record_id=%s topic=%s partition=%s attempts=%d error=%s",
             record_id,
@@ -50,7 +52,7 @@ class Lines:
     def _end_interval(self) -> None:
         self._timer = None
         if self._untold:
-            log.error(
+            letters_log.error(
                 "more records became dead letters: look at producer.dead_letters records=%d %s",
                 self._untold,
                 self._last,

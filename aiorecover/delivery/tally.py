@@ -3,6 +3,7 @@
 import asyncio
 import logging
 
+from aiorecover.delivery.lines import letters_log
 from aiorecover.errors import WalError, WalFullError
 
 log = logging.getLogger("aiorecover.delivery")
@@ -50,7 +51,7 @@ class Tally:
     def _tell(self) -> None:
         loop = asyncio.get_running_loop()
         self._told, self._timer = loop.time(), None
-        log.error(
+        letters_log.error(
             "records were not delivered in time and became dead letters: look at producer.dead_letters "
             "records=%d last=%s delivery_timeout_ms=%s",
             self._untold,

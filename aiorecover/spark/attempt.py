@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from aiokafka.errors import KafkaTimeoutError
 
+from aiorecover.delivery.lane import MAKE_ROOM
 from aiorecover.errors import (
     ConfigError,
     EncodeError,
@@ -21,7 +22,8 @@ from aiorecover.record import RECORD_ID_HEADER
 from aiorecover.record_id import parse_record_id
 from aiorecover.spark.attempt_directory import AttemptDirectory
 from aiorecover.spark.event_loop import EventLoop
-from aiorecover.spark.sink_manifest import WRITE_HEADER, Attempt, Write, ranges_of
+from aiorecover.spark.letter_lines import letter_lines_held_back
+from aiorecover.spark.sink_manifest import WRITE_HEADER, Attempt, Write, ranges_of, topics_of
 
 if TYPE_CHECKING:
     import concurrent.futures
@@ -33,6 +35,7 @@ __all__ = ["make_attempt"]
 
 _OURS = (RECORD_ID_HEADER, WRITE_HEADER)
 _REFUSALS = (EncodeError, RecordTooLargeError)  # of this row alone: nothing was stored, and others go on
+_NONE_KEPT = "of an attempt that fails no dead letters are kept, its rows are where the data frame has them from"
 _US_PER_MS = 1000
 _COLUMNS = ("topic", "value", "key", "partition", "timestamp", "headers")
 _Row = tuple[Any, ...]
@@ -54,7 +57,7 @@ def make_attempt(
     first = next((batch for batch in rows if batch.num_rows), None)
     if first is None:
         return Attempt(write, partition, attempt, None, 1, 1, 0, 0)
-    with EventLoop() as loop:
+    with letter_lines_held_back(), EventLoop() as loop:
         sending = _Sending(plan, write)
         begun: concurrent.futures.Future[None] | None = None
         try:
@@ -152,14 +155,14 @@ class _Sending:
     def _check_count(self, count: int) -> None:
         if count > self._plan.max_dead_letters:
             raise ConfigError(
-                f"so many rows are refused that it is not the rows: mend the cause, or raise max_dead_letters "
-                f"max_dead_letters={self._plan.max_dead_letters} last={self._why!r:.300}"
+                "so many rows are refused that it is not the rows: mend the cause, or raise max_dead_letters; "
+                f"{_NONE_KEPT} max_dead_letters={self._plan.max_dead_letters} last={self._why!r:.300}"
             )
 
     async def finish(self, partition: int, attempt: int) -> Attempt:
         """Wait until Kafka has everything, and close."""
         producer = self._producer
-        await producer.flush(self._plan.timeout_ms)
+        await self._flush()
         await self._dead_letters()  # where there are too many, nobody waits for their copies
         await producer.drain(self._plan.timeout_ms)
         letters = await self._dead_letters()  # and copies that were refused in turn
@@ -181,8 +184,24 @@ class _Sending:
             rows=self._rows,
             dead_letters=ranges_of(letters),
             refused=self._refused,
+            topics=topics_of(self._topics(letters)),
             kept=kept,
         )
+
+    async def _flush(self) -> None:
+        try:
+            await self._producer.flush(self._plan.timeout_ms)
+        except PermanentDeliveryError as error:
+            if MAKE_ROOM not in str(error):
+                raise
+            raise ConfigError(
+                "the dead letters of an attempt do not fit into its ring: mend the cause, or raise "
+                f"producer.wal_max_bytes; {_NONE_KEPT}"
+            ) from None
+
+    def _topics(self, letters: list[int]) -> set[str]:
+        copies = self._plan.producer.get("dead_letter_topic") if letters else None
+        return {*self._partitions, *([copies] if copies else [])}
 
     async def _dead_letters(self) -> list[int]:
         """Their sequences.

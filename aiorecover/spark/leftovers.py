@@ -35,7 +35,7 @@ COUNTS, LEFTOVER, UNDECIDED = "counts", "leftover", "undecided"
 
 _ATTEMPT = (
     "struct<partition: int, attempt: int, producer_id: string, epoch: int, first: bigint, last: bigint, rows: bigint, "
-    "dead_letters: array<array<bigint>>, refused: bigint, kept: string>"
+    "dead_letters: array<array<bigint>>, refused: bigint, topics: array<string>, kept: string>"
 )
 _MANIFEST = (
     "kind string, write string, run string, part int, parts int, job_id string, batch_id bigint, "
@@ -112,7 +112,8 @@ def counted_attempts(manifests: DataFrame) -> DataFrame:
     ``manifests``: the records of the manifest topic, as `read_topics` gives them. Columns: ``write`` (as in the header
     ``aiorecover-write``), ``job_id``, ``batch_id``, ``partition`` (of the data frame), ``attempt``, ``producer_id``,
     ``epoch``, ``first``, ``last``, ``rows``, ``dead_letters`` (ranges of sequences that Kafka refused for good),
-    ``refused`` (rows without a record) and ``kept`` (where both are, ``host:directory``).
+    ``refused`` (rows without a record), ``topics`` (where its records went; null: to very many) and ``kept`` (where
+    dead letters and refused rows are, ``host:directory``).
 
     Raises:
         ConfigError: columns are absent.

@@ -41,8 +41,8 @@ Kafka source gives them); others are passed over, as by Spark's own sink. ``topi
 Options
     bootstrap_servers   or ``kafka.bootstrap.servers``, as Spark's own sink has it
     topic               for all rows; none: the column ``topic``
-    manifest_topic      required, must be there: a topic for manifests, kept as long as the records (one for all topics
-                        that are audited together)
+    manifest_topic      required, must be there: a topic for manifests, kept as long as the records: one for all topics
+                        that are audited together, and for no others
     wal_dir             a directory on every executor; default: where temporary files are (``TMPDIR``)
     job_id              see above
     timeout_ms          an attempt fails if not all is in Kafka by then (after the last row), or no room is in its ring
@@ -62,8 +62,9 @@ manifest, and it goes to ``producer.dead_letter_topic`` where that is set. Rows 
 large for ``max_request_size``, no such partition, neither key nor value, no topic) are *refused*: counted in the
 manifest, and written as JSON lines. The directory of an attempt with either is kept, as
 ``aiorecover-dead-letters-...``, and the manifest says where: `aiorecover inspect` shows the letters in its ``wal``,
-``refused.jsonl`` has the rows. More than ``max_dead_letters`` fail the attempt: that is a mistake in the job, and no
-message has room for any number of them.
+``refused.jsonl`` has the rows. One line in the executor's log tells of them, for each attempt that has some. More than
+``max_dead_letters`` fail the attempt: that is a mistake in the job, and no message has room for any number of them.
+Nothing is kept of an attempt that fails.
 
 Order: as the rows come in the task, by partition of the topic. One attempt's; between two tasks there is none.
 
@@ -83,10 +84,11 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from aiorecover.errors import ConfigError, RecoverError
+from aiorecover.errors import ConfigError, PermanentDeliveryError, RecoverError
 from aiorecover.producer import RecoverableProducer
 from aiorecover.spark.attempt import make_attempt
-from aiorecover.spark.sink_manifest import PARTITION, Attempt, Write, manifest_of
+from aiorecover.spark.letter_lines import letter_lines_held_back
+from aiorecover.spark.sink_manifest import PART_BYTES, PARTITION, Attempt, Write, manifest_of
 from aiorecover.spark.sink_plan import plan
 from aiorecover.spark.topics_there import check_topics
 
@@ -170,8 +172,9 @@ def _attempt(plan: Plan, write: Write, batches: Iterator[pa.RecordBatch]) -> Att
     made = make_attempt(plan, write, batches, partition=context.partitionId(), attempt=context.attemptNumber())
     if made.kept is not None:
         _log.warning(
-            "rows were refused: they are kept dead_letters=%s refused=%d path=%s",
-            *(made.dead_letters, made.refused, made.kept),
+            "rows were not published: look at the dead letters with aiorecover inspect, in wal at that path, and at "
+            "the refused rows in its refused.jsonl; the manifest names both dead_letters=%d refused=%d path=%s",
+            *(sum(last - first + 1 for first, last in made.dead_letters), made.refused, made.kept),
         )
     return made
 
@@ -184,18 +187,30 @@ def publish_manifest(plan: Plan, write: Write, attempts: Sequence[Attempt]) -> N
     """Say which attempts count; when this returns, Kafka has it.
 
     Raises:
+        ConfigError: the topic refuses it.
         DeliveryError: it has not, within ``timeout_ms``: the write has failed.
 
     """
-    with tempfile.TemporaryDirectory(prefix="aiorecover-manifest-") as directory:
+    with letter_lines_held_back(), tempfile.TemporaryDirectory(prefix="aiorecover-manifest-") as directory:
         asyncio.run(_publish(plan, manifest_of(write, attempts), Path(directory)))
 
 
 async def _publish(plan: Plan, parts: Sequence[tuple[bytes, bytes]], directory: Path) -> None:
-    """Through a producer, too: the driver waits an outage out as the tasks do."""
+    """Through a producer, too: the driver waits an outage out as the tasks do.
+
+    Raises:
+        ConfigError: the topic refuses it for good.
+
+    """
     async with RecoverableProducer(directory, bootstrap_servers=plan.bootstrap_servers, **plan.options()) as producer:
         receipts = [
             await producer.publish(plan.manifest_topic, value, key=key, partition=PARTITION) for key, value in parts
         ]
-        for receipt in receipts:
-            await receipt.delivered(plan.timeout_ms)
+        try:
+            for receipt in receipts:
+                await receipt.delivered(plan.timeout_ms)
+        except PermanentDeliveryError as error:
+            raise ConfigError(
+                "Kafka refuses the manifest, so the write has failed and counts for nothing: mend the manifest topic, "
+                f"which must take records of {PART_BYTES} bytes manifest_topic={plan.manifest_topic} error={error}"
+            ) from None

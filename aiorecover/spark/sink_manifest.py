@@ -20,7 +20,17 @@ from pyspark.sql.datasource import WriterCommitMessage
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["KIND", "PARTITION", "WRITE_HEADER", "Attempt", "Write", "manifest_of", "ranges_of"]
+__all__ = [
+    "KIND",
+    "PARTITION",
+    "PART_BYTES",
+    "WRITE_HEADER",
+    "Attempt",
+    "Write",
+    "manifest_of",
+    "ranges_of",
+    "topics_of",
+]
 
 KIND = "aiorecover-sink"
 WRITE_HEADER = "aiorecover-write"
@@ -29,7 +39,8 @@ PARTITION = 0
 """The manifests' order decides which one counts, so all stand in one partition."""
 
 _VERSION = 1
-_PART_BYTES = 256 * 1024  # of attempts as JSON: below every default limit for a record
+PART_BYTES = 256 * 1024  # of attempts as JSON: below every default limit for a record
+_TOPICS_MOST = 20  # in what an attempt tells: 5 KB at most, and a job that chooses topics by the row tells none
 _JOB_BYTES = 10  # 16 characters, in each record: so many that no two jobs ever have the same
 
 
@@ -69,8 +80,16 @@ class Attempt(WriterCommitMessage):
     """Sequences that Kafka refused for good, as ranges: the ids behind them are nowhere else."""
     refused: int = 0
     """Rows that no record could be made of; they have no id."""
+    topics: tuple[str, ...] | None = None
+    """To which it has published; None: to too many to tell."""
     kept: str | None = None
     """Where dead letters and refused rows are, as ``host:directory``."""
+
+
+def topics_of(names: Iterable[str]) -> tuple[str, ...] | None:
+    """As `Attempt.topics`."""
+    topics = tuple(sorted(names))
+    return topics if len(topics) <= _TOPICS_MOST else None
 
 
 def ranges_of(sequences: Iterable[int]) -> tuple[tuple[int, int], ...]:
@@ -104,7 +123,7 @@ def _parts(attempts: Sequence[Attempt]) -> Iterator[list[msgspec.Raw]]:
         told = asdict(one)
         del told["write"]
         encoded = msgspec.json.encode(told)
-        if few and size + len(encoded) > _PART_BYTES:
+        if few and size + len(encoded) > PART_BYTES:
             yield few
             few, size = [], 0
         few.append(msgspec.Raw(encoded))

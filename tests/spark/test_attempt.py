@@ -5,6 +5,7 @@ import json
 import os
 import socket
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,12 @@ from aiorecover import DeadLetter, DeadLetters, record_id_of
 from aiorecover.cli import inspection
 from aiorecover.delivery.dead_letter_topic import DeadLetterTopic
 from aiorecover.delivery.dead_letters import Found
+from aiorecover.delivery.lines import letters_log
 from aiorecover.errors import ConfigError
+from aiorecover.spark import sink
 from aiorecover.spark.attempt import make_attempt
 from aiorecover.spark.attempt_directory import AttemptDirectory
+from aiorecover.spark.sink import publish_manifest
 from aiorecover.spark.sink_manifest import WRITE_HEADER, Attempt, Write
 from aiorecover.spark.sink_plan import Plan
 from aiorecover.testing import MockCluster
@@ -78,6 +82,7 @@ def test_every_row_is_in_kafka_once_with_the_ids_that_are_told(
     assert sorted(map(number_of, found)) == list(range(3000))
     assert {record_id_of(one.headers) for one in found} == {f"{told.producer_id}/1/{n}" for n in range(1, 3001)}
     assert {one.headers[0] for one in found} == {(WRITE_HEADER, WRITE.name.encode())}
+    assert told.topics == (name,)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -114,6 +119,7 @@ def test_what_kafka_refuses_is_named_and_kept_and_copied(kafka: Cluster, topic: 
     assert [number_of(one) for one in consumed(kafka, name)] == [0, 1, 2, 3, 4, 7, 8, 9]
     assert [number_of(one) for one in consumed(kafka, dead)] == [5, 6]
     assert told.last == 12, "the copies have sequences of their own"
+    assert told.topics == tuple(sorted([name, dead]))
     (kept,) = tmp_path.iterdir()
     assert kept.name.startswith("aiorecover-dead-letters-")
     assert told.kept == f"{socket.gethostname()}:{kept}"
@@ -172,12 +178,58 @@ def test_more_dead_letters_than_are_accepted_fail_the_attempt(
 ) -> None:
     name = topic(kafka, partitions=1, config={"max.message.bytes": str(LIMIT)})
     told = plan(kafka.bootstrap_servers, tmp_path, name, max_dead_letters=3)
-    with pytest.raises(ConfigError, match=r"raise max_dead_letters .*MessageSizeTooLarge"):
+    with pytest.raises(ConfigError, match=r"raise max_dead_letters; of an attempt that fails no .*MessageSizeTooLarge"):
         attempted(told, values(range(4), LIMIT))
     none = pa.record_batch({"value": pa.array([None] * 4, pa.binary())})
-    with pytest.raises(ConfigError, match=r"raise max_dead_letters .*a record needs a key or a value"):
+    with pytest.raises(ConfigError, match=r"raise max_dead_letters.*a record needs a key or a value"):
         attempted(told, none)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_dead_letters_are_told_of_in_one_line_that_says_where_they_are(
+    kafka: Cluster,
+    topic: TopicFactory,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Task:
+        def partitionId(self) -> int:  # noqa: N802 - Spark's name
+            return 3
+
+        def attemptNumber(self) -> int:  # noqa: N802 - Spark's name
+            return 0
+
+    monkeypatch.setattr(sink, "_context", Task)
+    name = topic(kafka, partitions=1, config={"max.message.bytes": str(LIMIT)})
+    told = plan(kafka.bootstrap_servers, tmp_path, name, max_dead_letters=100, wal_max_bytes=8 * 1024 * 1024)
+    none = pa.record_batch({"value": pa.array([None] * 2, pa.binary())})
+    made = sink._attempt(told, WRITE, iter([values(range(25), LIMIT), none]))
+    (line,) = [record.getMessage() for record in caplog.records if "dead letter" in record.getMessage()]
+    assert line.startswith("rows were not published: look at the dead letters with aiorecover inspect, in wal at that")
+    assert line.endswith(f"dead_letters=25 refused=2 path={made.kept}")
+    caplog.clear()
+    with pytest.raises(ConfigError, match="raise max_dead_letters"):
+        attempted(replace(told, max_dead_letters=20), values(range(25), LIMIT))
+    assert [record.getMessage() for record in caplog.records if "dead letter" in record.getMessage()] == []
+    small = replace(told, producer={**told.producer, "wal_max_bytes": 1024 * 1024})
+    with pytest.raises(
+        ConfigError, match=r"do not fit into its ring: .*raise producer.wal_max_bytes; of an attempt that"
+    ):
+        attempted(small, values(range(25), LIMIT))
+    assert letters_log.filters == [], "other producers of the process tell theirs as ever"
+
+
+def test_a_manifest_that_its_topic_refuses_is_one_sentence(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    manifests = topic(kafka, partitions=1, config={"max.message.bytes": "100"})
+    told = replace(plan(kafka.bootstrap_servers, tmp_path, "orders"), manifest_topic=manifests)
+    with pytest.raises(
+        ConfigError, match=rf"Kafka refuses the manifest.* manifest_topic={manifests} error=.*too large"
+    ):
+        publish_manifest(told, WRITE, ())
+    assert [record.getMessage() for record in caplog.records if "dead letter" in record.getMessage()] == []
 
 
 def test_an_attempt_that_fails_leaves_records_in_kafka_and_nothing_on_the_disk(

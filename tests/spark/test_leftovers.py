@@ -19,8 +19,10 @@ FIRST, SECOND = Write("job", 1), Write("job", 2)
 Part = tuple[bytes, bytes]
 
 
-def attempt(write: Write, producer_id: str | None, partition: int = 0) -> Attempt:
-    return Attempt(write, partition, 0, producer_id, 1, 1, 5, 6, ((3, 4),), refused=1, kept="host:/x")
+def attempt(
+    write: Write, producer_id: str | None, partition: int = 0, topics: tuple[str, ...] | None = ("t",)
+) -> Attempt:
+    return Attempt(write, partition, 0, producer_id, 1, 1, 5, 6, ((3, 4),), refused=1, topics=topics, kept="host:/x")
 
 
 def records(spark: SparkSession, *rows: tuple[str | None, str | None]) -> DataFrame:
@@ -63,7 +65,7 @@ def test_what_the_manifest_names_counts_and_the_rest_of_its_write_does_not(spark
 
 
 def test_the_first_manifest_that_is_whole_counts(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aiorecover.spark.sink_manifest._PART_BYTES", 1)
+    monkeypatch.setattr("aiorecover.spark.sink_manifest.PART_BYTES", 1)
     one, other = manifest_of(FIRST, [attempt(FIRST, A), attempt(FIRST, D, 1)]), manifest_of(FIRST, [attempt(FIRST, B)])
     assert len(one) == 2
     assert verdicts(spark, one[0])["a"] == "undecided"
@@ -74,7 +76,7 @@ def test_the_first_manifest_that_is_whole_counts(spark: SparkSession, monkeypatc
 
 
 def test_what_was_kept_of_manifests_decides_the_same(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aiorecover.spark.sink_manifest._PART_BYTES", 1)
+    monkeypatch.setattr("aiorecover.spark.sink_manifest.PART_BYTES", 1)
     chance = random.Random(7)
     runs = [manifest_of(FIRST, [attempt(FIRST, one), attempt(FIRST, C, 1)]) for one in (A, B, D)]
     runs.append(manifest_of(SECOND, [attempt(SECOND, C), attempt(SECOND, A, 1)]))
@@ -118,6 +120,7 @@ def test_an_attempt_that_counts_is_shown_with_all_that_it_told(spark: SparkSessi
         "dead_letters": [[3, 4]],
         "refused": 1,
         "kept": "host:/x",
+        "topics": ["t"],
     }
 
 

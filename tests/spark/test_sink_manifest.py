@@ -2,7 +2,7 @@
 
 import json
 
-from aiorecover.spark.sink_manifest import Attempt, Write, manifest_of, ranges_of
+from aiorecover.spark.sink_manifest import Attempt, Write, manifest_of, ranges_of, topics_of
 
 QUERY = "0b8ab1a4-74fb-4f1f-8d3d-26c6cb6b4a64"
 WRITE = Write(QUERY, 3)
@@ -11,7 +11,8 @@ WRITE = Write(QUERY, 3)
 def attempt(number: int) -> Attempt:
     letters = ((4, 6), (9, 9))
     producer_id = f"producer{number:05d}"
-    return Attempt(WRITE, number, 1, producer_id, 1, 1, 10, 10, letters, refused=2, kept="host:/tmp/x")
+    told = {"refused": 2, "topics": ("a", "b"), "kept": "host:/tmp/x"}
+    return Attempt(WRITE, number, 1, producer_id, 1, 1, 10, 10, letters, **told)  # type: ignore[arg-type]
 
 
 def test_the_name_of_a_write_is_short_however_long_the_job_s_is() -> None:
@@ -26,7 +27,7 @@ def test_a_manifest_has_all_that_the_attempts_have_told() -> None:
     told = json.loads(value)
     run = told.pop("run")
     one = {"attempt": 1, "epoch": 1, "first": 1, "last": 10, "rows": 10, "refused": 2, "kept": "host:/tmp/x"}
-    one["dead_letters"] = [[4, 6], [9, 9]]
+    one |= {"dead_letters": [[4, 6], [9, 9]], "topics": ["a", "b"]}
     assert told == {
         "kind": "aiorecover-sink",
         "version": 1,
@@ -69,3 +70,10 @@ def test_sequences_become_ranges() -> None:
 def test_a_manifest_may_name_nobody() -> None:
     ((_, value),) = manifest_of(WRITE, [])
     assert json.loads(value)["attempts"] == []
+
+
+def test_topics_are_told_as_long_as_they_are_few() -> None:
+    few = {f"t{number:02d}" for number in range(20)}
+    assert topics_of(few) == tuple(sorted(few))
+    assert topics_of([*few, "one more"]) is None
+    assert topics_of([]) == ()
