@@ -21,17 +21,18 @@ each Kafka partition that has a part of it, while it travels (compressed, so mos
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
 from aiorecover.spark.bitmaps import bit_of, bucket_of, clear_bits, joined, ranges_in, runs, set_in_one
+from aiorecover.spark.handed_over import TEXT, WHOLE, check_columns, check_frame, shown
+from aiorecover.spark.known_last import COLUMNS, KnownLast, known_frame
 from aiorecover.spark.leftovers import told_by_sinks, without_leftovers
 from aiorecover.spark.manifests import Manifests, judge
 from aiorecover.spark.persisted import Persisted
@@ -48,8 +49,7 @@ __all__ = ["Audit", "audit"]
 _EPOCH = ["producer_id", "epoch"]
 _PLACE = ["topic", "partition", "offset"]
 _BEHIND_ALL = (1 << 63) - 1  # the bucket of what is known to be the last: behind every real one
-_KNOWN_COLUMNS = [*_EPOCH, "last"]
-_KNOWN_TYPES = [pa.string(), pa.int32(), pa.int64()]
+_PLACE_TYPES = {"topic": TEXT, "partition": WHOLE, "offset": WHOLE}
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Audit(Persisted):
 def audit(
     df: DataFrame | str,
     *,
-    known_last: Mapping[tuple[str, int], int] | DataFrame | None = None,
+    known_last: KnownLast | DataFrame | None = None,
     manifests: Manifests | None = None,
     from_first: bool = False,
     sink_manifests: DataFrame | None = None,
@@ -113,17 +113,19 @@ def audit(
     named then is in Kafka already.
 
     Raises:
-        ConfigError: columns are absent, or the table is; a name was given, and no session is active.
+        ConfigError: columns are absent or of another type, or the table is not there; a name was given, and no session
+            is active; one of the others is not what it should be.
 
     """
     df = _records(df)
-    known = _known(df, known_last)
+    _check(manifests, sink_manifests, from_first=from_first)
+    known = known_frame(df.sparkSession, known_last)
     told = [] if manifests is None else [(manifests.epochs, manifests.ranges)]
     if sink_manifests is not None:
         told.append(told_by_sinks(sink_manifests))
         df = without_leftovers(df, sink_manifests)
     if told:
-        both = reduce(DataFrame.unionByName, [known, *(epochs.select(*_KNOWN_COLUMNS) for epochs, _ in told)])
+        both = reduce(DataFrame.unionByName, [known, *(epochs.select(*COLUMNS) for epochs, _ in told)])
         known = both.groupBy(*_EPOCH).agg(F.max("last").alias("last"))
     records = with_record_id(df)
     buckets = _buckets(records).persist()
@@ -140,13 +142,29 @@ def audit(
     )
 
 
-def _records(named: DataFrame | str) -> DataFrame:
-    if not isinstance(named, str):
-        return named
-    spark = SparkSession.getActiveSession()
-    if spark is None:
-        raise ConfigError(f"a table is read by a Spark session: make one before, or hand over a data frame {named=}")
-    return read_target(spark, named)
+def _records(named: object) -> DataFrame:
+    if isinstance(named, str):
+        spark = SparkSession.getActiveSession()
+        if spark is None:
+            raise ConfigError(
+                f"a table is read by a Spark session: make one before, or hand over a data frame {named=}"
+            )
+        df = read_target(spark, named)
+    else:
+        df = check_frame("df", named, "hand over what read_topics(...) gives, or a table by its path or name")
+    check_columns("the records", df, _PLACE_TYPES)
+    return df
+
+
+def _check(manifests: object, sink_manifests: object, *, from_first: object) -> None:
+    if manifests is not None and not isinstance(manifests, Manifests):
+        raise ConfigError(
+            f"manifests must be what read_manifests(...) gives: read the audit topic {shown('manifests', manifests)}"
+        )
+    if sink_manifests is not None:
+        check_frame("sink_manifests", sink_manifests, "read the topic with read_topics(...)")
+    if not isinstance(from_first, bool):
+        raise ConfigError(f"from_first must be True or False: {shown('from_first', from_first)}")
 
 
 def _verdicts(missing: DataFrame, told: Sequence[tuple[DataFrame, DataFrame]], producers: DataFrame) -> DataFrame:
@@ -156,20 +174,6 @@ def _verdicts(missing: DataFrame, told: Sequence[tuple[DataFrame, DataFrame]], p
     ends = producers.select(*_EPOCH, F.coalesce("last", F.lit(0)).alias("found_last"))
     tail = F.col("first") > F.col("found_last")
     return judge(missing, epochs, ranges).join(ends, _EPOCH).withColumn("tail", tail).drop("found_last")
-
-
-def _known(df: DataFrame, known_last: Mapping[tuple[str, int], int] | DataFrame | None) -> DataFrame:
-    """One row for each epoch of which the last sequence is known."""
-    if known_last is None or isinstance(known_last, Mapping):
-        known = known_last or {}
-        columns = [epoch[0] for epoch in known], [epoch[1] for epoch in known], list(known.values())
-        # Handed over as a whole: rows of Python would need Python on the executors.
-        table = pa.table([pa.array(*typed) for typed in zip(columns, _KNOWN_TYPES, strict=True)], _KNOWN_COLUMNS)
-        return df.sparkSession.createDataFrame(table)
-    absent = {*_EPOCH, "last"} - set(known_last.columns)
-    if absent:
-        raise ConfigError(f"known_last needs the columns producer_id, epoch and last: absent={sorted(absent)}")
-    return known_last.groupBy(*_EPOCH).agg(F.max("last").alias("last"))
 
 
 def _buckets(records: DataFrame) -> DataFrame:
@@ -286,6 +290,7 @@ def _totals(buckets: DataFrame, producers: DataFrame) -> DataFrame:
     sums = producers.agg(
         F.count(F.lit(1)).alias("epochs"),
         *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("expected", "found", "missing", "repeated")),
-        F.sum("out_of_order").alias("out_of_order"),
+        # Without any epoch nothing is out of order; without places there is no telling.
+        F.when(F.count(F.lit(1)) == 0, 0).otherwise(F.sum("out_of_order")).alias("out_of_order"),
     )
     return rows.crossJoin(sums)

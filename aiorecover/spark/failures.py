@@ -57,13 +57,17 @@ _TOLD = re.compile(r'\S|  File "(?!.*/site-packages/)')
 _ELSE = "start again, and if that ends likewise, mend what the error says"
 
 
-def meaning_of(text: str) -> str | None:
-    """One sentence, where an option, the installation or Kafka is to be mended, and it is known which."""
+def meaning_of(text: str, **told: object) -> str | None:
+    """One sentence, where an option, the installation or Kafka is to be mended, and it is known which.
+
+    ``told`` stands behind it, for what the text does not name.
+    """
     meaning = next((meaning for part, meaning in _MEANINGS.items() if part in text), None)
     if meaning is None:
         return None
     first = next(line for line in text.splitlines() if any(part in line for part in _MEANINGS))
-    return f"{meaning} error={first.strip()[:_LONGEST_CAUSE]!r}"
+    what = "".join(f"{name}={value!r} " for name, value in told.items())
+    return f"{meaning} {what}error={first.strip()[:_LONGEST_CAUSE]!r}"
 
 
 def failure_of(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
+from aiorecover.spark.handed_over import HEADERS, WHOLE, check_columns, check_frame
 from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
 from aiorecover.spark.sink_manifest import KIND, PARTITION, WRITE_HEADER
 
@@ -21,6 +22,8 @@ __all__ = [
     "LEFTOVER",
     "PARTS_SCHEMA",
     "UNDECIDED",
+    "UNREAD_TOPICS",
+    "audited_whole",
     "counted_attempts",
     "job_of",
     "judged",
@@ -28,9 +31,14 @@ __all__ = [
     "parse_manifests",
     "told_by_sinks",
     "winners",
+    "with_verdict",
     "without_leftovers",
 ]
 
+UNREAD_TOPICS = (
+    "the manifests name writes to topics of which nothing was read: read these, too, or give sinks whose topics are "
+    "audited apart a manifest topic of their own; if they were read, all that they held is gone"
+)
 COUNTS, LEFTOVER, UNDECIDED = "counts", "leftover", "undecided"
 
 _ATTEMPT = (
@@ -46,6 +54,7 @@ PARTS_SCHEMA = (
     f"attempts array<{_ATTEMPT}>"
 )
 """Of what `parse_manifests` gives."""
+_NEEDED = ("value", "partition", "offset")
 _EPOCH = ["producer_id", "epoch"]
 _WRITE = "_aiorecover_write"
 _NAMED = "_aiorecover_named"
@@ -60,9 +69,11 @@ def parse_manifests(manifests: DataFrame) -> DataFrame:
 
     Streams are welcome. Other records in the topic are passed over.
     """
-    absent = {"value", "partition", "offset"} - set(manifests.columns)
+    check_frame("manifests", manifests, "read the topic with read_topics(...)")
+    absent = sorted(set(_NEEDED) - set(manifests.columns))
     if absent:
         raise ConfigError(f"manifests are read with read_topics: these columns are missing {absent=}")
+    check_columns("the manifests", manifests, {"partition": WHOLE, "offset": WHOLE})
     parsed = manifests.where(F.col("partition") == PARTITION).select(
         "offset", F.from_json(F.col("value").cast("string"), _MANIFEST).alias("told")
     )
@@ -123,13 +134,37 @@ def counted_attempts(manifests: DataFrame) -> DataFrame:
 
 
 def told_by_sinks(manifests: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """``epochs`` and ``ranges``, as in `Manifests`, of the attempts that count: all was delivered, or a dead letter."""
+    """``epochs`` and ``ranges``, as in `Manifests`, of the attempts that count: all was delivered, or a dead letter.
+
+    ``epochs`` has ``topics``, too, and ``delivered``: how many records these have.
+    """
     attempts = counted_attempts(manifests).where("producer_id is not null and last >= first")
     last = F.col("last")
-    epochs = attempts.select(*_EPOCH, last, last.alias("settled"), last.alias("sealed_at"))
+    letters_in = "aggregate(dead_letters, 0L, (count, pair) -> count + pair[1] - pair[0] + 1)"
+    delivered = (last - F.coalesce(F.expr(letters_in), F.lit(0))).alias("delivered")
+    epochs = attempts.select(*_EPOCH, last, last.alias("settled"), last.alias("sealed_at"), "topics", delivered)
     letters = attempts.select(*_EPOCH, F.lit("dead_lettered").alias("kind"), F.explode("dead_letters").alias("pair"))
     pair = F.col("pair")
     return epochs, letters.select(*_EPOCH, "kind", pair[0].alias("first"), pair[1].alias("last"))
+
+
+def audited_whole(epochs: DataFrame, buckets: DataFrame) -> DataFrame:
+    """``epochs`` of `told_by_sinks`; using them fails where records are missing because their topics were not read.
+
+    ``buckets``: of an audit, with the ``verdict`` and the ``topics`` of each. An attempt that lacks some names a topic
+    of which nothing was read: then these records are no loss, but another topic's. (Unless nothing of its topics was
+    read, and yet some of it: then the topics have other names here, as copies have them.)
+    """
+    counting = buckets.where(F.col("bucket").isNotNull() & (F.col("verdict") == COUNTS))
+    found = counting.groupBy(*_EPOCH).agg(F.sum("found").alias("_found"))
+    read = buckets.agg(F.array_distinct(F.flatten(F.collect_list("topics"))).alias("_read"))
+    both = epochs.join(found, _EPOCH, "left").crossJoin(F.broadcast(read))
+    count, unread = F.coalesce("_found", F.lit(0)), F.array_except("topics", "_read")
+    same_names = F.arrays_overlap("topics", "_read") | (count == 0)
+    is_wrong = (count < F.col("delivered")) & (F.size(unread) > 0) & same_names
+    told = F.concat(F.lit(f"{UNREAD_TOPICS} topics="), F.array_join(unread, ","))
+    last = F.when(is_wrong, F.raise_error(told).cast("bigint")).otherwise(F.col("last")).alias("last")
+    return both.select(*_EPOCH, last, "settled", "sealed_at")
 
 
 def judged(records: DataFrame, decided: DataFrame, jobs: DataFrame | None = None) -> DataFrame:
@@ -170,13 +205,19 @@ def without_leftovers(df: DataFrame, manifests: DataFrame) -> DataFrame:
     manifest topic: both as `read_topics` gives them. What no sink has written stays.
 
     Raises:
-        ConfigError: columns are absent.
+        ConfigError: columns are absent or of another type, or what was handed over is no data frame.
 
     """
+    return with_verdict(df, manifests).where(F.col("verdict") == COUNTS).select(*df.columns)
+
+
+def with_verdict(df: DataFrame, manifests: DataFrame) -> DataFrame:
+    """The records with the ids as columns, and ``verdict``, as in `judged`; all else as in `without_leftovers`."""
+    check_frame("df", df)
     if "headers" not in df.columns:
         raise ConfigError(f"what is of a sink is told by the column headers: read it, too columns={df.columns}")
-    rows = judged(with_record_id(df), winners(parse_manifests(manifests)))
-    return rows.where(F.col("verdict") == COUNTS).select(*df.columns)
+    check_columns("the records", df, {"headers": HEADERS})
+    return judged(with_record_id(df), winners(parse_manifests(manifests)))
 
 
 def _write_of() -> Column:

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.delivery.manifest import VERSION
 from aiorecover.errors import ConfigError
+from aiorecover.spark.handed_over import WHOLE, check_columns, check_frame
 from aiorecover.spark.persisted import Persisted
 
 if TYPE_CHECKING:
@@ -58,12 +59,14 @@ def read_manifests(df: DataFrame) -> Manifests:
     before the topics are read which it tells of.
 
     Raises:
-        ConfigError: columns are absent.
+        ConfigError: columns are absent or of another type, or it is no data frame.
 
     """
+    check_frame("df", df, "read the audit topic with read_topics(...)")
     absent = [name for name in _NEEDED if name not in df.columns]
     if absent:
         raise ConfigError(f"manifests are read from Kafka's columns: absent={absent}")
+    check_columns("the manifests", df, {"partition": WHOLE, "offset": WHOLE})
     newest = df.groupBy("key", "partition").agg(F.max_by("value", "offset").alias("value")).where("value is not null")
     rows = newest.select(F.from_json(F.col("value").cast("string"), _SCHEMA).alias("told")).select("told.*").persist()
     known = F.coalesce(F.col("version") == VERSION, F.lit(False)) & F.col("last").isNotNull()  # noqa: FBT003 - a literal

@@ -6,9 +6,11 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
+from pyspark.sql.types import TimestampNTZType, TimestampType
 
 from aiorecover.errors import ConfigError
 from aiorecover.spark.bitmaps import bit_of, bucket_of
+from aiorecover.spark.handed_over import TEXT, WHOLE, check_columns, check_frame, shown
 from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ MOMENTS = 240
 """So many at most: what the width of a picture holds, and so much comes to the driver."""
 
 _EPOCH = ["producer_id", "epoch"]
+_MISSING_TYPES = {"producer_id": TEXT, "epoch": WHOLE, "first": WHOLE, "last": WHOLE, "count": WHOLE}
 _DAY_S = 86_400
 _WIDTHS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, _DAY_S]
 
@@ -44,11 +47,20 @@ def timeline(df: DataFrame, missing: DataFrame, *, most: int = MOMENTS) -> Timel
     begins the epoch. Reads the records twice, the first time at once, for the first and the last timestamp.
 
     Raises:
-        ConfigError: columns are absent.
+        ConfigError: columns are absent or of another type, or what was handed over is no data frame; ``most`` is none.
 
     """
+    check_frame("df", df)
+    check_frame("missing", missing, "hand over the missing ones of an audit(...)")
+    check_columns("missing", missing, _MISSING_TYPES, needed=_MISSING_TYPES)
+    _check_most(most)
     if "timestamp" not in df.columns:
         raise ConfigError(f"completeness over time needs Kafka's column timestamp: columns={df.columns}")
+    if not isinstance(df.schema["timestamp"].dataType, TimestampType | TimestampNTZType):
+        raise ConfigError(
+            "the column timestamp of the records must be timestamp: cast it "
+            f"type={df.schema['timestamp'].dataType.simpleString()}"
+        )
     seconds = F.unix_seconds(F.col("timestamp").cast("timestamp")).alias("second")
     records = with_record_id(df).where("sequence is not null").select(*ID_COLUMNS, seconds)
     first, last = records.agg(F.min("second"), F.max("second")).collect()[0]
@@ -57,6 +69,11 @@ def timeline(df: DataFrame, missing: DataFrame, *, most: int = MOMENTS) -> Timel
     placed = records.select(*ID_COLUMNS, start.cast("bigint").alias("start_s"))
     both = _found(placed).unionByName(_missing(placed, missing))
     return Timeline(width_s, both.groupBy("start_s").agg(_sum("found"), _sum("missing")).orderBy("start_s"))
+
+
+def _check_most(most: object) -> None:
+    if not isinstance(most, int) or isinstance(most, bool) or most < 1:
+        raise ConfigError(f"most must be an int of at least 1: {shown('most', most)}")
 
 
 def _width_s(span_s: int, most: int) -> int:

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from aiorecover.errors import ConfigError
 from aiorecover.record import RECORD_ID_HEADER
 from aiorecover.record_id import ID_PATTERN
+from aiorecover.spark.handed_over import HEADERS, TEXT, WHOLE, check_columns, check_frame
 from aiorecover.wal.format import EPOCH_MAX, SEQUENCE_MASK
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ __all__ = ["ID_COLUMNS", "ID_SCHEMA", "parse_record_id", "undecodable", "with_re
 
 ID_COLUMNS = ("producer_id", "epoch", "sequence")
 ID_SCHEMA = "producer_id string, epoch int, sequence bigint"
+_ID_TYPES = {"producer_id": TEXT, "epoch": WHOLE, "sequence": WHOLE}
 
 _ID = rf"\A{ID_PATTERN}\z"  # Java's $ lets a line's end pass
 _PARTS = "_aiorecover_parts"
@@ -31,9 +33,10 @@ def parse_record_id(df: DataFrame) -> DataFrame:
     three are null. Streams are welcome, and nothing of it runs in Python.
 
     Raises:
-        ConfigError: there is no column ``headers``, or one of the three is there already.
+        ConfigError: there is no column ``headers``, or it is none of Kafka's; or one of the three is there already.
 
     """
+    check_frame("df", df)
     if "headers" not in df.columns:
         raise ConfigError(
             f'there is no column headers: read Kafka with .option("includeHeaders", "true") columns={df.columns}'
@@ -41,6 +44,7 @@ def parse_record_id(df: DataFrame) -> DataFrame:
     taken = [name for name in ID_COLUMNS if name in df.columns]
     if taken:
         raise ConfigError(f"the ids are parsed already, or these columns must be renamed first: columns={taken}")
+    check_columns("the records", df, {"headers": HEADERS})
     parts = F.col(_PARTS)
     # Out of range is no id of ours: arithmetic on positions must not overflow.
     valid = (parts[1].cast("int") <= EPOCH_MAX) & (parts[2].cast("bigint") <= SEQUENCE_MASK)
@@ -61,10 +65,14 @@ def with_record_id(df: DataFrame) -> DataFrame:
     """The same rows with the ids as columns, parsed where they are not columns yet.
 
     Raises:
-        ConfigError: there are neither the ids nor the headers.
+        ConfigError: there are neither the ids nor the headers, or they are of another type.
 
     """
-    return df if set(ID_COLUMNS) <= set(df.columns) else parse_record_id(df)
+    check_frame("df", df)
+    if not set(ID_COLUMNS) <= set(df.columns):
+        return parse_record_id(df)
+    check_columns("the records", df, _ID_TYPES)
+    return df
 
 
 def undecodable() -> Column:

@@ -92,8 +92,10 @@ def _packages(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def clear_errors() -> Iterator[None]:
+def clear_errors(**told: object) -> Iterator[None]:
     """Make one sentence of what Spark and Kafka say in many lines, where the cause is in the reader's hands.
+
+    ``told`` stands behind it, for what these do not name.
 
     Raises:
         RecordsGoneError: in the place of an error that says that of records which were to be read.
@@ -106,7 +108,7 @@ def clear_errors() -> Iterator[None]:
         said = str(error)
         if gone := gone_in(said):
             raise RecordsGoneError(gone) from error
-        if meaning := meaning_of(said):
+        if meaning := meaning_of(said, **told):
             raise ConfigError(meaning) from error
         raise
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from aiorecover.errors import ConfigError
+from pyspark.sql.utils import is_remote
+
+from aiorecover.errors import ConfigError, EncodeError
+from aiorecover.serialization import check_topic
+from aiorecover.spark.handed_over import shown
 from aiorecover.spark.session import clear_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["read_topics", "source_options"]
+
+_NAMED_APART = ("subscribe", "subscribepattern", "assign")  # as Spark's options are: of any case
 
 
 def read_topics(
@@ -21,30 +26,72 @@ def read_topics(
     """All records that stand in the topics when the data frame is used, in Kafka's columns with ``headers``.
 
     What an aborted transaction left is no record. ``options`` are Spark's own (``kafka.security.protocol``, ...) and
-    win over the defaults. Whether the topics are there shows when the data frame is used.
+    win over the defaults. Kafka is asked for the topics at once, for where they begin and end, and again when the data
+    frame is used.
 
     Raises:
-        ConfigError: no topic is named, or no server, or Spark lacks its Kafka connector.
+        ConfigError: no topic is named, or no server; a topic is not there, Kafka is not reached, or Spark lacks its
+            connector for it.
 
     """
+    if isinstance(spark, type) or not hasattr(spark, "readStream"):  # Connect's is another class
+        raise ConfigError(f"spark must be a Spark session: {shown('spark', spark)}")
     told = source_options(topics, bootstrap_servers, options)
-    with clear_errors():
-        return spark.read.format("kafka").options(**told).load()
+    with clear_errors(topics=list(topics)):
+        df = spark.read.format("kafka").options(**told).load()
+        if not is_remote():  # over Spark Connect nothing looks without reading
+            df.rdd.getNumPartitions()  # plans it: else whoever uses the data frame would get Java's stack trace
+    return df
 
 
 def source_options(
     topics: Sequence[str], bootstrap_servers: str, options: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """What Spark's Kafka source is told, for a batch and for a stream alike."""
-    if not topics or isinstance(topics, str) or not all(topics):
+    """What Spark's Kafka source is told, for a batch and for a stream alike.
+
+    Raises:
+        ConfigError: no topic is named, or no server, or an option cannot be one.
+
+    """
+    if not _is_list(topics):
         raise ConfigError(f"name the topics, as a list of at least one: {topics=}")
-    if not bootstrap_servers:
+    if not _is_text(bootstrap_servers):
         raise ConfigError(f"name Kafka's servers as host:port,host:port: {bootstrap_servers=}")
     return {
         "kafka.bootstrap.servers": bootstrap_servers,
-        "subscribe": ",".join(topics),
+        "subscribe": ",".join(map(_topic, topics)),
         "startingOffsets": "earliest",
         "includeHeaders": "true",
         "kafka.isolation.level": "read_committed",
-        **(options or {}),
+        **_checked(options),
     }
+
+
+def _is_list(topics: object) -> bool:
+    return isinstance(topics, Sequence) and not isinstance(topics, str | bytes) and bool(topics) and all(topics)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _topic(name: str) -> str:
+    try:
+        return check_topic(name)
+    except EncodeError as error:
+        raise ConfigError(f"name each topic by itself: {error}") from None
+
+
+def _checked(options: object) -> dict[str, str]:
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise ConfigError(f"options map names of Spark's options to their values: {shown('options', options)}")
+    for name, value in options.items():
+        if not isinstance(value, str | int | float):
+            raise ConfigError(f"an option of Spark is a text, a number or True or False: option={name} {value=!r:.100}")
+        if name.lower() in _NAMED_APART:
+            raise ConfigError(f"the topics are named apart: leave this option out option={name}")
+        if name.lower() == "includeheaders" and str(value).lower() != "true":
+            raise ConfigError(f"the record ids are in the headers: leave this option out option={name}")
+    return dict(options)

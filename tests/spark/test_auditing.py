@@ -223,7 +223,7 @@ def test_a_table_without_a_session_is_refused_with_the_remedy(monkeypatch: pytes
 def test_nothing_at_all_is_no_fault(records: DataFrame) -> None:
     nothing = collected(records.where("false"), None, from_first=False)
     assert nothing.epochs == {}
-    assert nothing.totals["records"] == nothing.totals["missing"] == 0
+    assert nothing.totals["records"] == nothing.totals["missing"] == nothing.totals["out_of_order"] == 0
 
 
 def test_known_last_sequences_need_their_columns(records: DataFrame) -> None:
