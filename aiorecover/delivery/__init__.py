@@ -184,7 +184,9 @@ Stalled lanes
     If its topic grows meanwhile, what is behind goes to the lane in which it is behind, and only what comes after it is
     spread anew: each lane keeps its order. Where a partitioner of the user's chooses, one stalled lane keeps its whole
     topic waiting, as the next record may be its own; one that names that partition, those alone that name it, too.
-    After a crash there is nothing to remember: all of it is unsettled, and stands in the two rings in order.
+    After a crash there is nothing to remember: all of it is unsettled, and stands in the two rings in order. The retry
+    ring is read first. A lane that has no room for what stands there is passed over at once, though it gets through:
+    else the records of all others would wait until the last of it has, on a slow line for hours.
 
     What waits for such lanes in the oldest slot of the ring is moved to the retry ring (`compactor`), once nobody else
     waits for what the slot holds (`moves`): lanes that do not get through, halted ones, topics that nobody knows. So

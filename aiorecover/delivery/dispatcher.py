@@ -179,7 +179,7 @@ class Dispatcher:
             return moved or done > 0
         done = self._dispatch_any(run) if run is not None else 0
         self._held = run.behind(done) if run is not None else None
-        if self.stalled.expected and self._no_room and self.stalled.pass_over(full=self.batches.full):
+        if self._no_room and self._pass_over():
             return True
         return moved or done > 0 or (run is None and self.reader.moved)
 
@@ -465,6 +465,16 @@ class Dispatcher:
         """Read again what was passed over and can be delivered by now."""
         self._drain.start()
         self.wake()
+
+    def _pass_over(self) -> bool:
+        """Have lanes passed over that are in the way, where nobody should wait for them; False where there are none.
+
+        What stands in the retry ring was passed over by the last process. Its lane may be well again by now, and slow.
+        """
+        if self.stalled.expected and self.stalled.pass_over(full=self.batches.full):
+            return True
+        among_copies = self._held is not None and not self.reader.past_copies
+        return among_copies and self._cover is None and self.stalled.pass_over_again(full=self.batches.full)
 
     def failed(self, lane: Lane, began: float | None) -> None:
         """An attempt to send a batch failed; ``began``: when it did, None if it was not the lane's fault."""

@@ -58,12 +58,8 @@ class StalledLanes:
         if not self._is_same_session():
             return False
         chosen = self._stalls.choose(time.monotonic(), full=full)
-        for lane in chosen:
-            lane.stalled = True
-            self._lanes[lane] = lane.closed_bytes
-            self.bytes += lane.closed_bytes
+        self._begin(chosen)
         if chosen:
-            self._router.forget(*chosen)
             log.warning(
                 "lanes do not get through: their records wait in the ring, and the others go on "
                 "topic=%s partition=%d lanes=%d lanes_stalled=%d",
@@ -73,6 +69,26 @@ class StalledLanes:
                 len(self._lanes),
             )
         return bool(chosen)
+
+    def pass_over_again(self, *, full: bool) -> bool:
+        """Have the lanes passed over that have no room, whether they get through or not; False where there are none.
+
+        Each comes back with the next batch that gets through, and is caught up beside the others.
+        """
+        if not self._is_same_session():  # nobody gets through: nothing is gained
+            return False
+        waiting = [lane for lane in self._router.lanes() if lane.ready and not lane.passed_over]
+        chosen = waiting if full else [lane for lane in waiting if lane.blocked]
+        self._begin(chosen)
+        return bool(chosen)
+
+    def _begin(self, lanes: list[Lane]) -> None:
+        for lane in lanes:
+            lane.stalled = True
+            self._lanes[lane] = lane.closed_bytes
+            self.bytes += lane.closed_bytes
+        if lanes:
+            self._router.forget(*lanes)
 
     def _is_same_session(self) -> bool:
         """Whether the session is connected that was at the last look; what failed before another one is forgotten."""

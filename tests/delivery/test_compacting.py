@@ -101,6 +101,28 @@ async def test_the_rings_stay_small_while_a_lane_that_is_well_again_catches_up_s
     assert max(beyond) <= 8 * SLOT  # four, and what comes between two checkpoints
 
 
+async def test_a_lane_that_was_catching_up_slowly_holds_up_no_other_behind_a_restart(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits in the retry ring was passed over before, and is read first."""
+    disk = MemoryDisk()
+    async with producer_of(disk, wal_max_bytes=400 * SLOT) as producer:
+        kafka.stalled = {STUCK}
+        accepted = await publish(producer, 3_000, every=2)
+        await until(lambda: producer.statistics().bytes_retry >= 8 * SLOT)
+        kafka.life += 1
+        disk = disk.after_process_death()
+    kafka.stalled, kafka.slow = set(), {STUCK: 0.5}
+    monkeypatch.setattr(kafka.rng, "random", lambda: 1.0)  # it is slow, and nothing fails
+    async with producer_of(disk, wal_max_bytes=400 * SLOT) as producer:
+        others = await publish(producer, 1_000, every=1_000)
+        await until(lambda: {place for log in kafka.logs.values() for place, _ in log}.issuperset(others[1:]))
+        assert producer.statistics().pending > 500  # all of that before the lane had caught up
+        kafka.slow = {}
+        await producer.flush(timeout_ms=30_000)
+    kafka.judge(accepted + others, once=True)
+
+
 async def live(producer: RecoverableProducer, kafka: Kafka, *, power: bool) -> list[Place]:
     """Lanes stall for long and are well again; more is published than the ring holds.
 
