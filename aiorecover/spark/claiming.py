@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import uuid
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aiorecover.errors import ConfigError
 from aiorecover.spark.directory import Directory
 from aiorecover.spark.files import Files
-from aiorecover.spark.targets import find_target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,47 +19,97 @@ if TYPE_CHECKING:
 __all__ = ["claim"]
 
 _LANDING = "landing"
+_TARGET = "target"
 _OURS = (".", "_", f"{_LANDING}.json")  # a start that was killed may have left these
 
 
-def claim(spark: SparkSession, target: str, checkpoint: str, quarantine: str) -> tuple[Target, Directory]:
-    """The target and the quarantine, bound to the checkpoint or found bound; what killed attempts left is cleared away.
+@dataclass(frozen=True)
+class _Bond:
+    """What a checkpoint says of itself."""
+
+    landing: str
+    target: str | None
+    """None: it was begun before checkpoints named their targets."""
+
+
+def claim(spark: SparkSession, target: Target, checkpoint: str, quarantine: str) -> Directory:
+    """Bind target and quarantine to the checkpoint, or find them bound, and clear away what killed attempts left.
+
+    Returns the quarantine.
 
     Raises:
         ConfigError: they do not belong together.
 
     """
-    there, here, apart = find_target(spark, target), Files(spark, checkpoint), Directory(spark, quarantine)
+    here, apart = Files(spark, checkpoint), Directory(spark, quarantine)
     here.make_directory(checkpoint)
-    name = f"{checkpoint}/{_LANDING}.json"
-    theirs, written = there.mark(), here.read(name)
-    ours = None if written is None else str(json.loads(written)[_LANDING])
-    if theirs is None and there.is_used():
-        raise ConfigError(f"something else is in the target: name a new one, or one that was landed in {target=}")
-    if ours is None and theirs is not None:
+    mark = target.mark()
+    if mark is None and target.is_used():
         raise ConfigError(
-            f"the target was landed with another checkpoint: name that one, or a new target {target=} {checkpoint=}"
+            f"something else is in the target: name a new one, or one that was landed in target={target.name}"
         )
-    if ours is None:
-        if any(not one.startswith(_OURS) for one in here.names(checkpoint)):
-            raise ConfigError(f"something else is in the checkpoint: name a new directory {checkpoint=}")
-        ours = uuid.uuid4().hex
-        here.write_new(name, json.dumps({_LANDING: ours}).encode())
-    if theirs is None:
-        # Killed between the two, or the table was taken away: then what this checkpoint calls done is not there.
-        if here.names(f"{checkpoint}/query/commits"):
-            raise ConfigError(
-                f"the target of this checkpoint is gone: restore it, or name a new checkpoint {target=} {checkpoint=}"
-            )
-        there.claim(ours)
-    elif theirs != ours:
+    bond = _read(here, checkpoint) or _begun(here, checkpoint, target, mark)
+    if mark is None:
+        _check_bond(here, checkpoint, target, bond)
+        target.claim(bond.landing)
+        mark = target.mark()  # of two that claim it at once
+        if mark != bond.landing:
+            raise _landed_with_another(target, checkpoint)
+    elif mark != bond.landing:
         raise ConfigError(
-            f"target and checkpoint belong to others: name the two that were used together {target=} {checkpoint=}"
+            f"target and checkpoint belong to others: name the two that were used together target={target.name} "
+            f"{checkpoint=} belongs_to={bond.target}"
         )
-    _claim_quarantine(apart, ours)
-    there.clear()
+    _claim_quarantine(apart, bond.landing)
+    target.clear()
     here.delete(f"{checkpoint}/ids/_staging")
-    return there, apart
+    return apart
+
+
+def _read(files: Files, checkpoint: str) -> _Bond | None:
+    written = files.read(f"{checkpoint}/{_LANDING}.json")
+    if written is None:
+        return None
+    told = json.loads(written)
+    return _Bond(str(told[_LANDING]), told.get(_TARGET))
+
+
+def _begun(files: Files, checkpoint: str, target: Target, mark: str | None) -> _Bond:
+    """Of a directory that is no checkpoint yet."""
+    if mark is not None:
+        raise _landed_with_another(target, checkpoint)
+    if any(not name.startswith(_OURS) for name in files.names(checkpoint)):
+        raise ConfigError(f"something else is in the checkpoint: name a new directory {checkpoint=}")
+    bond = _Bond(uuid.uuid4().hex, target.name)
+    files.write_new(
+        f"{checkpoint}/{_LANDING}.json", json.dumps({_LANDING: bond.landing, _TARGET: bond.target}).encode()
+    )
+    return _read(files, checkpoint) or bond  # of two that begin it at once
+
+
+def _check_bond(files: Files, checkpoint: str, target: Target, bond: _Bond) -> None:
+    """Whether a target that belongs to nobody is the one of a checkpoint, which was killed before it could say so."""
+    given = f"target={target.name} {checkpoint=}"
+    if bond.target not in (None, target.name):
+        raise ConfigError(
+            f"this checkpoint belongs to another target: name that one, or a new checkpoint {given} "
+            f"belongs_to={bond.target}"
+        )
+    if not files.names(f"{checkpoint}/query/commits"):
+        return
+    if bond.target is None:
+        raise ConfigError(
+            f"this checkpoint belongs to another target, or the target of this checkpoint is gone: name the right one, "
+            f"restore it, or name a new checkpoint {given}"
+        )
+    raise ConfigError(f"the target of this checkpoint is gone: restore it, or name a new checkpoint {given}")
+
+
+def _landed_with_another(target: Target, checkpoint: str) -> ConfigError:
+    return ConfigError(
+        f"the target was landed with another checkpoint: name that one, or a new target target={target.name} "
+        f"{checkpoint=}"
+    )
 
 
 def _claim_quarantine(apart: Directory, ours: str) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Directory"]
 
 _HIDDEN = (".", "_")  # what Spark does not take for data either; a start that was killed may have left it
+_LISTS = frozenset({"_delta_log", "_spark_metadata"})  # where they are, readers see only files that they list
 _MARK = "_aiorecover.json"
 _LANDING = "landing"
 
@@ -31,6 +32,11 @@ class Directory:
         self._spark = spark
         self._files = Files(spark, path)
 
+    @property
+    def name(self) -> str:
+        """With its file system, and from its root on."""
+        return self._files.qualified(self.path)
+
     def mark(self) -> str | None:
         """Which landing it belongs to."""
         found = self._files.read(f"{self.path}/{_MARK}")
@@ -38,10 +44,11 @@ class Directory:
 
     def is_used(self) -> bool:
         """Whether anything stands in it but what landings leave before their first batch."""
-        return any(not name.startswith(_HIDDEN) for name in self._files.names(self.path))
+        names = self._files.names(self.path)
+        return any(not name.startswith(_HIDDEN) or name in _LISTS for name in names)
 
     def claim(self, mark: str) -> None:
-        """Make it belong to this landing for good."""
+        """Make it belong to this landing for good, unless it belongs to another one by now."""
         self._files.make_directory(self.path)
         self._files.write_new(f"{self.path}/{_MARK}", json.dumps({_LANDING: mark}).encode())
 

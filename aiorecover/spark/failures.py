@@ -20,6 +20,8 @@ FILES = "spark-sql-kafka-0-10, spark-token-provider-kafka-0-10, kafka-clients an
 _LONGEST_CAUSE = 300  # characters: what it quotes can be pages long
 _MOST_LINES = 20  # of what led to it, from the outside in: some errors quote others at length
 
+_NO_NAME = "this is no name of a table: quote its parts as in lake.`my-db`.orders, or name a path with a / in it"
+
 # What a part of the text means where an option, the installation or Kafka is to be mended: the first that fits is said.
 _MEANINGS = {
     "UnknownTopicOrPartitionException": "a topic does not exist: check the names of the topics",
@@ -40,6 +42,10 @@ _MEANINGS = {
     "NoSuchMethodError": f"a jar was made for another Spark: name those for version {pyspark.__version__}",
     "AbstractMethodError": f"a jar was made for another Spark: name those for version {pyspark.__version__}",
     "IncompatibleClassChangeError": f"a jar was made for another Spark: name those for version {pyspark.__version__}",
+    "INCOMPATIBLE_DATA_FOR_TABLE": "the table's columns do not take what is landed: change them, or name another table",
+    "INVALID_IDENTIFIER": _NO_NAME,
+    "PARSE_SYNTAX_ERROR": _NO_NAME,
+    "ParentNotDirectoryException": "a path leads through a file: check target and checkpoint",
     "UNABLE_TO_INFER_SCHEMA": "no Parquet file is there: check the path",
 }
 

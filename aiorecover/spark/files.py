@@ -6,7 +6,10 @@ and local file systems do that in one step. Object stores without directories do
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,6 +33,10 @@ class Files:
     def exists(self, path: str) -> bool:
         """Whether something has this name."""
         return bool(self._context.util().exists(self._path(path)))
+
+    def qualified(self, path: str) -> str:
+        """The path with its file system, and from its root on."""
+        return str(self._context.makeQualified(self._path(path)).toString())
 
     def names(self, path: str) -> list[str]:
         """What stands in a directory; nothing where there is none."""
@@ -60,15 +67,19 @@ class Files:
             stream.close()
 
     def write_new(self, path: str, content: bytes) -> None:
-        """A small file that is whole or not there; the name must be free."""
-        aside = f"{path}.new"
-        self.delete(aside)
+        """A small file that is whole or not there; where something has the name by then, that stays."""
+        aside = f"{path}.{uuid.uuid4().hex}.new"
         stream = self._context.create(self._path(aside), self._create, self._no_create_options)
         try:
             stream.write(content)
         finally:
             stream.close()
-        self.move(aside, path)
+        try:
+            self.move(aside, path)
+        except Py4JJavaError:
+            self.delete(aside)
+            if not self.exists(path):
+                raise
 
     def _path(self, path: str) -> Any:
         return self._hadoop.fs.Path(path)

@@ -44,6 +44,7 @@ from aiorecover.spark.files import Files
 from aiorecover.spark.leftovers import COUNTS
 from aiorecover.spark.record_id import ID_COLUMNS, parse_record_id, undecodable
 from aiorecover.spark.session import clear_errors
+from aiorecover.spark.targets import find_target
 from aiorecover.spark.topic_ids import check_topic_ids
 from aiorecover.spark.topics import source_options
 from aiorecover.spark.undecided import Undecided
@@ -136,7 +137,8 @@ def land(
         raise ConfigError(f"at least 1: {max_offsets_per_trigger=} {files_per_batch=}")
     told = checked_options(topics, target, checkpoint, bootstrap_servers, sink_manifests, options)
     checkpoint = checkpoint.rstrip("/")
-    there, apart = claim(spark, target, checkpoint, quarantine or f"{checkpoint}/quarantine")
+    there = find_target(spark, target)
+    apart = claim(spark, there, checkpoint, quarantine or f"{checkpoint}/quarantine")
     stream = spark.readStream.format("kafka").options(**told).option("maxOffsetsPerTrigger", max_offsets_per_trigger)
     files_per_batch = files_per_batch or spark.sparkContext.defaultParallelism
     sinks = _sinks(spark, checkpoint, sink_manifests)

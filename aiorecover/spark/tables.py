@@ -57,7 +57,7 @@ class _Table:
         return self._is_there() and not self._spark.table(self.name).isEmpty()
 
     def claim(self, mark: str) -> None:
-        """Make it belong to this landing for good; it is made where there is none.
+        """Make it belong to this landing for good; it is made where there is none, and stays who made it meanwhile.
 
         Raises:
             ConfigError: it is of another kind, or lacks columns.
@@ -67,7 +67,7 @@ class _Table:
             self._check()
             self._spark.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{_MARK}' = '{mark}')")
         else:
-            made = f"CREATE TABLE {self.name} ({', '.join(_COLUMNS)}) {self.made_with}"
+            made = f"CREATE TABLE IF NOT EXISTS {self.name} ({', '.join(_COLUMNS)}) {self.made_with}"
             self._spark.sql(f"{made} TBLPROPERTIES ('{_MARK}' = '{mark}')")
 
     def _is_there(self) -> bool:

@@ -20,6 +20,11 @@ _SESSION_CATALOGUE = "spark_catalog"
 class Target(Protocol):
     """Something to which batches are added by their number, each whole or not at all."""
 
+    @property
+    def name(self) -> str:
+        """What it is called, by whoever and from wherever."""
+        ...
+
     def mark(self) -> str | None:
         """Which landing it belongs to."""
         ...

@@ -15,7 +15,9 @@ from pyspark.sql import SparkSession
 from aiorecover.errors import ConfigError
 from aiorecover.spark import audit, land, read_topics
 from aiorecover.spark.claiming import claim
+from aiorecover.spark.files import Files
 from aiorecover.spark.landing import _repeats
+from aiorecover.spark.targets import find_target
 from tests.spark.death import dying
 from tests.spark.feed import ROWS, P, Q, Rows, land_in_child, landing, once, published, shuffled
 from tests.spark.table import landed_ids
@@ -53,7 +55,8 @@ def test_each_record_is_landed_once_whenever_the_driver_dies(
 
 def test_directories_that_do_not_belong_together_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     def start(target: str, checkpoint: str) -> None:
-        claim(spark, str(tmp_path / target), str(tmp_path / checkpoint), str(tmp_path / f"{checkpoint}.apart"))
+        there = find_target(spark, str(tmp_path / target))
+        claim(spark, there, str(tmp_path / checkpoint), str(tmp_path / f"{checkpoint}.apart"))
 
     for number in (1, 2):
         start(f"table{number}", f"checkpoint{number}")
@@ -69,10 +72,51 @@ def test_directories_that_do_not_belong_together_are_refused(spark: SparkSession
         start("fresh", "full")
     (tmp_path / "checkpoint1" / "query" / "commits").mkdir(parents=True)
     (tmp_path / "checkpoint1" / "query" / "commits" / "0").touch()
-    with pytest.raises(ConfigError, match="target of this checkpoint is gone"):
+    with pytest.raises(ConfigError, match=rf"belongs to another target: .* belongs_to=file:{tmp_path}/table1$"):
         start("elsewhere", "checkpoint1")
+    (tmp_path / "table1").rename(tmp_path / "moved")
+    start("moved", "checkpoint1")
+    with pytest.raises(ConfigError, match="target of this checkpoint is gone: restore it"):
+        start("table1", "checkpoint1")
+    # One that was begun before checkpoints named their targets.
+    begun = tmp_path / "checkpoint1" / "landing.json"
+    begun.unlink()
+    begun.write_text((tmp_path / "moved" / "_aiorecover.json").read_text())
+    start("moved", "checkpoint1")
+    with pytest.raises(ConfigError, match="belongs to another target, or the target of this checkpoint is gone"):
+        start("table1", "checkpoint1")
+    there = find_target(spark, str(tmp_path / "table2"))
     with pytest.raises(ConfigError, match="quarantine is used by something else"):
-        claim(spark, str(tmp_path / "table2"), str(tmp_path / "checkpoint2"), str(tmp_path / "checkpoint1.apart"))
+        claim(spark, there, str(tmp_path / "checkpoint2"), str(tmp_path / "checkpoint1.apart"))
+
+
+def test_of_two_that_claim_a_target_at_once_one_gets_it_and_the_other_is_refused(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = find_target(spark, str(tmp_path / "table"))
+    checkpoints = [str(tmp_path / name) for name in ("slow", "quick")]
+    write_new = Files.write_new
+
+    def write_second(self: Files, path: str, content: bytes) -> None:
+        if path.endswith("_aiorecover.json"):
+            monkeypatch.undo()
+            claim(spark, target, checkpoints[1], str(tmp_path / "quick.apart"))
+        write_new(self, path, content)
+
+    monkeypatch.setattr(Files, "write_new", write_second)
+    with pytest.raises(ConfigError, match="the target was landed with another checkpoint"):
+        claim(spark, target, checkpoints[0], str(tmp_path / "slow.apart"))
+    claim(spark, target, checkpoints[1], str(tmp_path / "quick.apart"))
+    assert [path.name for path in (tmp_path / "table").iterdir() if not path.name.endswith(".crc")] == [
+        "_aiorecover.json"
+    ]
+
+
+def test_a_table_whose_files_stand_in_a_list_of_its_own_is_no_target(spark: SparkSession, tmp_path: Path) -> None:
+    for listed in ("_delta_log", "_spark_metadata"):
+        (tmp_path / listed / listed).mkdir(parents=True)
+        with pytest.raises(ConfigError, match="something else is in the target"):
+            land(spark, ["x"], str(tmp_path / listed), str(tmp_path / "checkpoint"), bootstrap_servers="x")
 
 
 def test_what_has_an_undecodable_id_is_set_aside_once_and_counted(

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from aiorecover.errors import ConfigError
 from aiorecover.spark import land
 from aiorecover.spark.files import Files
+from aiorecover.spark.session import clear_errors
 from tests.spark.feed import ROWS, P, land_in_child, landing, once, published, shuffled
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
@@ -91,6 +92,41 @@ def test_a_table_made_before_keeps_its_partitions_and_one_with_rows_of_others_is
     landing(spark, kafka, name, tmp_path / "daily", "lake.db.daily")
     assert ids_in(spark, "lake.db.daily") == Counter([f"{P}/1/1", f"{P}/1/2", None])
     assert [row["partition"]["topic"] for row in spark.table("lake.db.daily.partitions").collect()] == [name]
+
+
+def test_a_table_that_does_not_take_the_records_is_one_sentence_and_is_landed_in_once_it_does(
+    spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = topic(kafka, partitions=1)
+    admin.run(published(kafka, name, [(0, f"{P}/1/1"), (0, None)]))
+    spark.sql(
+        "CREATE TABLE lake.db.strict (key binary, value binary, topic string, partition int, offset bigint, timestamp "
+        "timestamp, timestampType int, headers array<struct<key: string, value: binary>>, producer_id string, epoch "
+        "int, sequence bigint, batch_id bigint, note string not null) USING iceberg"
+    )
+    with pytest.raises(ConfigError, match="columns do not take what is landed"), clear_errors():
+        landing(spark, kafka, name, tmp_path, "lake.db.strict")
+    spark.sql("ALTER TABLE lake.db.strict ALTER COLUMN note DROP NOT NULL")
+    landing(spark, kafka, name, tmp_path, "lake.db.strict")
+    assert ids_in(spark, "lake.db.strict") == Counter([f"{P}/1/1", None])
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("lake.db.my-table", "this is no name of a table: quote its parts"),
+        ("lake.db.t; drop", "this is no name of a table: quote its parts"),
+        ("nowhere.db.t", "the catalogue of the table is not known"),
+        ("{file}", "something else is in the target"),
+        ("{file}/table", "a path leads through a file"),
+    ],
+)
+def test_what_is_no_target_is_one_sentence(target: str, said: str, spark: SparkSession, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(ConfigError, match=said) as refused, clear_errors():
+        land(spark, ["x"], target.format(file=file), str(tmp_path / "checkpoint"), bootstrap_servers="x")
+    assert "\n" not in str(refused.value)
 
 
 def test_a_table_that_cannot_be_landed_in_is_refused_with_the_remedy(spark: SparkSession, tmp_path: Path) -> None:
