@@ -21,6 +21,7 @@ _LONGEST_CAUSE = 300  # characters: what it quotes can be pages long
 _MOST_LINES = 20  # of what led to it, from the outside in: some errors quote others at length
 
 _NO_NAME = "this is no name of a table: quote its parts as in lake.`my-db`.orders, or name a path with a / in it"
+_TWO_LANDINGS = "another landing works with this checkpoint: see that it is the only one, or stop it and start again"
 
 # What a part of the text means where an option, the installation or Kafka is to be mended: the first that fits is said.
 _MEANINGS = {
@@ -42,6 +43,10 @@ _MEANINGS = {
     "NoSuchMethodError": f"a jar was made for another Spark: name those for version {pyspark.__version__}",
     "AbstractMethodError": f"a jar was made for another Spark: name those for version {pyspark.__version__}",
     "IncompatibleClassChangeError": f"a jar was made for another Spark: name those for version {pyspark.__version__}",
+    # Of two landings with one checkpoint, on file systems that lock no directory.
+    "Multiple streaming queries are concurrently using": _TWO_LANDINGS,
+    "CONCURRENT_STREAM_LOG_UPDATE": _TWO_LANDINGS,
+    "FileAlreadyExistsException": _TWO_LANDINGS,
     "INCOMPATIBLE_DATA_FOR_TABLE": "the table's columns do not take what is landed: change them, or name another table",
     "INVALID_IDENTIFIER": _NO_NAME,
     "PARSE_SYNTAX_ERROR": _NO_NAME,

@@ -38,6 +38,11 @@ class Files:
         """The path with its file system, and from its root on."""
         return str(self._context.makeQualified(self._path(path)).toString())
 
+    def local(self, path: str) -> str | None:
+        """What the operating system calls it; None on another file system."""
+        uri = self._context.makeQualified(self._path(path)).toUri()
+        return str(uri.getPath()) if uri.getScheme() == "file" else None
+
     def names(self, path: str) -> list[str]:
         """What stands in a directory; nothing where there is none."""
         if not self.exists(path):

@@ -21,8 +21,9 @@ So a reader of the target sees whole batches, and each record once at any time, 
 checkpoint, and a target of Parquet, stand on directories that are renamed in one step, as HDFS and local file systems
 do it; object stores without directories (S3) do not.
 
-A target belongs to one checkpoint, and says so: another one would also count from 0. Likewise a topic that was deleted
-and made anew is another one, which its id tells (:mod:`aiorecover.spark.topic_ids`).
+A target belongs to one checkpoint, and says so: another one would also count from 0. A checkpoint is locked while one
+works with it (:mod:`aiorecover.spark.lock`). A topic that was deleted and made anew is another one, which its id tells
+(:mod:`aiorecover.spark.topic_ids`).
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from aiorecover.spark import landed_ids
 from aiorecover.spark.claiming import claim
 from aiorecover.spark.files import Files
 from aiorecover.spark.leftovers import COUNTS
+from aiorecover.spark.lock import Lock
 from aiorecover.spark.record_id import ID_COLUMNS, parse_record_id, undecodable
 from aiorecover.spark.session import clear_errors
 from aiorecover.spark.targets import find_target
@@ -113,8 +115,8 @@ def land(
     ``target``: with a ``/`` in it a directory, else the name of a table, which is made if it is not there: of Parquet
     in the session catalogue, in other catalogues of Iceberg. One that was made before, for the sake of its partitions
     for example, must be empty, and have the columns. ``checkpoint``: a directory (see the module about its file
-    system); the two are only ever used together. ``quarantine``: the directory for records whose ``aiorecover-id`` is
-    no record id; default, ``quarantine`` in the checkpoint.
+    system); the two are only ever used together, and by one landing at a time. ``quarantine``: the directory for
+    records whose ``aiorecover-id`` is no record id; default, ``quarantine`` in the checkpoint.
 
     ``sink_manifests``: the manifest topic of ``df.write.format("aiorecover")`` jobs that write to these topics: what
     their failed attempts have left is not landed, and the rest once its manifest is there. The query reads that topic,
@@ -128,8 +130,8 @@ def land(
     Raises:
         RecordsGoneError: a topic was deleted and made anew since it was landed last.
         ConfigError: no topic or server is named, a number is out of range, the target is none that can be landed in,
-            target and checkpoint do not belong together, a topic is not there, Kafka cannot be reached, or Spark lacks
-            its connector.
+            target and checkpoint do not belong together, another landing works with the checkpoint, a topic is not
+            there, Kafka cannot be reached, or Spark lacks its connector.
         StreamingQueryException: a batch that was left unfinished is done first, before this returns, and failed again.
 
     """
@@ -138,19 +140,27 @@ def land(
     told = checked_options(topics, target, checkpoint, bootstrap_servers, sink_manifests, options)
     checkpoint = checkpoint.rstrip("/")
     there = find_target(spark, target)
-    apart = claim(spark, there, checkpoint, quarantine or f"{checkpoint}/quarantine")
-    stream = spark.readStream.format("kafka").options(**told).option("maxOffsetsPerTrigger", max_offsets_per_trigger)
-    files_per_batch = files_per_batch or spark.sparkContext.defaultParallelism
-    sinks = _sinks(spark, checkpoint, sink_manifests)
-    landing = _Landing(spark, there, apart, f"{checkpoint}/ids", sinks, files_per_batch, on_batch)
-    with clear_errors():
-        records = stream.load()
-    check_topic_ids(spark, checkpoint, told)
-    writer = parse_record_id(records).writeStream.foreachBatch(landing.land_batch)
-    writer = writer.option("checkpointLocation", f"{checkpoint}/query").queryName(f"aiorecover land {target}")
-    if _is_unfinished(spark, f"{checkpoint}/query"):
-        _finish(writer.trigger(once=True).start())
-    return (writer.trigger(availableNow=True) if available_now else writer).start()
+    lock = Lock(spark, checkpoint)
+    try:
+        apart = claim(spark, there, checkpoint, quarantine or f"{checkpoint}/quarantine")
+        sinks = _sinks(spark, checkpoint, sink_manifests)
+        files_per_batch = files_per_batch or spark.sparkContext.defaultParallelism
+        landing = _Landing(spark, there, apart, f"{checkpoint}/ids", sinks, files_per_batch, on_batch)
+        stream = spark.readStream.format("kafka").options(**told)
+        stream = stream.option("maxOffsetsPerTrigger", max_offsets_per_trigger)
+        with clear_errors():
+            records = stream.load()
+        check_topic_ids(spark, checkpoint, told)
+        writer = parse_record_id(records).writeStream.foreachBatch(landing.land_batch)
+        writer = writer.option("checkpointLocation", f"{checkpoint}/query").queryName(f"aiorecover land {target}")
+        if _is_unfinished(spark, f"{checkpoint}/query"):
+            _finish(writer.trigger(once=True).start())
+        query = (writer.trigger(availableNow=True) if available_now else writer).start()
+    except BaseException:
+        lock.release()
+        raise
+    lock.release_after(query)
+    return query
 
 
 def checked_options(

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,20 +50,23 @@ def once(rows: Iterable[tuple[int, str | None]]) -> Counter[str | None]:
 
 
 def landing(
-    spark: SparkSession, kafka: Cluster, topic: str, directory: Path, target: str | None = None, **options: Any
+    spark: SparkSession,
+    kafka: Cluster,
+    topic: str | Sequence[str],
+    directory: Path,
+    target: str | None = None,
+    **options: Any,
 ) -> list[Landed]:
     """Land all that is there; by default in `table` in the directory."""
     told: list[Landed] = []
     query = land(
         spark,
-        [topic],
+        [topic] if isinstance(topic, str) else topic,
         target or str(directory / "table"),
         str(directory / "checkpoint"),
         bootstrap_servers=kafka.bootstrap_servers,
         available_now=True,
-        max_offsets_per_trigger=ROWS,
-        on_batch=told.append,
-        **options,
+        **{"max_offsets_per_trigger": ROWS, "on_batch": told.append, **options},
     )
     query.awaitTermination()
     return told
