@@ -221,7 +221,9 @@ def audit(
 @app.command()
 def land(
     bootstrap_servers: Annotated[str, typer.Option(help="Kafka, host:port,...")],
-    topic: Annotated[list[str], typer.Option(help="A topic; may be given several times.")],
+    topic: Annotated[
+        list[str], typer.Option(help="A topic; may be given several times. To a checkpoint's, others may be added.")
+    ],
     target: Annotated[str, typer.Option(help="A directory, with a / in it, or the name of a table.")],
     checkpoint: Annotated[
         str, typer.Option(help="Directory of what has been done; belongs to the target for good. Must be given.")

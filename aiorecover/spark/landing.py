@@ -22,8 +22,8 @@ checkpoint, and a target of Parquet, stand on directories that are renamed in on
 do it; object stores without directories (S3) do not.
 
 A target belongs to one checkpoint, and says so: another one would also count from 0. A checkpoint is locked while one
-works with it (:mod:`aiorecover.spark.lock`). A topic that was deleted and made anew is another one, which its id tells
-(:mod:`aiorecover.spark.topic_ids`).
+works with it (:mod:`aiorecover.spark.lock`), and keeps to its topics (:mod:`aiorecover.spark.subscription`). One that
+was deleted and made anew is another topic, which its id tells (:mod:`aiorecover.spark.topic_ids`).
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ from aiorecover.spark.claiming import claim
 from aiorecover.spark.files import Files
 from aiorecover.spark.leftovers import COUNTS
 from aiorecover.spark.lock import Lock
+from aiorecover.spark.query_log import QueryLog
 from aiorecover.spark.record_id import ID_COLUMNS, parse_record_id, undecodable
 from aiorecover.spark.session import clear_errors
+from aiorecover.spark.subscription import check_subscription
 from aiorecover.spark.targets import find_target
 from aiorecover.spark.topic_ids import check_topic_ids
 from aiorecover.spark.topics import source_options
@@ -108,6 +110,10 @@ def land(
 ) -> StreamingQuery:
     """Start to land the topics in ``target``: Kafka's columns, the ids as columns, and ``batch_id``.
 
+    ``topics``: those that were landed with the ``checkpoint`` before, in any order, and perhaps others, which are
+    landed from their first records on (:mod:`aiorecover.spark.subscription` tells what is refused, and how to leave
+    one out).
+
     With ``available_now`` the query ends when everything is landed that stands in Kafka now; otherwise it goes on.
     ``query.awaitTermination()`` waits for it, and raises what went wrong. Started again with the same ``target`` and
     ``checkpoint`` it goes on where it was, also after a kill.
@@ -130,8 +136,8 @@ def land(
     Raises:
         RecordsGoneError: a topic was deleted and made anew since it was landed last.
         ConfigError: no topic or server is named, a number is out of range, the target is none that can be landed in,
-            target and checkpoint do not belong together, another landing works with the checkpoint, a topic is not
-            there, Kafka cannot be reached, or Spark lacks its connector.
+            target and checkpoint do not belong together, another landing works with the checkpoint, these are not the
+            topics of the checkpoint, one is not there, Kafka cannot be reached, or Spark lacks its connector.
         StreamingQueryException: a batch that was left unfinished is done first, before this returns, and failed again.
 
     """
@@ -150,10 +156,11 @@ def land(
         stream = stream.option("maxOffsetsPerTrigger", max_offsets_per_trigger)
         with clear_errors():
             records = stream.load()
+        check_subscription(spark, told, checkpoint, landing.is_touched)
         check_topic_ids(spark, checkpoint, told)
         writer = parse_record_id(records).writeStream.foreachBatch(landing.land_batch)
         writer = writer.option("checkpointLocation", f"{checkpoint}/query").queryName(f"aiorecover land {target}")
-        if _is_unfinished(spark, f"{checkpoint}/query"):
+        if QueryLog(spark, f"{checkpoint}/query").unfinished() is not None:
             _finish(writer.trigger(once=True).start())
         query = (writer.trigger(availableNow=True) if available_now else writer).start()
     except BaseException:
@@ -203,16 +210,6 @@ def _sinks(spark: SparkSession, checkpoint: str, topic: str | None) -> Undecided
     return sinks
 
 
-def _is_unfinished(spark: SparkSession, query: str) -> bool:
-    """Whether the last batch that Spark has written down is not done yet."""
-    files = Files(spark, query)
-    begun, done = (
-        max((int(name) for name in files.names(f"{query}/{log}") if name.isdigit()), default=-1)
-        for log in ("offsets", "commits")
-    )
-    return begun > done
-
-
 def _finish(query: StreamingQuery) -> None:
     """Wait for the batch that a driver left when it died.
 
@@ -246,6 +243,14 @@ class _Landing:
         self._sinks = sinks
         self._files_per_batch = files_per_batch
         self._on_batch = on_batch
+
+    def is_touched(self, batch_id: int) -> bool:
+        """Whether anything of a batch was landed or stored."""
+        if self._target.holds(batch_id) or self._quarantine.holds(batch_id):
+            return True
+        state = f"{self._ids}/after={batch_id}"
+        held = self._sinks is not None and self._sinks.is_touched(batch_id)
+        return held or Files(self._spark, self._ids).exists(state)
 
     def land_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Land it, unless that was done before the driver died; then the quarantine, then the state."""

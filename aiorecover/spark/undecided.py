@@ -88,6 +88,10 @@ class Undecided:
                 if name not in asked_for:
                     self._files.delete(f"{self._directory}/{kind}/{name}")
 
+    def is_touched(self, batch_id: int) -> bool:
+        """Whether anything was stored for a batch."""
+        return any(self._files.exists(self._path(kind, batch_id)) for kind in _KINDS)
+
     def clear(self) -> None:
         """Remove what killed attempts have left."""
         self._files.delete(f"{self._directory}/_staging")

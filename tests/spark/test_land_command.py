@@ -65,6 +65,20 @@ def test_a_topic_that_is_not_there_is_status_2_and_one_sentence(kafka: Cluster, 
     assert done.stderr.startswith("a topic does not exist")
 
 
+def test_other_topics_than_the_checkpoint_s_are_status_2_and_one_sentence(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name, other = topic(kafka, partitions=1), topic(kafka, partitions=1)
+    for each in (name, other):
+        admin.run(published(kafka, each))
+    run(kafka, name, tmp_path)
+    done = run(kafka, other, tmp_path)
+    assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.output
+    assert done.stderr.startswith("topics of this checkpoint are not named: name them, too")
+    done = run(kafka, name, tmp_path, "--topic", other)
+    assert (done.exit_code, done.stdout.partition(",")[0]) == (0, "batch 1: 1 landed"), done.output
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -1,0 +1,79 @@
+"""What Spark has written down of a query that lands: which batches are begun and done, and where in Kafka they end.
+
+In the directory of a query Spark keeps ``sources/0/0``, where its source begins, ``offsets/<batch>``, where a batch
+ends, written before the batch is run, and ``commits/<batch>``, written when it is done. A batch that is begun and not
+done is run with the next start, whatever that is told.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from aiorecover.spark.files import Files
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["QueryLog", "offsets_in"]
+
+Offsets = dict[str, dict[str, int]]
+"""Topic to partition to offset."""
+
+
+class QueryLog:
+    """The directory of one query, which need not be there."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self._files = Files(spark, path)
+        self._path = path
+
+    def unfinished(self) -> int | None:
+        """The batch that is begun and not done yet."""
+        begun = self._last("offsets")
+        return begun if begun > self._last("commits") else None
+
+    def first(self) -> Offsets | None:
+        """Where the first batch starts; None: nothing says so."""
+        return self._read("sources/0/0")
+
+    def done(self) -> Offsets | None:
+        """Up to where all is done; None: nothing says so."""
+        batch_id = self._last("commits")
+        return self.first() if batch_id < 0 else self.end(batch_id)
+
+    def end(self, batch_id: int) -> Offsets | None:
+        """Where a batch ends; None: nothing says so."""
+        return self._read(f"offsets/{batch_id}")
+
+    def path_of(self, batch_id: int) -> str:
+        """The file by which a batch is begun."""
+        return f"{self._path}/offsets/{batch_id}"
+
+    def take_back(self, batch_id: int) -> None:
+        """Make a batch one that was never begun; nothing of it may have been landed."""
+        self._files.delete(self.path_of(batch_id))
+
+    def _last(self, log: str) -> int:
+        names = self._files.names(f"{self._path}/{log}")
+        return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+    def _read(self, name: str) -> Offsets | None:
+        written = self._files.read(f"{self._path}/{name}")
+        return None if written is None else offsets_in(written)
+
+
+def offsets_in(written: bytes) -> Offsets | None:
+    """Of a file of Spark's the last line, where that is offsets of Kafka: above it stand a version and settings."""
+    lines = written.decode(errors="replace").splitlines()
+    try:
+        told: Any = json.loads(lines[-1]) if lines else None
+    except ValueError:
+        return None
+    return told if _is_offsets(told) else None
+
+
+def _is_offsets(told: Any) -> bool:
+    if not isinstance(told, dict) or not all(isinstance(partitions, dict) for partitions in told.values()):
+        return False
+    return all(isinstance(offset, int) for partitions in told.values() for offset in partitions.values())
