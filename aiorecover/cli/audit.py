@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from aiorecover import spark as downstream
-from aiorecover.cli.audit_page import page
+from aiorecover.cli.audit_page import left_out, page
 from aiorecover.cli.endings import StoppedError
 from aiorecover.cli.pairs import pairs
 from aiorecover.cli.spark_work import with_spark
@@ -258,6 +258,8 @@ def show(console: Console, found: dict[str, Any]) -> None:
     )
     wrong = _lost(found["manifests"]["totals"]) if "manifests" in found else totals["missing"]
     console.print(verdict, style="red" if wrong else "green", markup=False, soft_wrap=True)
+    if said := left_out(totals):
+        console.print(said, markup=False, soft_wrap=True)
     if "manifests" in found:
         _show_verdicts(console, found["manifests"])
     if "compared" in found:

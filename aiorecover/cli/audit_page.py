@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
-__all__ = ["page"]
+__all__ = ["left_out", "page"]
 
 _WIDTH, _HEIGHT = 960, 240  # of the picture, in its own units: it is as wide as the window
 _LEAST = 3  # a piece that lacks one record of a million must be seen, too
@@ -33,6 +33,7 @@ def page(found: dict[str, Any]) -> str:
     parts = [
         f'<h1 class="{"lacking" if missing else "whole"}">{escape(_headline(totals))}</h1>',
         f"<p>{escape(_rest(totals))}</p>",
+        *([f"<p>{escape(said)}</p>"] if (said := left_out(totals)) else []),
         "<h2>Completeness over time</h2>",
         _picture(found["timeline"]),
         "<h2>Producers and epochs that lack most</h2>",
@@ -72,6 +73,16 @@ def _rest(totals: dict[str, Any]) -> str:
         f"{totals['epochs']:,} epochs of producers, {totals['repeated']:,} repeated, {disorder}, "
         f"{totals['without_id']:,} records without an id"
     )
+
+
+def left_out(totals: dict[str, Any]) -> str:
+    """What of sinks' records is not counted; nothing where there is none of it, or nobody has asked."""
+    apart = {
+        "of attempts of sinks that do not count": totals.get("leftovers", 0),
+        "of sinks' writes that have no manifest in this topic, or none yet": totals.get("undecided", 0),
+    }
+    said = ", ".join(f"{count:,} {what}" for what, count in apart.items() if count)
+    return f"not counted: {said}" if said else ""
 
 
 def _words(name: str) -> str:

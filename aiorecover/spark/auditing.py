@@ -33,7 +33,7 @@ from aiorecover.errors import ConfigError
 from aiorecover.spark.bitmaps import bit_of, bucket_of, clear_bits, joined, ranges_in, runs, set_in_one
 from aiorecover.spark.handed_over import TEXT, WHOLE, check_columns, check_frame, shown
 from aiorecover.spark.known_last import COLUMNS, KnownLast, known_frame
-from aiorecover.spark.leftovers import told_by_sinks, without_leftovers
+from aiorecover.spark.leftovers import COUNTS, LEFTOVER, UNDECIDED, audited_whole, told_by_sinks, with_verdict
 from aiorecover.spark.manifests import Manifests, judge
 from aiorecover.spark.persisted import Persisted
 from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
@@ -78,7 +78,9 @@ class Audit(Persisted):
     """The same of those that are out of order; nothing where the places are not known."""
     totals: DataFrame
     """One row: ``records`` (rows read), ``without_id``, ``epochs``, and the sums of `producers`: ``expected``,
-    ``found``, ``missing``, ``repeated``, ``out_of_order``."""
+    ``found``, ``missing``, ``repeated``, ``out_of_order``. With ``sink_manifests`` what is none of these: ``leftovers``
+    (of attempts that do not count) and ``undecided`` (of writes without a manifest: they go on, or their manifests are
+    in another topic)."""
     _buckets: DataFrame
     verdicts: DataFrame | None = None
     """With ``manifests`` or ``sink_manifests``: `missing`, cut where the verdict changes, with ``verdict`` and ``why``
@@ -110,7 +112,8 @@ def audit(
     ``sink_manifests`` are the records of the manifest topic of Spark's sinks that publish to these topics
     (`read_topics`): what failed attempts have left is passed over, and the attempts that count are to be found to their
     last record, but for their dead letters. While a sink writes, ``persist()`` and ``count()`` them first: what is
-    named then is in Kafka already.
+    named then is in Kafka already. One manifest topic belongs to topics that are audited together: using what is found
+    fails, and says so, where it names writes to topics of which nothing is among the records.
 
     Raises:
         ConfigError: columns are absent or of another type, or the table is not there; a name was given, and no session
@@ -121,14 +124,22 @@ def audit(
     _check(manifests, sink_manifests, from_first=from_first)
     known = known_frame(df.sparkSession, known_last)
     told = [] if manifests is None else [(manifests.epochs, manifests.ranges)]
-    if sink_manifests is not None:
-        told.append(told_by_sinks(sink_manifests))
-        df = without_leftovers(df, sink_manifests)
+    ends = [epochs for epochs, _ in told]
+    if sink_manifests is None:
+        records = with_record_id(df)
+        every = buckets = _buckets(records, judged=False).persist()
+    else:
+        judged = with_verdict(df, sink_manifests)
+        records = judged.where(F.col("verdict") == COUNTS)
+        every = _buckets(judged, judged=True).persist()
+        buckets = every.where(F.col("verdict") == COUNTS)
+        epochs, ranges = told_by_sinks(sink_manifests)
+        told.append((epochs, ranges))
+        # Here alone, for all that is told of what is missing stands on it.
+        ends.append(audited_whole(epochs, every) if "topic" in df.columns else epochs)
     if told:
-        both = reduce(DataFrame.unionByName, [known, *(epochs.select(*COLUMNS) for epochs, _ in told)])
+        both = reduce(DataFrame.unionByName, [known, *(epochs.select(*COLUMNS) for epochs in ends)])
         known = both.groupBy(*_EPOCH).agg(F.max("last").alias("last"))
-    records = with_record_id(df)
-    buckets = _buckets(records).persist()
     producers = _producers(buckets, known, from_first=from_first)
     missing = _missing(buckets, known, from_first=from_first)
     return Audit(
@@ -136,8 +147,8 @@ def audit(
         missing=missing,
         repeated=repeats(records, buckets),
         out_of_order=_out_of_order(buckets),
-        totals=_totals(buckets, producers),
-        _buckets=buckets,
+        totals=_totals(every, producers),
+        _buckets=every,
         verdicts=_verdicts(missing, told, producers) if told else None,
     )
 
@@ -176,24 +187,30 @@ def _verdicts(missing: DataFrame, told: Sequence[tuple[DataFrame, DataFrame]], p
     return judge(missing, epochs, ranges).join(ends, _EPOCH).withColumn("tail", tail).drop("found_last")
 
 
-def _buckets(records: DataFrame) -> DataFrame:
+def _buckets(records: DataFrame, *, judged: bool) -> DataFrame:
     """A row for each producer, epoch and bucket: counts, first and last sequence, and the clear places between them.
 
-    The records without an id are a row of their own, all null but for the count.
+    The records without an id are a row of their own, all null but for the count. Where ``records`` are ``judged``,
+    there is one for each ``verdict``, with the ``topics`` that its records stand in.
     """
-    if set(_PLACE) <= set(records.columns):
-        ahead = _ahead()
-        narrow = records.select(*ID_COLUMNS, ahead.alias("ahead"))
-    else:
-        narrow = records.select(*ID_COLUMNS, F.lit(None).cast("boolean").alias("ahead"))
+    places = set(_PLACE) <= set(records.columns)
+    narrow = records.select(
+        *ID_COLUMNS,
+        (_ahead() if places else F.lit(None).cast("boolean")).alias("ahead"),
+        *(["verdict"] if judged else []),
+        *(["topic"] if judged and "topic" in records.columns else []),
+    )
+    kinds = ["verdict"] if judged else []
+    topics = [F.collect_set("topic").alias("topics")] if "topic" in narrow.columns else []
     bit = bit_of(F.col("sequence"))
-    counted = narrow.groupBy(*_EPOCH, bucket_of(F.col("sequence")).alias("bucket")).agg(
+    counted = narrow.groupBy(*_EPOCH, bucket_of(F.col("sequence")).alias("bucket"), *kinds).agg(
         F.count(F.lit(1)).alias("records"),
         F.min("sequence").alias("first"),
         F.max("sequence").alias("last"),
         F.bitmap_construct_agg(bit).alias("bits"),
         F.bitmap_construct_agg(F.when(F.col("ahead"), bit)).alias("orderly"),
         F.count("ahead").alias("placed"),
+        *topics,
     )
     edges = ["records", "first", "last", "found"]
     measured = counted.withColumns(
@@ -210,6 +227,8 @@ def _buckets(records: DataFrame) -> DataFrame:
         "bucket",
         *edges,
         "out_of_order",
+        *kinds,
+        *(["topics"] if topics else []),
         F.when(F.col("found") < F.col("last") - F.col("first") + 1, clear_bits("bits", "low", "high")).alias("clear"),
         F.when(F.col("out_of_order") > 0, set_in_one("bits", "orderly")).alias("behind"),
     )
@@ -283,9 +302,13 @@ def _producers(buckets: DataFrame, known: DataFrame, *, from_first: bool) -> Dat
 
 
 def _totals(buckets: DataFrame, producers: DataFrame) -> DataFrame:
+    judged = "verdict" in buckets.columns
+    counts = F.col("verdict") == COUNTS if judged else F.lit(True)  # noqa: FBT003 - a literal
+    apart = {"leftovers": LEFTOVER, "undecided": UNDECIDED} if judged else {}
     rows = buckets.agg(
-        F.coalesce(F.sum("records"), F.lit(0)).alias("records"),
-        F.coalesce(F.sum(F.when(F.col("bucket").isNull(), F.col("records"))), F.lit(0)).alias("without_id"),
+        _records_where(counts).alias("records"),
+        _records_where(counts & F.col("bucket").isNull()).alias("without_id"),
+        *(_records_where(F.col("verdict") == verdict).alias(name) for name, verdict in apart.items()),
     )
     sums = producers.agg(
         F.count(F.lit(1)).alias("epochs"),
@@ -294,3 +317,7 @@ def _totals(buckets: DataFrame, producers: DataFrame) -> DataFrame:
         F.when(F.count(F.lit(1)) == 0, 0).otherwise(F.sum("out_of_order")).alias("out_of_order"),
     )
     return rows.crossJoin(sums)
+
+
+def _records_where(condition: Column) -> Column:
+    return F.coalesce(F.sum(F.when(condition, F.col("records"))), F.lit(0))

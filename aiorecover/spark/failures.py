@@ -10,12 +10,17 @@ import re
 
 import pyspark
 
-__all__ = ["CONNECTOR", "FILES", "cause_of", "failure_of", "meaning_of"]
+__all__ = ["CONNECTOR", "FILES", "UNREAD_TOPICS", "cause_of", "failure_of", "meaning_of"]
 
 CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 """The coordinates of Spark's Kafka connector of pyspark's version."""
 FILES = "spark-sql-kafka-0-10, spark-token-provider-kafka-0-10, kafka-clients and commons-pool2"
 """What it is made of, where it is handed over file by file."""
+UNREAD_TOPICS = (
+    "the manifests name writes to topics of which nothing was read: read these, too, or give sinks whose topics are "
+    "audited apart a manifest topic of their own; if they were read, all that they held is gone"
+)
+"""What an audit says of them (:mod:`aiorecover.spark.leftovers`)."""
 
 _LONGEST_CAUSE = 300  # characters: what it quotes can be pages long
 _MOST_LINES = 20  # of what led to it, from the outside in: some errors quote others at length
@@ -51,6 +56,7 @@ _MEANINGS = {
     "INVALID_IDENTIFIER": _NO_NAME,
     "PARSE_SYNTAX_ERROR": _NO_NAME,
     "ParentNotDirectoryException": "a path leads through a file: check target and checkpoint",
+    UNREAD_TOPICS: UNREAD_TOPICS,
     "UNABLE_TO_INFER_SCHEMA": "no Parquet file is there: check the path",
 }
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
+from aiorecover.spark.failures import UNREAD_TOPICS
 from aiorecover.spark.handed_over import HEADERS, WHOLE, check_columns, check_frame
 from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
 from aiorecover.spark.sink_manifest import KIND, PARTITION, WRITE_HEADER
@@ -22,7 +23,6 @@ __all__ = [
     "LEFTOVER",
     "PARTS_SCHEMA",
     "UNDECIDED",
-    "UNREAD_TOPICS",
     "audited_whole",
     "counted_attempts",
     "job_of",
@@ -35,10 +35,6 @@ __all__ = [
     "without_leftovers",
 ]
 
-UNREAD_TOPICS = (
-    "the manifests name writes to topics of which nothing was read: read these, too, or give sinks whose topics are "
-    "audited apart a manifest topic of their own; if they were read, all that they held is gone"
-)
 COUNTS, LEFTOVER, UNDECIDED = "counts", "leftover", "undecided"
 
 _ATTEMPT = (

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,14 @@ def test_what_failed_attempts_of_a_sink_have_left_does_not_count(
     assert (found["totals"]["epochs"], found["totals"]["records"], found["totals"]["found"]) == (1, 10, 10)
     assert sum(one["found"] for one in found["timeline"]["moments"]) == 10
     assert json.loads(run(*where, "--json").stdout)["totals"]["found"] == 15
+    assert (found["totals"]["leftovers"], found["totals"]["undecided"]) == (5, 0)
+    sink.attempt(1, range(3))
+    done = run(*where, "--sink-manifests", sink.manifests, "--html", page)
+    said = (
+        "not counted: 5 of attempts of sinks that do not count, 3 of sinks' writes that have no manifest in this topic"
+    )
+    assert (done.exit_code, said in done.stdout) == (0, True), done.output
+    assert escape(said) in page.read_text(encoding="utf-8")
 
 
 def test_dead_letters_of_a_sink_are_told_from_what_is_lost(kafka: Cluster, topic: TopicFactory) -> None:

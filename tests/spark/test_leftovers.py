@@ -8,9 +8,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
-from aiorecover.spark import compare, counted_attempts, without_leftovers
+from aiorecover.spark import Audit, audit, compare, counted_attempts, without_leftovers
 from aiorecover.spark.leftovers import judged, needed, parse_manifests, winners
 from aiorecover.spark.record_id import parse_record_id
+from aiorecover.spark.session import clear_errors
 from aiorecover.spark.sink_manifest import WRITE_HEADER, Attempt, Write, manifest_of
 from tests.spark.settings import shuffling
 
@@ -119,8 +120,8 @@ def test_an_attempt_that_counts_is_shown_with_all_that_it_told(spark: SparkSessi
         "rows": 6,
         "dead_letters": [[3, 4]],
         "refused": 1,
-        "kept": "host:/x",
         "topics": ["t"],
+        "kept": "host:/x",
     }
 
 
@@ -134,6 +135,48 @@ def test_leftovers_are_not_absent_from_a_table(spark: SparkSession) -> None:
         assert found.absent.collect() == []
     with compare(rows, counting) as found:
         assert [row["producer_id"] for row in found.absent.collect()] == [B]
+
+
+def audited(spark: SparkSession, attempts: list[Attempt], *identities: str) -> Audit:
+    """Of topic ``t``."""
+    rows = records(spark, *((identity, FIRST.name) for identity in identities))
+    return audit(rows, sink_manifests=topic_of(spark, *manifest_of(FIRST, attempts)))
+
+
+def lost(spark: SparkSession, attempts: list[Attempt], *identities: str) -> list[tuple[str, int, int, str]]:
+    """What is said of what is missing."""
+    with audited(spark, attempts, *identities) as found:
+        assert found.verdicts is not None
+        told = found.verdicts.orderBy("producer_id", "first").collect()
+    return [(row["producer_id"][0], row["first"], row["last"], row["verdict"]) for row in told]
+
+
+def test_what_was_written_to_a_topic_that_is_not_read_is_not_called_lost(spark: SparkSession) -> None:
+    whole = [f"{A}/1/{number}" for number in (1, 2, 5)]
+    letters = ("a", 3, 4, "dead_lettered")
+    here, elsewhere = attempt(FIRST, A), attempt(FIRST, B, 1, topics=("other",))
+    assert lost(spark, [here], *whole) == [letters]
+    sentence = "the manifests name writes to topics of which nothing was read: read these, too,.* topics=other"
+    for attempts, identities in [
+        ([here, elsewhere], whole),
+        ([here, attempt(FIRST, B, 1, topics=("other", "t"))], [*whole, f"{B}/1/1"]),
+        ([elsewhere], []),
+    ]:
+        told = audited(spark, attempts, *identities)
+        with told as found, pytest.raises(ConfigError, match=sentence), clear_errors():
+            found.totals.collect()
+
+
+def test_what_is_missing_of_topics_that_are_read_is_lost(spark: SparkSession) -> None:
+    whole = [f"{A}/1/{number}" for number in (1, 2, 5)]
+    nothing = [("b", 1, 2, "lost"), ("b", 3, 4, "dead_lettered"), ("b", 5, 5, "lost")]
+    for other in (attempt(FIRST, B, 1), attempt(FIRST, B, 1, topics=None)):
+        assert lost(spark, [attempt(FIRST, A), other], *whole)[1:] == nothing
+    # A topic that only dead letters were for.
+    assert len(lost(spark, [attempt(FIRST, A, topics=("other", "t"))], *whole)) == 1
+    # A copy of the topic under another name.
+    copied = lost(spark, [attempt(FIRST, A, topics=("of another cluster",))], *whole[:2])
+    assert copied == [("a", 3, 4, "dead_lettered"), ("a", 5, 5, "lost")]
 
 
 def test_no_machine_has_all_writes_or_all_records_of_no_sink(spark: SparkSession) -> None:
