@@ -286,13 +286,13 @@ class _Landing:
         again.
         """
         read, seen = Observation(), Observation()
-        both = F.count_if(undecodable()).alias("undecodable"), F.count_if(~undecodable()).alias("read")
-        records = batch.observe(read, *both).where(~undecodable())
+        records = batch.observe(read, F.count_if(undecodable()).alias("undecodable")).where(~undecodable())
         marked = self._before(batch.sparkSession, batch_id).marked(records, _LANDED)
         self._target.add(_once(marked, self._files_per_batch, seen), batch_id)
-        # Where there are none at all, Spark forgets what was to be counted of them.
-        found = seen.get if read.get["read"] else {"records": 0, "new": 0}
-        return {name: int(count) for name, count in {**read.get, **found}.items()}
+        found = seen.get
+        # Of no records at all Spark forgets what it has counted before it knew that.
+        apart = read.get["undecodable"] if found["records"] else batch.where(undecodable()).count()
+        return {"undecodable": apart, **found}
 
     def _before(self, spark: SparkSession, batch_id: int) -> landed_ids.LandedIds:
         if batch_id == 0:

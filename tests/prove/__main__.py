@@ -19,6 +19,7 @@ PROOFS = {
     "workers": "20 workers started, killed, scaled down to 2 over one wal_dir: nothing lost, nothing delivered twice",
     "etl": "workers from topic to topic, killed 200 times while they move records: each exactly once",
     "landing": "two million records, some twice in Kafka, landed while drivers are killed: each once in the table",
+    "sink": "rows through Spark's sink while executors are killed: each counts once, and is landed once",
     "pipeline": "workers, brokers and Spark drivers killed between publish and the table: nothing is missing there",
     "audit": "40 million rows with a thousand faults of each kind at known places: found, and at what cost",
     "model": "a million steps of the log beside a dictionary: death, power cuts, failed flushes, compaction",

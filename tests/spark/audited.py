@@ -18,7 +18,7 @@ _WITHIN_S = 1800.0
 def audited(
     directory: Path,
     *,
-    table: Path | str | None = None,
+    table: Path | None = None,
     bootstrap_servers: str | None = None,
     topics: Sequence[str] = (),
     manifests: str | None = None,

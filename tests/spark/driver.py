@@ -45,14 +45,12 @@ class Lander:
     log: Path
     machines: Machines | None = None
     """Whose executors it has; None: threads of its own."""
-    table: str | None = None
-    """Where it lands, by name; None: in `target`."""
     sink_manifests: str | None = None
     """The topic with the manifests of Spark's sink; None: nothing of the topics is from there."""
 
     @property
     def target(self) -> Path:
-        """The table, where it has no name."""
+        """The table."""
         return self.directory / "table"
 
     @property
@@ -64,7 +62,7 @@ class Lander:
         """Start one; with ``available_now`` it ends when all is landed."""
         told = {
             "--bootstrap-servers": self.bootstrap_servers,
-            "--target": self.table or str(self.target),
+            "--target": str(self.target),
             "--checkpoint": str(self.directory / "checkpoint"),
             "--max-offsets-per-trigger": str(self.batch_records),
         }

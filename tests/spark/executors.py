@@ -2,9 +2,9 @@
 
 `python -m tests.spark.executors '{"servers": ..., "feed": ..., "ring": ..., "sink": ..., "rows": ..., ...}'`
 
-It lands the topic `feed` and audits it, reads `ring`, writes so many rows through the sink while an executor is killed
-with -9, and prints as JSON what it found. Each Python that is started by an executor is written down first, so that it
-shows what needs none.
+It lands the topic `feed` and audits it, reads `ring`, writes so many rows through the sink, while an executor is killed
+with -9 in the middle of either, lands and audits what the sink has written, and prints as JSON what it found. Each
+Python that is started by an executor is written down first, so that it shows what needs none.
 """
 
 import json
@@ -31,17 +31,22 @@ def _main(told: dict[str, Any]) -> None:
     machines.make()
     os.environ |= machines.environment
     spark = started(directory, "aiorecover executors", master=MASTER)
-    _land(spark, told["servers"], told["feed"], directory)
-    found: dict[str, Any] = {"audit": _audited(spark, told["servers"], told["feed"])}
+    servers, sink = told["servers"], told["sink"]
+    _land(spark, servers, told["feed"], directory)
+    found: dict[str, Any] = {"audit": _audited(spark, servers, told["feed"])}
     found["pythons_by_then"] = machines.pythons()
-    found["ring"] = _ids(spark.read.format("aiorecover").load(told["ring"]).where("state = 'waiting'"))
+    register_planted(spark)
+    found["ring"] = _ids(_planted(spark.read, "reader", directory).load(told["ring"]).where("state = 'waiting'"))
     found["pythons"] = machines.pythons()
-    _write(spark, told["sink"], told["rows"], directory)
+    numbers = spark.range(0, told["rows"], 1, _TASKS).selectExpr("cast(id as string) as value")
+    _planted(numbers.write, "executor", directory).options(**sink).mode("append").save()
+    _land(spark, servers, sink["topic"], directory / "sunk", sink["manifest_topic"])
+    found["sunk"] = _audited(spark, servers, sink["topic"], sink["manifest_topic"])
     print(json.dumps(found))
     spark.stop()
 
 
-def _land(spark: SparkSession, servers: str, topic: str, directory: Path) -> None:
+def _land(spark: SparkSession, servers: str, topic: str, directory: Path, manifests: str | None = None) -> None:
     query = land(
         spark,
         [topic],
@@ -50,12 +55,14 @@ def _land(spark: SparkSession, servers: str, topic: str, directory: Path) -> Non
         bootstrap_servers=servers,
         available_now=True,
         max_offsets_per_trigger=_BATCH_RECORDS,
+        sink_manifests=manifests,
     )
     query.awaitTermination()
 
 
-def _audited(spark: SparkSession, servers: str, topic: str) -> dict[str, Any]:
-    with audit(read_topics(spark, [topic], servers)) as found:
+def _audited(spark: SparkSession, servers: str, topic: str, manifests: str | None = None) -> dict[str, Any]:
+    sinks = None if manifests is None else read_topics(spark, [manifests], servers)
+    with audit(read_topics(spark, [topic], servers), sink_manifests=sinks) as found:
         (totals,) = found.totals.collect()
         missing = [(row["producer_id"], row["epoch"], row["first"], row["last"]) for row in found.missing.collect()]
     return {"totals": totals.asDict(), "missing": missing}
@@ -65,11 +72,9 @@ def _ids(rows: DataFrame) -> list[str]:
     return [row[0] for row in rows.selectExpr(_ID).collect()]
 
 
-def _write(spark: SparkSession, options: dict[str, str], rows: int, directory: Path) -> None:
-    register_planted(spark)
-    numbers = spark.range(0, rows, 1, _TASKS).selectExpr("cast(id as string) as value")
-    planted = {**options, "plant": "executor", "marker": str(directory)}
-    numbers.write.format(FORMAT).options(**planted).mode("append").save()
+def _planted(io: Any, plant: str, directory: Path) -> Any:
+    """What reads or writes, with this fault in it."""
+    return io.format(FORMAT).options(plant=plant, marker=str(directory))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The sink with a fault in it: the format `aiorecover-planted`, whose option `plant` names the fault.
+"""Sink and source with a fault in them: the format `aiorecover-planted`, whose option `plant` names the fault.
 
 - `attempt`: the first attempt of a task fails when its rows are in Kafka.
 - `executor`: likewise, because its executor is killed with -9, Java and all.
+- `reader`: the executor that reads the first rows of a ring is killed with -9 when it has read some.
 - `before`: the driver is gone when all tasks of batch 1 are done, before there is a manifest.
 - `after`: the driver is gone when the manifest of batch 1 is published, before Spark knows.
 
@@ -20,9 +21,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from aiorecover.spark.sink import BatchWriter, StreamWriter
+from aiorecover.spark.source import RingReader
 from pyspark_aiorecover import DefaultSource
 
 __all__ = ["FORMAT", "register_planted"]
@@ -44,7 +47,7 @@ class _Fault:
         marker = Path(self._directory) / plant
         if self._plant == plant and not marker.exists():
             marker.touch()
-            if plant == "executor":
+            if plant in {"executor", "reader"}:
                 _kill_executor()
             raise ArithmeticError(f"planted {plant}")
 
@@ -54,6 +57,11 @@ class _Fault:
         if self._plant in {"attempt", "executor"} and context is not None and context.partitionId() == 0:
             time.sleep(2.0)  # by then the writer has sent what it was given
             self.strike(self._plant)
+
+    def between(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch
+            self.strike("reader")
 
 
 def _kill_executor() -> None:
@@ -91,10 +99,22 @@ class _Stream(StreamWriter):
             self._fault.strike("after")
 
 
+class _Rows(RingReader):
+    def __init__(self, options: Any, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._fault = _Fault(options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._fault.between(super().read(partition))
+
+
 class _Planted(DefaultSource):
     @classmethod
     def name(cls) -> str:
         return FORMAT
+
+    def reader(self, schema: StructType) -> Any:
+        return _Rows(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         return _Batch(self.options, schema)

@@ -14,7 +14,7 @@ import pytest
 from aiorecover import RecoverableProducer
 from tests.spark.feed import P, once, published, shuffled
 from tests.spark.sink_topics import Topics
-from tests.spark.table import landed_ids
+from tests.spark.table import batches, landed_ids
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
 
@@ -39,6 +39,10 @@ def on_executors(**told: Any) -> dict[str, Any]:
     return found
 
 
+def landed_values(target: Path) -> Counter[int]:
+    return Counter(int(value) for rows in batches(target, ["value"]) for value in rows["value"].to_pylist())
+
+
 async def left_behind(wal_dir: Path) -> list[str]:
     """A ring with records that wait; their ids."""
     async with RecoverableProducer(
@@ -48,7 +52,7 @@ async def left_behind(wal_dir: Path) -> list[str]:
 
 
 @pytest.mark.timeout(600)
-def test_executors_of_their_own_do_what_the_driver_does_with_threads_and_one_may_die(
+def test_executors_of_their_own_do_what_the_driver_does_with_threads_and_they_may_die(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     feed, sink = topic(kafka, partitions=3), Topics(kafka, topic)
@@ -72,5 +76,12 @@ def test_executors_of_their_own_do_what_the_driver_does_with_threads_and_one_may
     assert found["pythons_by_then"] == [], "landing and the audit were to need no Python there"
     assert Counter(found["ring"]) == Counter(waiting)
     assert found["pythons"], "the ring was to be read in the executors"
-    assert len(sink.consumed()) > WRITTEN, "the executor was to be killed with rows in Kafka"
+    assert {"reader", "executor"} <= {path.name for path in (tmp_path / "spark").iterdir()}, "two were to be killed"
+    sent = [one.record_id for one in sink.consumed()]
+    assert len(sent) > WRITTEN, "the executor was to be killed with rows in Kafka"
+    assert len(set(sent)) == len(sent), "each attempt was to have ids of its own"
     assert sink.counted() == Counter(range(WRITTEN))
+    assert landed_values(tmp_path / "spark" / "sunk" / "table") == Counter(range(WRITTEN))
+    assert found["sunk"]["missing"] == []
+    totals = {"records": WRITTEN, "found": WRITTEN, "expected": WRITTEN, "repeated": 0}
+    assert found["sunk"]["totals"].items() >= totals.items()
