@@ -22,6 +22,7 @@ UNREAD_TOPICS = (
 )
 """What an audit says of them (:mod:`aiorecover.spark.leftovers`)."""
 
+_LONGEST_LINE = 1000  # characters of one of Spark's own: what it names stands behind stages, tasks and classes
 _LONGEST_CAUSE = 300  # characters: what it quotes can be pages long
 _MOST_LINES = 20  # of what led to it, from the outside in: some errors quote others at length
 
@@ -84,7 +85,7 @@ def meaning_of(text: str, **told: object) -> str | None:
         return None
     first = next(line for line in text.splitlines() if any(part in line for part in _MEANINGS))
     what = "".join(f"{name}={value!r} " for name, value in told.items())
-    return f"{meaning} {what}error={first.strip()[:_LONGEST_CAUSE]!r}"
+    return f"{meaning} {what}error={first.strip()[:_LONGEST_LINE]!r}"
 
 
 def failure_of(text: str) -> str:

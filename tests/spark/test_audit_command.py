@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,21 @@ def test_what_failed_attempts_of_a_sink_have_left_does_not_count(
     )
     assert (done.exit_code, said in done.stdout) == (0, True), done.output
     assert escape(said) in page.read_text(encoding="utf-8")
+
+
+def test_a_sink_whose_topic_is_not_read_is_status_2_and_one_sentence(kafka: Cluster, topic: TopicFactory) -> None:
+    sink, other = Sink(kafka, topic), Sink(kafka, topic)
+    sink.decide(sink.attempt(0, range(10)))
+    other.plan = replace(other.plan, manifest_topic=sink.manifests)
+    elsewhere = other.attempt(1, range(7))
+    other.decide(elsewhere)
+    where = "--bootstrap-servers", kafka.bootstrap_servers, "--sink-manifests", sink.manifests, "--topic", sink.records
+    done = run(*where)
+    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1), done.output
+    assert done.stderr.startswith("the manifests name writes to topics of which nothing was read: read these, too, or")
+    assert f"topics={other.records}" in done.stderr
+    done = run(*where, "--topic", other.records)
+    assert (done.exit_code, "17 of 17 found" in done.stdout) == (0, True), done.output
 
 
 def test_dead_letters_of_a_sink_are_told_from_what_is_lost(kafka: Cluster, topic: TopicFactory) -> None:
