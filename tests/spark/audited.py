@@ -18,7 +18,7 @@ _WITHIN_S = 1800.0
 def audited(
     directory: Path,
     *,
-    table: Path | None = None,
+    table: Path | str | None = None,
     bootstrap_servers: str | None = None,
     topics: Sequence[str] = (),
     manifests: str | None = None,

@@ -45,12 +45,14 @@ class Lander:
     log: Path
     machines: Machines | None = None
     """Whose executors it has; None: threads of its own."""
+    table: str | None = None
+    """Where it lands, by name; None: in `target`."""
     sink_manifests: str | None = None
     """The topic with the manifests of Spark's sink; None: nothing of the topics is from there."""
 
     @property
     def target(self) -> Path:
-        """The table."""
+        """The table, where it has no name."""
         return self.directory / "table"
 
     @property
@@ -62,7 +64,7 @@ class Lander:
         """Start one; with ``available_now`` it ends when all is landed."""
         told = {
             "--bootstrap-servers": self.bootstrap_servers,
-            "--target": str(self.target),
+            "--target": self.table or str(self.target),
             "--checkpoint": str(self.directory / "checkpoint"),
             "--max-offsets-per-trigger": str(self.batch_records),
         }

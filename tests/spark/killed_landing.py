@@ -14,6 +14,7 @@ import numpy as np
 
 from tests.spark.audited import audited
 from tests.spark.driver import Driver, Lander
+from tests.spark.exported import exported
 from tests.spark.machines import Machines
 from tests.spark.mixed import PARTITIONS, Numbers, mixed, numbers_of, publish
 from tests.spark.table import ID_COLUMNS, batches
@@ -104,10 +105,12 @@ def run_landing(
     kills: int,
     batches: int,
     who: str = DRIVERS,
+    table: str | None = None,
 ) -> Outcome:
     """Publish so many records, some of them twice, land them in so many batches at least, and judge.
 
-    ``who``: is killed. What the seed decides is repeated with it; where in its work one is hit is up to the machine.
+    ``who``: is killed. ``table``: of the tests' catalogue of Iceberg; none: a directory. What the seed decides is
+    repeated with it; where in its work one is hit is up to the machine.
     """
     assert kills < batches, "who has landed everything is not killed"
     topic = f"landing-{os.urandom(4).hex()}"
@@ -119,6 +122,7 @@ def run_landing(
         directory,
         batch_records=published // batches,
         log=directory / "drivers.log",
+        table=table,
     )
     outcome = Outcome(records, published)
 
@@ -133,8 +137,8 @@ def run_landing(
     else:
         _land(lander, outcome, rng, kills, look)
     outcome.states.pop(-1, None)
-    outcome.found = found_in(lander.target, records)
-    outcome.totals = audited(directory, table=lander.target)["totals"]
+    outcome.found = found_in(lander.target if table is None else exported(directory, table), records)
+    outcome.totals = audited(directory, table=table or lander.target)["totals"]
     return outcome
 
 
