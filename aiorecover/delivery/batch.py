@@ -23,11 +23,12 @@ GROUP_WORDS = 4  # for each slot that records come from. Room is kept for
 GROUPS_MOST = 3  # of them, as a move may spread the records of a slot over so many: copies are half as large again
 RESERVED_WORDS = GROUPS_MOST * GROUP_WORDS
 
-# Record batch, magic 2: crc at 17, then attributes; producer id, epoch and base sequence at 43.
+# Record batch, magic 2: crc at 17, then attributes; producer id, epoch and base sequence at 43; records from 61 on.
 _CRC_AT = 17
 _ATTRIBUTES_AT = 21
 _IDENTITY_AT = 43
 _IDENTITY = struct.Struct(">qhi")
+_RECORDS_AT = 61
 
 
 class Held(NamedTuple):
@@ -95,6 +96,25 @@ class LaneBatch(BatchBuilder):
         self.frames.append((slot, self.places))
         self.most -= RESERVED_WORDS
         return self.places
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was added to it, whatever ``count`` says."""
+        return self.size() <= _RECORDS_AT  # type: ignore[no-any-return, no-untyped-call]
+
+    def take_stock(self, slot: Slot, place: int) -> bool:
+        """Have ``count`` and ``frames`` say what its bytes hold; whether the last frame is at ``place`` of ``slot``.
+
+        Between the bytes of a record and the note of it a signal may have come. Nothing can be added afterwards.
+        """
+        held = MemoryRecords(bytes(super()._build())).next_batch()  # type: ignore[no-untyped-call]
+        self.count = len(list(held or ()))
+        if sum(len(places) for _, places in self.frames) < self.count:
+            if not self.frames or self.frames[-1][0] is not slot:
+                self.start_group(slot)
+            self.slot, self.places = self.frames[-1]
+            self.places.append(place)
+        return self.slot is slot and self.places[-1:] == [place]
 
     def go_along(self) -> bool:
         """It stands where its records were moved to, from now on; False where nothing was moved.

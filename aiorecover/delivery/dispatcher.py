@@ -30,6 +30,7 @@ from aiorecover.record import KEY, PARTITION, RECORD_ID_HEADER, TOPIC, record_id
 from aiorecover.wal import format as fmt
 from aiorecover.wal.reading import ALL
 from aiorecover.wal.run import Placed, Run
+from aiorecover.wal.slot import Slot
 from aiorecover.wal.stream import Stream
 from aiorecover.wal.suffix import Unfinished, Word
 
@@ -130,7 +131,7 @@ class Dispatcher:
             transactional=cover is not None,
         )
         self._more_expired = False  # what was passed over is looked at once for all that say so
-        self._failure: Exception | None = None  # why dispatching stopped in the middle
+        self._failure: BaseException | None = None  # why dispatching stopped in the middle
         self.fell_behind = self._passed.fell_behind
         self.undeliverable = 0
         # Of transactions, the position of the next record, which has no lane; None: it has one, or may have one by now.
@@ -177,8 +178,13 @@ class Dispatcher:
             self._held = run.behind(done)
             self._want(run)
             return moved or done > 0
-        done = self._dispatch_any(run) if run is not None else 0
-        self._held = run.behind(done) if run is not None else None
+        done = 0
+        try:
+            done = self._dispatch_any(run) if run is not None else 0
+            self._held = run.behind(done) if run is not None else None
+        except BaseException:  # a signal, when it is dispatched and before that is noted
+            self._held = run.behind(done) if run is not None else None
+            raise
         if self._no_room and self._pass_over():
             return True
         return moved or done > 0 or (run is None and self.reader.moved)
@@ -200,7 +206,7 @@ class Dispatcher:
             try:
                 if not self._dispatch_as_judged(run, number, word, going):
                     return number
-            except Exception as error:  # noqa: BLE001 - as in `_dispatch`
+            except BaseException as error:  # noqa: BLE001 - as in `_dispatch`
                 self._failure = self._failure or error
                 return number
         return len(run)
@@ -317,7 +323,7 @@ class Dispatcher:
         slot, places, sequences = run.slot, run.places, run.sequences
         identities = record_ids(run.id_prefix, sequences)
         alone: list[Any] = [None]  # the headers of every record that has none of its own
-        place = places[0]
+        place, lane, batch = places[0], None, None
         try:
             for place, sequence, identity, record in zip(places, sequences, identities, run.records, strict=True):
                 lane = None
@@ -352,10 +358,21 @@ class Dispatcher:
                     batch.places.append(place)
                 else:
                     batch.start_group(slot).append(place)
-        except Exception as error:  # noqa: BLE001 - told by `step`, once the records behind this one are safe
+            return len(places)
+        except BaseException as error:  # noqa: BLE001 - Ctrl-C, too: told by `step`, once what was dispatched is noted
             self._failure = self._failure or error
-            return places.index(place)
-        return len(run)
+            return places.index(place) + self._is_in(lane, batch, slot, place)
+
+    def _is_in(self, lane: Lane | None, batch: LaneBatch | None, slot: Slot, place: int) -> bool:
+        """Whether a record is in the open batch of a lane, wherever a signal came in between.
+
+        The batch is closed for it: only its bytes tell.
+        """
+        if lane is None or batch is None or lane.open is not batch or batch.is_empty:
+            return False
+        is_in = batch.take_stock(slot, place)
+        self.batches.close(lane)
+        return is_in
 
     def _route(self, entry: Placed, going: GoingBack | None) -> Lane | None:
         """The lane of a record that is not simply its key's; None when it is passed over."""

@@ -155,8 +155,13 @@ class Drain:
             going.held = going.take(run, self._at())
             if going.held is None:
                 return True
-        done = self._dispatch(going.held, going)
-        going.held = going.held.behind(done)
+        run, done = going.held, 0
+        try:
+            done = self._dispatch(run, going)
+            going.held = run.behind(done)
+        except BaseException:  # as in the dispatcher
+            going.held = run.behind(done)
+            raise
         if not going.gaps:  # all of it fell behind again
             self._arrived(going)
             return True

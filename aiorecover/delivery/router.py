@@ -223,7 +223,9 @@ class Router:
         every = list(topic.partitions)  # the partitioner may do with its lists what it likes
         try:
             chosen = _answered(self._partitioner(key, every, available or list(every)), topic.partitions)
-        except Exception:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # whatever class it makes of its own, a cancelled lookup among them
             if not topic.unplaced:
                 log.warning(
                     "the partitioner failed: the topic's records wait in the ring, and it is asked again topic=%s",

@@ -138,6 +138,31 @@ async def test_two_gaps_caught_up_together_dispatch_no_record_twice(kafka_stand_
     assert sum(len(places) for _, _, places in kafka_stand_in.sent) == 4
 
 
+class OfTheUsers(BaseException):
+    """As test tools have them."""
+
+
+@pytest.mark.parametrize("raised", [asyncio.CancelledError, GeneratorExit, OfTheUsers])
+async def test_whatever_a_partitioner_raises_its_topic_waits_and_nothing_is_dispatched_twice(
+    raised: type[BaseException], kafka_stand_in: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery_module, "DISCOVER_INTERVAL", 0.02)
+    asked = itertools.count()
+
+    def partitioner(key: bytes | None, every: list[int], available: list[int]) -> int:
+        if next(asked) == 2:
+            raise raised
+        return 0
+
+    async with producer_of(tmp_path, partitioner=partitioner) as producer:
+        for number in range(20):
+            await producer.publish("a", b"%d" % number, key=b"%d" % number)
+        await producer.flush(timeout_ms=20_000)
+        figures = producer.statistics()
+        assert (figures.delivered, figures.pending, figures.state) == (20, 0, "connected")
+    assert len(kafka_stand_in.places("a", 0)) == 20
+
+
 async def test_a_record_for_which_the_partitioner_keeps_failing_holds_its_topic_and_no_other_until_it_answers(
     kafka_stand_in: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
