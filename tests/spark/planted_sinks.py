@@ -70,13 +70,13 @@ def _kill_executor() -> None:
     os.kill(int(java), signal.SIGKILL)
 
 
-def _of_the_sink(options: Any) -> dict[str, str]:
+def _theirs(options: Any) -> dict[str, str]:
     return {name: value for name, value in options.items() if name not in {"plant", "marker"}}
 
 
 class _Batch(BatchWriter):
     def __init__(self, options: Any, schema: StructType) -> None:
-        super().__init__(_of_the_sink(options), schema, overwrite=False)
+        super().__init__(_theirs(options), schema, overwrite=False)
         self._fault = _Fault(options)
 
     def write(self, iterator: Any) -> Any:
@@ -85,7 +85,7 @@ class _Batch(BatchWriter):
 
 class _Stream(StreamWriter):
     def __init__(self, options: Any, schema: StructType) -> None:
-        super().__init__(_of_the_sink(options), schema)
+        super().__init__(_theirs(options), schema)
         self._fault = _Fault(options)
 
     def write(self, iterator: Any) -> Any:
@@ -101,7 +101,7 @@ class _Stream(StreamWriter):
 
 class _Rows(RingReader):
     def __init__(self, options: Any, schema: StructType) -> None:
-        super().__init__(options, schema)
+        super().__init__(_theirs(options), schema)
         self._fault = _Fault(options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -112,6 +112,9 @@ class _Planted(DefaultSource):
     @classmethod
     def name(cls) -> str:
         return FORMAT
+
+    def schema(self) -> StructType:
+        return DefaultSource(_theirs(self.options)).schema()
 
     def reader(self, schema: StructType) -> Any:
         return _Rows(self.options, schema)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from aiorecover.errors import ConfigError
@@ -138,6 +137,7 @@ def test_a_start_that_is_refused_or_fails_holds_nothing(spark: SparkSession, kaf
         landing(spark, kafka, "x", tmp_path)
     assert is_free(tmp_path / "checkpoint")
     (tmp_path / "checkpoint" / "something").unlink()
-    with pytest.raises(StreamingQueryException, match="UnknownTopicOrPartition"):
+    with pytest.raises(ConfigError, match="a topic does not exist"):
         landing(spark, kafka, "not-there", tmp_path)
+    assert is_free(tmp_path / "checkpoint")
     Lock(spark, str(tmp_path / "checkpoint")).release()
