@@ -250,6 +250,12 @@ Exactly once
     all: one line names it, no records are sent that would only be aborted, and the same session asks on twice a second
     (`position_in_kafka`).
 
+    A topic that may not be written to holds up all in the same way: the transaction is lost, with its session, whose
+    sequences it has used up, and the next session sends nothing before Kafka takes records of that topic. It is asked
+    with transactions that hold nothing, after pauses that double up to ``retry_backoff_max_ms`` until something is
+    committed (`topic_rights`); one line names the right, and one says that it is there. Meanwhile what is in lanes
+    expires as ever, and a topic of which they hold nothing any more is not asked for.
+
     How long: Kafka forgets an offset of a group without members as long after its last commit as
     `offsets.retention.minutes` says (seven days by default). Nothing is committed to keep it: where nothing waits
     settle words say the same, but for what is said below.

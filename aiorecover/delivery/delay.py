@@ -46,14 +46,24 @@ class Delays:
     """Asks who is in the way."""
 
     def __init__(
-        self, ring: Ring, session: Session, check: RecoveryCheck, router: Router, lost: Callable[[], str]
+        self,
+        ring: Ring,
+        session: Session,
+        check: RecoveryCheck,
+        router: Router,
+        lost: Callable[[], str],
+        missing: Callable[[], str],
     ) -> None:
-        """``lost``: why the last transaction was, or "" where it was not, or there are none."""
+        """``lost``: why the last transaction was, or "" where it was not, or there are none.
+
+        ``missing``: a right to a topic without which there is none, or "".
+        """
         self._ring = ring
         self._session = session
         self._check = check
         self._router = router
         self._lost = lost
+        self._missing = missing
 
     def of(self, name: str, sequence: int, place: int) -> Delay:
         """Of a record of this epoch."""
@@ -84,11 +94,12 @@ class Delays:
 
     def _of_all(self) -> Delay | None:
         """What is in the way of all records."""
-        if self._session.number is None:
+        missing = self._missing()
+        if self._session.number is None and not (missing and self._session.trouble == missing):  # that ended it
             return Delay(NOT_REACHED, error=self._session.trouble)
         if self._check.reading:
             return Delay("what was in flight before the start is looked for in kafka first")
-        return None
+        return Delay(f"kafka refuses a topic, and nothing is committed: {missing}") if missing else None
 
     def _record(self, sequence: int, place: int) -> tuple[Slot | None, Any]:
         """The record, and where it stands; None where it was moved, or does not hold any more."""

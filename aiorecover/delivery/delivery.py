@@ -103,7 +103,7 @@ class Delivery:
         self.dispatcher = self._dispatcher_of(config, in_kafka, on_idle)
         journal = Journal(directory.lanes, grow, clock_ms, lambda: self.cluster.destination.cluster_number)
         self.refused = self._refused_of(config, dead, journal)
-        self.exactly_once = self._exactly_once_of(durable) if in_transactions else None
+        self.exactly_once = self._exactly_once_of(config, durable) if in_transactions else None
         self.sender = self._sender_of(config, journal)
         self.rehoming = Rehoming(
             self.router,
@@ -115,7 +115,8 @@ class Delivery:
             on_unreadable=self._on_unreadable,
             on_open=self._on_open,
         )
-        self.delays = Delays(self._ring, self.session, self.check, self.router, self._lost_transaction)
+        lost, missing = self._lost_transaction, self._missing_right
+        self.delays = Delays(self._ring, self.session, self.check, self.router, lost, missing)
         self._closed = False
         self._wrong: DeliveryPendingError | None = None  # why nothing is delivered
         self._stands = False  # for good
@@ -183,7 +184,7 @@ class Delivery:
             on_room=self._on_dead_ring_room,
         )
 
-    def _exactly_once_of(self, durable: Callable[[], Coroutine[Any, Any, None]]) -> ExactlyOnce:
+    def _exactly_once_of(self, config: Config, durable: Callable[[], Coroutine[Any, Any, None]]) -> ExactlyOnce:
         return ExactlyOnce(
             self._directory,
             self.session,
@@ -192,6 +193,7 @@ class Delivery:
             self.reports,
             self.refused,
             self.expiry,
+            backoff=_backoff(config),
             deliver=self._deliver,
             flush_ring=durable,
             remember=self._remember,
@@ -211,7 +213,7 @@ class Delivery:
             self.expiry,
             halts=self._halts,
             is_forgotten=self._is_forgotten,
-            backoff=(config.retry_backoff_ms / 1000, config.retry_backoff_max_ms / 1000),
+            backoff=_backoff(config),
             on_acknowledged=self._on_acknowledged,
             on_halted=self._on_halted,
             on_parted=self._on_parted,
@@ -524,6 +526,9 @@ class Delivery:
     def _lost_transaction(self) -> str:
         return "" if self.exactly_once is None else self.exactly_once.transactions.trouble
 
+    def _missing_right(self) -> str:
+        return "" if self.exactly_once is None else self.exactly_once.transactions.missing
+
     def _uncommitted(self) -> Iterable[Frames]:
         return () if self.exactly_once is None else self.exactly_once.taken
 
@@ -629,3 +634,7 @@ def _not_delivered(cause: Exception) -> DeliveryPendingError:
     error = DeliveryPendingError(f"it is accepted and stays in the ring, do not publish it again: {cause}")
     error.__cause__ = cause
     return error
+
+
+def _backoff(config: Config) -> tuple[float, float]:
+    return config.retry_backoff_ms / 1000, config.retry_backoff_max_ms / 1000

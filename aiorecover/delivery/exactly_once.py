@@ -1,11 +1,13 @@
 """What delivery has besides, where all goes in transactions: their loop, and what the position covers."""
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from typing import Any
 
 import msgspec
 
+from aiorecover.delivery.backoff import Backoff
 from aiorecover.delivery.committed import owner_of
 from aiorecover.delivery.covered import Covered
 from aiorecover.delivery.dispatcher import Dispatcher
@@ -18,6 +20,7 @@ from aiorecover.delivery.reports import Reports
 from aiorecover.delivery.router import Router
 from aiorecover.delivery.session import Session
 from aiorecover.delivery.settling import settle_batch
+from aiorecover.delivery.topic_rights import TopicRights
 from aiorecover.delivery.transaction import group_of, transactional_id
 from aiorecover.delivery.transactions import Taken, Transactions
 from aiorecover.supervised import Supervised
@@ -40,6 +43,7 @@ class ExactlyOnce:
         refused: Refused,
         expiry: Expiry,
         *,
+        backoff: tuple[float, float],
         deliver: Callable[[Lane], None],
         flush_ring: Callable[[], Coroutine[Any, Any, None]],
         remember: Callable[[], Awaitable[None]],
@@ -47,7 +51,10 @@ class ExactlyOnce:
         on_disk_error: Callable[[Exception], None],
         on_fenced: Callable[[str], None],
     ) -> None:
-        """Know everybody. The callables are those of `Transactions`; ``on_change``: records were settled, or are."""
+        """Know everybody. The callables are those of `Transactions`; ``on_change``: records were settled, or are.
+
+        ``backoff``: the first and the longest pause in seconds between two questions for a right that is missing.
+        """
         self._router = router
         self._dispatcher = dispatcher
         self._reports = reports
@@ -62,6 +69,7 @@ class ExactlyOnce:
             owner=owner_of(checkpoint.producer_id, checkpoint.epoch),
             epoch=checkpoint.epoch,
             known=_known(directory),
+            rights=TopicRights(Backoff(*backoff, random.uniform)),
             floor=directory.ring.watermark,
             a_topic=self._a_topic,
             lanes=router.lanes,

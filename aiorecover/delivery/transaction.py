@@ -171,6 +171,30 @@ async def abort(producer: AIOKafkaProducer) -> None:
     await _limited(producer.abort_transaction())
 
 
+def refused_topics(error: TopicAuthorizationFailedError, sent_to: str) -> list[str]:
+    """Whose right is missing: all batches of a transaction are told of it, those for other topics, too."""
+    named = error.args[0] if error.args else sent_to
+    return [named] if isinstance(named, str) else sorted(named)
+
+
+async def may_write(producer: AIOKafkaProducer, topic: str) -> bool:
+    """Whether Kafka lets us write to a topic, asked with a transaction that holds nothing; the next one can begin.
+
+    Raises:
+        KafkaError: as `begin`.
+
+    """
+    await begin(producer)
+    manager: Any = producer._txn_manager  # noqa: SLF001
+    manager.maybe_add_partition_to_txn(TopicPartition(topic, 0))  # which each topic has
+    try:
+        await _limited(producer.commit_transaction())
+    except TopicAuthorizationFailedError:
+        await abort(producer)
+        return False
+    return True
+
+
 async def read(producer: AIOKafkaProducer, group: str, topic: str) -> Committed | None:
     """The position that was committed last; None where there is none, or not any more.
 

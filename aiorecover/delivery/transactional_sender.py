@@ -12,6 +12,7 @@ from aiorecover.delivery.outcomes import Persisted, Verdict, outcome_of
 from aiorecover.delivery.sender import Over, Sender
 from aiorecover.delivery.session import SessionLostError
 from aiorecover.delivery.sessions import GivenUpError, tell_stuck
+from aiorecover.delivery.transaction import refused_topics
 from aiorecover.delivery.transactions import Transactions
 
 
@@ -40,8 +41,9 @@ class TransactionalSender(Sender):
         if outcome.verdict is Verdict.PERMANENT and not batch.possibly:
             await self._give_up(lane, batch, error, over)
             return False
-        unauthorized = isinstance(error, TopicAuthorizationFailedError)  # that has ended the transaction
-        if outcome.verdict is Verdict.RETRIABLE and not unauthorized:
+        if isinstance(error, TopicAuthorizationFailedError):  # that has ended the transaction
+            self._transactions.refused(refused_topics(error, lane.topic))
+        elif outcome.verdict is Verdict.RETRIABLE:
             batch.possibly |= outcome.persisted is not Persisted.NOT
             tell_stuck(lane, batch, error)
         else:

@@ -30,6 +30,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaProducer
@@ -47,6 +48,7 @@ from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.pace import Pace
 from aiorecover.delivery.position_in_kafka import LOOK, FencedError, PositionInKafka
 from aiorecover.delivery.session import Session
+from aiorecover.delivery.topic_rights import TopicRights
 from aiorecover.delivery.transaction import REFUSALS
 from aiorecover.errors import ClosedError, WalError
 from aiorecover.wal.checkpoint import Transactional
@@ -76,6 +78,7 @@ class Transactions:
         owner: str,
         epoch: int,
         known: Transactional,
+        rights: TopicRights,
         floor: Callable[[], int],
         a_topic: Callable[[], str | None],
         lanes: Callable[[], Iterable[Lane]],
@@ -90,7 +93,8 @@ class Transactions:
     ) -> None:
         """Know whom to ask and to tell.
 
-        ``owner`` and ``epoch`` of this opening; ``known``: what the last one remembered. ``floor``: up to here all is
+        ``owner`` and ``epoch`` of this opening; ``known``: what the last one remembered. ``rights``: nothing is
+        refused yet. ``floor``: up to here all is
         settled. ``a_topic``: one that records go to, and that is there; None: not yet.
         ``queues``: what is in no lane, and on its way to become a dead letter. ``flush_ring`` returns once
         what is stored is durable; ``remember`` makes `known` durable. ``on_fenced``: who has committed instead of us.
@@ -113,6 +117,7 @@ class Transactions:
             until_news=self._until_news,
             tell=self._tell,
         )
+        self._rights = rights
         self._lanes = lanes
         self._queues = queues
         self._deliver = deliver
@@ -163,6 +168,18 @@ class Transactions:
         if self._number is None or self._number != self._session.number:
             return False
         return self._marks is None or lane.settled < self._marks.get(lane, 0)
+
+    @property
+    def missing(self) -> str:
+        """A right to a topic, and what to do about it; "" where none is."""
+        return self._rights.missing
+
+    def refused(self, topics: Iterable[str]) -> None:
+        """Kafka does not let us write there, which has ended the transaction: the next one begins once it does."""
+        for topic in self._rights.refused(topics):
+            what = f"kafka refuses records, and nothing is committed: grant Write on the topic {topic}, trying on"
+            log.warning("%s group=%s", what, self._group)
+        self._session.give_up(self.missing)
 
     async def changed(self) -> None:
         """Return when that may be another answer."""
@@ -235,9 +252,42 @@ class Transactions:
         await self._decide(await self._in_kafka.look())
         self._send_again()
         await self._in_kafka.confirm()
+        await self._until_granted()
         await self._transact(transaction.begin)
         self._number = number
         self._set_going()
+
+    async def _until_granted(self) -> None:
+        """Kafka lets us write to each topic that it has refused; what was sent before would only be aborted.
+
+        Meanwhile lanes part with what is too old. A topic of which they hold nothing any more is not asked for.
+        """
+        clock = asyncio.get_running_loop().time
+        while topics := self._rights.topics:
+            self._set_going()
+            asks_at = clock() + self._rights.pause()
+            while (left := asks_at - clock()) > 0:
+                if self._session.number != self._used:
+                    raise SessionLostError
+                await self._until_news(left)
+            for topic in topics:
+                if not self._holds(topic):
+                    self._rights.granted(topic)
+                elif await self._may_write(topic):
+                    self._rights.granted(topic)
+                    log.warning("kafka takes records of the topic %s again group=%s", topic, self._group)
+
+    async def _may_write(self, topic: str) -> bool:
+        try:
+            return await self._transact(partial(transaction.may_write, topic=topic))
+        except SessionLostError:
+            raise
+        except KafkaError:  # something else is in the way: what is sent next tells of it
+            self._rights.granted(topic)
+            raise
+
+    def _holds(self, topic: str) -> bool:
+        return any(lane.topic == topic and not lane.holds_nothing for lane in self._lanes())
 
     async def _transact(self, step: Callable[[AIOKafkaProducer], Awaitable[_T]]) -> _T:
         """As `Session.transact`, but not in a later session: there nobody has read what a copy may have committed."""
@@ -330,6 +380,7 @@ class Transactions:
         self._marks = None
         self._committed_to = position
         self._told.clear()
+        self._rights.committed()
         self.trouble = ""
 
     async def _settle_committed(self) -> None:
@@ -347,7 +398,8 @@ class Transactions:
     def _lost(self, error: KafkaError) -> None:
         """The transaction cannot go on; the session that is built anew has the broker abort it, if it is not over."""
         self.aborts += 1
-        self.trouble = repr(error)
+        why = self._session.trouble if isinstance(error, SessionLostError) else ""  # which that error does not say
+        self.trouble = why or repr(error)
         self._number = None
         if not isinstance(error, SessionLostError):
             if isinstance(error, REFUSALS):

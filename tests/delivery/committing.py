@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiokafka.errors import IllegalOperation, OutOfOrderSequenceNumber
+from aiokafka.errors import IllegalOperation, OutOfOrderSequenceNumber, TopicAuthorizationFailedError
 from aiokafka.structs import OffsetAndMetadata, RecordMetadata, TopicPartition
 
 from aiorecover import RecoverableProducer
@@ -39,8 +39,8 @@ Meeting = Callable[[], Any]
 class Broker:
     """What was committed, to be read; and what a test does at a step.
 
-    Steps: "read", "begin", "send", "sent" (not acknowledged yet), "add", "commit", "committed" (not answered yet), and
-    "apart": another producer than the session's.
+    Steps: "read", "begin", "send", "sent" (not acknowledged yet), "add", "commit", "committed" (not answered yet),
+    "asked" (whether records may be written), and "apart": another producer than the session's.
     """
 
     def __init__(self, **topics: int) -> None:
@@ -51,6 +51,7 @@ class Broker:
         self.positions: dict[str, Committed] = {}  # by the topic under which they stand
         self.unreadable: set[str] = set()
         self.uncommittable: set[str] = set()
+        self.unwritable: set[str] = set()
         self.refuses: Callable[[list[Sent]], BaseException | None] = lambda _: None
         self.away = False
         self.cluster_id: str | None = "cluster"
@@ -208,6 +209,8 @@ class Committing(StandIn):
         refusal = self.broker.refuses(records)
         if refusal is not None:
             raise refusal
+        if topic in self.broker.unwritable:
+            raise TopicAuthorizationFailedError({topic})
         place = (topic, partition)
         identity = (1, self.broker.connections, self._following.get(place, 0))
         if batch.identity != identity:
@@ -248,6 +251,8 @@ class Transaction:
         self.pending: dict[tuple[str, int], list[bytes]] = {}
         self._offsets: dict[str, Committed] = {}
         self.client = SimpleNamespace(coordinator_lookup=self._look_up, ready=self._ready, send=self._read)
+        self._txn_manager = SimpleNamespace(maybe_add_partition_to_txn=self._add)
+        self._added: set[str] = set()
 
     async def begin_transaction(self) -> None:
         await self._broker.meet("begin")
@@ -266,13 +271,22 @@ class Transaction:
 
     async def commit_transaction(self) -> None:
         assert self.begun, "Invalid state transition"
+        if self._added:
+            await self._broker.meet("asked")
+        if refused := self._added & self._broker.unwritable:
+            raise TopicAuthorizationFailedError(refused)
         self.begun = False
+        self._added = set()
         await asyncio.shield(self._commit())  # as there: who no longer waits for it does not end it
 
     async def abort_transaction(self) -> None:
         assert self.begun, "Invalid state transition"
         self.begun = False
-        self.pending, self._offsets = {}, {}
+        self.pending, self._offsets, self._added = {}, {}, set()
+
+    def _add(self, place: TopicPartition) -> None:
+        assert self.begun, "not in a transaction"
+        self._added.add(place.topic)
 
     async def _commit(self) -> None:
         await self._broker.meet("commit")

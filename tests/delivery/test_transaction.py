@@ -15,7 +15,7 @@ from aiokafka.errors import (
     ProducerFenced,
     TopicAuthorizationFailedError,
 )
-from aiokafka.producer.transaction_manager import TransactionManager
+from aiokafka.producer.transaction_manager import TransactionManager, TransactionState
 from aiokafka.protocol.commit import OffsetFetchResponse_v3
 from aiokafka.protocol.transaction import TxnOffsetCommitRequest, TxnOffsetCommitResponse_v0
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
@@ -29,6 +29,7 @@ from aiorecover.delivery.transaction import (
     begin,
     commit,
     group_of,
+    may_write,
     note_refusals,
     read,
     retrieve_errors,
@@ -225,3 +226,41 @@ async def test_a_position_that_is_refused_is_told_to_who_commits_it_and_its_tran
         await committing
     manager.aborting_transaction()
     manager.complete_transaction()
+
+
+@pytest.mark.parametrize("granted", [True, False])
+async def test_whether_a_topic_may_be_written_to_is_asked_with_a_transaction_that_holds_nothing_and_the_next_can_begin(
+    *, granted: bool
+) -> None:
+    manager = TransactionManager("id", 1000)
+    manager.set_pid_and_epoch(7, 0)
+    asked: list[set[TopicPartition]] = []
+
+    async def begin_transaction() -> None:
+        manager.begin_transaction()
+
+    async def commit_transaction() -> None:
+        manager.committing_transaction()
+        asked.append(set(manager.partitions_to_add()))
+        if granted:
+            manager.partition_added(TopicPartition("t", 0))
+            manager.complete_transaction()
+        else:
+            manager.error_transaction(TopicAuthorizationFailedError({"t"}))
+        await manager.wait_for_transaction_end()
+
+    async def abort_transaction() -> None:
+        manager.aborting_transaction()
+        assert manager.is_empty_transaction()
+        manager.complete_transaction()
+
+    producer: Any = SimpleNamespace(
+        _txn_manager=manager,
+        begin_transaction=begin_transaction,
+        commit_transaction=commit_transaction,
+        abort_transaction=abort_transaction,
+    )
+    for _ in range(2):
+        assert await may_write(producer, "t") is granted
+    assert asked == [{TopicPartition("t", 0)}] * 2
+    assert (manager.state, manager.partitions_to_add()) == (TransactionState.READY, set())

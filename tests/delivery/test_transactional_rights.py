@@ -9,19 +9,22 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 
-from aiorecover import RecoverableProducer
+from aiorecover import DeliveryPendingError, RecoverableProducer
 from aiorecover.delivery import transaction
+from aiorecover.delivery.session import Session
 from aiorecover.delivery.transaction import OFFSETS_TOPIC
 from aiorecover.wal import format as fmt
 from tests.delivery.committing import delivery_of
 from tests.delivery.publishing import FLUSH_MS, Publisher, assert_once_in_order, producer_of, warnings
 from tests.support.broker import TopicFactory
 from tests.support.eventually import until
+from tests.support.oracle import Accepted
 from tests.support.secured import SecuredKafka
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(120)]
@@ -35,8 +38,8 @@ def secured() -> Iterator[SecuredKafka]:
         yield cluster
 
 
-def secured_producer(wal: Path, secured: SecuredKafka) -> RecoverableProducer:
-    options = secured.options()
+def secured_producer(wal: Path, secured: SecuredKafka, **more: Any) -> RecoverableProducer:
+    options = {**secured.options(), **more}
     return producer_of(wal, options.pop("bootstrap_servers"), **options)
 
 
@@ -251,3 +254,61 @@ async def test_a_right_that_is_taken_away_and_given_back_holds_up_and_goes_on(
         print("took", time.perf_counter() - began, warnings(caplog))
         assert time.perf_counter() - began < 10
     await assert_once_in_order(secured, publisher)
+
+
+async def test_while_a_right_to_a_topic_is_missing_one_session_asks_on_ever_more_seldom_and_names_the_right(
+    secured: SecuredKafka, offsets: Offsets, topic: TopicFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "aiorecover")
+    publisher, other = Publisher(topic(secured, partitions=2)), Publisher(topic(secured, partitions=2))
+    secured.grant(publisher.topic)
+    secured.grant(other.topic)
+    offsets.grant("READ")
+    async with secured_producer(tmp_path, secured, retry_backoff_max_ms=2_000) as producer:
+        await grant_transactions(secured, producer)
+        for one in (publisher, other):
+            await one.publish(producer, 20)
+        await producer.flush(timeout_ms=FLUSH_MS)
+        secured.revoke(publisher.topic)
+        await asyncio.sleep(0.5)
+        caplog.clear()
+        rebuilds = producer.statistics().rebuilds
+        await publisher.publish(producer, 20)
+        await other.publish(producer, 20)
+        waits = await producer.publish(other.topic, b"20", key=b"k6")
+        other.accepted.append(Accepted(waits.record_id, b"k6", b"20"))
+        missing = f"grant Write on the topic {publisher.topic}"
+        await until(lambda: missing in warnings(caplog))
+        await until(lambda: producer.state == "connected")
+        asked = asked_for_rights(delivery_of(producer).session)
+        states = set()
+        for _ in range(60):
+            await asyncio.sleep(0.1)
+            states.add(producer.state)
+        assert states == {"connected"}
+        assert 2 <= asked.total() <= 8  # after 0.1, 0.2, 0.4, 0.8, 1.6, 2 and 2 s, more or less
+        assert producer.statistics().rebuilds - rebuilds == 1
+        assert [missing in line for line in caplog.messages].count(True) <= 2  # why the session ended, and what to do
+        assert len(caplog.records) <= 4
+        with pytest.raises(DeliveryPendingError, match=missing):
+            await waits.delivered(timeout_ms=10)
+        with pytest.raises(DeliveryPendingError, match=missing):
+            await producer.flush(timeout_ms=10)
+        secured.grant(publisher.topic)
+        await producer.flush(timeout_ms=FLUSH_MS)
+        assert producer.statistics().rebuilds - rebuilds == 1
+        assert f"kafka takes records of the topic {publisher.topic} again" in warnings(caplog)
+    await assert_once_in_order(secured, publisher)
+    await assert_once_in_order(secured, other)
+
+
+def asked_for_rights(session: Session) -> Counter[str]:
+    """How often Kafka is asked whether records may be written, from now on."""
+    asked, transact = Counter[str](), session.transact
+
+    async def counting(step: Any) -> Any:
+        asked["transact"] += 1
+        return await transact(step)
+
+    session.transact = counting  # type: ignore[method-assign]
+    return asked

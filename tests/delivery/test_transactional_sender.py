@@ -40,6 +40,7 @@ class Around:
         self.answers: list[BaseException | None] = []  # one for each attempt; behind them all goes well
         self.identities: list[tuple[int, int, int] | None] = []
         self.reasons: list[str] = []
+        self.refusals: list[list[str]] = []
         self.taken: list[tuple[Lane, LaneBatch, RecordMetadata]] = []
         self.buried: list[bool] = []
         self.expired: Callable[[LaneBatch], bool] = lambda _: False
@@ -69,6 +70,9 @@ class Around:
     async def changed(self) -> None:
         self.calls["changed"] += 1
         await asyncio.sleep(0.001)
+
+    def refused(self, topics: list[str]) -> None:
+        self.refusals.append(topics)
 
     def take(self, *taken: Any) -> None:
         self.taken.append(taken)
@@ -163,8 +167,8 @@ async def test_of_a_lost_session_nobody_knows_whether_it_was_taken() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [OutOfOrderSequenceNumber(), ProducerFenced(), TopicAuthorizationFailedError({"t"})],
-    ids=["sequence", "fenced", "not authorized"],
+    [OutOfOrderSequenceNumber(), ProducerFenced()],
+    ids=["sequence", "fenced"],
 )
 async def test_where_kafka_no_longer_follows_the_transaction_is_begun_anew(error: KafkaError) -> None:
     around, lane = Around(), lane_with(2)
@@ -173,6 +177,21 @@ async def test_where_kafka_no_longer_follows_the_transaction_is_begun_anew(error
     assert len(around.reasons) == 1
     assert around.reasons[0].startswith(type(error).__name__)
     assert lane.identity == FRESH  # not another one: nothing of this transaction counts
+
+
+@pytest.mark.parametrize(
+    ("said", "topics"), [({"u", "other"}, ["other", "u"]), ("u", ["u"]), (None, ["t"])], ids=["some", "one", "unsaid"]
+)
+async def test_a_topic_that_may_not_be_written_to_is_told_by_the_name_that_kafka_says_and_the_transaction_begun_anew(
+    said: Any, topics: list[str]
+) -> None:
+    """Batches for other topics are refused with it."""
+    around, lane = Around(), lane_with(2)
+    (batch,) = lane.ready
+    around.answers = [TopicAuthorizationFailedError(*([said] if said is not None else []))]
+    await sent(lane, around)
+    assert (around.refusals, around.reasons) == ([topics], [])
+    assert (lane.identity, [taken for _, taken, _ in around.taken]) == (FRESH, [batch])
 
 
 async def test_what_is_refused_for_good_and_surely_not_there_is_a_dead_letter_in_this_transaction() -> None:

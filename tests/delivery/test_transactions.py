@@ -610,3 +610,84 @@ async def test_a_callback_that_does_not_let_go_keeps_neither_a_session_open_nor_
         await told.wait()
     assert broker.session._closing
     await until(lambda: "aiorecover-transactions" not in {task.get_name() for task in asyncio.all_tasks()}, 5)
+
+
+# -- rights to topics ------------------------------------------------------------------------------------------------
+
+
+async def test_while_a_topic_may_not_be_written_to_nothing_is_sent_and_who_waits_is_told_which_right_is_missing(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.topics["u"] = 1
+    broker.unwritable = {"u"}
+    async with producer_on(MemoryDisk(), retry_backoff_max_ms=5) as producer:
+        await until(lambda: transactions_of(producer).begun)
+        await publish(producer, 0, 1)
+        receipt = await producer.publish("u", b"u")
+        await until(lambda: broker.reached["asked"] > 3)
+        connections, sends = broker.connections, broker.reached["send"]
+        asked = broker.reached["asked"]
+        await until(lambda: broker.reached["asked"] > asked + 10)
+        assert (broker.connections, broker.reached["send"]) == (connections, sends)
+        for told in (receipt.delivered(timeout_ms=10), producer.flush(10)):
+            with pytest.raises(DeliveryPendingError, match="nothing is committed: grant Write on the topic u"):
+                await told
+        broker.unwritable = set()
+        await producer.flush(LIMIT)
+        adds_up(producer)
+        assert broker.connections == connections
+    assert [text.partition(" group=")[0] for text in caplog.messages if "topic u" in text] == [
+        "kafka refuses records, and nothing is committed: grant Write on the topic u, trying on",
+        "kafka takes records of the topic u again",
+    ]
+    assert each_once(broker, 2)
+    assert broker.values("u") == [b"u"]
+
+
+async def test_why_kafka_is_not_reached_is_told_also_while_a_right_is_missing(broker: Broker) -> None:
+    broker.unwritable = {"t"}
+    async with producer_on(MemoryDisk(), retry_backoff_max_ms=5) as producer:
+        await publish(producer, 0)
+        await until(lambda: broker.reached["asked"] > 1)
+        broker.away = True
+        broker.lose()
+        delivery_of(producer).session.trouble = "no broker"
+        with pytest.raises(DeliveryPendingError, match="kafka is not reached error=no broker"):
+            await producer.flush(10)
+        broker.unwritable = set()
+        broker.come()
+        await producer.flush(LIMIT)
+    assert each_once(broker, 1)
+
+
+async def test_what_waits_for_a_right_becomes_a_dead_letter_at_its_age_and_the_others_go_on(broker: Broker) -> None:
+    broker.topics["u"] = 1
+    broker.unwritable = {"u"}
+    limits = {"delivery_timeout_ms": 300, "request_timeout_ms": 200}
+    async with producer_on(MemoryDisk(), retry_backoff_max_ms=20, **limits) as producer:
+        await until(lambda: transactions_of(producer).begun)
+        await producer.publish("u", b"u")
+        await until(lambda: producer.statistics().expired == 1, 10)
+        await publish(producer, 0, 1)
+        await producer.flush(LIMIT)
+        (letter,) = await letters_of(producer)
+        adds_up(producer)
+        assert transactions_of(producer).missing == ""
+    assert (letter.topic, letter.error) == ("u", "DeliveryTimeout")
+    assert each_once(broker, 2)
+
+
+async def test_where_kafka_cannot_tell_whether_it_takes_records_they_are_sent_and_their_answer_tells(
+    broker: Broker,
+) -> None:
+    broker.unwritable = {"t"}
+    async with producer_on(MemoryDisk(), retry_backoff_max_ms=5) as producer:
+        await until(lambda: transactions_of(producer).begun)
+        broker.once("asked", raising(KafkaError("it does not tell")))
+        sends = broker.reached["send"]
+        await publish(producer, 0)
+        await until(lambda: broker.reached["asked"] > 1)
+        assert broker.reached["send"] == sends + 2
+        broker.unwritable = set()
+        await producer.flush(LIMIT)
+    assert each_once(broker, 1)
