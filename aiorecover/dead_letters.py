@@ -5,6 +5,7 @@ import errno
 import os
 import secrets
 import stat
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any, Literal
 
 import aiofiles
 import msgspec
+from aiokafka.errors import InvalidTimestampError
 
 from aiorecover import record as rec
 from aiorecover.delivery.dead_letters import Found
@@ -92,12 +94,12 @@ class DeadLetters:
             async for found in letters:
                 yield _shown(found)
 
-    async def requeue(self, record_id: str | None = None) -> int:
+    async def requeue(self, record_id: str | None = None, *, restamp: bool = False) -> int:
         """Publish one again, or all; how many. For after the topic was mended: who is refused again comes back.
 
-        Each gets a new id, and its old one in the header ``aiorecover-requeued``; it comes behind what was published
-        meanwhile. Its letter goes only after it is durable in the ring, so a crash in between publishes it twice;
-        cancelled, it finishes the one that it is at. What cannot be decoded is left.
+        Each gets a new id, and its old one in the header ``aiorecover-requeued``, and keeps its timestamp; it comes
+        behind what was published meanwhile. Its letter goes only after it is durable in the ring, so a crash in between
+        publishes it twice; cancelled, it finishes the one that it is at. What cannot be decoded is left.
 
         Left is also a letter whose own record may still be sent, or both would arrive: its process died, or is about to
         (`on_delivery` is told of a dead letter first), between the letter and the settling of the record. That ends
@@ -106,6 +108,8 @@ class DeadLetters:
 
         Args:
             record_id: as in the letter; None: all.
+            restamp: what Kafka has refused for its timestamp (``InvalidTimestampError``) gets that of this moment: for
+                what a wrong clock has stamped. Not by itself, as the timestamp may be the time that you gave.
 
         Raises:
             WalFullError: the ring is full; what was not requeued is still here.
@@ -122,7 +126,7 @@ class DeadLetters:
                     continue
                 async with opened.dead.changing:  # nobody else publishes it, too
                     if opened.dead.waits(found):
-                        count += await _to_its_end(_requeue(opened, found))
+                        count += await _to_its_end(_requeue(opened, found, restamp=restamp))
         await opened.make_room_for_dead_letters()
         return count
 
@@ -301,8 +305,8 @@ def _record_of(found: Found) -> rec.Record | None:
         return None
 
 
-async def _requeue(opened: Opened, found: Found) -> int:
-    return opened.dead.remove(found) if await _published_again(opened, found) else 0
+async def _requeue(opened: Opened, found: Found, *, restamp: bool) -> int:
+    return opened.dead.remove(found) if await _published_again(opened, found, restamp=restamp) else 0
 
 
 async def _to_its_end(work: Coroutine[Any, Any, int], on_cancel: Callable[[], None] = lambda: None) -> int:
@@ -318,18 +322,20 @@ async def _to_its_end(work: Coroutine[Any, Any, int], on_cancel: Callable[[], No
         raise
 
 
-async def _published_again(opened: Opened, found: Found) -> bool:
+async def _published_again(opened: Opened, found: Found, *, restamp: bool) -> bool:
     record = _record_of(found)
     if record is None:
         return False
     topic, key, value, partition, timestamp_ms, headers, context, source = record
     if opened.may_go_on(found.position, topic):
         return False
+    if restamp and found.letter is not None and found.letter.error == InvalidTimestampError.__name__:
+        timestamp_ms = time.time_ns() // 1_000_000
     told = [*(headers or ()), (REQUEUED_HEADER, found.record_id.encode())]
     try:
         await opened.store((topic, key, value, partition, timestamp_ms, told, context, source))
     except RecordTooLargeError:  # it filled a slot to the last bytes: without the header it fits again
-        await opened.store(record)
+        await opened.store((topic, key, value, partition, timestamp_ms, headers, context, source))
     return True
 
 

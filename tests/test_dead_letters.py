@@ -6,12 +6,13 @@ import errno
 import json
 import os
 import stat
+import time
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.errors import NotEnoughReplicasError, PolicyViolationError
+from aiokafka.errors import InvalidTimestampError, NotEnoughReplicasError, PolicyViolationError
 
 from aiorecover import (
     ClosedError,
@@ -100,6 +101,20 @@ async def test_requeued_records_arrive_once_the_topic_takes_them_with_their_old_
     for record, record_id in zip(broker.records["t"], old, strict=True):
         assert record[rec.HEADERS] == [("h", b"1"), (REQUEUED_HEADER, record_id.encode())]
         assert (record[rec.KEY], record[rec.TIMESTAMP], record[rec.CONTEXT]) == (b"k", 7, {"a": 1})
+
+
+async def test_only_what_was_refused_for_its_timestamp_is_stamped_anew(broker: Recording) -> None:
+    async with producer_on(MemoryDisk()) as producer:
+        await bury(producer, b"poison", timestamp_ms=7)
+        broker.refuses = lambda records: InvalidTimestampError() if records[0].timestamp_ms == 8 else None
+        await bury(producer, b"refused", timestamp_ms=8)
+        broker.refuses = lambda _: None
+        began = time.time_ns() // 1_000_000
+        assert await producer.dead_letters.requeue(restamp=True) == 2
+        await producer.flush(timeout_ms=20_000)
+    kept, anew = (record[rec.TIMESTAMP] for record in broker.records["t"])
+    assert kept == 7
+    assert anew in range(began, time.time_ns() // 1_000_000 + 1)
 
 
 async def test_requeueing_what_is_refused_again_ends_and_keeps_it(broker: Recording) -> None:

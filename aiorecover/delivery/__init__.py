@@ -304,7 +304,8 @@ Poison
     (`untimely`): the lane does not get through, as with too few replicas in sync, and the very same batch is tried on
     until the topic takes it, or its age (below) is up; under "halt", too. One line a lane, and one when it gets
     through. What waits for a wrong clock passes when its time has come, also where the clock was set meanwhile in the
-    same process. Not known is a clock that was set while nobody ran: what it stamped counts as wrong.
+    same process. Another process knows nothing of a clock that was fast: what it stamped, ahead of the clock of today,
+    counts as wrong, whoever was there when it was set.
 
     A dead ring without room halts the lane, loudly, until somebody purges; its batches stay as they are, and what comes
     for it is passed over (`behind`). The others go on: those of the same topic too, unless a partitioner of the user's

@@ -88,7 +88,7 @@ class Delivery:
         self.cluster = Cluster(
             self._destination, config.cluster_id, remember=self._remember_cluster, on_change=self._on_cluster
         )
-        untimely = Untimely(directory.accepted)
+        untimely = Untimely(directory.accepted, directory.file_system.wall_ms)
         self._clock_ms = clock_ms = directory.file_system.since_boot_ms
         in_transactions = config.guarantee == "exactly_once"
         name = first_id(directory) if in_transactions else None

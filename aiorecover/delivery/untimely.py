@@ -22,15 +22,26 @@ from aiorecover.wal.ages import Acceptance
 
 log = logging.getLogger("aiorecover.delivery")
 
+OLD = (
+    "raise message.timestamp.before.max.ms of the topic, or set delivery_timeout_ms to have them as dead letters; if "
+    "they have not waited, set this machine's clock, or the broker's"
+)
+AHEAD = (
+    "they were stamped by a clock that was fast: raise message.timestamp.after.max.ms of the topic, or wait until "
+    "their time has come; where you stop before that, the next start makes dead letters of them"
+)
+"""What to do about a timestamp that is ahead of the clock."""
+
 STEP = 256  # records looked at between two turns of the loop: about 1 ms of work
 
 
 class Untimely:
     """Tells them from those that hold a record at fault."""
 
-    def __init__(self, accepted: Callable[[int], Acceptance]) -> None:
-        """``accepted``: when the record at a position was."""
+    def __init__(self, accepted: Callable[[int], Acceptance], wall_ms: Callable[[], int]) -> None:
+        """``accepted``: when the record at a position was; ``wall_ms``: the clock on the wall, ms since 1970."""
         self._accepted = accepted
+        self._wall_ms = wall_ms
         self._told: set[Lane] = set()
         self._lines = LaneLines()
 
@@ -59,9 +70,8 @@ class Untimely:
         first = next(batch.records())
         log.error(
             "kafka refuses timestamps that were right when the records were accepted: they wait in the ring, in order, "
-            "and are tried on. raise message.timestamp.before.max.ms of the topic, or set delivery_timeout_ms to have "
-            "them as dead letters; if they have not waited, set this machine's clock, or the broker's "
-            "topic=%s partition=%d timestamp_ms=%d waited_ms=%d",
+            "and are tried on. %s topic=%s partition=%d timestamp_ms=%d waited_ms=%d",
+            AHEAD if first.timestamp_ms > self._wall_ms() else OLD,
             lane.topic,
             lane.partition,
             first.timestamp_ms,

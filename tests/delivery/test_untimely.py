@@ -286,6 +286,58 @@ async def test_where_the_machine_s_clock_was_ahead_its_records_wait_until_they_m
     assert broker.values("t") == values
 
 
+async def test_of_timestamps_that_lie_ahead_of_the_clock_the_line_names_the_topic_s_limit_for_those(
+    broker: Distant, clock: Clocks, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.away = True
+    broker.refuses = taking(clock, after_ms=HOUR)
+    clock.wrong = 3 * HOUR
+    async with producer_on(MemoryDisk()) as producer:
+        for value in numbered(2):
+            await producer.publish("t", value, key=b"k", timestamp_ms=clock.now + clock.wrong)
+        await clock.age(producer, 0)
+        clock.wrong = 0
+        broker.come()
+        await until(lambda: len(broker.sends) > 3)
+        (line,) = (record.getMessage() for record in caplog.records if REFUSED in record.getMessage())
+        broker.refuses = taking(clock, after_ms=24 * HOUR)
+        await producer.flush(timeout_ms=20_000)
+        assert await letters_of(producer) == []
+    assert "they were stamped by a clock that was fast" in line
+    assert "raise message.timestamp.after.max.ms of the topic" in line
+    assert "before.max.ms" not in line
+    assert broker.values("t") == numbered(2)
+
+
+@pytest.mark.parametrize("running", [True, False], ids=["set while it ran", "set while nobody ran"])
+async def test_behind_a_restart_what_a_fast_clock_stamped_is_a_dead_letter_that_requeue_can_stamp_anew(
+    broker: Distant, clock: Clocks, *, running: bool
+) -> None:
+    broker.away = True
+    broker.refuses = taking(clock, after_ms=HOUR)
+    disk = MemoryDisk()
+    clock.wrong = 3 * HOUR
+    async with producer_on(disk, stop_timeout_ms=0) as producer:
+        for value in numbered(2):
+            await producer.publish("t", value, key=b"k", timestamp_ms=clock.now + clock.wrong)
+        await clock.age(producer, 0)
+        if running:
+            clock.wrong = 0
+            await clock.age(producer, 1_000)
+    clock.wrong = 0
+    broker.away = False
+    async with producer_on(disk) as producer:
+        await producer.flush(timeout_ms=20_000)
+        assert [letter.error for letter in await letters_of(producer)] == ["InvalidTimestampError"] * 2
+        assert await producer.dead_letters.requeue() == 2
+        await producer.flush(timeout_ms=20_000)
+        assert len(await letters_of(producer)) == 2  # under their own timestamps they are refused again
+        assert await producer.dead_letters.requeue(restamp=True) == 2
+        await producer.flush(timeout_ms=20_000)
+        assert await letters_of(producer) == []
+    assert broker.values("t") == numbered(2)
+
+
 @pytest.mark.parametrize("known", [True, False], ids=["a checkpoint knew them", "no checkpoint knew them"])
 async def test_what_a_dead_process_left_waits_too_however_long_nobody_was_there(
     broker: Distant, clock: Clocks, *, known: bool
