@@ -80,7 +80,8 @@ class Config:
         cluster_id: Kafka's id of the cluster to deliver to, also where a directory remembers another one because the
             cluster was replaced; what tells no id is refused then. None: the one that the directory remembers, or else
             the first one reached.
-        instance: the folder in ``wal_dir`` to take, and to wait for; None: the first number that is free.
+        instance: the folder in ``wal_dir`` to take, and to wait for: 1 to 64 of the characters a-z A-Z 0-9 . _ - and no
+            leading dot; None: the first number that is free.
         guarantee: "at_least_once", which repeats nothing when a process dies; or "exactly_once": in transactions, so
             neither does a power cut, a lost answer or a restored directory, for who reads with
             ``isolation_level="read_committed"``. All partitions wait for the one that does not get through.
@@ -89,8 +90,8 @@ class Config:
         fsync_interval_ms: pause between two flushes under ``fsync="interval"``.
         checkpoint_interval_ms: how often the state of the directory is written; a restart reads what came since.
         wal_max_bytes: the ring, the retry ring and the dead ring together grow up to here: of each folder in
-            ``wal_dir``, so several workers take as much each. The retry ring gets at most half of it (what is moved
-            there, a third: there has to be room to rewrite it), the dead ring a quarter.
+            ``wal_dir``, so several workers take as much each. At least six times ``slot_bytes``. The retry ring gets at
+            most half of it (what is moved there, a third: there has to be room to rewrite it), the dead ring a quarter.
         wal_min_free_bytes: what the rings leave free on the disk for others; only a slot each for the retry and the
             dead ring is taken from that, too, if it has to be.
         on_full: "raise" ``WalFullError`` at once, or "wait" in line for room.
