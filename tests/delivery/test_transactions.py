@@ -326,6 +326,21 @@ async def test_who_waits_in_vain_for_a_commit_is_told_why_the_last_one_was_lost(
         assert each_once(broker, 1)
 
 
+async def test_of_a_transaction_that_was_lost_with_its_session_it_is_told_why_that_ended(broker: Broker) -> None:
+    async with producer_on(MemoryDisk()) as producer:
+        await until(lambda: transactions_of(producer).begun)
+        broker.hold("commit")
+        await publish(producer, 0)
+        await until(lambda: broker.reached["commit"] == 2)
+        delivery_of(producer).session.trouble = "no answer for 40 s"
+        broker.lose()
+        await until(lambda: transactions_of(producer).aborts == 1)
+        assert transactions_of(producer).trouble == "no answer for 40 s"
+        broker.let_go("commit")
+        await producer.flush(LIMIT)
+        assert each_once(broker, 1)
+
+
 @pytest.mark.parametrize("made", [True, False])
 async def test_of_a_commit_that_was_not_answered_the_position_tells(broker: Broker, *, made: bool) -> None:
     told: list[int] = []
