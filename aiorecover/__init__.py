@@ -19,12 +19,15 @@ from aiorecover.errors import (
     WalIOError,
     WalLockedError,
 )
+from aiorecover.log import guard
 from aiorecover.producer import RecoverableProducer
 from aiorecover.receipt import DeliveryReport, Receipt
 from aiorecover.record_id import record_id_of
 from aiorecover.statistics import Statistics
 
 __version__ = "0.1.0"
+
+guard()
 
 __all__ = [
     "ClosedError",

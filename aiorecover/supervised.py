@@ -64,11 +64,11 @@ class Supervised:
         if self._ended or (error is None and not task.cancelled()):
             return
         self.interrupted = True
+        self._timer = task.get_loop().call_later(RESTART_PAUSE, self._begin_again, error)
         if error is not None:
             log.warning("the %s task failed: begun again in %.0f s", self._name, RESTART_PAUSE, exc_info=error)
-        self._timer = task.get_loop().call_later(RESTART_PAUSE, self._begin_again, error)
 
     def _begin_again(self, error: BaseException | None) -> None:
+        self._begin()
         if error is None:  # not earlier: in a loop that is being closed, nobody wants to know
             log.warning("the %s task was cancelled from outside %.0f s ago: begun again", self._name, RESTART_PAUSE)
-        self._begin()

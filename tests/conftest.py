@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 from xdist.remote import Producer
 
+from aiorecover import log
 from tests.support.broker import BrokerUnavailableError, Cluster, TopicFactory, choose_cluster
 from tests.support.jars import JarsError, spark_jars
 from tests.support.sharing import Sharing, give_time, give_way
@@ -60,6 +61,14 @@ def _healed(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     for cluster in request.config.stash[_CLUSTERS].values():
         cluster.heal()
+
+
+@pytest.fixture(autouse=True)
+def _written() -> Iterator[None]:
+    """A line of ours with other arguments than it has room for fails its test, though who logs does not notice."""
+    log._told.clear()
+    yield
+    assert log._told == set(), "a line of the log could not be written: stderr says which"
 
 
 def _started(name: str, config: pytest.Config) -> Iterator[Cluster]:

@@ -37,6 +37,7 @@ LAYERS = [
             *(
                 "waiting",
                 "supervised",
+                "log",
                 "time_limit",
                 "deadline",
                 "statistics",

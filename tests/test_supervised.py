@@ -81,6 +81,29 @@ async def test_an_error_that_it_does_not_expect_is_logged_with_its_traceback_and
     await asyncio.wait(each.end())
 
 
+class FailingLog:
+    """Whose every call raises."""
+
+    def warning(self, *_: object, **__: object) -> None:
+        raise OSError("no space left for the log")
+
+
+@pytest.mark.parametrize("cancelled", [True, False])
+async def test_it_is_begun_again_before_that_is_told_of(monkeypatch: pytest.MonkeyPatch, cancelled: bool) -> None:
+    monkeypatch.setattr(module, "log", FailingLog())
+    loop = Loop()
+    each = Supervised("each", loop.run)
+    each.start()
+    await until_begun(loop, 1)
+    if cancelled:
+        named("aiorecover-each").cancel()
+    else:
+        loop.told.put_nowait(ValueError("odd"))
+    await until_begun(loop, 2)
+    assert not interrupted(each)
+    await asyncio.wait(each.end())
+
+
 async def test_what_returns_is_done(caplog: pytest.LogCaptureFixture) -> None:
     loop = Loop()
     each = Supervised("each", loop.run)

@@ -1,12 +1,16 @@
 """Tasks of ours that others cancel while a batch is sent or refused: what is known of it must not be forgotten."""
 
 import asyncio
+import errno
+import logging
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from aiokafka.errors import PolicyViolationError
 
 from aiorecover import DeliveryReport, RecoverableProducer
+from aiorecover import log as log_module
 from aiorecover import supervised as supervised_module
 from aiorecover.delivery import sender as sender_module
 from aiorecover.delivery import sessions as sessions_module
@@ -127,3 +131,58 @@ async def test_what_cannot_be_decoded_becomes_a_letter_although_its_task_was_can
         await cancel("undecodable")
         await until(lambda: producer.statistics().dead_lettered == 1)
         assert [letter.error async for letter in producer.dead_letters.list()] == ["Undecodable"]
+
+
+class FullDisk(logging.Handler):
+    """A handler whose file has no room, and which does not hide it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise OSError(errno.ENOSPC, "no space left for the log")
+
+
+@pytest.fixture
+def _log_fails(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(log_module, "_told", set())
+    logger, handler = logging.getLogger("aiorecover"), FullDisk()
+    logger.addHandler(handler)
+    yield
+    logger.removeHandler(handler)
+
+
+@pytest.mark.usefixtures("_log_fails")
+async def test_a_log_that_fails_changes_nothing_of_what_is_delivered(broker: Broker) -> None:
+    """Whatever there is to tell: of records that are refused, callbacks that fail, tasks that somebody cancels."""
+
+    def on_delivery(_: DeliveryReport) -> None:
+        raise ValueError("broken")
+
+    broker.topics["t"] = 3
+    producer = producer_on(MemoryDisk(), on_delivery=on_delivery)
+    await producer.start()
+    for number in range(100):
+        await producer.publish("t", POISON if number in {20, 60} else b"%d" % number, partition=number % 3)
+    await producer.flush(LIMIT)
+    assert producer.statistics().dead_lettered == 2
+    for name in ["dispatcher", "checkpoint", "discovery", "spare", "backlog"]:
+        await cancel(name)
+    await until(lambda: producer.state == "interrupted")
+    await until(lambda: producer.state == "connected")
+    for number in range(100, 200):
+        await producer.publish("t", b"%d" % number, partition=number % 3)
+    await producer.flush(LIMIT)
+    assert await producer.stop() == 0
+    delivered = sorted(int(value) for partition in range(3) for value in broker.values("t", partition))
+    assert delivered == [number for number in range(200) if number not in {20, 60}]
+
+
+@pytest.mark.usefixtures("_log_fails")
+async def test_a_lane_goes_on_though_nobody_can_be_told_that_its_task_was_cancelled(broker: Broker) -> None:
+    async with producer_on(MemoryDisk()) as producer:
+        broker.answers.clear()
+        await producer.publish("t", b"1")
+        await until(lambda: producer.statistics().in_flight == 1)
+        await cancel("lane")
+        await until(lambda: producer.state == "interrupted")
+        broker.answers.set()
+        await producer.flush(LIMIT)
+    assert broker.values("t") == [b"1"]
