@@ -367,7 +367,9 @@ Clocks
 Reports
     `on_delivery` is called before settling, so at least once for each record, also across a crash. Its lane waits for
     it, record by record, 30 s for each at most, as for a partition that does not answer. What it raises is counted, one
-    line a minute at most tells of it, and the record is settled. Reports are read back from the frames: nothing is kept
+    line a minute at most tells of it, and the record is settled; so it is where it cancels the task that calls it
+    (`stepping`). Not what is to end the process, `KeyboardInterrupt` and `SystemExit`: should that live on, it is told
+    again. Reports are read back from the frames: nothing is kept
     for records that nobody asks about. Who waits for a record that became a dead letter gets a
     `PermanentDeliveryError`; who asks for it later too, as long as it is one of the last 65,536. So does who waits for
     one that damage took from the ring, once its slot is counted anew (`wal.recount`), or nothing waits in it any more;

@@ -22,6 +22,7 @@ from aiorecover.delivery.frames import Named, Names, named_of, placed_of, record
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.refusal import Persistence, Refusal
 from aiorecover.delivery.remembered import REMEMBERED_RECORDS, Remembered
+from aiorecover.delivery.stepping import Steps
 from aiorecover.errors import (
     ClosedError,
     DeliveryError,
@@ -325,16 +326,21 @@ class Reports:
         )
 
     async def _call(self, report: DeliveryReport) -> None:
+        """Whatever it raises is its error, its own cancellation too; but for what is to end the process."""
+        steps = Steps()
         try:
-            result = self._on_delivery(report)  # type: ignore[misc]
+            result = steps.first(self._on_delivery, report)  # type: ignore[arg-type]
             if inspect.isawaitable(result):
-                await self._await(result)
-        except (Exception, asyncio.CancelledError) as error:
-            task = asyncio.current_task()
-            if (
-                task is not None and task.cancelling()
-            ):  # we are being stopped; a callback's own cancellation is its error
+                await self._await(steps.rest(result))
+            if steps.cancels_itself:
+                raise asyncio.CancelledError("on_delivery has cancelled the task that calls it")  # noqa: TRY301
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            if steps.closed:
                 raise
+            if await steps.take_back():  # we are being stopped
+                raise asyncio.CancelledError from error
             self.callback_errors += 1
             self._tell_failed(report, error)
 

@@ -87,7 +87,7 @@ class Sender:
         self.found = 0  # records of those that the recovery check found in Kafka
         self.renewed = 0  # identities that the broker no longer followed, or that a batch was parted with under
         self.in_flight = 0  # records
-        self.interrupted = 0  # lanes whose task somebody has cancelled
+        self.interrupted = 0  # lanes whose task was cancelled, or has failed
 
     def deliver(self, lane: Lane) -> None:
         """Have the lane's ready batches sent; nothing happens when that goes on already."""
@@ -99,27 +99,40 @@ class Sender:
         task.add_done_callback(partial(self._ended, lane))
 
     def _ended(self, lane: Lane, task: "asyncio.Task[None]") -> None:
-        """Somebody may have cancelled it, before it even began perhaps: then the lane goes on after a pause."""
+        """Somebody may have cancelled it, before it even began perhaps: then the lane goes on after a pause.
+
+        So it does whatever else ends a task before its time: a signal handler may raise anywhere.
+        """
         self._tasks.discard(task)
-        if not task.cancelled() or self._closing:
+        error = None if task.cancelled() else task.exception()
+        if self._closing or (error is None and not task.cancelled()):
             return
         lane.put_back()
         lane.delivering = True  # until then: a pause is a pause
         self.interrupted += 1
-        task.get_loop().call_later(RESTART_PAUSE, self._begin_again, lane)
+        task.get_loop().call_later(RESTART_PAUSE, self._begin_again, lane, error)
+        if error is not None:
+            log.warning(
+                "a lane's task failed: begun again in %.0f s topic=%s partition=%d",
+                RESTART_PAUSE,
+                lane.topic,
+                lane.partition,
+                exc_info=error,
+            )
 
-    def _begin_again(self, lane: Lane) -> None:
+    def _begin_again(self, lane: Lane, error: BaseException | None) -> None:
         self.interrupted -= 1
         lane.delivering = False
         if self._closing:
             return
-        log.warning(
-            "a lane's task was cancelled from outside %.0f s ago: begun again topic=%s partition=%d",
-            RESTART_PAUSE,
-            lane.topic,
-            lane.partition,
-        )
         self.deliver(lane)
+        if error is None:
+            log.warning(
+                "a lane's task was cancelled from outside %.0f s ago: begun again topic=%s partition=%d",
+                RESTART_PAUSE,
+                lane.topic,
+                lane.partition,
+            )
 
     async def close(self) -> None:
         """End every lane's task; what is not acknowledged stays in the ring."""
@@ -130,13 +143,10 @@ class Sender:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _work(self, lane: Lane) -> None:
-        try:
+        with suppress(ClosedError):
             while lane.halted is None and (batch := lane.next()) is not None:
                 await self._carry(lane, batch)
-        except ClosedError:
-            return
-        finally:
-            lane.delivering = False
+        lane.delivering = False  # not where anything else ends it: that is for `_ended`
 
     async def _carry(self, lane: Lane, batch: LaneBatch) -> None:
         """Bring one batch to its end. What fails unexpectedly halts the lane, unless the batch is settled already."""
@@ -178,9 +188,9 @@ class Sender:
                 return await self._attempt(lane, batch, over)
             except GivenUpError:
                 continue
-            except (Exception, asyncio.CancelledError) as error:
+            except BaseException as error:
                 # Of an error of the ring no session is at fault: with it all lanes would begin anew.
-                if isinstance(error, ClosedError | WalError) or _being_cancelled(error) or self._closing:
+                if isinstance(error, ClosedError | WalError) or _ends_our_task(error) or self._closing:
                     batch.possibly |= batch.attempts > 0  # it stays with aiokafka, which may send it yet
                     raise
                 with suppress(GivenUpError):  # raised where the lane waits for an identity first
@@ -357,7 +367,9 @@ def _found(lane: Lane, offset: int) -> RecordMetadata:
     return RecordMetadata(lane.topic, lane.partition, place, offset, None, 0, None)
 
 
-def _being_cancelled(error: BaseException) -> bool:
-    """Whether our own task is being ended; a cancellation that comes out of aiokafka is an error like any other."""
-    task = asyncio.current_task()
-    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+def _ends_our_task(error: BaseException) -> bool:
+    """Whether it is no error of an attempt; a cancellation that comes out of aiokafka is one like any other."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    return not isinstance(error, Exception)

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -491,17 +492,37 @@ async def test_an_awaitable_on_delivery_is_awaited_one_record_after_the_other(di
     assert reports.callback_errors == 0
 
 
-@pytest.mark.parametrize("error", [ValueError("broken"), asyncio.CancelledError(), TimeoutError(), RecursionError()])
+class OddError(BaseException):
+    """No `Exception`."""
+
+
+@pytest.mark.parametrize("awaited", [True, False])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("broken"),
+        asyncio.CancelledError(),
+        TimeoutError(),
+        RecursionError(),
+        OddError(),
+        GeneratorExit(),
+        pytest.fail.Exception("what an assertion of pytest raises"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
 async def test_whatever_on_delivery_raises_is_counted_and_the_next_record_is_told(
-    directory: Directory, error: BaseException, caplog: pytest.LogCaptureFixture
+    directory: Directory, error: BaseException, awaited: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[Any] = []
 
-    async def on_delivery(report: DeliveryReport) -> None:
+    def plain(report: DeliveryReport) -> None:
         seen.append(report.context)
         raise error
 
-    reports = Reports(directory, on_delivery)
+    async def coroutine(report: DeliveryReport) -> None:
+        plain(report)
+
+    reports = Reports(directory, coroutine if awaited else plain)
     await acknowledge(directory, reports, batch_of(*store(directory, *range(3))), 0)
     assert seen == [0, 1, 2]
     assert reports.callback_errors == 3
@@ -509,6 +530,142 @@ async def test_whatever_on_delivery_raises_is_counted_and_the_next_record_is_tol
     assert f"record_id={directory.producer_id}/1/1" in line.getMessage()
     assert line.exc_info is not None
     assert line.exc_info[1] is error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit()], ids=lambda error: type(error).__name__)
+async def test_who_ends_the_process_in_on_delivery_ends_it(directory: Directory, error: BaseException) -> None:
+    def on_delivery(_: DeliveryReport) -> None:
+        raise error
+
+    reports = Reports(directory, on_delivery)
+    with pytest.raises(type(error)):
+        await acknowledge(directory, reports, batch_of(*store(directory, 0)), 0)
+    assert reports.callback_errors == 0
+
+
+async def cancelling_and_waiting(seen: list[Any], report: DeliveryReport) -> None:
+    cancel_this()
+    await asyncio.sleep(0)
+    seen.append("not reached")
+
+
+async def cancelling_when_it_goes_on(seen: list[Any], report: DeliveryReport) -> None:
+    await asyncio.sleep(0)
+    cancel_this()
+    cancel_this()
+    await asyncio.sleep(0)
+    seen.append("not reached")
+
+
+async def cancelling_and_returning(seen: list[Any], report: DeliveryReport) -> None:
+    cancel_this()
+
+
+async def cancelling_and_raising(seen: list[Any], report: DeliveryReport) -> None:
+    try:
+        await cancelling_and_waiting(seen, report)
+    except asyncio.CancelledError:
+        raise ValueError("broken") from None
+
+
+def cancelling(seen: list[Any], report: DeliveryReport) -> None:
+    cancel_this()
+
+
+def cancel_this() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        cancelling_and_waiting,
+        cancelling_when_it_goes_on,
+        cancelling_and_returning,
+        cancelling_and_raising,
+        cancelling,
+    ],
+)
+async def test_an_on_delivery_that_cancels_the_task_it_runs_in_has_failed_and_no_record_is_told_twice(
+    directory: Directory, callback: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Any] = []
+
+    def on_delivery(report: DeliveryReport) -> Any:
+        seen.append(report.context)
+        return callback(seen, report)
+
+    reports = Reports(directory, on_delivery)
+    task = asyncio.create_task(acknowledge(directory, reports, batch_of(*store(directory, *range(3))), 0))
+    await task
+    assert seen == [0, 1, 2]
+    assert reports.callback_errors == 3
+    assert task.cancelling() == 0
+    (line,) = caplog.records
+    assert line.exc_info is not None
+
+
+async def test_an_on_delivery_may_use_what_cancels_its_task_and_takes_that_back(directory: Directory) -> None:
+    seen: list[Any] = []
+
+    async def on_delivery(report: DeliveryReport) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await asyncio.sleep(60)
+        seen.append(report.context)
+
+    reports = Reports(directory, on_delivery)
+    await acknowledge(directory, reports, batch_of(*store(directory, *range(3))), 0)
+    assert (seen, reports.callback_errors) == ([0, 1, 2], 0)
+
+
+@pytest.mark.parametrize("itself_too", [True, False])
+@pytest.mark.parametrize("hidden", [True, False])
+async def test_being_cancelled_from_outside_is_no_error_of_the_callback_whatever_it_makes_of_it(
+    directory: Directory, itself_too: bool, hidden: bool
+) -> None:
+    begun = asyncio.Event()
+
+    async def on_delivery(report: DeliveryReport) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            if itself_too:
+                cancel_this()
+            if hidden:
+                raise ValueError("broken") from None
+            raise
+
+    reports = Reports(directory, on_delivery)
+    stored = store(directory, 0)
+    task = asyncio.create_task(acknowledge(directory, reports, batch_of(*stored), 0))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert reports.callback_errors == 0
+    assert not directory.ring.is_settled(stored[0].sequence, stored[0].place)
+
+
+async def test_what_is_not_run_any_more_ends_while_its_callback_waits(directory: Directory) -> None:
+    """As with all that waits when its loop is gone, and is collected."""
+    ended: list[str] = []
+
+    async def on_delivery(_: DeliveryReport) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append("callback")
+
+    reports = Reports(directory, on_delivery)
+    running = acknowledge(directory, reports, batch_of(*store(directory, 0)), 0)
+    running.send(None)
+    running.close()
+    assert ended == ["callback"]
+    assert reports.callback_errors == 0
 
 
 async def test_callbacks_that_go_on_failing_are_told_of_once_a_minute(
