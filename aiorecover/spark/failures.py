@@ -49,6 +49,7 @@ _MEANINGS = {
     "NoSuchMethodError": f"a jar was made for another Spark: name those for version {pyspark.__version__}",
     "AbstractMethodError": f"a jar was made for another Spark: name those for version {pyspark.__version__}",
     "IncompatibleClassChangeError": f"a jar was made for another Spark: name those for version {pyspark.__version__}",
+    "is not a directory": "a path leads through a file: check target and checkpoint",
     # Of two landings with one checkpoint, on file systems that lock no directory.
     "Multiple streaming queries are concurrently using": _TWO_LANDINGS,
     "CONCURRENT_STREAM_LOG_UPDATE": _TWO_LANDINGS,

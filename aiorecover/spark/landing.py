@@ -163,10 +163,10 @@ def land(
         if QueryLog(spark, f"{checkpoint}/query").unfinished() is not None:
             _finish(writer.trigger(once=True).start())
         query = (writer.trigger(availableNow=True) if available_now else writer).start()
+        lock.release_after(query)
     except BaseException:
         lock.release()
         raise
-    lock.release_after(query)
     return query
 
 
@@ -217,10 +217,14 @@ def _finish(query: StreamingQuery) -> None:
     starts the query once more finds nothing wrong. So it is done apart, and this one error is no error.
     """
     try:
-        query.awaitTermination()
+        with clear_errors():
+            query.awaitTermination()
     except StreamingQueryException as error:
         if _REPORT_FAILED not in str(error):
             raise
+    except BaseException:  # Ctrl-C in a notebook: it must not go on when others are let in
+        query.stop()
+        raise
 
 
 class _Landing:

@@ -67,10 +67,12 @@ class Lock:
             threading.Thread(target=self._wait, args=(query,), name="aiorecover-lock", daemon=True).start()
 
     def _wait(self, query: StreamingQuery) -> None:
-        # What it fails with is told to whoever else awaits it; and Java may be gone before it.
-        with suppress(PySparkException, Py4JError, OSError):
-            query.awaitTermination()
-        self.release()
+        try:
+            # What it fails with is told to whoever else awaits it; and Java may be gone before it.
+            with suppress(PySparkException, Py4JError, OSError):
+                query.awaitTermination()
+        finally:
+            self.release()
 
     def _has_ended(self) -> bool:
         """Whether its query has, though the thread that waits for it was not told yet."""
@@ -82,7 +84,10 @@ class Lock:
             return True
 
     def _locked(self, checkpoint: str) -> int:
-        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise ConfigError(f"the checkpoint cannot be opened: check its rights error={error}") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -98,6 +103,18 @@ class Lock:
     def _unlock(self) -> None:
         if self._descriptor < 0:
             return
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # a forked child has the same open file, and may live for longer
         os.close(self._descriptor)
         self._descriptor = -1
         del _held[self._directory]
+
+
+def _leave_in_child() -> None:
+    """A child of a fork that outlives this process would keep the lock for it."""
+    for lock in _held.values():
+        os.close(lock._descriptor)  # noqa: SLF001 - of this room
+        lock._descriptor = -1  # noqa: SLF001 - likewise
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_leave_in_child)

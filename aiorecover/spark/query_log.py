@@ -42,6 +42,11 @@ class QueryLog:
         batch_id = self._last("commits")
         return self.first() if batch_id < 0 else self.end(batch_id)
 
+    def begun(self) -> Offsets | None:
+        """Where the batch ends that is begun and not done; None: there is none."""
+        batch_id = self.unfinished()
+        return None if batch_id is None else self.end(batch_id)
+
     def end(self, batch_id: int) -> Offsets | None:
         """Where a batch ends; None: nothing says so."""
         return self._read(f"offsets/{batch_id}")

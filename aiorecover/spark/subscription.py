@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 from aiorecover.errors import ConfigError
 from aiorecover.spark.files import Files
 from aiorecover.spark.query_log import QueryLog
+from aiorecover.spark.session import clear_errors
+from aiorecover.spark.topics import loss_is_accepted, topics_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -71,7 +73,8 @@ def check_subscription(
     of a batch was landed.
 
     Raises:
-        ConfigError: with these topics Spark would fail, or records would be left out.
+        ConfigError: with these topics Spark would fail, or records would be left out; or a topic that is named for the
+            first time is not there, or Kafka is not reached.
 
     """
     log = QueryLog(spark, f"{checkpoint}/query")
@@ -84,7 +87,7 @@ def check_subscription(
             *(batch_id, sorted(found.unfinished)),
         )
         found = _subscription(log, told)
-    if _loss_is_accepted(told):
+    if loss_is_accepted(told):
         return
     if found.absent:
         raise ConfigError(
@@ -94,22 +97,18 @@ def check_subscription(
     if found.is_stuck:
         raise ConfigError(
             f"the last batch of this checkpoint was begun without some of its topics, and something of it is landed: "
-            f"finish it with the option failOnDataLoss=false, as it was begun {batch_id=} {checkpoint=}"
+            f"finish it with the option failOnDataLoss=false, and with the topics that it was begun with {batch_id=} "
+            f"topics={sorted(found.unfinished)} {checkpoint=}"
         )
     if found.added:
         _check_begin(spark, told, found.added, checkpoint)
 
 
 def _subscription(log: QueryLog, told: Mapping[str, str]) -> Subscription:
-    named = frozenset(name.strip() for name in told["subscribe"].split(",") if name.strip())
+    named = frozenset(topics_in(told))
     started = frozenset(log.done() or {})
-    batch_id = log.unfinished()
-    end = None if batch_id is None else log.end(batch_id)
-    return Subscription(named, started, started if end is None else frozenset(end))
-
-
-def _loss_is_accepted(told: Mapping[str, str]) -> bool:
-    return any(name.lower() == "failondataloss" and value.lower() == "false" for name, value in told.items())
+    begun = log.begun()
+    return Subscription(named, started, started if begun is None else frozenset(begun))
 
 
 def _check_begin(spark: SparkSession, told: Mapping[str, str], topics: list[str], checkpoint: str) -> None:
@@ -124,8 +123,9 @@ def _check_begin(spark: SparkSession, told: Mapping[str, str], topics: list[str]
     options = {name: value for name, value in told.items() if name.lower().startswith("kafka.")}
     stream = spark.readStream.format("kafka").options(**options, subscribe=",".join(topics), startingOffsets="earliest")
     try:
-        writer = stream.load().writeStream.foreachBatch(_pass_over).option("checkpointLocation", aside)
-        writer.trigger(once=True).start().awaitTermination()
+        with clear_errors(topics=topics):
+            writer = stream.load().writeStream.foreachBatch(_pass_over).option("checkpointLocation", aside)
+            writer.trigger(once=True).start().awaitTermination()
         begins = QueryLog(spark, aside).first() or {}
     finally:
         files.delete(aside)

@@ -7,6 +7,7 @@ the ids stand in the checkpoint, beside what Spark keeps there.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,9 @@ from py4j.protocol import Py4JJavaError
 
 from aiorecover.spark.files import Files
 from aiorecover.spark.gone import RecordsGoneError, remade
+from aiorecover.spark.query_log import QueryLog
 from aiorecover.spark.session import clear_errors
+from aiorecover.spark.topics import loss_is_accepted, topics_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,9 +48,11 @@ def check_topic_ids(spark: SparkSession, checkpoint: str, told: Mapping[str, str
     files, directory = Files(spark, checkpoint), f"{checkpoint}/topic_ids"
     ids = _ids(spark, told)
     known = {topic: files.read(_file(directory, topic)) for topic in ids}
-    changed = [topic for topic, given in ids.items() if known[topic] not in {None, given.encode()}]
-    if changed and files.names(f"{checkpoint}/query/offsets"):  # before there are offsets, none can count wrongly
-        if not _may_leave_out(told):
+    log = QueryLog(spark, f"{checkpoint}/query")
+    started = {*(log.done() or {}), *(log.begun() or {})}  # of others no offsets are known, so none can count wrongly
+    changed = [topic for topic, given in ids.items() if topic in started and known[topic] not in {None, given.encode()}]
+    if changed:
+        if not loss_is_accepted(told):
             raise RecordsGoneError(remade(changed))
         _log.warning(
             "a topic was deleted and made anew since it was landed last, and failOnDataLoss=false: what it has before "
@@ -62,17 +67,13 @@ def check_topic_ids(spark: SparkSession, checkpoint: str, told: Mapping[str, str
 
 
 def _file(directory: str, topic: str) -> str:
-    return f"{directory}/{topic}.id"  # never the name that another topic's file has while it is written
-
-
-def _may_leave_out(told: Mapping[str, str]) -> bool:
-    """As Spark reads its options: whatever the case."""
-    return any(name.lower() == "failondataloss" and value.lower() == "false" for name, value in told.items())
+    """A topic's name may be as long as a file's, and a file that is written has a longer one at first."""
+    return f"{directory}/{hashlib.sha256(topic.encode()).hexdigest()[:32]}.id"
 
 
 def _ids(spark: SparkSession, told: Mapping[str, str]) -> dict[str, str]:
     """What Kafka calls the topics; nothing where it is too old for ids."""
-    topics = [topic.strip() for topic in told["subscribe"].split(",")]
+    topics = topics_in(told)
     with clear_errors():
         found = _asked(spark, topics, told)
     return {topic: given for topic, given in found.items() if given != _NONE}
@@ -101,6 +102,6 @@ def _described(admin: Any, topics: list[str]) -> dict[str, str]:
 
 def _client_options(jvm: Any, told: Mapping[str, str]) -> Any:
     """As Spark's source makes them of its own, with whatever Spark has to show Kafka for itself."""
-    given = {name.removeprefix("kafka."): value for name, value in told.items() if name.startswith("kafka.")}
+    given = {name[len("kafka.") :]: value for name, value in told.items() if name.lower().startswith("kafka.")}
     updater = jvm.org.apache.spark.kafka010.KafkaConfigUpdater("source", jvm.PythonUtils.toScalaMap(given))
     return updater.setAuthenticationConfigIfNeeded().build()

@@ -15,7 +15,7 @@ from aiorecover.spark.session import clear_errors
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["read_topics", "source_options"]
+__all__ = ["loss_is_accepted", "read_topics", "source_options", "topics_in"]
 
 _NAMED_APART = ("subscribe", "subscribepattern", "assign")  # as Spark's options are: of any case
 
@@ -67,6 +67,16 @@ def source_options(
     }
 
 
+def topics_in(told: Mapping[str, str]) -> list[str]:
+    """Those that Spark is told to read, of `source_options`."""
+    return told["subscribe"].split(",")
+
+
+def loss_is_accepted(told: Mapping[str, str]) -> bool:
+    """Whether Spark is told to go on where records are gone; its options are of any case."""
+    return any(name.lower() == "failondataloss" and value.lower() == "false" for name, value in told.items())
+
+
 def _is_list(topics: object) -> bool:
     return isinstance(topics, Sequence) and not isinstance(topics, str | bytes) and bool(topics) and all(topics)
 
@@ -94,4 +104,4 @@ def _checked(options: object) -> dict[str, str]:
             raise ConfigError(f"the topics are named apart: leave this option out option={name}")
         if name.lower() == "includeheaders" and str(value).lower() != "true":
             raise ConfigError(f"the record ids are in the headers: leave this option out option={name}")
-    return dict(options)
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}

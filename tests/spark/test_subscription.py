@@ -206,11 +206,11 @@ def test_a_topic_that_is_not_there_binds_no_checkpoint(
 ) -> None:
     a = topic(kafka, partitions=1)
     admin.run(published(kafka, a, [(0, f"{P}/1/1")]))
-    with pytest.raises(StreamingQueryException, match="UnknownTopicOrPartition"):
+    with pytest.raises(ConfigError, match="a topic does not exist"):
         landing(spark, kafka, "not-there", tmp_path)
     landing(spark, kafka, a, tmp_path)
     before = files(tmp_path)
-    with pytest.raises(StreamingQueryException, match="UnknownTopicOrPartition"):
+    with pytest.raises(ConfigError, match="a topic does not exist"):
         landing(spark, kafka, [a, "not-there"], tmp_path)
     assert files(tmp_path) == before
     landing(spark, kafka, a, tmp_path)

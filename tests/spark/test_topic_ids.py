@@ -1,6 +1,7 @@
 """A topic that was deleted and made anew is no longer the one that was landed: it is refused, however much it holds."""
 
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -62,9 +63,24 @@ def test_before_anything_was_landed_a_topic_may_be_made_anew(
     name, kept = topic(kafka, partitions=1), set()
     for _ in range(2):
         check_topic_ids(spark, str(tmp_path), source_options([name], kafka.bootstrap_servers))
-        kept.add((tmp_path / "topic_ids" / f"{name}.id").read_bytes())
+        (stored,) = (tmp_path / "topic_ids").glob("*.id")
+        kept.add(stored.read_bytes())
         admin.run(admin.remake_topic(kafka.bootstrap_servers, name, 1))
     assert len(kept) == 2, "the new one is kept"
+
+
+def test_a_topic_that_was_left_may_be_made_anew_and_named_again(
+    spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    a, b = topic(kafka, partitions=1), topic(kafka, partitions=1)
+    admin.run(published(kafka, b, [(0, f"{P}/1/1"), (0, f"{P}/1/2")]))
+    landing(spark, kafka, [a, b], tmp_path)
+    admin.run(published(kafka, a, [(0, f"{P}/2/1")]))
+    landing(spark, kafka, a, tmp_path, options={"failOnDataLoss": False})
+    remake(kafka, b, range(3, 8))
+    landing(spark, kafka, [a, b], tmp_path)
+    ids = [f"{P}/1/{sequence}" for sequence in range(1, 8)]
+    assert landed_ids(tmp_path / "table") == Counter([*ids, f"{P}/2/1"])
 
 
 def test_a_topic_that_is_not_there_is_said_after_some_tries(
