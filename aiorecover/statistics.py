@@ -31,6 +31,7 @@ class Statistics(msgspec.Struct, frozen=True, kw_only=True):
         lost, and one for each entry that is gone, where a part of it was.
     lanes_suspect: lanes that did not get through while others did, and go through a session apart.
     lanes_stalled: lanes that do not get through and have no room: their records wait in the ring, and others go on.
+        Behind a start also those that catch up with what earlier processes had passed over.
     missing: records that damage took away, at most (some may have been delivered or purged before), as far as the three
         files were read; see the log for each.
     bytes_used: size of the slots that hold something still needed: ``bytes_ring + bytes_retry + bytes_dead``.

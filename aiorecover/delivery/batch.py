@@ -58,6 +58,7 @@ class LaneBatch(BatchBuilder):
     offset at which its records were found in Kafka: it holds none of their bytes, and is not sent.
     """
 
+    settling = False  # frames of it are settled, all of it as soon as nothing comes in between; of the class, likewise
     trouble = ""  # what the last attempt that failed has met; of the class, as most batches never have any
 
     def __init__(self, size: int, codec: int, *, transactional: bool = False) -> None:

@@ -491,7 +491,9 @@ class Dispatcher:
         if self.stalled.expected and self.stalled.pass_over(full=self.batches.full):
             return True
         among_copies = self._held is not None and not self.reader.past_copies
-        return among_copies and self._cover is None and self.stalled.pass_over_again(full=self.batches.full)
+        if not among_copies or self._cover is not None:
+            return False
+        return self.stalled.pass_over_again(full=self.batches.full, is_behind=self.is_behind)
 
     def failed(self, lane: Lane, began: float | None) -> None:
         """An attempt to send a batch failed; ``began``: when it did, None if it was not the lane's fault."""

@@ -152,7 +152,11 @@ class Drain:
                 if not going.reader.moved:
                     self._arrived(going)
                 return True
-            going.held = going.take(run, self._at())
+            try:
+                going.held = going.take(run, self._at())
+            except BaseException:  # a signal: it is read again
+                going.reader.go_to(run.position(0), (run.slot, run.places[0]))
+                raise
             if going.held is None:
                 return True
         run, done = going.held, 0
@@ -168,11 +172,11 @@ class Drain:
         return done > 0
 
     def _arrived(self, going: GoingBack) -> None:
+        changed = bool(going.gaps) or not going.in_vain
+        for gap in going.gaps:  # first: while it is under way nobody else goes back for them
+            self.gaps.remove(gap)
         going.close()
         self._under_way.remove(going)
-        changed = bool(going.gaps) or not going.in_vain
-        for gap in going.gaps:
-            self.gaps.remove(gap)
         self.start(changed=changed)
 
     @property

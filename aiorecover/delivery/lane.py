@@ -102,7 +102,7 @@ class Lane:
         self.halted: str | None = None  # why it stands: a permanent error, or no room for a dead letter
         self.remedy = ""  # what sets it going again
         self.failing = False  # what it has in flight does not get through, so far
-        self.stalled = False  # nor has it for so long that its records are passed over
+        self.stalled = False  # its records are passed over: it does not get through, or nobody is to wait until it does
         self.delivering = False  # a task is at work on it
         self.closed = 0  # records in batches that were closed
         self.settled = 0  # records acknowledged

@@ -107,6 +107,10 @@ class Sender:
         error = None if task.cancelled() else task.exception()
         if self._closing or (error is None and not task.cancelled()):
             return
+        in_flight = lane.in_flight
+        if in_flight is not None and in_flight.settling:  # it would be settled twice: the next start knows what is left
+            self._halt(lane, error or asyncio.CancelledError(), START_ANEW)
+            return
         lane.put_back()
         lane.delivering = True  # until then: a pause is a pause
         self.interrupted += 1

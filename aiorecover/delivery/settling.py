@@ -17,6 +17,7 @@ async def settle_batch(
     await refused.withdraw(batch)
     await reports.announce(batch, topic, metadata)
     waited = reports.collect(batch, topic, metadata)
+    batch.settling = True
     for slot, places in batch.frames:
         slot.ring.settle(slot, places)
     return waited

@@ -70,15 +70,16 @@ class StalledLanes:
             )
         return bool(chosen)
 
-    def pass_over_again(self, *, full: bool) -> bool:
+    def pass_over_again(self, *, full: bool, is_behind: Callable[[Lane], bool]) -> bool:
         """Have the lanes passed over that have no room, whether they get through or not; False where there are none.
 
-        Each comes back with the next batch that gets through, and is caught up beside the others.
+        Each comes back with the next batch that gets through, and is caught up beside the others. Those that are being
+        caught up, of which ``is_behind`` tells, are in nobody's way.
         """
-        if not self._is_same_session():  # nobody gets through: nothing is gained
+        if self._session() is None:  # nobody gets through: nothing is gained
             return False
         waiting = [lane for lane in self._router.lanes() if lane.ready and not lane.passed_over]
-        chosen = waiting if full else [lane for lane in waiting if lane.blocked]
+        chosen = waiting if full else [lane for lane in waiting if lane.blocked and not is_behind(lane)]
         self._begin(chosen)
         return bool(chosen)
 

@@ -192,7 +192,10 @@ class Reader:
                 return run
         before = self.at, self.offset
         run = self._take_window(limit, most)
-        self.moved |= (self.at, self.offset) != before  # or what stands here can be read by now
+        if run is None:  # no call else: a signal would take what was read along
+            self.moved |= (self.at, self.offset) != before  # or what stands here can be read by now
+        else:
+            self.moved = True
         if self._primary and self.slot is not None:
             self.slot.passed = self.expected - self.slot.header.first_sequence, self.offset
         return run
@@ -321,13 +324,14 @@ class Reader:
             if run is not None:
                 self._note_copy(run)
                 self._ring.map_for_settling(slot)
+                count = len(run.records)  # in here, as all calls are: behind it no signal comes in between
         except BaseException:  # nobody gets these frames: they are read again
             self.offset, self.expected = before, expected
             raise
         if run is not None:
             if self._primary and not slot.complete:
-                slot.unsettled += len(run)
-                self.found += len(run)
+                slot.unsettled += count
+                self.found += count
             return run
         if not holds or self.offset == before:  # damage, or not one whole frame up to the end of the slot
             self._resynchronise(slot)

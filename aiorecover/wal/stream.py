@@ -150,8 +150,9 @@ class Stream:
             self._read(limit, most)
         if not self._left:
             return None
-        run = self._left.pop(0)
+        run = self._left[0]
         self._position = run.position(len(run) - 1) + 1
+        del self._left[0]  # last, and no call: it must not get lost on the way
         return run
 
     def _read(self, limit: int, most: int) -> None:
