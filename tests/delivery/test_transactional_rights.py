@@ -279,7 +279,7 @@ async def test_while_a_right_to_a_topic_is_missing_one_session_asks_on_ever_more
         other.accepted.append(Accepted(waits.record_id, b"k6", b"20"))
         missing = f"grant Write on the topic {publisher.topic}"
         await until(lambda: missing in warnings(caplog))
-        await until(lambda: producer.state == "connected")
+        await until(lambda: producer.statistics().rebuilds == rebuilds + 1)  # the old one was connected until then
         asked = asked_for_rights(delivery_of(producer).session)
         states = set()
         for _ in range(60):

@@ -70,5 +70,8 @@ def test_moments_are_round_and_few(spark: SparkSession, span_s: int, width_s: in
 def test_nothing_at_all_has_no_moments_and_no_timestamps_are_refused(spark: SparkSession) -> None:
     some = records(spark, [(P, 1, 0.0)])
     assert moments(some.where("false"), {}, most=10)[1] == []
+    missing = some.selectExpr("producer_id", "epoch", "1L as first", "1L as last", "1L as count")
     with pytest.raises(ConfigError, match="Kafka's column timestamp"):
-        timeline(some.drop("timestamp"), some)
+        timeline(some.drop("timestamp"), missing)
+    with pytest.raises(ConfigError, match=r"missing needs the columns .*absent=\['first', 'last', 'count'\]"):
+        timeline(some, some)
