@@ -178,16 +178,21 @@ class Dispatcher:
             self._held = run.behind(done)
             self._want(run)
             return moved or done > 0
-        done = 0
-        try:
-            done = self._dispatch_any(run) if run is not None else 0
-            self._held = run.behind(done) if run is not None else None
-        except BaseException:  # a signal, when it is dispatched and before that is noted
-            self._held = run.behind(done) if run is not None else None
-            raise
+        done = self._dispatch_held(run) if run is not None else 0
         if self._no_room and self._pass_over():
             return True
         return moved or done > 0 or (run is None and self.reader.moved)
+
+    def _dispatch_held(self, run: Run) -> int:
+        """As `_dispatch_any`; what is left of the run is held."""
+        done = 0
+        try:
+            done = self._dispatch_any(run)
+            self._held = run.behind(done)
+        except BaseException:  # a signal, when it is dispatched and before that is noted
+            self._held = run.behind(done)
+            raise
+        return done
 
     def _want(self, run: Run) -> None:
         """Have the topics of what is held among the first that Kafka is asked for."""
