@@ -11,9 +11,9 @@ from aiorecover.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-__all__ = ["number", "refuse_unknown"]
+__all__ = ["NUMBER", "number", "refuse_unknown"]
 
-_NUMBER = re.compile(r"-?[0-9]{1,19}")  # more digits are out of every range, and Python refuses thousands
+NUMBER = re.compile(r"-?[0-9]{1,19}")  # more digits are out of every range, and Python refuses thousands
 _ALIKE = 0.6  # as difflib has it: what is less alike is no slip of that name
 
 
@@ -52,7 +52,7 @@ def number(options: Mapping[str, str], name: str, default: int, unit: str, least
     text = options.get(name)
     if text is None:
         return default
-    found = int(text) if _NUMBER.fullmatch(text) else None
+    found = int(text) if NUMBER.fullmatch(text) else None
     if found is None or not least <= found <= most:
         raise ConfigError(f"{name} must be a number of {unit} from {least} to {most} {name}={text!r:.100}")
     return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from aiorecover.config import DURATION_MAX_MS, KNOWN_OPTIONS, MIB, Config
 from aiorecover.errors import ConfigError, EncodeError
 from aiorecover.serialization import check_topic
 from aiorecover.spark.handed_over import HEADERS, are_headers
-from aiorecover.spark.options import number, refuse_unknown
+from aiorecover.spark.options import NUMBER, number, refuse_unknown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +25,6 @@ _PREFIX = "producer."
 _OURS = ("bootstrap_servers", "topic", "manifest_topic", "wal_dir", "job_id", "timeout_ms", "max_dead_letters")
 _SPARKS_SERVERS = "kafka.bootstrap.servers"  # so that what stands there for format("kafka") may stay
 _SPARKS = ("checkpointlocation", "queryname")  # of a stream
-_NUMBER = re.compile(r"-?[0-9]{1,19}")
 _UNITS = {"_ms": "milliseconds", "_bytes": "bytes", "_size": "bytes"}  # of the producer's options, by their names
 
 _TIMEOUT_MS = 600_000
@@ -167,7 +165,7 @@ def _value(name: str, text: str) -> object:
     """Options of Spark are texts; the names of the producer's tell which are numbers, it says of which range."""
     unit = next((unit for end, unit in _UNITS.items() if name.endswith(end)), None)
     if unit is not None:
-        if _NUMBER.fullmatch(text) is None:
+        if NUMBER.fullmatch(text) is None:
             raise ConfigError(f"{_PREFIX}{name} must be an int of {unit} {_PREFIX}{name}={text!r:.100}")
         return int(text)
     return {"true": True, "false": False}.get(text.lower(), text) if name == "recovery_check" else text
