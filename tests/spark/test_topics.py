@@ -23,7 +23,7 @@ def test_all_committed_records_of_all_topics_are_asked_for_and_options_of_the_us
         "startingOffsets": '{"a": {"0": 7}}',
         "includeHeaders": "true",
         "kafka.isolation.level": "read_committed",
-        "minPartitions": 4,
+        "minPartitions": "4",
     }
 
 
