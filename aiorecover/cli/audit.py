@@ -19,7 +19,7 @@ from aiorecover.spark.gone import RecordsGoneError
 from aiorecover.spark.manifests import VERDICTS
 from aiorecover.spark.session import start_session
 from aiorecover.spark.targets import read_target
-from aiorecover.spark.topics import source_options
+from aiorecover.spark.topics import client_options, source_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -208,8 +208,8 @@ def _reads_topics(options: Options) -> bool:
 def _manifests_of(spark: SparkSession, options: Options) -> Manifests | None:
     if options.manifests is None:
         return None
-    of_client = {name: value for name, value in pairs(options.kafka_options).items() if name.startswith("kafka.")}
-    servers, more = options.bootstrap_servers or "", of_client  # where to begin and end is said of the topics
+    # Where to begin and end is said of the topics.
+    servers, more = options.bootstrap_servers or "", client_options(pairs(options.kafka_options))
     told = downstream.read_manifests(downstream.read_topics(spark, [options.manifests], servers, more))
     told.epochs.count()
     return told

@@ -82,17 +82,17 @@ class LaneLines:
         return True
 
 
-class SuspectLines:
-    """Lines about lanes that are sent apart: one a minute, for all that were since the last one."""
+class GatheredLines:
+    """Lines about lanes that change together: one a minute, for all that did since the last one."""
 
-    def __init__(self, suspect: Callable[[], int]) -> None:
-        """``suspect``: how many lanes are apart now."""
-        self._suspect = suspect
+    def __init__(self, write: Callable[[dict[Lane, str]], None]) -> None:
+        """``write`` the line about these lanes, in the order of what became of them, and why."""
+        self._write = write
         self._timer: asyncio.TimerHandle | None = None  # until the next line may be written
         self._lanes: dict[Lane, str] = {}  # not told of yet: why
 
-    def tell(self, lane: Lane, why: str) -> None:
-        """``lane`` is sent apart, for the error ``why``."""
+    def tell(self, lane: Lane, why: str = "") -> None:
+        """Of ``lane``, too."""
         self._lanes.pop(lane, None)
         self._lanes[lane] = why
         if self._timer is None:
@@ -104,25 +104,12 @@ class SuspectLines:
     def _end_interval(self) -> None:
         self._timer = None
         if self._lanes:
-            self._write()
+            self._tell_all()
             self._wait(INTERVAL)
 
-    def _write(self) -> None:
-        """No warning if all are well again: many new partitions keep a healthy broker busy for a second, too."""
-        count, suspect = len(self._lanes), self._suspect()
-        lane, why = self._lanes.popitem()
-        self._lanes.clear()
-        log.log(
-            logging.WARNING if suspect else logging.INFO,
-            "lanes without an answer in time, or with errors while others got through, have a session apart until they "
-            "are well: nothing to do unless it goes on, then look at the brokers that lead them "
-            "lanes=%d lanes_suspect=%d topic=%s partition=%d error=%s",
-            count,
-            suspect,
-            lane.topic,
-            lane.partition,
-            why,
-        )
+    def _tell_all(self) -> None:
+        lanes, self._lanes = self._lanes, {}
+        self._write(lanes)
 
     def close(self) -> None:
         """Tell what was not told yet."""
@@ -130,4 +117,53 @@ class SuspectLines:
             self._timer.cancel()
             self._timer = None
         if self._lanes:
-            self._write()
+            self._tell_all()
+
+
+class SuspectLines:
+    """Lines about lanes that are sent apart, and about those that are well again."""
+
+    def __init__(self, suspect: Callable[[], int]) -> None:
+        """``suspect``: how many lanes are apart now."""
+        self._suspect = suspect
+        self._apart = GatheredLines(self._write_apart)
+        self._well = GatheredLines(self._write_well)
+
+    def tell(self, lane: Lane, why: str) -> None:
+        """``lane`` is sent apart, for the error ``why``."""
+        self._apart.tell(lane, why)
+
+    def tell_well(self, lane: Lane) -> None:
+        """``lane`` is sent with the others again."""
+        self._well.tell(lane)
+
+    def close(self) -> None:
+        """Tell what was not told yet."""
+        self._apart.close()
+        self._well.close()
+
+    def _write_apart(self, lanes: dict[Lane, str]) -> None:
+        """No warning if all are well again: many new partitions keep a healthy broker busy for a second, too."""
+        suspect = self._suspect()
+        lane, why = next(reversed(lanes.items()))
+        log.log(
+            logging.WARNING if suspect else logging.INFO,
+            "lanes without an answer in time, or with errors while others got through, have a session apart until they "
+            "are well: nothing to do unless it goes on, then look at the brokers that lead them "
+            "lanes=%d lanes_suspect=%d topic=%s partition=%d error=%s",
+            len(lanes),
+            suspect,
+            lane.topic,
+            lane.partition,
+            why,
+        )
+
+    def _write_well(self, lanes: dict[Lane, str]) -> None:
+        lane = next(reversed(lanes))
+        log.info(
+            "lanes are well again lanes=%d lanes_suspect=%d topic=%s partition=%d",
+            len(lanes),
+            self._suspect(),
+            lane.topic,
+            lane.partition,
+        )

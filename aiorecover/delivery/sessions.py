@@ -196,7 +196,7 @@ class Sessions:
         now = time.monotonic()
         if suspicion.acknowledged(now, began) and lane in self._moved:
             del self._moved[lane]
-            log.info("a lane is well again topic=%s partition=%d", lane.topic, lane.partition)
+            self._lines.tell_well(lane)
             if not self._moved:
                 self._wait_idle()
         if suspicion.forgotten(now):
@@ -259,7 +259,7 @@ class Sessions:
         for lane, suspicion in self._suspicions.items():
             if lane.in_flight is None and suspicion.rested(now):
                 self._moved.pop(lane, None)
-                log.info("a lane is well again topic=%s partition=%d", lane.topic, lane.partition)
+                self._lines.tell_well(lane)
 
     # -- life --------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@
 - `compare`: what is in the topics and not in the table that they were landed in, by record id.
 - `timeline`: completeness over time.
 - `land`: topics into Parquet files or a table, each record once (:mod:`aiorecover.spark.landing`); `RecordsGoneError`
-  where Kafka has not got any more what was to be landed next.
+  where it sees at its start that Kafka has not got any more what was to be landed next.
 - `read_topics`: all that stands in some topics now, as `audit` wants it.
 - `counted_attempts`, `without_leftovers`: what ``df.write.format("aiorecover")`` has published
   (:mod:`aiorecover.spark.sink` tells how), and records without what its failed attempts have left.

@@ -39,7 +39,7 @@ _MEANINGS = {
     "No resolvable bootstrap urls": "Kafka cannot be reached, no such host: check bootstrap_servers",
     "TopicAuthorizationException": "Kafka does not let this user read the topic: grant Read and Describe",
     "GroupAuthorizationException": "Kafka does not let this user read in Spark's consumer groups: grant Read on groups "
-    "that begin with spark-kafka-, or name another beginning with --kafka-option groupIdPrefix=...",
+    "that begin with spark-kafka-, or name another beginning with the Kafka option groupIdPrefix",
     "SaslAuthenticationException": "Kafka refuses user or password: check the kafka.sasl options",
     "TABLE_OR_VIEW_NOT_FOUND": "there is no such table: name a table of the catalogue, or a path with a / in it",
     "PATH_NOT_FOUND": "there is no such table: check the path",

@@ -34,13 +34,19 @@ class Report:
     def __init__(self) -> None:
         self._held: list[bytes] | None = None
         self._over = False
+        self._lock = threading.Lock()  # one thread hears what Java says, another one sees that it is up
 
     def started(self) -> None:
         """Java is up: whatever it says from now on is handed on, even if the report has not ended as it does today."""
-        self._held, self._over = None, True
+        with self._lock:
+            self._held, self._over = None, True
 
     def hear(self, line: bytes) -> bytes:
         """What to hand on of the next line of Java's."""
+        with self._lock:
+            return self._heard(line)
+
+    def _heard(self, line: bytes) -> bytes:
         if self._held is None:
             if self._over or not line.startswith(_BEGINS):
                 return line

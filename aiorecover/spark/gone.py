@@ -15,11 +15,10 @@ from aiorecover.errors import ConfigError
 __all__ = ["Gone", "RecordsGoneError", "gone_in", "remade"]
 
 _AUDIT = "`aiorecover audit --table` names what the target lacks"
-_EXPIRED = (
-    f"{_AUDIT}; --kafka-option failOnDataLoss=false goes on with what is still there, and leaves the rest out for good"
-)
+_ACCEPTED = "failOnDataLoss=false, as --kafka-option or among the options of land,"
+_EXPIRED = f"{_AUDIT}; {_ACCEPTED} goes on with what is still there, and leaves the rest out for good"
 _REMADE = (
-    f"land the new topic with a target and a checkpoint of its own; {_AUDIT}; --kafka-option failOnDataLoss=false goes "
+    f"land the new topic with a target and a checkpoint of its own; {_AUDIT}; {_ACCEPTED} goes "
     "on with these, and leaves out for good what the new topic has before the offsets that were reached in the old one"
 )
 

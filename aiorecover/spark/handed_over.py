@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import DataType
 
-__all__ = ["HEADERS", "TEXT", "WHOLE", "are_headers", "check_columns", "check_frame", "shown"]
+__all__ = ["HEADERS", "TEXT", "WHOLE", "are_headers", "check_columns", "check_frame", "path_of", "shown"]
 
 WHOLE = "bigint"
 TEXT = "string"
@@ -60,6 +61,21 @@ def check_columns(name: str, df: DataFrame, wanted: Mapping[str, str], needed: I
             raise ConfigError(
                 f"the column {field.name} of {name} must be {what}: cast it type={field.dataType.simpleString()}"
             )
+
+
+def path_of(name: str, value: object) -> str:
+    """What Spark calls it: a text stays as it is, a `Path` is a directory, also one without a ``/`` in it.
+
+    Raises:
+        ConfigError: it is none of both, or empty.
+
+    """
+    if isinstance(value, PurePath):
+        text = value.as_posix()
+        return text if "/" in text else f"./{text}"
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError(f"{name} must be a path, as a text or as a Path: {shown(name, value)}")
+    return value
 
 
 def shown(name: str, value: object) -> str:

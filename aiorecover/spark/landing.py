@@ -42,6 +42,7 @@ from aiorecover.errors import ConfigError
 from aiorecover.spark import landed_ids
 from aiorecover.spark.claiming import claim
 from aiorecover.spark.files import Files
+from aiorecover.spark.handed_over import path_of
 from aiorecover.spark.leftovers import COUNTS
 from aiorecover.spark.lock import Lock
 from aiorecover.spark.query_log import QueryLog
@@ -50,11 +51,12 @@ from aiorecover.spark.session import clear_errors
 from aiorecover.spark.subscription import check_subscription
 from aiorecover.spark.targets import find_target
 from aiorecover.spark.topic_ids import check_topic_ids
-from aiorecover.spark.topics import source_options
+from aiorecover.spark.topics import checked_topic, source_options
 from aiorecover.spark.undecided import Undecided
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import PurePath
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -96,14 +98,14 @@ class Landed:
 def land(
     spark: SparkSession,
     topics: Sequence[str],
-    target: str,
-    checkpoint: str,
+    target: str | PurePath,
+    checkpoint: str | PurePath,
     *,
     bootstrap_servers: str,
     available_now: bool = False,
     max_offsets_per_trigger: int = DEFAULT_MAX_OFFSETS_PER_TRIGGER,
     files_per_batch: int | None = None,
-    quarantine: str | None = None,
+    quarantine: str | PurePath | None = None,
     sink_manifests: str | None = None,
     options: Mapping[str, str] | None = None,
     on_batch: Callable[[Landed], object] | None = None,
@@ -118,11 +120,11 @@ def land(
     ``query.awaitTermination()`` waits for it, and raises what went wrong. Started again with the same ``target`` and
     ``checkpoint`` it goes on where it was, also after a kill.
 
-    ``target``: with a ``/`` in it a directory, else the name of a table, which is made if it is not there: of Parquet
-    in the session catalogue, in other catalogues of Iceberg. One that was made before, for the sake of its partitions
-    for example, must be empty, and have the columns. ``checkpoint``: a directory (see the module about its file
-    system); the two are only ever used together, and by one landing at a time. ``quarantine``: the directory for
-    records whose ``aiorecover-id`` is no record id; default, ``quarantine`` in the checkpoint.
+    ``target``: with a ``/`` in it, or as a `Path`, a directory, else the name of a table, which is made if it is not
+    there: of Parquet in the session catalogue, in other catalogues of Iceberg. One that was made before, for the sake
+    of its partitions for example, must be empty, and have the columns. ``checkpoint``: a directory (see the module
+    about its file system); the two are only ever used together, and by one landing at a time. ``quarantine``: the
+    directory for records whose ``aiorecover-id`` is no record id; default, ``quarantine`` in the checkpoint.
 
     ``sink_manifests``: the manifest topic of ``df.write.format("aiorecover")`` jobs that write to these topics: what
     their failed attempts have left is not landed, and the rest once its manifest is there. The query reads that topic,
@@ -134,7 +136,8 @@ def land(
     Not over Spark Connect: directories are renamed through the driver's JVM.
 
     Raises:
-        RecordsGoneError: a topic was deleted and made anew since it was landed last.
+        RecordsGoneError: a topic was deleted and made anew since it was landed last, or Kafka has deleted records of
+            a batch that was left unfinished. (Of later batches the query says it: `StreamingQueryException`.)
         ConfigError: no topic or server is named, a number is out of range, the target is none that can be landed in,
             target and checkpoint do not belong together, another landing works with the checkpoint, these are not the
             topics of the checkpoint, one is not there, Kafka cannot be reached, or Spark lacks its connector.
@@ -143,12 +146,14 @@ def land(
     """
     if max_offsets_per_trigger < 1 or (files_per_batch is not None and files_per_batch < 1):
         raise ConfigError(f"at least 1: {max_offsets_per_trigger=} {files_per_batch=}")
+    target, checkpoint = path_of("target", target), path_of("checkpoint", checkpoint)
     told = checked_options(topics, target, checkpoint, bootstrap_servers, sink_manifests, options)
     checkpoint = checkpoint.rstrip("/")
+    apart_in = f"{checkpoint}/quarantine" if quarantine is None else path_of("quarantine", quarantine)
     there = find_target(spark, target)
     lock = Lock(spark, checkpoint)
     try:
-        apart = claim(spark, there, checkpoint, quarantine or f"{checkpoint}/quarantine")
+        apart = claim(spark, there, checkpoint, apart_in)
         sinks = _sinks(spark, checkpoint, sink_manifests)
         files_per_batch = files_per_batch or spark.sparkContext.defaultParallelism
         landing = _Landing(spark, there, apart, f"{checkpoint}/ids", sinks, files_per_batch, on_batch)
@@ -190,11 +195,11 @@ def checked_options(
             f"crash, and knows by it what is landed {target=}"
         )
     told = source_options(topics, bootstrap_servers, options)
-    if sink_manifests in topics:
+    if sink_manifests is None:
+        return told
+    if checked_topic("sink_manifests must be a topic's name", sink_manifests) in topics:
         raise ConfigError(f"manifests are no records to land: leave the topic out of topics {sink_manifests=}")
-    if sink_manifests is not None:
-        told["subscribe"] += f",{sink_manifests}"
-    return told
+    return {**told, "subscribe": f"{told['subscribe']},{sink_manifests}"}
 
 
 def _sinks(spark: SparkSession, checkpoint: str, topic: str | None) -> Undecided | None:

@@ -153,7 +153,7 @@ def audited_whole(epochs: DataFrame, buckets: DataFrame) -> DataFrame:
     """
     counting = buckets.where(F.col("bucket").isNotNull() & (F.col("verdict") == COUNTS))
     found = counting.groupBy(*_EPOCH).agg(F.sum("found").alias("_found"))
-    read = buckets.agg(F.array_distinct(F.flatten(F.collect_list("topics"))).alias("_read"))
+    read = buckets.select(F.explode("topics").alias("_topic")).agg(F.collect_set("_topic").alias("_read"))
     both = epochs.join(found, _EPOCH, "left").crossJoin(F.broadcast(read))
     count, unread = F.coalesce("_found", F.lit(0)), F.array_except("topics", "_read")
     same_names = F.arrays_overlap("topics", "_read") | (count == 0)

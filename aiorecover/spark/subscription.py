@@ -20,7 +20,7 @@ from aiorecover.errors import ConfigError
 from aiorecover.spark.files import Files
 from aiorecover.spark.query_log import QueryLog
 from aiorecover.spark.session import clear_errors
-from aiorecover.spark.topics import loss_is_accepted, topics_in
+from aiorecover.spark.topics import client_options, loss_is_accepted, topics_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -119,9 +119,9 @@ def _check_begin(spark: SparkSession, told: Mapping[str, str], topics: list[str]
     aside = f"{checkpoint}/_added"
     files = Files(spark, aside)
     files.delete(aside)
-    # Others of the options say where to begin, and how much to read.
-    options = {name: value for name, value in told.items() if name.lower().startswith("kafka.")}
-    stream = spark.readStream.format("kafka").options(**options, subscribe=",".join(topics), startingOffsets="earliest")
+    stream = spark.readStream.format("kafka").options(
+        **client_options(told), subscribe=",".join(topics), startingOffsets="earliest"
+    )
     try:
         with clear_errors(topics=topics):
             writer = stream.load().writeStream.foreachBatch(_pass_over).option("checkpointLocation", aside)

@@ -10,15 +10,17 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from py4j.java_gateway import JavaPackage
 from py4j.protocol import Py4JJavaError
 
 from aiorecover.spark.files import Files
 from aiorecover.spark.gone import RecordsGoneError, remade
 from aiorecover.spark.query_log import QueryLog
 from aiorecover.spark.session import clear_errors
-from aiorecover.spark.topics import loss_is_accepted, topics_in
+from aiorecover.spark.topics import CLIENT_PREFIX, client_options, loss_is_accepted, topics_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["check_topic_ids"]
 
 _NONE = "AAAAAAAAAAAAAAAAAAAAAA"  # of a broker older than Kafka 2.8, which has no ids to give
+_CLIENTS = "org.apache.kafka.clients.admin.AdminClient"
 _UNKNOWN = "UnknownTopicOrPartitionException"
 _TRIES = 3  # a topic that was made just now is not known to every broker at once; Spark's source tries as often
 _PAUSE_S = 1.0
@@ -81,7 +84,15 @@ def _ids(spark: SparkSession, told: Mapping[str, str]) -> dict[str, str]:
 
 def _asked(spark: SparkSession, topics: list[str], told: Mapping[str, str]) -> dict[str, str]:
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - pyspark offers no other way to Kafka's client
-    admin = gateway.jvm.org.apache.kafka.clients.admin.AdminClient.create(_client_options(gateway.jvm, told))
+    clients = reduce(getattr, _CLIENTS.split("."), gateway.jvm)
+    if isinstance(clients, JavaPackage):  # as py4j takes what is no class
+        _log.warning(
+            "Spark has Kafka's client under another name, so the topics' ids are not known: where a topic is deleted "
+            "and made anew, nothing may tell; land it with a target and a checkpoint of its own topics=%s",
+            topics,
+        )
+        return {}
+    admin = clients.create(_client_options(gateway.jvm, told))
     try:
         for _ in range(_TRIES - 1):
             try:
@@ -102,6 +113,6 @@ def _described(admin: Any, topics: list[str]) -> dict[str, str]:
 
 def _client_options(jvm: Any, told: Mapping[str, str]) -> Any:
     """As Spark's source makes them of its own, with whatever Spark has to show Kafka for itself."""
-    given = {name[len("kafka.") :]: value for name, value in told.items() if name.lower().startswith("kafka.")}
+    given = {name[len(CLIENT_PREFIX) :]: value for name, value in client_options(told).items()}
     updater = jvm.org.apache.spark.kafka010.KafkaConfigUpdater("source", jvm.PythonUtils.toScalaMap(given))
     return updater.setAuthenticationConfigIfNeeded().build()

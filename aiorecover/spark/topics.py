@@ -15,8 +15,17 @@ from aiorecover.spark.session import clear_errors
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["loss_is_accepted", "read_topics", "source_options", "topics_in"]
+__all__ = [
+    "CLIENT_PREFIX",
+    "checked_topic",
+    "client_options",
+    "loss_is_accepted",
+    "read_topics",
+    "source_options",
+    "topics_in",
+]
 
+CLIENT_PREFIX = "kafka."
 _NAMED_APART = ("subscribe", "subscribepattern", "assign")  # as Spark's options are: of any case
 
 
@@ -59,12 +68,17 @@ def source_options(
         raise ConfigError(f"name Kafka's servers as host:port,host:port: {bootstrap_servers=}")
     return {
         "kafka.bootstrap.servers": bootstrap_servers,
-        "subscribe": ",".join(map(_topic, topics)),
+        "subscribe": ",".join(checked_topic("name each topic by itself", name) for name in topics),
         "startingOffsets": "earliest",
         "includeHeaders": "true",
         "kafka.isolation.level": "read_committed",
         **_checked(options),
     }
+
+
+def client_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Those that Spark hands on to Kafka's client; the others say where to begin, and how much to read."""
+    return {name: value for name, value in options.items() if name.lower().startswith(CLIENT_PREFIX)}
 
 
 def topics_in(told: Mapping[str, str]) -> list[str]:
@@ -77,19 +91,25 @@ def loss_is_accepted(told: Mapping[str, str]) -> bool:
     return any(name.lower() == "failondataloss" and value.lower() == "false" for name, value in told.items())
 
 
+def checked_topic(sentence: str, name: str) -> str:
+    """The name; ``sentence`` is what to do about one that is none.
+
+    Raises:
+        ConfigError: no topic can be called so.
+
+    """
+    try:
+        return check_topic(name)
+    except EncodeError as error:
+        raise ConfigError(f"{sentence}: {error}") from None
+
+
 def _is_list(topics: object) -> bool:
     return isinstance(topics, Sequence) and not isinstance(topics, str | bytes) and bool(topics) and all(topics)
 
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value)
-
-
-def _topic(name: str) -> str:
-    try:
-        return check_topic(name)
-    except EncodeError as error:
-        raise ConfigError(f"name each topic by itself: {error}") from None
 
 
 def _checked(options: object) -> dict[str, str]:

@@ -78,6 +78,27 @@ async def test_lanes_that_are_sent_apart_together_are_one_line_a_minute(
 
 
 @pytest.mark.asyncio
+async def test_lanes_that_are_well_again_are_one_line_a_minute_of_their_own(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(module, "GATHERED", 0.0)
+    lines = SuspectLines(lambda: 7)
+    lines.tell(Lane("t", 0), "SilentError()")
+    await until(lambda: len(caplog.records) == 1)
+    for number in range(300):
+        lines.tell_well(Lane("t", number))
+    await until(lambda: len(caplog.records) == 2)
+    assert caplog.messages[1] == "lanes are well again lanes=300 lanes_suspect=7 topic=t partition=299"
+    assert caplog.records[1].levelno == logging.INFO
+    lines.tell_well(Lane("u", 1))
+    await asyncio.sleep(0.05)
+    assert len(caplog.records) == 2, "the minute is not over"
+    lines.close()
+    assert caplog.messages[2] == "lanes are well again lanes=1 lanes_suspect=7 topic=u partition=1"
+
+
+@pytest.mark.asyncio
 async def test_lanes_that_are_well_before_the_line_is_written_are_no_warning(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from aiorecover.spark import (
     timeline,
     without_leftovers,
 )
+from aiorecover.spark.handed_over import path_of
 from tests.spark.by_hand import COLUMNS
 from tests.spark.feed import P
 
@@ -35,6 +36,17 @@ def kafka(spark: SparkSession, **others: Any) -> DataFrame:
     """A row as of Kafka's source, but for some columns."""
     columns = {name: pa.nulls(1, COLUMNS.field(name).type) for name in COLUMNS.names}
     return frame(spark, columns | PLACE | others)
+
+
+def test_a_path_is_a_directory_with_or_without_others_above_it() -> None:
+    paths = ["lake.orders", "lake/orders", Path("orders"), Path("/lake/orders"), Path("..")]
+    assert [path_of("target", one) for one in paths] == [
+        "lake.orders",
+        "lake/orders",
+        "./orders",
+        "/lake/orders",
+        "./..",
+    ]
 
 
 @pytest.mark.parametrize("value", NO_FRAMES)

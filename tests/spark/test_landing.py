@@ -5,6 +5,7 @@ What is landed is read back with pyarrow, not with Spark or aiorecover, and coun
 
 from collections import Counter
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow.dataset as ds
 import pytest
@@ -209,7 +210,13 @@ def test_numbers_and_names_are_checked_before_anything_is_made(spark: SparkSessi
         land(spark, ["x"], target, target, bootstrap_servers="x", max_offsets_per_trigger=0)
     with pytest.raises(ConfigError, match="name the topics"):
         land(spark, "x", target, target, bootstrap_servers="x")
-    for nowhere in ("", "/"):
-        with pytest.raises(ConfigError, match="name a checkpoint"):
-            land(spark, ["x"], target, nowhere, bootstrap_servers="x")
+    with pytest.raises(ConfigError, match="name a checkpoint"):
+        land(spark, ["x"], target, "/", bootstrap_servers="x")
+    for manifests in ("a,b", "", 5, b"manifests"):
+        with pytest.raises(ConfigError, match="sink_manifests must be a topic's name: "):
+            land(spark, ["x"], target, target, bootstrap_servers="x", sink_manifests=cast("str", manifests))
+    for path in ("", " ", None, 5, b"/lake/orders"):
+        for target_and_checkpoint in [(path, target), (target, path)]:
+            with pytest.raises(ConfigError, match=r"(target|checkpoint) must be a path, as a text or as a Path: type="):
+                land(spark, ["x"], *cast("Any", target_and_checkpoint), bootstrap_servers="x")
     assert list(tmp_path.iterdir()) == []

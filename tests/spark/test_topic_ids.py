@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from aiorecover.errors import ConfigError
-from aiorecover.spark import RecordsGoneError
+from aiorecover.spark import RecordsGoneError, topic_ids
 from aiorecover.spark.topic_ids import check_topic_ids
 from aiorecover.spark.topics import source_options
 from tests.spark.feed import P, landing, published
@@ -81,6 +81,15 @@ def test_a_topic_that_was_left_may_be_made_anew_and_named_again(
     landing(spark, kafka, [a, b], tmp_path)
     ids = [f"{P}/1/{sequence}" for sequence in range(1, 8)]
     assert landed_ids(tmp_path / "table") == Counter([*ids, f"{P}/2/1"])
+
+
+def test_without_kafkas_client_under_its_name_landing_goes_on_and_says_what_is_not_known(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(topic_ids, "_CLIENTS", "shaded.org.apache.kafka.clients.admin.AdminClient")
+    check_topic_ids(spark, str(tmp_path), source_options(["orders"], "127.0.0.1:9092"))
+    assert "under another name, so the topics' ids are not known" in caplog.text
+    assert "topics=['orders']" in caplog.text
 
 
 def test_a_topic_that_is_not_there_is_said_after_some_tries(

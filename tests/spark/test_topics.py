@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 
 from aiorecover.errors import ConfigError
 from aiorecover.spark import read_topics
-from aiorecover.spark.topics import source_options
+from aiorecover.spark.topics import client_options, source_options
 from tests.support.cluster import Cluster, TopicFactory
 
 SERVERS = "127.0.0.1:9092"
@@ -25,6 +25,11 @@ def test_all_committed_records_of_all_topics_are_asked_for_and_options_of_the_us
         "kafka.isolation.level": "read_committed",
         "minPartitions": "4",
     }
+
+
+def test_options_of_kafkas_client_are_told_from_sparks_own_in_any_case() -> None:
+    of_client = {"kafka.security.protocol": "SSL", "Kafka.ssl.truststore.location": "/a"}
+    assert client_options({**of_client, "startingOffsets": "latest", "kafkaConsumer.pollTimeoutMs": "5"}) == of_client
 
 
 @pytest.mark.parametrize("topics", ["orders", b"bytes", [], (), None, 5, {"orders"}, [""], [None], iter(["orders"])])
