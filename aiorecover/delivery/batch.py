@@ -137,10 +137,10 @@ class LaneBatch(BatchBuilder):
         return True
 
     def finish(self) -> None:
-        """Nothing more is added; ``bytes`` is known."""
+        """Nothing more is added; ``bytes`` is known. Once more does no harm."""
         self.bytes = self.size()  # type: ignore[no-untyped-call]
         self.close()  # type: ignore[no-untyped-call]
-        del self.add
+        self.__dict__.pop("add", None)
 
     def records(self) -> Iterator[Held]:
         """What it was filled with, in order, from its own bytes: whole, whatever has become of the frames since.

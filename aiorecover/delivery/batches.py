@@ -77,11 +77,12 @@ class Batches:
         share = (BATCH_BYTES - self._stalled.bytes) // (2 * (len(self._open) + 1))
         most = self._batch_bytes if lane.limit is None else min(self._batch_bytes, lane.limit.next(time.monotonic()))
         size = min(most, max(SMALLEST_BATCH, share))
-        lane.open = LaneBatch(size, self._codec, transactional=self._transactional)
-        lane.open.probes = lane.limit is not None and most > lane.limit.bytes
-        self._linger(lane)
+        batch = LaneBatch(size, self._codec, transactional=self._transactional)
+        batch.probes = lane.limit is not None and most > lane.limit.bytes
+        self._linger(lane)  # first: a signal handler may raise between any two of these, and what is open lingers
         self._open[lane] = None
-        return lane.open
+        lane.open = batch
+        return batch
 
     def add_found(self, lane: Lane, slot: Slot, place: int, offset: int) -> bool:
         """A frame whose record stands in Kafka at ``offset``: it is announced and settled in its turn; False: no room.
@@ -108,19 +109,19 @@ class Batches:
     def close(self, lane: Lane) -> None:
         """Nothing more is added to the lane's open batch: it goes to Kafka in its turn."""
         try:
-            batch = lane.close_open()
+            closed = lane.close_open()
         except BaseException:
             self._linger(lane)  # a batch that could not be closed is handed over by the next linger
             raise
-        self._lingering.discard(lane)
-        self._open.pop(lane, None)
-        self._router.rotate(lane)
-        if batch is not None:
+        if closed is not None and lane.halted is None:  # else all that it holds counts once it goes on
+            self.closed_bytes += closed.bytes
+        if closed is not None:
             if self._doubtful_up_to:
-                batch.doubtful = position_at(*next(frames_of(batch))) <= self._doubtful_up_to
-            if lane.halted is None:  # else all that it holds counts once it goes on
-                self.closed_bytes += batch.bytes
+                closed.doubtful = position_at(*next(frames_of(closed))) <= self._doubtful_up_to
             self._deliver(lane)
+        self._router.rotate(lane)
+        self._open.pop(lane, None)
+        self._lingering.discard(lane)  # last: where a signal handler has raised before, the next linger goes on
 
     def tick(self, *, busy: bool) -> None:
         """The linger of some is over: what they have goes to Kafka, at once or right behind the batch in flight.
@@ -139,6 +140,7 @@ class Batches:
         if lane.in_flight is None and not lane.ready:
             self.close(lane)
         else:
+            self._deliver(lane)  # that goes on already, unless a signal handler has raised before it could begin
             lane.due = True
             self._lingering.discard(lane)
 

@@ -168,12 +168,13 @@ class Lane:
         batch = self.open
         if batch is not None and batch.count:
             batch.finish()  # first: if it fails, the lane still holds its records
+        # No call from here on: a signal handler may raise in any, and then the batch would be in no place, or in two.
         self.open = None
         self.due = False
         if batch is None or batch.count == 0:
             return None
         self.closed += batch.count
-        self.ready.append(batch)
+        self.ready += [batch]
         return batch
 
     def next(self) -> LaneBatch | None:

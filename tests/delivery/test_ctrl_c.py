@@ -13,6 +13,7 @@ from aiokafka.structs import RecordMetadata
 
 from aiorecover import RecoverableProducer
 from aiorecover import supervised as supervised_module
+from aiorecover.delivery import batches as batches_module
 from aiorecover.delivery import dispatcher as dispatcher_module
 from aiorecover.delivery import sender as sender_module
 from aiorecover.delivery import sessions as sessions_module
@@ -28,7 +29,7 @@ RECORDS = 60
 BACKLOG = 20  # of these, before the start
 OPTIONS: dict[str, Any] = {"bootstrap_servers": "nowhere:1", "slot_bytes": 1 << 18, "linger_ms": 1}
 LIMIT = 20_000  # ms: what takes longer hangs
-PASSES = [(dispatcher_module, 500, 37), (reading_module, 50, 1), (stream_module, 20, 1)]
+PASSES = [(dispatcher_module, 500, 37), (reading_module, 50, 1), (stream_module, 20, 1), (batches_module, 20, 1)]
 """What records pass on their way into a batch; so many lines are run at least, and one in so many is tried."""
 
 
