@@ -84,6 +84,7 @@ class Opened:
         if config.adoption_grace_ms is not None:
             self._adoption = self._make_adoption(config.adoption_grace_ms / 1000)
             self.background.add("adoption", self._adoption.run)
+        self.keep_free: int | None = None  # slots of each ring that stay at the end; None: as many as while it is open
         self._ending = False  # nothing more is stored: the checkpoint that says so must be right
         self._left: Statistics | None = None
         self.files_gone: str | None = None  # at the end, with records in them: what is wrong with them
@@ -209,6 +210,7 @@ class Opened:
                 guarantee="at_least_once" if its.destination.transactional is None else "exactly_once",
             )
             home = await Opened.open(config, lock_timeout=0.0, destined=self.delivery.cluster.id)
+            home.keep_free = 0  # it may have no owner any more, and no burst to be ready for
             home.start()
             return home
 
@@ -319,6 +321,7 @@ class Opened:
         await self._ends_in_time(self.commit.close(), "the last group commit")
         if self._closing is None:
             await self._last_checkpoint(closed=ended)
+            await self._give_back()
         left = self.directory.records_left
         if left and self._closing is None:  # else they are closed, or will be, by a stop that was cancelled
             self.files_gone = self.directory.moved_away()
@@ -354,6 +357,18 @@ class Opened:
                     await self._tell_end()
                 return
             log.warning("no last checkpoint: the next start reads more error=%r", error)
+
+    async def _give_back(self) -> None:
+        """What an outage has filled is no burden to a disk on which nobody opens this directory again, or much later.
+
+        What there is no time for stays, until a process has it open for a while.
+        """
+        if self.directory.ring.failure is not None or self.directory.moved_away() is not None:
+            return
+        with suppress(TimeoutError, WalError):
+            async with self._deadline.step():
+                while await self.keeper.submit(self.directory.give_back_free, self.keep_free):
+                    pass
 
     async def _tell_end(self) -> None:
         """The next start looks for nothing of what was delivered from files that are gone; if that fails, it does."""

@@ -24,6 +24,8 @@ from aiorecover.testing import MemoryDisk, MockCluster, MockClusterProcess
 from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.instances import instances
+from aiorecover.wal.moved import DEAD, RETRY, RING
+from aiorecover.wal.room import KEEP_FREE
 from aiorecover.wal.view import open_view
 from tests.delivery.refusing import Broker
 from tests.support.census import Census
@@ -79,6 +81,36 @@ async def verdict(cluster: MockClusterProcess, accepted: list[Accepted]) -> Verd
 def waiting(wal: Path) -> dict[str, tuple[str, bool | None]]:
     """What stands in a wal_dir, looked at from outside."""
     return {one.path.name: (one.state, one.waiting) for one in instances(wal)}
+
+
+def slots_on_disk(directory: Path) -> float:
+    """Of the three rings, without holes."""
+    rings = [directory / name for name in (RING, RETRY, DEAD)]
+    return sum(ring.stat().st_blocks * 512 for ring in rings) / int(SHORT["slot_bytes"])
+
+
+async def test_what_an_outage_has_filled_is_given_back_to_the_disk_by_who_delivers_it(
+    cluster: MockClusterProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    names = ("gone", "worker")
+    accepted = [one for name in names for one in await orphan(tmp_path, name, 15_000)]
+    before = [slots_on_disk(tmp_path / name) for name in names]
+    async with worker(tmp_path, cluster) as producer:
+        await adopted(producer)
+        await producer.flush(timeout_ms=20_000)
+    slots = [slots_on_disk(tmp_path / name) for name in names]
+    assert min(before) > 15
+    assert slots[0] <= len((RETRY, DEAD)), "each has one ready"
+    assert slots[1] <= 1.1 + KEEP_FREE + len((RETRY, DEAD)), "what was written last, and what the next burst needs"
+    assert waiting(tmp_path) == dict.fromkeys(names, ("free", False))
+    caplog.clear()
+    async with worker(tmp_path, cluster, instance="gone") as producer:
+        receipt = await producer.publish(TOPIC, b"again", key=b"k")
+        await producer.flush(timeout_ms=20_000)
+        assert producer.statistics().missing == 0
+    accepted.append(Accepted(receipt.record_id, b"k", b"again"))
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert (await verdict(cluster, accepted)).ok
 
 
 async def test_what_a_process_has_left_is_delivered_by_its_neighbour_under_its_own_ids(

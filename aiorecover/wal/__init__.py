@@ -215,7 +215,8 @@ Operations
                 durable checkpoint covers them (or their headers were taken away) and knows an ordinal above theirs;
                 nothing maps them; file sizes are changed under one lock. Of such slots those that another ring grows
                 by, and those beyond ``wal_max_bytes``, where an opening found more, are given back at once, from
-                anywhere in the file, which keeps its length: as holes.
+                anywhere in the file, which keeps its length: as holes. So are, when a process ends cleanly and has time
+                for it, those that a minute would have found superfluous, and in an adopted directory all.
     give back   Ten times a second the pages of mapped slots are taken out of the mapping, some slots at a time: what
                 waits in an outage is page cache, and not memory of the process (`resident`).
     tell        Where an earlier epoch ended is known once its last slot was read, and before that at least how far it

@@ -374,6 +374,10 @@ class Directory:
         """Give back to the disk what was not needed for long; bytes (the keeper's thread)."""
         return sum(ring.spares.shrink() * ring.slot_bytes for ring in self.rings)
 
+    def give_back_free(self, keep: int | None) -> int:
+        """Give free slots back to the disk at the end, all but ``keep`` of each ring; bytes (the keeper's thread)."""
+        return sum(ring.spares.give_back_free(keep) * ring.slot_bytes for ring in self.rings)
+
     def give_back_memory(self) -> None:
         """Have mapped slots count as memory no longer, some at a time."""
         for ring in self.rings:

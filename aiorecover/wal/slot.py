@@ -129,7 +129,7 @@ class Slot:
             return False
         self.reach((place,))
         word = self.words[place]
-        return word == self.open_word or (word == 0 and place * fmt.WORD & -mmap.PAGESIZE in self.replaced)
+        return fmt.mark_of(word, self.salt) is None  # a flipped bit settles nothing, and a page that was lost is zeros
 
     def is_settled(self, place: int) -> bool:
         """Whether the frame there was settled by this process; a flipped bit settles nothing."""

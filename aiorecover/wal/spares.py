@@ -184,8 +184,7 @@ class Spares:
         """
         with self._preparing():
             if not self._ready:
-                self._ready.append(self._acquire())
-                return
+                self._ready.append(self._acquire(mended=False))
         self._mend_ready()
 
     def reserve(self) -> None:
@@ -281,6 +280,20 @@ class Spares:
             count = self._room.superfluous(free=before, used=self.allocated - self.free)
             self._cut_end(max(count, min(self.quota.excess(), CUT_MOST)))
             self.give_up(min(self.quota.excess(), CUT_MOST))
+            return before - len(self._free)
+
+    def give_back_free(self, keep: int | None) -> int:
+        """At the end of a life, give free slots back to the disk that it would have to itself (the keeper's thread).
+
+        Some at a time; how many. ``keep``: so many stay; None: as many as `shrink` leaves. As in `shrink`, but who
+        opens the directory next may be long in coming, or nobody: so also from anywhere in the file.
+        """
+        with self._preparing():
+            before = len(self._free)
+            stay = max(KEEP_FREE, self.allocated - self.free) if keep is None else keep
+            count = max(0, min(CUT_MOST, before - stay))
+            self._cut_end(count)
+            self.give_up(count - (before - len(self._free)))
             return before - len(self._free)
 
     def give_up(self, count: int) -> int:

@@ -7,7 +7,7 @@ machine (a copy). What is promised, and what is not, stands in the package docst
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from itertools import chain, repeat, zip_longest
 from pathlib import Path
 from typing import Self
 
@@ -417,14 +417,17 @@ class View:
 
         The owner may begin a life in a slot that was passed and another one in a slot that was not: such a list would
         have a hole. Each life up to the newest had begun by the end of the first scan, so the second one sees it, or
-        it was recycled. Of what began later nothing is taken: there the slot stands as it was at first.
+        it was recycled. Of what began later nothing is taken: there the slot stands as it was at first, if the file
+        had it then.
         """
         first, second = self._scan(), self._scan()
         newest = max((one.header.ordinal for one in first if one.header is not None), default=0)
-        return [
+        at_first = chain(first, repeat(None))
+        chosen = (
             after if after.header is None or after.header.ordinal <= newest else before
-            for before, after in zip(first, second, strict=False)
-        ]
+            for before, after in zip(at_first, second, strict=False)
+        )
+        return [one for one in chosen if one is not None]
 
 
 def open_view(path: Path | str, ring: str = RING) -> View:

@@ -16,6 +16,7 @@ from aiorecover.wal.moved import NO_PARTITION, Moved, pack_moved, unpack_moved
 from aiorecover.wal.moving import Copying, Move, Rewrite
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.run import Entry
+from aiorecover.wal.slot import Slot
 from aiorecover.wal.stream import Stream
 from aiorecover.wal.view import View
 from tests.wal.interruption import Interruption
@@ -74,6 +75,33 @@ def in_slot(opened: Opened) -> list[Entry]:
 
 def waiting(opened: Opened, positions: Iterable[Position]) -> list[Record]:
     return [(position, opened.accepted[position]) for position in positions]
+
+
+def rot(slot: Slot, bit: int) -> Position:
+    """Flip a bit of the settle word of the slot's first frame that waits; whose frame it is."""
+    reader = Reader.inside(slot.ring, slot, bytes)
+    run = reader.look(1)
+    reader.close()
+    slot.ring.map_for_settling(slot)
+    assert run is not None
+    assert slot.words is not None
+    slot.words[run.places[0]] ^= 1 << bit
+    return slot.header.epoch, run.sequences[0]
+
+
+@pytest.mark.parametrize("bit", [0, 15, 16, 31])
+@pytest.mark.parametrize("again", [False, True], ids=["moved", "moved, and the retry ring rewritten"])
+def test_a_flipped_bit_settles_nothing_and_what_waits_is_copied(bit: int, again: bool) -> None:
+    opened = Opened()
+    left = sparse(opened)
+    oldest = opened.ring.live[0]
+    assert rot(oldest, bit) in left
+    make(opened, move(opened))
+    assert opened.ring.losses.missing == 0
+    if again:
+        rot(opened.directory.retry.live[0], bit)
+        end_rewriting(opened, rewrite(opened))
+    assert everything(opened.dies()) == waiting(opened, left)
 
 
 def test_a_moved_slot_is_free_and_its_records_wait_in_the_retry_ring() -> None:
@@ -281,7 +309,8 @@ def test_a_slot_of_which_something_cannot_be_read_any_more_is_not_moved() -> Non
     slot = opened.ring.live[0]
     waiting = slot.unsettled
     moving = Move(opened.ring, opened.directory.retry, slot)
-    place = next(place for place in range(fmt.FIRST_FRAME // 4, SLOT // 4) if slot.waits(place))
+    assert slot.words is not None
+    place = next(place for place in range(fmt.FIRST_FRAME // 4, SLOT // 4) if slot.words[place] == slot.open_word)
     opened.disk.ring.damage(place * 4 - fmt.FRAME_BYTES + 4, b"\xff\xff\xff\xff")
     while not moving.step():
         pass

@@ -11,7 +11,7 @@ from aiorecover.errors import WalFullError, WalIOError
 from aiorecover.testing.memory_file import MemoryFile
 from aiorecover.wal.directory import Options
 from aiorecover.wal.opening import open_directory
-from aiorecover.wal.room import KEPT, MAIN
+from aiorecover.wal.room import KEEP_FREE, KEPT, MAIN
 from aiorecover.wal.spares import Limits, Quota, Spares
 from aiorecover.wal.storage import StorageFile
 from tests.wal.memory import PAGE, FaultyFile, broken, no_blocks
@@ -366,3 +366,28 @@ def test_where_the_disk_has_no_block_for_a_slot_nothing_has_grown_and_the_ring_c
     opened.append(*[BIG] * 10)
     assert spares.allocated > slots
     assert not spares.full
+
+
+@pytest.mark.parametrize("keep", [None, 0])
+@pytest.mark.parametrize("end", ["dies", "loses_power"])
+def test_what_is_free_at_the_end_is_given_back_wherever_it_stands_and_the_rest_is_opened_as_it_was(
+    keep: int | None, end: str
+) -> None:
+    opened = Opened(Disk(max_slots=60))
+    full(opened)
+    entries = opened.read()
+    left = found(entries[-1:])  # the last slots of the file hold something
+    opened.settle(entries[:-1])
+    opened.checkpoint()
+    before, steps = on_disk(opened), 0
+    while opened.directory.give_back_free(keep):
+        steps += 1
+    assert steps > 1, "some at a time"
+    assert opened.ring.spares.holding.free == (KEEP_FREE if keep is None else 0)
+    assert on_disk(opened) == sum(ring.bytes_allocated for ring in opened.directory.rings) < before / 4
+    opened.ring.sync()
+    following = opened.dies() if end == "dies" else opened.loses_power(3)
+    waits = everything(following)
+    assert waits[-1:] == left
+    assert len(waits) == 1 or end == "loses_power", "settle words of the last slot may be lost with the power"
+    full(following)

@@ -680,10 +680,11 @@ def test_a_slot_that_is_filled_and_sealed_at_any_moment_of_the_walk_is_not_damag
         assert now.missing == []
 
 
-def missing_when_slots_begin_at(moment: int, *, flushed: bool = False) -> list[Damage]:
+def missing_when_slots_begin_at(moment: int, *, flushed: bool = False, grown: bool = False) -> list[Damage]:
     """A life begins in a slot that was passed while they were listed, and the next one in a slot that was not.
 
-    ``flushed``: a checkpoint says at once that all of it was.
+    ``flushed``: a checkpoint says at once that all of it was. ``grown``: the first one begins behind the end of the
+    file, which was asked for before.
     """
     opened = Opened()
     for _ in range(3):
@@ -693,10 +694,13 @@ def missing_when_slots_begin_at(moment: int, *, flushed: bool = False) -> list[D
     opened.checkpoint()
     assert [index for index, _ in opened.ring.spares._free] == [0, 1, 2]
     opened.ring.spares._free.append(opened.ring.spares._free.pop(0))  # the first one is used next
-    now = look(opened.disk)
+    now, free = look(opened.disk), opened.ring.spares._free
+    kept = free[:]
 
     def roll_twice() -> None:
         for _ in range(2):
+            if grown:
+                free[:] = [] if free == kept else kept
             opened.fill_slot()
             opened.append(b"g" * 500)
         if flushed:
@@ -711,6 +715,7 @@ def missing_when_slots_begin_at(moment: int, *, flushed: bool = False) -> list[D
 def test_a_list_of_slots_has_no_hole(moment: int) -> None:
     assert missing_when_slots_begin_at(moment) == []
     assert missing_when_slots_begin_at(moment, flushed=True) == []
+    assert missing_when_slots_begin_at(moment, grown=True) == []
 
 
 def test_the_newest_slot_that_is_filled_while_the_slots_are_listed_is_listed_as_it_is_then() -> None:
