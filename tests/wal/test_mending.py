@@ -251,7 +251,7 @@ def test_a_slot_that_is_ready_is_read_again_once_a_page_of_its_file_could_not_be
 
 @pytest.mark.parametrize("is_ready", [True, False])
 @pytest.mark.parametrize("name", ["ring", "retry", "dead"])
-def test_nobody_who_stores_waits_while_the_next_slot_is_read(name: str, is_ready: bool) -> None:  # noqa: FBT001
+def test_nobody_who_stores_waits_while_the_next_slot_is_read(name: str, is_ready: bool) -> None:
     opened = Opened()
     ring, file = ring_named(opened, name)
     fill(ring, 1, 2)
