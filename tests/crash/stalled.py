@@ -43,6 +43,7 @@ SLOTS_BESIDE = 4  # … and so many slots
 SLOT_BYTES = 1 << 19
 RATE = 40  # records a second, of each partition: two cores carry that easily, and four slots are more than their pauses
 SPAN_S = 10.0  # seconds of each span at most: of a busy machine, too, half a second is not a tenth
+_HELD_UP_MOST_S = 8.0  # at any moment, healing included: twice what it took lanes to get a session apart
 _SPANS_AT_PACE = 6  # beside no harm: a machine that is too busy for all of them proves nothing
 _TICK_S = 0.125  # some records of each partition at once, which make a batch: the brokers share the cores with us
 _LOOK_S = 0.25
@@ -152,6 +153,9 @@ class Stall:
             for phase, spans in self._phases().items()
             if _mean(spans) < KEPT
         ]
+        held_up = max(sample.behind_s for sample in self.samples)
+        if held_up > _HELD_UP_MOST_S:
+            found.append(f"a neighbour was held up for {held_up:.1f} s")
         over = [sample for sample in self.samples if sample.over > 0]
         if over:
             most = max(over, key=lambda sample: sample.over)

@@ -45,6 +45,7 @@ FINE = Stall(
         ({"spans": [Span("leaderless", 1.0, 1.0), Span("healed", 1.0, KEPT - 0.01)]}, "a neighbour below"),
         ({"spans": [Span("healed", 1.0, 1.0, KEPT - 0.01)]}, "published below 0.9 of the pace"),
         ({"samples": [Sample(1.0, WAITING, MOST + 1, MOST)]}, "beyond their bound in 1 of 1 looks"),
+        ({"samples": [Sample(1.0, WAITING, MOST, MOST, behind_s=9.0)]}, "held up for 9.0 s"),
         ({"verdict": Verdict(accepted=1, delivered=0, missing=["a/1/1"])}, "missing (1)"),
         ({"verdict": Verdict(accepted=1, delivered=1, repeated=1)}, "repeated=1"),
         ({"verdict": Verdict(accepted=1, delivered=1, foreign=["a/1/2"])}, "foreign (1)"),
