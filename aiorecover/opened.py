@@ -483,8 +483,8 @@ async def _opening(keeper: Keeper, options: Options, config: Config) -> tuple[Di
             check_guarantee(directory, config.guarantee)
             taken = take_up(directory, files.since_boot_ms(), wall_ms, named=config.cluster_id)
             check_in_flight(taken, config.guarantee)
+            read_on(directory)  # before any checkpoint that says more was flushed: the next opening reads behind that
             keep_guarantee(directory, config.guarantee)
-            read_on(directory)
         except BaseException:
             directory.close()
             raise

@@ -218,3 +218,22 @@ async def test_it_may_be_asked_by_many_at_once() -> None:
         found = await asyncio.gather(*(producer.source_positions() for _ in range(5)))
         assert found == [{}] * 5
         await consume(producer, ORDERS, 1)
+
+
+@pytest.mark.parametrize(("was", "becomes"), [("at_least_once", "exactly_once"), ("exactly_once", "at_least_once")])
+async def test_a_start_with_the_other_guarantee_that_dies_before_its_first_checkpoint_takes_nothing_back(
+    was: str, becomes: str
+) -> None:
+    """It makes that durable at once, and with it up to where the ring is flushed: what stands there is read by then."""
+    producer = producer_on(disk := MemoryDisk(), guarantee=was)
+    await producer.start()
+    await producer.source_positions()
+    await consume(producer, CLICKS, 5)  # in a slot that is full, and nothing more of it behind that
+    await consume(producer, ORDERS, *range(500))
+    assert producer.statistics().bytes_ring > 2 << 14
+    disk = await died(disk, producer)
+    for _ in range(2):
+        producer = producer_on(disk, guarantee=becomes)
+        await producer.start()
+        assert await producer.source_positions() == {CLICKS: 6, ORDERS: 500}
+        disk = await died(disk, producer)
