@@ -265,7 +265,8 @@ Exactly once
     Not covered: where Kafka has forgotten the position (`offsets.retention.minutes`), settle words count, of which a
     power cut may have taken some, and which a death right behind a commit keeps from being stored. A directory restored
     from a copy whose last start had never reached Kafka sends what it holds of that start again, if the original did,
-    too. A topic that is made anew loses what was in it, committed or not.
+    too. A topic that is made anew loses what was in it, committed or not. A dead letter within what was committed, of
+    which a power cut took the settle word, stays one, but is told of as delivered.
 
 Errors
     One table (`outcomes`). Retriable: for ever, or up to an age (below). Permanent: the records themselves are refused
@@ -293,9 +294,9 @@ Poison
     The record at fault is copied to the dead ring with its original position, its partition, the error, the attempts
     and their times (`refusal`); the dead ring is flushed; `on_delivery` is called; then the record is settled (I3), and
     the lane goes on. After a crash in between it is refused once more, found in the dead ring by its position, and
-    settled: there is one letter. If Kafka takes it then, as the topic was mended, none is left (`withdraw`); so until
-    it is settled, `requeue` leaves the letter. A frame whose checksum holds and which cannot be decoded becomes a
-    letter, too, without a topic.
+    settled: there is one letter. If Kafka takes it then, as the topic was mended, none is left (`withdraw`; in
+    transactions before that one is committed: the position covers letters, too); so until it is settled, `requeue`
+    leaves the letter. A frame whose checksum holds and which cannot be decoded becomes a letter, too, without a topic.
     ``on_permanent_error="halt"``: cut in the same way, and then the lane stands until the next start; who waits for the
     record at fault gets a `PermanentDeliveryError`, and for one behind it, which nobody has refused, a
     `DeliveryPendingError`. What cannot be decoded stays in the ring.

@@ -132,8 +132,8 @@ class DeadLetters:
         """Whether an earlier process may have left a letter of a record of its own."""
         return self._stock.may_hold_some and self.is_of_earlier(position)
 
-    async def withdraw(self, positions: Sequence[int]) -> None:
-        """These records are in Kafka after all: no letter is left of them.
+    async def withdraw(self, positions: Sequence[int]) -> bool:
+        """These records are in Kafka after all: no letter is left of them; whether one of an earlier process was.
 
         One may be: its record was not settled yet, as a process died, or a task of ours was cancelled, and the topic
         was mended meanwhile.
@@ -141,15 +141,17 @@ class DeadLetters:
         for position in positions:
             self.take_back(position)
         if not self._may_be_left(positions[0]):
-            return
+            return False
         await self.take_stock()
         wanted = {position for position in positions if position in self._stock}
         if not wanted:
-            return
+            return False
         async with aclosing(self._letters(self.moment())) as letters:
             async for found in letters:
                 if found.position in wanted:
                     self.remove(found)
+                    self._stock.remove(found.position)  # its transaction may be lost, and it be refused once more
+        return True
 
     async def durable(self) -> None:
         """Wait until every letter that was put in survives a power cut.

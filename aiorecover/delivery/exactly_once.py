@@ -76,6 +76,7 @@ class ExactlyOnce:
             queues=self._queues,
             deliver=deliver,
             settle=self._settle,
+            withdraw=refused.withdraw_durably,
             flush_ring=flush_ring,
             remember=remember,
             on_change=on_change,

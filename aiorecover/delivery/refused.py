@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from aiorecover.delivery import halving
@@ -105,11 +105,22 @@ class Refused:
         lane.acknowledged()
         self._on_buried(lane, batch)
 
-    async def withdraw(self, batch: LaneBatch) -> None:
-        """Kafka has taken it: what was a dead letter before is none any more."""
+    async def withdraw(self, batch: LaneBatch) -> bool:
+        """Kafka has taken it: what was a dead letter is none any more; whether one of an earlier process was."""
         first = next(positions_of(batch), None)
-        if first is not None and self._dead.may_tell_of(first):
-            await self._dead.withdraw(list(positions_of(batch)))
+        if first is None or not self._dead.may_tell_of(first):
+            return False
+        return await self._dead.withdraw(list(positions_of(batch)))
+
+    async def withdraw_durably(self, batches: Iterable[LaneBatch]) -> None:
+        """As `withdraw`, and behind a power cut, too, nothing of it is a dead letter.
+
+        Raises:
+            WalIOError: the disk failed.
+
+        """
+        if any([await self.withdraw(batch) for batch in batches]):
+            await self._dead.durable()
 
     def take_undecodable(self, entry: Placed, reason: str) -> bool:
         """A frame that holds and is no record: a dead letter, in its turn; False when too many wait already."""

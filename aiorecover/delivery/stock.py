@@ -47,6 +47,11 @@ class Stock:
         own = self._ring.epoch << fmt.SEQUENCE_BITS
         self._positions.extend(position for position in run.records if isinstance(position, int) and position < own)
 
+    def remove(self, position: int) -> None:
+        """A letter that was found is there no more, and its record may be refused once more."""
+        if position in self:
+            del self._positions[bisect_left(self._positions, position)]
+
     def twice(self) -> set[int]:
         """Positions of which there are two letters."""
         return {first for first, second in pairwise(sorted(self._positions)) if first == second}

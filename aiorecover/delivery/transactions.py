@@ -16,8 +16,11 @@ Order of the steps
     2. Every batch is acknowledged, and what Kafka refused is a dead letter, durable (aiokafka would commit though
        batches failed). Meanwhile the ring is flushed (I11): a position that a power cut takes back would be given to
        other records. Neither needs the other, so they take as long as the longer of them.
-    3. Behind both the position is added, and the transaction committed.
-    4. Everybody is told, and the frames are settled (I3).
+    3. What was a dead letter before, and was taken now, as the topic was mended, is none any more, durably: the
+       position covers letters, too, so behind the commit nothing tells which of them are in Kafka all the same. (Where
+       the commit fails the record is still in the ring, and sent again.)
+    4. Behind these the position is added, and the transaction committed.
+    5. Everybody is told, and the frames are settled (I3).
 
 After a crash, and whenever a session was lost
     A new session of the same transactional id ends what the one before had left open (fences it), one way or the other.
@@ -85,6 +88,7 @@ class Transactions:
         queues: Callable[[], Iterable[Queue]],
         deliver: Callable[[Lane], None],
         settle: Callable[[Taken], Awaitable[None]],
+        withdraw: Callable[[Iterable[LaneBatch]], Awaitable[None]],
         flush_ring: Callable[[], Coroutine[Any, Any, None]],
         remember: Callable[[], Awaitable[None]],
         on_change: Callable[[], None],
@@ -96,7 +100,8 @@ class Transactions:
         ``owner`` and ``epoch`` of this opening; ``known``: what the last one remembered. ``rights``: nothing is
         refused yet. ``floor``: up to here all is
         settled. ``a_topic``: one that records go to, and that is there; None: not yet.
-        ``queues``: what is in no lane, and on its way to become a dead letter. ``flush_ring`` returns once
+        ``queues``: what is in no lane, and on its way to become a dead letter. ``withdraw``: no letter
+        is left of these. ``flush_ring`` returns once
         what is stored is durable; ``remember`` makes `known` durable. ``on_fenced``: who has committed instead of us.
         """
         self._session = session
@@ -122,6 +127,7 @@ class Transactions:
         self._queues = queues
         self._deliver = deliver
         self._settle = settle
+        self._withdraw = withdraw
         self._flush_ring = flush_ring
         self._on_change = on_change
         self._on_disk_error = on_disk_error
@@ -323,6 +329,7 @@ class Transactions:
         """The steps of a commit, in their order."""
         position = self._close_run()
         await self._until_answered_and_durable()
+        await self._withdraw([batch for _, batch, _ in self._taken])
         self._in_doubt = position
         await self._in_kafka.commit(position)
         self._in_doubt = None

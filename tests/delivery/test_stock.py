@@ -44,6 +44,18 @@ def test_no_letter_is_known_before_all_are_read_and_then_each_is() -> None:
         assert [number for number in range(50) if fmt.position(1, number) in stock] == sorted(numbers)
 
 
+def test_of_two_letters_that_are_taken_out_none_is_known_any_more() -> None:
+    with left(9, 3, 40) as opened:
+        stock = Stock(opened.directory.dead)
+        take(stock)
+        for number in (3, 40, 7):  # of the last one there never was one
+            stock.remove(fmt.position(1, number))
+        assert [number for number in range(50) if fmt.position(1, number) in stock] == [9]
+        assert stock.may_hold_some
+        stock.remove(fmt.position(1, 9))
+        assert not stock.may_hold_some
+
+
 def test_a_dead_ring_in_which_nothing_was_left_holds_nothing() -> None:
     with Opened() as opened:
         stock = Stock(opened.directory.dead)
