@@ -36,7 +36,7 @@ from aiorecover.delivery.lane import Identity
 from aiorecover.delivery.outcomes import UNNAMED_CODES
 from aiorecover.delivery.requests import Requests
 from aiorecover.delivery.silence import Silence
-from aiorecover.delivery.transaction import note_refusals, note_unfinished, retrieve_errors
+from aiorecover.delivery.transaction import give_up_unanswered, note_refusals, note_unfinished, retrieve_errors
 from aiorecover.errors import ClosedError
 from aiorecover.supervised import Supervised
 
@@ -379,6 +379,7 @@ class Session:
         if transactional_id is not None:
             retrieve_errors(producer)
             note_refusals(producer)
+            give_up_unanswered(producer, partial(self._give_up_of, producer))
         if transactional_id is not None and transactional_id == self.transactional_id:
             note_unfinished(producer, self._on_unfinished)
         try:
@@ -402,6 +403,11 @@ class Session:
                 raise WrongClusterError(guard.wrong) from error
             raise
         return producer, holdings
+
+    def _give_up_of(self, producer: AIOKafkaProducer, reason: str) -> None:
+        """As `give_up`, of the session that this one is; that it may be closing is known."""
+        if producer is self._producer:
+            self.give_up(reason)
 
     def _on_unfinished(self, unfinished: bool) -> None:  # noqa: FBT001 - the answer to a question
         if not unfinished:

@@ -27,7 +27,12 @@ from aiokafka.errors import (
     UnknownTopicOrPartitionError,
     for_code,
 )
-from aiokafka.protocol.transaction import AddPartitionsToTxnRequest, InitProducerIdRequest, TxnOffsetCommitRequest
+from aiokafka.protocol.transaction import (
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from aiorecover.delivery.committed import Committed, parsed
@@ -41,6 +46,10 @@ READ_PAUSE = 0.05  # seconds until the coordinator is asked once more, which is 
 
 class NotStableError(KafkaError):
     """A transaction with the position is being committed, or aborted."""
+
+
+class UnansweredError(Exception):
+    """A request may still be on its way, and must not be made once more under its epoch; aiokafka's sender ends."""
 
 
 class PlaceRefusedError(TopicAuthorizationFailedError):
@@ -118,6 +127,30 @@ def _without_refusal(manager: Any, answer: Any) -> Any:
     committing.set_exception(PlaceRefusedError(*refused))
     committing.exception()  # also where nobody waits any more
     return type(answer)(answer.throttle_time_ms, [])
+
+
+def give_up_unanswered(producer: AIOKafkaProducer, give_up: Callable[[str], None]) -> None:
+    """Have a position, or a commit, that was not answered be the end of the session, where aiokafka would ask again.
+
+    The first one may be held up on its way, and come behind the answer to the second: to a broker it is then a request
+    of the transaction that is open by that time. It would be committed without its position, or the position go back.
+    The next session has another epoch, under which nothing of this one counts; what became of it the position tells.
+    """
+    send: Any = producer.client.send
+
+    async def looking(node_id: Any, request: Any, **more: Any) -> Any:
+        try:
+            return await send(node_id, request, **more)
+        except NodeNotReadyError:  # nothing was written
+            raise
+        except KafkaError as error:
+            if not isinstance(request, TxnOffsetCommitRequest | EndTxnRequest):
+                raise
+            what = "the position" if isinstance(request, TxnOffsetCommitRequest) else "the end"
+            give_up(f"{what} of a transaction was not answered")
+            raise UnansweredError from error
+
+    producer.client.send = looking  # type: ignore[method-assign]
 
 
 def retrieve_errors(producer: AIOKafkaProducer) -> None:

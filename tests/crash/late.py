@@ -33,5 +33,10 @@ class Late:
         self._socket.sendall(self._bytes)
         self.arrived = True
 
+    def wait_answered(self, limit: float) -> None:
+        """Until the broker has done what it asked for, or has refused it: for so many seconds at most."""
+        self._socket.settimeout(limit)
+        assert self._socket.recv(1), "the broker has closed the connection"
+
     def close(self) -> None:
         self._socket.close()

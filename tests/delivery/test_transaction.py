@@ -10,14 +10,22 @@ from aiokafka.errors import (
     GroupAuthorizationFailedError,
     GroupLoadInProgressError,
     IllegalOperation,
+    KafkaConnectionError,
     KafkaError,
+    NodeNotReadyError,
     NotCoordinatorForGroupError,
     ProducerFenced,
+    RequestTimedOutError,
     TopicAuthorizationFailedError,
 )
 from aiokafka.producer.transaction_manager import TransactionManager, TransactionState
 from aiokafka.protocol.commit import OffsetFetchResponse_v3
-from aiokafka.protocol.transaction import TxnOffsetCommitRequest, TxnOffsetCommitResponse_v0
+from aiokafka.protocol.transaction import (
+    AddOffsetsToTxnRequest,
+    EndTxnRequest,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse_v0,
+)
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from aiorecover.delivery import transaction
@@ -26,8 +34,10 @@ from aiorecover.delivery.offset_fetch import UNSTABLE, OffsetFetchRequest_v7, Of
 from aiorecover.delivery.transaction import (
     OFFSETS_TOPIC,
     PlaceRefusedError,
+    UnansweredError,
     begin,
     commit,
+    give_up_unanswered,
     group_of,
     may_write,
     note_refusals,
@@ -226,6 +236,32 @@ async def test_a_position_that_is_refused_is_told_to_who_commits_it_and_its_tran
         await committing
     manager.aborting_transaction()
     manager.complete_transaction()
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "ends"),
+    [
+        (TxnOffsetCommitRequest("id", "group", 7, 0, []), KafkaConnectionError(), True),
+        (EndTxnRequest("id", 7, 0, True), KafkaConnectionError(), True),
+        (EndTxnRequest("id", 7, 0, True), RequestTimedOutError(), True),
+        (EndTxnRequest("id", 7, 0, True), NodeNotReadyError(), False),
+        (AddOffsetsToTxnRequest("id", 7, 0, "group"), KafkaConnectionError(), False),
+    ],
+    ids=["a position", "an end", "in time", "nothing was written", "it does no harm twice"],
+)
+async def test_what_may_be_on_its_way_yet_is_not_asked_for_again_in_the_same_session(
+    request_: Any, error: KafkaError, ends: bool
+) -> None:
+    why: list[str] = []
+
+    async def send(*_: Any, **__: Any) -> Any:
+        raise error
+
+    producer: Any = SimpleNamespace(client=SimpleNamespace(send=send))
+    give_up_unanswered(producer, why.append)
+    with pytest.raises(UnansweredError if ends else type(error)):
+        await producer.client.send(0, request_)
+    assert len(why) == ends
 
 
 @pytest.mark.parametrize("granted", [True, False])
