@@ -49,7 +49,8 @@ class Deduplicator:
     `take_changes`) in one transaction. When that fails, what was added since is wrong: begin again with what is stored.
 
     Not for several threads at once. One can serve any number of topics and partitions; a record that may come to
-    several consumers, because partitions move between them, needs a state that is stored with its partition.
+    several consumers, because partitions move between them, needs a state that is stored with its partition. There a
+    repeat is new that comes in another partition: of a record without a key, or behind a change of their number.
     """
 
     def __init__(self, *, max_pages: int = MAX_PAGES) -> None:

@@ -65,7 +65,13 @@ async def main() -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    consumer = AIOKafkaConsumer(ORDERS, bootstrap_servers=KAFKA, enable_auto_commit=False, auto_offset_reset="earliest")
+    consumer = AIOKafkaConsumer(
+        ORDERS,
+        bootstrap_servers=KAFKA,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",  # what is aborted is not there, whoever writes the orders in transactions
+    )
     await consumer.start()
     try:
         await consume(consumer, stopping)

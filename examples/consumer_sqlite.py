@@ -1,9 +1,12 @@
-"""A consumer whose effects happen exactly once: ``python consumer_sqlite.py``, as many as there are partitions.
+"""Consumers whose effects happen exactly once: ``python consumer_sqlite.py``, as many as there are partitions.
 
 What comes of the orders, the offsets, and which records were had are stored in one transaction of one database. So
-whatever is killed at whatever moment, and whatever a producer sends again: each order is booked once. The state is kept
-for each partition, and read when the partition is assigned; a consumer that lost its partition to another one finds
-that the offset has moved on, and stores nothing.
+whatever is killed at whatever moment, and whatever a producer sends again to a partition: each order is booked once.
+
+The state is kept for each partition, and read when the partition is assigned; a consumer that lost its partition to
+another one finds that the offset has moved on, and stores nothing. What is sent again after a power cut may come in
+another partition, if it has no key, or the topic has got more of them since: it is booked twice then. Orders have keys;
+let what may come twice be read to its end before you add partitions, or have them written in transactions.
 """
 
 import asyncio
@@ -105,7 +108,11 @@ async def main() -> None:
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     store = Store(DATABASE)
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=KAFKA, group_id="booking", enable_auto_commit=False, auto_offset_reset="earliest"
+        bootstrap_servers=KAFKA,
+        group_id="booking",
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",  # what is aborted is not there, whoever writes the orders in transactions
     )
     assigned = Assigned(consumer, store)
     await consumer.start()

@@ -54,7 +54,12 @@ async def main(number: int, of: int) -> None:
     stopping = asyncio.Event()
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(signal_number, stopping.set)
-    consumer = AIOKafkaConsumer(bootstrap_servers=KAFKA, enable_auto_commit=False, auto_offset_reset="earliest")
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=KAFKA,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",  # what is aborted is not there, whoever writes the orders in transactions
+    )
     producer = RecoverableProducer(
         WAL_DIR,
         bootstrap_servers=KAFKA,

@@ -16,7 +16,7 @@ from tests.support.broker import Cluster
 from tests.support.example import EXAMPLES
 from tests.support.signals import handles
 
-__all__ = ["WITHIN_S", "Consumer", "environment", "repeated", "sell", "until_true"]
+__all__ = ["WITHIN_S", "Consumer", "environment", "repeated", "sell", "sell_in_transactions", "until_true"]
 
 REPOSITORY = Path(__file__).parents[2]
 WITHIN_S = 60.0
@@ -47,16 +47,36 @@ async def sell(kafka: Cluster, name: str, first: int, end: int) -> int:
     return len(orders)
 
 
+async def sell_in_transactions(kafka: Cluster, name: str, *transactions: tuple[range, bool]) -> None:
+    """An order without an id for each number of a transaction; and whether that is committed, or aborted."""
+    async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers, transactional_id=name) as producer:
+        for numbers, commits in transactions:
+            await producer.begin_transaction()
+            for number in numbers:
+                order = {"id": number, "item": f"tea {number}", "price": 1, "count": number}
+                await producer.send(name, json.dumps(order).encode(), key=b"%d" % number)
+            await producer.flush()  # or what is aborted would never be sent
+            await (producer.commit_transaction() if commits else producer.abort_transaction())
+
+
 class Consumer:
     """A consumer of the examples in a process of its own, which ends with the block."""
 
-    def __init__(self, name: str, environ: dict[str, str], out: Path, program: Sequence[str] = ()) -> None:
-        """``program``: what runs it, and is given its path; none: Python itself."""
+    def __init__(
+        self,
+        name: str,
+        environ: dict[str, str],
+        out: Path,
+        program: Sequence[str] = (),
+        arguments: Sequence[str] = (),
+    ) -> None:
+        """``program``: what runs it, and is given its path; none: Python itself. ``arguments``: its own."""
         self._name, self._environ, self._out, self._program = name, environ, out, program
+        self._arguments = arguments
 
     def __enter__(self) -> Self:
         with self._out.open("ab") as out:
-            command = [sys.executable, *self._program, str(EXAMPLES / f"{self._name}.py")]
+            command = [sys.executable, *self._program, str(EXAMPLES / f"{self._name}.py"), *self._arguments]
             self._process = subprocess.Popen(command, env=self._environ, stdout=out)
         return self
 

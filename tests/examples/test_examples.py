@@ -3,11 +3,13 @@
 import asyncio
 import json
 import re
+import sqlite3
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import pytest
 from aiorecover import RecoverableProducer
 from aiorecover.errors import WalFullError
 from aiorecover.testing import MemoryDisk, MockCluster
-from tests.examples.consumers import WITHIN_S, Consumer, environment, sell, until_true
+from tests.examples.consumers import WITHIN_S, Consumer, environment, sell, sell_in_transactions, until_true
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.example import EXAMPLES, loaded
 from tests.support.oracle import read_topic
@@ -154,3 +156,50 @@ def test_the_consumer_passes_over_what_was_sent_again_also_after_a_restart(
 
 def _has_lines(path: Path, count: int) -> bool:
     return path.read_text().count("\n") >= count
+
+
+# --- all that read a topic
+
+
+class Reading:
+    """One example that reads orders, in an environment of its own, and what has come of them."""
+
+    def __init__(self, kafka: Cluster, orders: str, totals: str, directory: Path) -> None:
+        self._servers, self._totals = kafka.bootstrap_servers, totals
+        self._out, self._database = directory / "out", directory / "orders.db"
+        self._environ = environment(directory / "wal", kafka.bootstrap_servers) | {
+            "ORDERS": orders,
+            "TOTALS": totals,
+            "STATE": str(directory / "state"),
+            "DATABASE": str(self._database),
+        }
+
+    def process(self, example: str) -> Consumer:
+        return Consumer(example, self._environ, self._out, arguments=["0", "1"] if example == "etl_worker" else [])
+
+    def counts(self, example: str) -> list[int]:
+        """Of the orders that something has come of, in no order; of one that was booked twice the double."""
+        if example == "etl_worker":
+            found = asyncio.run(read_topic(self._servers, self._totals))
+            return sorted(json.loads(record.value or b"{}")["total"] for record in found)
+        if example == "consumer":
+            lines = self._out.read_text().splitlines()
+            return sorted(json.loads(line.removeprefix("order "))["count"] for line in lines)
+        with closing(sqlite3.connect(self._database, timeout=30)) as database, suppress(sqlite3.OperationalError):
+            return sorted(count for (count,) in database.execute("SELECT count FROM sold"))
+        return []  # its tables are not there yet
+
+
+@pytest.mark.parametrize("example", ["etl_worker", "consumer", "consumer_sqlite"])
+def test_nothing_comes_of_orders_whose_transaction_was_aborted(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path, example: str
+) -> None:
+    orders, wanted = topic(kafka, partitions=2), list(range(1, 101))
+    reading = Reading(kafka, orders, topic(kafka, partitions=2), tmp_path)
+    sold = [(range(1, 51), False), (range(1, 51), True), (range(51, 61), False), (range(51, 101), True)]
+    asyncio.run(sell_in_transactions(kafka, orders, *sold))
+    with reading.process(example) as process:
+        until_true(lambda: len(reading.counts(example)) >= len(wanted))
+        time.sleep(1.0)  # whatever else comes
+        process.end_well()
+    assert reading.counts(example) == wanted
