@@ -67,12 +67,13 @@ def examine_letters(scenario: Scenario, dead_letter_topic: str) -> Fates:
     letters = _letters(scenario)
     dead = Counter(letter["id"] for letter in letters)
     servers, accepted = scenario.cluster.bootstrap_servers, scenario.ledger.accepted[0]
+    level = scenario.isolation_level
     alive = replace(scenario.ledger, accepted={0: [one for one in accepted if one.record_id not in dead]})
-    there = {one.record_id: one for one in run(read_topic(servers, scenario.topic))}
-    copies = run(read_topic(servers, dead_letter_topic))
+    there = {one.record_id: one for one in scenario.committed()}
+    copies = run(read_topic(servers, dead_letter_topic, isolation_level=level))
     copied, as_records = {copy_of(copy) for copy in copies}, Counter(copy.record_id for copy in copies)
     return Fates(
-        verdict=examine(scenario.cluster, [scenario.topic], alive),
+        verdict=examine(scenario.cluster, [scenario.topic], alive, isolation_level=level),
         letters=len(dead),
         copies=len(copies),
         came_through=sum(one.key is None for one in there.values()),

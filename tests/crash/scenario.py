@@ -51,7 +51,7 @@ class Scenario:
         self._prefix = prefix
         self._lives = 0
         self._guarantee = {"guarantee": "exactly_once"} if exactly_once else {}
-        self._isolation_level = "read_committed" if exactly_once else "read_uncommitted"
+        self.isolation_level = "read_committed" if exactly_once else "read_uncommitted"
         if not topic:
             cluster.create_topic(self.topic, lanes)
 
@@ -120,10 +120,10 @@ class Scenario:
 
     def examine(self, *, once: bool = True) -> Verdict:
         """Judge what stands there now; as `verdict`."""
-        return examine(self.cluster, [self.topic], self.ledger, once=once, isolation_level=self._isolation_level)
+        return examine(self.cluster, [self.topic], self.ledger, once=once, isolation_level=self.isolation_level)
 
     def committed(self) -> list[Consumed]:
         """What a plain consumer reads now, by partitions, in the order of their offsets."""
-        servers, level = self.cluster.bootstrap_servers, self._isolation_level
+        servers, level = self.cluster.bootstrap_servers, self.isolation_level
         found = admin.run(read_topic(servers, self.topic, isolation_level=level))
         return sorted(found, key=attrgetter("partition", "offset"))

@@ -32,9 +32,9 @@ _LOOK_S = 0.1
 class Refusing:
     """Lives of one directory that publish to a topic that refuses some of it."""
 
-    def __init__(self, kafka: Cluster, topic: TopicFactory, directory: Path) -> None:
+    def __init__(self, kafka: Cluster, topic: TopicFactory, directory: Path, *, exactly_once: bool = False) -> None:
         self.topic, self.dead = (topic(kafka, LANES, config=COMPACTED), topic(kafka, 1))
-        self.scenario = Scenario(kafka, directory, lanes=LANES, topic=self.topic)
+        self.scenario = Scenario(kafka, directory, lanes=LANES, topic=self.topic, exactly_once=exactly_once)
         self.servers = kafka.bootstrap_servers
         self._probe = topic(kafka, 1, config=COMPACTED)
 
@@ -65,15 +65,17 @@ class Refusing:
         """As `flush` waits for no copy. What is not there in time is told by who judges."""
         until = time.monotonic() + _COPIED_WITHIN_S
         while time.monotonic() < until:
-            if letters.keys() <= {copy_of(copy) for copy in run(read_topic(self.servers, self.dead))}:
+            copies = run(read_topic(self.servers, self.dead, isolation_level=self.scenario.isolation_level))
+            if letters.keys() <= {copy_of(copy) for copy in copies}:
                 return
             time.sleep(_LOOK_S)
 
 
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
 def test_killed_at_each_step_of_a_letter_every_poison_record_is_one_and_the_good_ones_arrive_once_and_in_order(
-    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path, *, exactly_once: bool
 ) -> None:
-    refusing = Refusing(kafka, topic, tmp_path)
+    refusing = Refusing(kafka, topic, tmp_path, exactly_once=exactly_once)
     for point in LETTER_POINTS:
         refusing.dies_at(point)
     fates = refusing.fates()
@@ -95,6 +97,21 @@ def test_what_its_topic_takes_after_all_is_no_dead_letter_any_more(
     fates = refusing.fates(fault)
     print(fates)
     assert fates.came_through >= 3
+    assert fates.both == ([] if fault is None else [letter])
+    assert fates.wrong() == [] or fault is not None
+
+
+@pytest.mark.parametrize("fault", [None, "leave_letters_of_what_came_through"])
+def test_in_transactions_it_is_none_though_who_has_committed_it_dies_before_it_settles(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path, fault: str | None
+) -> None:
+    refusing = Refusing(kafka, topic, tmp_path, exactly_once=True)
+    refusing.dies_at("when a letter is flushed", 1)
+    (letter,) = of_letters(refusing.scenario)
+    refusing.mend()
+    refusing.dies_at("after the commit", 2, fault)  # the first one holds nothing but the position
+    fates = refusing.fates()
+    print(fates)
     assert fates.both == ([] if fault is None else [letter])
     assert fates.wrong() == [] or fault is not None
 
