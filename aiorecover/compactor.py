@@ -17,6 +17,7 @@ from aiorecover.wal.keeper import Keeper
 from aiorecover.wal.moved import MOVED_BYTES
 from aiorecover.wal.moving import STEP, Copying, Move, Rewrite
 from aiorecover.wal.ring import Ring
+from aiorecover.wal.room import copies_take
 from aiorecover.wal.slot import Slot
 
 log = logging.getLogger("aiorecover")
@@ -41,6 +42,7 @@ class Compactor:
         self._obstacle: WalError | None = None  # why it cannot be made: its copies are marked void
         self._making: asyncio.Future[None] | None = None  # the checkpoint that makes it is being written
         self._stay: set[Slot] = set()  # a part of these cannot be read: not copied before that is counted anew
+        self._times = 1  # what waits is estimated: so many times as much is secured, once that was too little
         self._full = False  # it was said that there is no room
         self._pause = 0.0
         self._not_before = 0.0
@@ -101,7 +103,7 @@ class Compactor:
         """For what is to be moved: a move that began and found none would stand in the way of a rewriting."""
         retry = self._directory.retry
         if self._directory.ring.waiting_bytes(slot) + slot.unsettled * MOVED_BYTES > retry.rest:
-            retry.spares.check_move()
+            await self._keeper.submit(retry.spares.check_move)
             if retry.wants_spare:
                 await self._keeper.submit(retry.prepare_spare)
 
@@ -110,12 +112,30 @@ class Compactor:
         slots = [slot for slot in retry.live if not slot.moved]
         loads = _loads(retry, slots, movable=self._stay.isdisjoint(slots))
         if not rewrites(loads) or not self._moves.may_rewrite(slots):
+            await self._let_go()
             return
-        await self._have_a_spare()
+        waiting = sum(load.waiting for load in loads)
         try:
-            self._begin(Rewrite(retry))
+            await self._secure(copies_take(self._times * waiting, retry.slot_bytes))
+            if self._moves.may_rewrite(slots):  # nobody has come there meanwhile
+                self._begin(Rewrite(retry))
         except WalFullError as error:
             self._tell_full(error)
+            await self._let_go()
+
+    async def _secure(self, count: int) -> None:
+        """Have all slots ready that a rewriting takes; one after the other, for others wait for the keeper, too.
+
+        Moves go on where there is no room for them. One that began, and found none, would stand in their way.
+        """
+        while not await self._keeper.submit(self._directory.retry.spares.secure, count):
+            pass
+
+    async def _let_go(self) -> None:
+        """What was secured, and is not needed, is free for any ring."""
+        spares = self._directory.retry.spares
+        if spares.holding.ready > 1:
+            await self._keeper.submit(spares.let_go)
 
     def _begin(self, copying: Copying) -> None:
         self._under_way, self._obstacle = copying, None
@@ -148,10 +168,9 @@ class Compactor:
                     return True
                 await asyncio.sleep(0)
         except WalFullError as error:
-            if isinstance(copying, Rewrite):  # it goes on when there is room
-                self._tell_full(error)
-                return False
-            self._obstacle = error  # the rewriting that may make room must not wait for it
+            self._obstacle = error  # the rewriting that may make room must not wait for it, nor moves for a rewriting
+            if isinstance(copying, Rewrite):
+                self._times *= 2
         except (WalIOError, WalCorruptError) as error:
             if isinstance(error, WalIOError) and copying.failures < READS_MOST:
                 raise
@@ -217,6 +236,7 @@ class Compactor:
         self._full = False
         if isinstance(copying, Rewrite):
             self.rewrites += 1
+            self._times = 1
             log.info("the retry ring was rewritten records=%d", copying.count)
             return
         self.slots_moved += 1

@@ -1,6 +1,7 @@
 """What becomes of a move that is given up, interrupted, or made while nobody waits for it any more."""
 
 import asyncio
+import dataclasses
 from contextlib import suppress
 from itertools import pairwise
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from aiorecover.wal.directory import Directory
 from aiorecover.wal.keeper import Keeper
 from aiorecover.wal.moving import Move
 from aiorecover.wal.reading import Reader
+from aiorecover.wal.run import Entry
 from tests.wal.rig import SLOT, Disk, Opened, read
 
 pytestmark = pytest.mark.asyncio
@@ -342,11 +344,15 @@ async def test_the_retry_ring_is_rewritten_once_most_of_it_is_settled() -> None:
     assert scene.directory.pending() == scene.left
 
 
-def in_slot(slot: Any) -> list[tuple[Any, int]]:
+def inside(slot: Any) -> list[Entry]:
     reader = Reader.inside(slot.ring, slot, bytes)
-    found = [(home, place) for home, place, _, _ in read(reader)]
+    found = read(reader)
     reader.close()
     return found
+
+
+def in_slot(slot: Any) -> list[tuple[Any, int]]:
+    return [(home, place) for home, place, _, _ in inside(slot)]
 
 
 class Retry:
@@ -427,3 +433,124 @@ async def test_a_large_rewriting_goes_on_behind_other_checkpoints(monkeypatch: p
 def waiting_in(opened: Opened) -> list[Any]:
     """What an opening finds in both rings."""
     return read(Reader(opened.directory.retry, bytes)) + opened.read()
+
+
+def on_a_disk_of(slots: int, retry: Retry) -> None:
+    """The three files have so many slots together there, whatever the limit says."""
+    quota = retry.opened.ring.spares.quota
+
+    def free_bytes() -> int:
+        return (slots - sum(holding.allocated for holding in quota.holdings())) * SLOT
+
+    quota.limits = dataclasses.replace(quota.limits, free_bytes=free_bytes)
+
+
+@pytest.mark.parametrize("slots", [12, 16, 20, 30])
+async def test_on_a_full_disk_there_is_room_to_rewrite_the_retry_ring_too(slots: int) -> None:
+    scene = Retry(60)
+    on_a_disk_of(slots, scene)
+    await scene.fill()
+    for rewrites in range(1, 5):
+        assert scene.opened.ring.spares.full
+        scene.deliver(but=10)
+        sequence, left = scene.opened.ring.sequence, scene.scene.directory.pending()
+        for _ in range(20):
+            await scene.scene.look_again()
+        assert scene.scene.compactor.rewrites >= rewrites
+        assert scene.scene.directory.pending() == left == len(waiting_in(scene.opened.dies()))
+        await scene.fill()
+        assert scene.opened.ring.sequence > sequence
+
+
+def without_more_room(retry: Retry) -> None:
+    """But for the slots that are ready, and what is free in the main ring for itself: it cannot be given up."""
+    quota = retry.opened.ring.spares.quota
+    quota.exchange = False
+    quota.limits = dataclasses.replace(quota.limits, free_bytes=lambda: 0)
+
+
+async def moved(retry: Retry, slots: int, payload: bytes) -> None:
+    """Every second record until the retry ring has so many slots."""
+    while len(retry.retry.live) < slots:
+        retry.opened.fill_slot(payload)
+        retry.opened.settle(retry.opened.read()[1::2])
+        retry.opened.checkpoint()
+        await retry.scene.look_again()
+
+
+async def test_a_rewriting_that_has_no_room_for_all_of_it_is_not_begun_and_moves_go_on() -> None:
+    scene = Retry(60)
+    await moved(scene, 7, b"f" * 500)
+    scene.deliver(but=3)
+    without_more_room(scene)
+    moves, waiting = scene.scene.compactor.slots_moved, scene.retry.waiting_bytes
+    used = scene.retry.spares.holding.used
+    assert sum(map(waiting, scene.retry.live)) > SLOT
+    for _ in range(4):
+        scene.opened.fill_slot()
+        scene.opened.settle(scene.opened.read()[1:])
+        await scene.scene.look_again()
+    assert scene.scene.compactor.slots_moved >= moves + 3
+    assert scene.scene.compactor.rewrites == 0
+    assert scene.retry.spares.holding.used == used
+    left = scene.scene.directory.pending()
+    following = Opened(scene.opened.disk.after_death())
+    assert len(waiting_in(following)) == left
+    scene.opened.ring.spares.quota.exchange = True
+    await scene.scene.look_again()
+    assert scene.scene.compactor.rewrites == 1
+    assert scene.scene.directory.pending() == left
+
+
+async def test_a_rewriting_does_not_begin_where_somebody_came_to_the_retry_ring_meanwhile() -> None:
+    scene = Retry(60)
+    await moved(scene, 7, b"f" * 500)
+    scene.deliver(but=3)
+    answers = iter([True, False, True, True])
+    scene.scene.moves.may_rewrite = lambda _: next(answers)
+    await scene.scene.compactor._rewrite()
+    assert scene.scene.compactor._under_way is None
+    assert scene.retry.spares.holding.ready > 1
+    await scene.scene.compactor._rewrite()
+    assert scene.scene.compactor._under_way is not None
+
+
+async def test_a_rewriting_that_takes_more_than_was_to_be_seen_is_given_up_and_moves_go_on() -> None:
+    """Only the largest of a slot's records wait."""
+    scene = Retry(60)
+    large, spares = b"l" * 6000, scene.retry.spares
+    while len(scene.retry.live) < 7:
+        scene.opened.append(large)
+        scene.opened.fill_slot(b"s" * 20)
+        entries = scene.opened.read()
+        scene.opened.settle(entry for number, entry in enumerate(entries) if number % 3)
+        scene.opened.checkpoint()
+        await scene.scene.look_again()
+    entries = inside(scene.opened.ring.live[-1])
+    for slot in list(scene.retry.live):
+        entries += (entry for entry in inside(slot)[1:] if large not in entry[3])
+    for home, place, _, _ in entries:
+        home.ring.settle(home, [place])
+    without_more_room(scene)
+    used = spares.holding.used - spares.holding.ready
+    await scene.scene.look_again()
+    assert spares.holding.used > used, "it has begun"
+    left = scene.scene.directory.pending()
+    assert scene.scene.compactor.rewrites == 0
+    assert scene.scene.compactor._under_way is None
+    assert scene.scene.directory.copies_from is None
+    assert left == len(waiting_in(scene.opened.dies()))
+    used, moves = spares.holding.used, scene.scene.compactor.slots_moved
+    for _ in range(4):
+        scene.opened.fill_slot()
+        scene.opened.settle(scene.opened.read()[1:])
+        scene.opened.checkpoint()
+        await scene.scene.look_again()
+    assert scene.scene.compactor.slots_moved >= moves + 3
+    assert spares.holding.used == used, "it does not try with as little once more"
+    left = scene.scene.directory.pending()
+    scene.opened.ring.spares.quota.exchange = True
+    await scene.scene.look_again()
+    assert scene.scene.compactor.rewrites == 1
+    assert spares.holding.ready <= 1, "what it did not need is free"
+    assert left == scene.scene.directory.pending() == len(waiting_in(scene.opened.dies()))

@@ -195,9 +195,11 @@ Operations
                 settled in both places. A slot whose settle words are suspect is not moved before all in it is judged.
     rewrite     The retry ring, once under half of it is unsettled: copied to its own end, flushed, and made by a
                 checkpoint whose retry watermark covers the originals. As in a move, what is settled meanwhile is
-                settled in both places, or gets no copy any more. A move or rewriting that fails goes on where it stood;
-                other checkpoints may come in between. A slot of which something cannot be read for two minutes stays
-                where it is until it is counted anew.
+                settled in both places, or gets no copy any more. It begins once all slots are ready that it takes, as
+                far as that is to be seen (what waits in a slot is estimated by the mean of its frames): without that
+                room moves go on. A move or rewriting that fails goes on where it stood; other checkpoints may come in
+                between. One that finds no room after all is given up, and marks its copies. A slot of which something
+                cannot be read for two minutes stays where it is until it is counted anew.
     read both   The retry ring up to what counts, then the main ring behind P: that is the order of the positions that
                 records were accepted with, whatever is moved meanwhile (`stream`). So where somebody stands, or has to
                 go back to, is told by a position; marks in memory find it in the retry ring (`copies`). A slot in which
@@ -209,7 +211,9 @@ Operations
                 it), the dead ring a quarter, and each of them a slot ready from the opening on,
                 another one whenever that is used: the main ring leaves room for it. So neither can what is in the way
                 of a full main ring stay there for want of room, nor can what was moved or refused take all of it.
-                Where there is no more, a ring grows by what is free in another one. A full ring whose one slot holds
+                Where there is no more, a ring grows by what is free in another one. That holds where the disk is what
+                there is no more of, too: the room to rewrite is left of what is free in the rings then, by moves and by
+                the main ring, but for its four slots. A full ring whose one slot holds
                 nothing any more gives up that slot, once no reader stands in it.
     shrink      Free slots at the end of the file that nobody needed for twelve checkpoints, a minute, are cut off. A
                 durable checkpoint covers them (or their headers were taken away) and knows an ordinal above theirs;
@@ -414,7 +418,10 @@ Limitations of this version
     Where both seals rot of a slot that an opening has had end before copies that never counted, and its headers do not,
     these copies count.
     A limit of fewer than nine slots leaves the retry ring one, which is not rewritten: beside a lane that does not come
-    back, the main ring may stay full then. Rewriting takes 8 bytes of memory for each record that waits in the ring.
+    back, the main ring may stay full then. So it may where the larger ones of a slot's records wait, or others have
+    filled the disk meanwhile: a rewriting that is given up for want of room leaves the slots that it has used to the
+    originals before them, and the next one begins with twice the room. Rewriting takes 8 bytes of memory for each
+    record that waits in the ring.
     A copy's place for a partition stays empty: a copy is placed as its original would be. After a power cut nothing of
     the main and the retry ring is freed before all that it left there was read, which takes as long as delivering it:
     a ring that was full is full until then. After a power cut, what lanes

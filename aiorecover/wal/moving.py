@@ -15,7 +15,7 @@ opening does the same again. Slots in which nothing else stands are free at once
 would use up its room.
 
 What fails goes on where it stood, and what was copied stays: checkpoints may come in between, and copies do not count
-in them. Only a move without room, and a slot that cannot be read, are given up, and mark their copies; not what has a
+in them. Only what finds no room, and a slot that cannot be read, are given up, and mark their copies; not what has a
 checkpoint that failed: perhaps the disk has it, and then only the copies count. Void is more than settled: after a
 power cut the lane suffix rule delivers settled frames again, and void ones never. So those are marked, too, whose
 originals were settled before the move was made.
@@ -23,7 +23,8 @@ originals were settled before the move was made.
 The retry ring is rewritten in the same way (`Rewrite`), once most of it is settled: copied to its own end, flushed, and
 a checkpoint whose retry watermark covers the originals makes the copies count in their place. It is rewritten whole,
 and not slot by slot, since its order is that of the positions: a slot that was put behind the others on its own would
-be read too late. So it needs room for all that waits, which is why `room` has moves leave as much.
+be read too late. So it needs room for all that waits, which is why `room` has moves leave as much, and why it begins
+once it has that: the slots of one that is given up are free only behind its originals.
 """
 
 import logging

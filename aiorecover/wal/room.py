@@ -13,8 +13,10 @@ whoever purges it, which takes no room either. So no ring waits for another one 
 
 A retry ring is freed oldest first as well: beside one lane that does not come back, what all others have delivered
 would stay in it. Then it is rewritten, which takes room before it gives any. So moves leave that much room in its
-share, and the main ring leaves it, too. (With fewer than nine slots there is no such room, and one slot of moved
-records stays until the last of them is delivered.)
+share, and the main ring leaves it, too; on a disk that has no more, of what is free in the rings. All that a rewriting
+takes is had before it begins: one that stood still without room would keep moves waiting, for what it has taken itself.
+(With fewer than nine slots there is no such room, and one slot of moved records stays until the last of them is
+delivered.)
 """
 
 from collections import deque
@@ -81,14 +83,16 @@ class Shares:
         room = rewriting_takes(then) if ring == RETRY else 0
         return max(holding.used, min(then + room, self.most(ring)))
 
-    def moves_may_take(self, holding: Holding) -> bool:
+    def moves_may_take(self, holding: Holding, more: int) -> bool:
         """Whether the retry ring may hold one slot more: there has to be room for a rewriting then.
 
         So moves fill seven elevenths of what it may have. What is settled later on in any order, beside a lane that
         does not come back, would else stay there, and there would be room for nothing any more.
+
+        ``more``: slots that it can get beside what it has.
         """
         then = holding.used - holding.ready + 1
-        return then == 1 or then + rewriting_takes(then) <= self.most(RETRY)
+        return then == 1 or then + rewriting_takes(then) <= min(self.most(RETRY), holding.used + more)
 
     def left(self, ring: int, holdings: Sequence[Holding]) -> int:
         """How many slots more ``ring`` may use.
@@ -107,6 +111,13 @@ class Shares:
             return 0
         return sum(max(0, self.wanted(other, holdings[other]) - holdings[other].allocated) for other in (RETRY, DEAD))
 
+    def given(self, ring: int, holdings: Sequence[Holding]) -> int:
+        """Free slots that the other rings can give up: to the main ring those that they do not want themselves."""
+        others = [(other, holdings[other]) for other in (MAIN, RETRY, DEAD) if other != ring]
+        if ring != MAIN:
+            return sum(holding.free for _, holding in others)
+        return sum(max(0, holding.allocated - self.wanted(other, holding)) for other, holding in others)
+
     def excess(self, holdings: Sequence[Holding]) -> int:
         """Slots on the disk beyond ``slots``: to be given back as soon as they hold nothing."""
         return max(0, sum(holding.allocated for holding in holdings) - self.slots)
@@ -120,11 +131,16 @@ class Shares:
 def rewriting_takes(slots: int) -> int:
     """Slots that rewriting a retry ring of so many takes at most: under half of it waits, and copies begin a slot.
 
-    (With records larger than an eighth of a slot it may be more, and then it waits for room.)
+    (With records larger than an eighth of a slot it may be more, and then there has to be that room.)
     """
     if slots < 2:  # noqa: PLR2004 - one slot is not rewritten
         return 0
-    return slots * UNUSED_SHARE // (2 * (UNUSED_SHARE - 1)) + 1
+    return copies_take(slots, 2)
+
+
+def copies_take(waiting: int, slot_bytes: int) -> int:
+    """Slots that copies of so many bytes take at most, unless records are larger than an eighth of a slot."""
+    return waiting * UNUSED_SHARE // (slot_bytes * (UNUSED_SHARE - 1)) + 1
 
 
 @dataclass(slots=True)
@@ -149,20 +165,40 @@ class Room:
 
         """
         mine = holdings[self.ring]
-        left = self.shares.left(self.ring, holdings)
-        within = self.shares.slots - sum(holding.allocated for holding in holdings)
-        disk = max(0, disk - self.shares.lacking(self.ring, holdings))
-        new = max(0, min(within, disk))
-        given = sum(holding.free for holding in holdings) - mine.free if exchange else 0
-        available = min(left, mine.free + max(new + given, self._kept(mine, disk)))
         needed = self._low(mine.allocated) if self.full else 1
-        self.full = available < needed
-        self.by_limit = left < needed or within <= 0
+        self.full = not self.has(needed, holdings, disk=disk, exchange=exchange)
         if self.full:
             return None
         if mine.free:
             return Way.FREE
-        return Way.EXCHANGE if given and not new else Way.GROW
+        given = self.shares.given(self.ring, holdings) if exchange else 0
+        return Way.EXCHANGE if given and not self._new(holdings, disk) else Way.GROW
+
+    def has(self, count: int, holdings: Sequence[Holding], *, disk: int, exchange: bool) -> bool:
+        """Whether there is room for so many slots more; `by_limit` says what there is none in."""
+        left = self.shares.left(self.ring, holdings)
+        within = self.shares.slots - sum(holding.allocated for holding in holdings)
+        self.by_limit = left < count or within <= 0
+        return self.more(holdings, disk=disk, exchange=exchange) >= count
+
+    def more(self, holdings: Sequence[Holding], *, disk: int, exchange: bool) -> int:
+        """Slots more that the ring can get now, those among them that it has free."""
+        shares, mine = self.shares, holdings[self.ring]
+        lacking = shares.lacking(self.ring, holdings)
+        given = shares.given(self.ring, holdings) if exchange else 0
+        owed = max(0, lacking - disk) if exchange else 0
+        grows = max(self._new(holdings, disk) + given, self._kept(mine, max(0, disk - lacking)))
+        return min(shares.left(self.ring, holdings), self._own(mine, owed) + grows)
+
+    def _new(self, holdings: Sequence[Holding], disk: int) -> int:
+        """Slots by which the file may grow with nothing given up for them."""
+        within = self.shares.slots - sum(holding.allocated for holding in holdings)
+        return max(0, min(within, disk - self.shares.lacking(self.ring, holdings)))
+
+    def _own(self, mine: Holding, owed: int) -> int:
+        """Free slots that the ring may use: not those it ``owed`` the others, but for what is kept for it."""
+        kept = max(0, self.shares.kept(self.ring) - mine.used)
+        return max(mine.free - owed, min(mine.free, kept))
 
     def superfluous(self, *, free: int, used: int) -> int:
         """How many free slots may be cut off after this look: no look of the last minute has found fewer."""

@@ -162,16 +162,50 @@ class Spares:
         return Holding(used=self.allocated - free, ready=ready, free=free)
 
     def check_move(self) -> None:
-        """Whether the retry ring may take a slot for what is moved.
+        """Whether the retry ring may take a slot for what is moved (the keeper's thread).
 
         Raises:
             WalFullError: it would not leave the room that a rewriting needs.
 
         """
-        if not self.quota.shares.moves_may_take(self.holding):
-            limits = self.quota.limits
+        quota, limits = self.quota, self.quota.limits
+        shares = quota.shares
+        with self._lock:
+            free_bytes, holding = self._free_bytes(), self.holding
+            more = self._room.more(quota.holdings(), disk=quota.slots_within(free_bytes), exchange=quota.exchange)
+        if not shares.moves_may_take(holding, shares.slots):
             message = f"the {NAMES[self.ring]} is full: {DELIVERY}, or raise wal_max_bytes"
-            raise WalFullError(f"{message} used={self.holding.used * self.slot_bytes} wal_max_bytes={limits.max_bytes}")
+            raise WalFullError(f"{message} used={holding.used * self.slot_bytes} wal_max_bytes={limits.max_bytes}")
+        if not shares.moves_may_take(holding, more + quota.exchange):  # the slot that is moved is free then
+            raise self._disk_full(free_bytes)
+
+    def secure(self, count: int) -> bool:
+        """Have one more slot ready of the ``count`` that are to be; whether all of them are (the keeper's thread).
+
+        Raises:
+            WalFullError: there is no room for all of them. Those that are ready stay so, see `let_go`.
+            WalIOError: as in `prepare`.
+
+        """
+        quota = self.quota
+        with self._preparing():
+            missing = count - len(self._ready)
+            if missing <= 0:
+                return True
+            free_bytes = self._free_bytes()
+            disk = quota.slots_within(free_bytes)
+            if not self._room.has(missing, quota.holdings(), disk=disk, exchange=quota.exchange):
+                raise self._no_room(free_bytes)
+            self._ready.append(self._acquire())
+            return missing == 1
+
+    def let_go(self) -> None:
+        """Only the next slot is to be ready, the others are free (the keeper's thread)."""
+        with self._preparing():
+            while len(self._ready) > 1:
+                index, salt, mapping = self._ready.pop(0)
+                mapping.close()
+                self._free.append((index, salt))
 
     def prepare(self) -> None:
         """Have the next slot ready (the keeper's thread).
@@ -505,10 +539,14 @@ class Spares:
             message = f"the {name} is full: {remedy}, or raise wal_max_bytes"
             used = sum(holding.used for holding in holdings) * self.slot_bytes
             return WalFullError(f"{message} used={used} wal_max_bytes={limits.max_bytes}")
+        return self._disk_full(free_bytes)
+
+    def _disk_full(self, free_bytes: int | None) -> WalFullError:
+        name, remedy, limits = NAMES[self.ring], REMEDIES[self.ring], self.quota.limits
         message = f"the disk is full: {remedy}, or free space on the disk"
-        if limits.min_free_bytes and free_bytes >= self.slot_bytes:  # else the guard is not what stands in the way
+        if limits.min_free_bytes and (free_bytes or 0) >= self.slot_bytes:  # else the guard is not what is in the way
             message += ", or lower wal_min_free_bytes"
-        elif all(holding.used == holding.ready for holding in holdings):  # nothing to wait for
+        elif all(holding.used == holding.ready for holding in self.quota.holdings()):  # nothing to wait for
             size = self.slot_bytes
             message = f"the disk has no room for a slot of {size} bytes: free space on it, or lower slot_bytes"
         return WalFullError(f"{message} ring={name} free={free_bytes} wal_min_free_bytes={limits.min_free_bytes}")

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -121,6 +122,59 @@ async def test_a_lane_that_was_catching_up_slowly_holds_up_no_other_behind_a_res
         kafka.slow = {}
         await producer.flush(timeout_ms=30_000)
     kafka.judge(accepted + others, once=True)
+
+
+class Service:
+    """Publishes as far as there is room, and knows what was accepted."""
+
+    def __init__(self, producer: RecoverableProducer, accepted: list[Place]) -> None:
+        self.producer = producer
+        self.accepted = accepted
+
+    async def publish(self, *, every: int) -> None:
+        """A slot of records at most, of which one in so many is for the partition that is stuck."""
+        with suppress(WalFullError):
+            for number in range(SLOT // len(VALUE)):
+                partition = STUCK if number % every == 0 else number % STUCK
+                receipt = await self.producer.publish("t", VALUE, partition=partition)
+                self.accepted.append((receipt.epoch, receipt.sequence))
+        await two_checkpoints(self.producer)
+
+    async def publish_more(self, slots: int) -> None:
+        """Nobody waits for the partition that is stuck."""
+        more, loop = len(self.accepted) + slots * SLOT // len(VALUE), asyncio.get_running_loop()
+        until_then = loop.time() + 20
+        while len(self.accepted) < more:
+            await self.publish(every=50)
+            assert loop.time() < until_then, self.producer.statistics()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_on_a_full_disk_publishing_goes_on_beside_a_lane_that_does_not_come_back(
+    kafka: Kafka, *, restarts: bool
+) -> None:
+    """Most of what was moved is delivered by then: there is room to rewrite the retry ring."""
+    disk, options = MemoryDisk(), {"wal_max_bytes": 400 * SLOT, "wal_min_free_bytes": 0, "on_full": "raise"}
+    async with producer_of(disk, **options) as producer:
+        service = Service(producer, await publish(producer, 100))
+        kafka.stalled = {0, STUCK}
+        disk.resize(disk.used + 20 * SLOT)
+        refused = 0
+        while refused < 20:
+            before = len(service.accepted)
+            await service.publish(every=10)
+            refused += len(service.accepted) == before
+        kafka.stalled = {STUCK}
+        if not restarts:
+            await service.publish_more(40)
+        kafka.life += 1
+        disk = disk.after_process_death()
+    async with producer_of(disk, **options) as producer:
+        service = Service(producer, service.accepted)
+        await service.publish_more(40)
+        kafka.stalled = set()
+        await producer.flush(timeout_ms=30_000)
+    kafka.judge(service.accepted, once=True)
 
 
 async def live(producer: RecoverableProducer, kafka: Kafka, *, power: bool) -> list[Place]:

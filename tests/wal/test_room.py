@@ -19,6 +19,7 @@ from aiorecover.wal.room import (
     Room,
     Shares,
     Way,
+    copies_take,
     rewriting_takes,
 )
 
@@ -188,13 +189,49 @@ def test_never_is_anything_cut_off_that_the_kept_ones_need(seen: list[tuple[int,
 @pytest.mark.parametrize("slots", [*range(SLOTS_LEAST, 60), 1280])
 def test_moves_leave_room_for_a_rewriting_of_the_retry_ring_and_no_more_than_that(slots: int) -> None:
     shares, used = Shares(slots), 0
-    while shares.moves_may_take(Holding(used + 1, 1, 0)):
+    while shares.moves_may_take(Holding(used + 1, 1, 0), PLENTY):
         used += 1
     most = shares.most(RETRY)
     assert used == 1 or used + rewriting_takes(used) <= most
     assert used >= 1
     assert used + 1 + rewriting_takes(used + 1) > most
     assert used >= most * 7 // 11 - 1
+
+
+@pytest.mark.parametrize("used", range(2, 60))
+@pytest.mark.parametrize("disk", [0, 1, 10])
+def test_on_a_full_disk_the_main_ring_leaves_the_room_for_a_rewriting_of_what_is_free(used: int, disk: int) -> None:
+    """But for what is kept for it."""
+    room, retry = main(1000), Holding(used, 0, 0)
+    wanted = 1 + rewriting_takes(used + 1)
+    for own in range(disk + 100):
+        holdings = [Holding(10, 0, own), retry, READY]
+        left = own + disk - wanted
+        assert room.more(holdings, disk=disk, exchange=True) == max(0, left)
+        assert Room(RETRY, Shares(1000)).more(holdings, disk=disk, exchange=True) == own + disk
+        holdings[MAIN] = Holding(1, 0, own)
+        assert room.more(holdings, disk=disk, exchange=True) == max(left, min(own, KEPT[MAIN] - 1), 0)
+
+
+def test_what_cannot_be_given_up_for_it_is_not_left() -> None:
+    holdings = [Holding(10, 0, 5), Holding(8, 0, 0), READY]
+    assert main(1000).more(holdings, disk=0, exchange=False) == 5
+
+
+def test_the_main_ring_takes_no_free_slot_that_the_retry_ring_wants() -> None:
+    holdings = [Holding(10, 0, 0), Holding(8, 0, 6), READY]
+    assert main(1000).take(holdings, disk=0) is None
+    holdings[RETRY] = Holding(8, 0, 1 + rewriting_takes(9) + 1)
+    assert main(1000).take(holdings, disk=0) is Way.EXCHANGE
+
+
+def test_on_a_full_disk_moves_leave_the_room_for_a_rewriting() -> None:
+    shares = Shares(1000)
+    assert shares.moves_may_take(Holding(1, 1, 0), 0), "the first slot, which is not rewritten"
+    for used in range(1, 60):
+        takes = rewriting_takes(used + 1)
+        assert shares.moves_may_take(Holding(used + 1, 1, 0), takes)
+        assert not shares.moves_may_take(Holding(used + 1, 1, 0), takes - 1)
 
 
 @pytest.mark.parametrize("used", range(60))
@@ -213,8 +250,9 @@ def test_what_a_rewriting_takes_is_enough_for_records_up_to_an_eighth_of_a_slot(
 ) -> None:
     slots = packed([size for size, _ in records])
     waiting = [size for size, waits in records if waits]
+    assert packed(waiting) <= copies_take(sum(waiting), 1024)
     if slots > 1 and 2 * sum(waiting) < slots * 1024:
-        assert packed(waiting) <= rewriting_takes(slots)
+        assert copies_take(sum(waiting), 1024) <= rewriting_takes(slots)
 
 
 def packed(sizes: list[int]) -> int:

@@ -14,7 +14,7 @@ from aiorecover.wal.opening import open_directory
 from aiorecover.wal.room import KEEP_FREE, KEPT, MAIN
 from aiorecover.wal.spares import Limits, Quota, Spares
 from aiorecover.wal.storage import StorageFile
-from tests.wal.memory import PAGE, FaultyFile, broken, no_blocks
+from tests.wal.memory import PAGE, FaultyFile, broken, no_blocks, no_room
 from tests.wal.rig import RESERVED, SLOT, Disk, Opened, found
 from tests.wal.test_moving import everything, make, move, waiting
 
@@ -391,3 +391,36 @@ def test_what_is_free_at_the_end_is_given_back_wherever_it_stands_and_the_rest_i
     assert waits[-1:] == left
     assert len(waits) == 1 or end == "loses_power", "settle words of the last slot may be lost with the power"
     full(following)
+
+
+def test_slots_are_secured_all_or_those_that_are_ready_are_free_again_for_any_ring() -> None:
+    opened = Opened(Disk(max_slots=SLOTS))
+    retry, ring = opened.directory.retry.spares, opened.ring.spares
+    while not retry.secure(4):
+        pass
+    assert (retry.holding.ready, retry.holding.free) == (4, 0)
+    with pytest.raises(WalFullError, match="the retry ring is full"):
+        retry.secure(40)
+    assert retry.holding.ready == 4, "nothing is taken where it is not enough"
+    full(opened)
+    had = ring.allocated
+    retry.let_go()
+    assert (retry.holding.ready, retry.holding.free) == (1, 3)
+    opened.settle(opened.read())
+    opened.checkpoint()
+    full(opened)
+    assert ring.allocated == had + 3
+    assert retry.holding.free == 0
+    assert on_disk(opened) <= (SLOTS + RESERVED) * SLOT
+
+
+def test_a_disk_that_has_less_room_than_it_says_leaves_what_was_secured_to_be_let_go() -> None:
+    opened = Opened(Disk(max_slots=SLOTS))
+    retry = opened.directory.retry.spares
+    assert not retry.secure(4)
+    opened.disk.retry.before["allocate"] = no_room
+    with pytest.raises(WalFullError):
+        retry.secure(4)
+    retry.let_go()
+    assert (retry.holding.ready, retry.holding.free) == (1, 1)
+    assert retry.wanted is False
