@@ -84,10 +84,10 @@ class Compactor:
         full = ring.spares.full
         if len(slots) < 2 or not self._moves.worth_a_look:  # noqa: PLR2004 - the newest is being written
             return False
-        if slots[0] in self._stay or not self._moves.only_stalled_wait(slots[0]):
+        if slots[0] in self._stay or not self._moves.only_behind_wait(slots[0]):
             return False
         loads = _loads(ring, slots, movable=True)
-        if not (full or outgrows(loads)) and self._moves.somebody_comes_to(slots[0]):
+        if not (full or outgrows(loads)) and not self._moves.only_stalled_wait(slots[0]):
             return False
         if not moves_oldest(loads, room_needed=full):
             return False

@@ -37,8 +37,8 @@ class Scene:
         self.coming = False  # somebody goes back, and has not come to any of it
         moves: Any = SimpleNamespace(
             worth_a_look=True,
-            only_stalled_wait=lambda slot: slot.sealed,
-            somebody_comes_to=lambda slot: self.coming,
+            only_behind_wait=lambda slot: slot.sealed,
+            only_stalled_wait=lambda _: not self.coming,
             may_rewrite=lambda _: True,
             repoint=lambda: self._told("repoint"),
             made=lambda: self.told.append("made"),

@@ -191,11 +191,13 @@ Stalled lanes
     What waits for such lanes in the oldest slot of the ring is moved to the retry ring (`compactor`), once nobody else
     waits for what the slot holds (`moves`): lanes that do not get through, halted ones, topics that nobody knows. So
     the ring goes on, and all files together hold what is stalled and a few slots. While such a lane is well again and
-    catches up slowly the main ring holds at most twice what waits in it and four slots; the retry ring, in which its
-    reader stands, is not rewritten before that has left it. A record keeps its position, its id and whatever decides
-    about its lane; first and second readers read both rings as one (`wal.stream`). What is in a batch already stays in
-    it, and is settled in both places: it stands before the beginning of every gap that covers it, so nobody takes it
-    from the retry ring again.
+    catches up slowly the main ring holds at most twice what waits in it and four slots, and what comes between two
+    checkpoints, as far as the retry ring has room: what it has not reached, and what it has in batches by then, is
+    moved under it. Once it has caught up, its last batches wait as those of any lane that gets through. The retry ring,
+    in which its reader stands, is not rewritten before that has left it. A record keeps its position, its id and
+    whatever decides about its lane; first and second readers read both rings as one (`wal.stream`). What is in a batch
+    already stays in it, and is settled in both places: it stands before the beginning of every gap that covers it, so
+    nobody takes it from the retry ring again.
 
     Records without key and partition go to lanes that get through, unless a partitioner of the user's chooses. Those
     that were given to one that does not stay there, since they are possibly persisted. Where no lane of the topic takes

@@ -588,8 +588,17 @@ class Dispatcher:
         """A second reader is on the way to records up to there."""
         return self._drain.goes_to(position)
 
+    def going_back_in(self, slot: Slot) -> int:
+        """How many second readers stand in it."""
+        return self._drain.count_in(slot)
+
+    def catches_up(self, lane: Lane) -> bool:
+        """Something may be behind that goes to the lane: what it holds of that is not the newest."""
+        return self._gaps.concern(lane)
+
     def forget_moved(self) -> None:
-        """Slots were moved: what is behind is looked for where it is now."""
+        """Slots were moved: what is behind is looked for where it is now, also by who is on the way."""
+        self._drain.leave_moved()
         for gap in self._gaps:
             if gap.start is not None and gap.start[0].moved:
                 gap.start = None

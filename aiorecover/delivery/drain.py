@@ -15,6 +15,7 @@ from aiorecover.delivery.gaps import Gaps
 from aiorecover.delivery.lane import Lane
 from aiorecover.record import KEY, PARTITION, TOPIC
 from aiorecover.wal.run import Run
+from aiorecover.wal.slot import Slot
 from aiorecover.wal.stream import Stream
 
 log = logging.getLogger("aiorecover.delivery")
@@ -186,6 +187,15 @@ class Drain:
             yield from going.reader.left
             if going.held is not None:
                 yield going.held
+
+    def count_in(self, slot: Slot) -> int:
+        """How many stand in a slot."""
+        return sum(going.reader.stands_in(slot) for going in self._under_way)
+
+    def leave_moved(self) -> None:
+        """Slots were moved: nobody stands in one until there is room for what he has read."""
+        for going in self._under_way:
+            going.reader.leave_moved()
 
     def goes_to(self, position: Order) -> bool:
         """Somebody is on the way to records up to there."""

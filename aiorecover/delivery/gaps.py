@@ -96,6 +96,10 @@ class Gaps:
         lanes = self._lanes.get(lane.topic, {}).values()
         return found + [gaps[lane.partition] for gaps in lanes if lane.partition in gaps]
 
+    def concern(self, lane: Lane) -> bool:
+        """Whether records that are in one of them may go to ``lane``, as far as that is told without reading them."""
+        return any(gap.partition is None for gap in self._others.get(lane.topic, ())) or bool(self.of(lane))
+
     @property
     def oldest(self) -> Behind | None:
         """Which begins first."""

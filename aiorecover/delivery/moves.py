@@ -55,18 +55,30 @@ class Moves:
         """
         return all(slot is not held for resumed in self._in_no_lane for _, held, _ in resumed.frames)
 
-    def only_stalled_wait(self, slot: Slot) -> bool:
-        """Whether a slot of the main ring can be moved, and only who does not get through waits for what it holds."""
+    def only_behind_wait(self, slot: Slot) -> bool:
+        """Whether a slot of the main ring can be moved, and nobody waits for what it holds who keeps up with the ring.
+
+        Who goes back for what was passed over may stand in it: he goes on with the copies (`made`). What he had read by
+        then, or has in a batch, is settled there and here.
+        """
+        dispatcher = self._dispatcher
+        waiting = (lane for lane in self._router.lanes() if not _stuck(lane) and _has_frames_in(lane, slot))
         return (
             slot.sealed
-            and self._can_be_copied(slot)
-            and self._dispatcher.reader.at > slot.last_position
-            and all(_stuck(lane) or not _has_frames_in(lane, slot) for lane in self._router.lanes())
+            and self._can_be_copied(slot, readers=dispatcher.going_back_in(slot))
+            and dispatcher.reader.at > slot.last_position
+            and all(map(dispatcher.catches_up, waiting))
         )
 
-    def somebody_comes_to(self, slot: Slot) -> bool:
-        """Somebody is on the way to a slot, to go back for what was passed over there: its room comes free soon."""
-        return self._dispatcher.goes_back_to(slot.last_position)
+    def only_stalled_wait(self, slot: Slot) -> bool:
+        """Whether only who does not get through waits for what such a slot holds.
+
+        Somebody may be on the way to it, or be in it, or have it in batches: then its room comes free soon.
+        """
+        waiting = (lane for lane in self._router.lanes() if not _stuck(lane))
+        return not self._dispatcher.goes_back_to(slot.last_position) and not any(
+            _has_frames_in(lane, slot) for lane in waiting
+        )
 
     def may_rewrite(self, slots: Iterable[Slot]) -> bool:
         """Whether these slots, all of the retry ring, can be copied."""
@@ -85,8 +97,8 @@ class Moves:
             return first.past_copies and (up_to is None or (slot.sealed and slot.last_position <= up_to))
         return first.at > (slot.last_position if slot.sealed else slot.ring.last_position)
 
-    def _can_be_copied(self, slot: Slot) -> bool:
-        return slot.complete and slot.readers == 0 and self.may_move(slot) and self._words_count(slot)
+    def _can_be_copied(self, slot: Slot, readers: int = 0) -> bool:
+        return slot.complete and slot.readers == readers and self.may_move(slot) and self._words_count(slot)
 
     def _words_count(self, slot: Slot) -> bool:
         """Its settle words tell what waits in it: where they are suspect, all of their time has been judged.

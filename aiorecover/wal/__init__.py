@@ -186,13 +186,14 @@ Operations
     recycle     Oldest first, what a durable checkpoint covers (I1). The slot keeps its bytes until its next life. What
                 an exception of a signal handler left to nobody, as it was being taken, is free again by then.
     move        The oldest slot, once only stalled lanes wait for what it holds, and copying it gains space
-                (`compaction`; while somebody goes back for what waits there, only once room is needed, or the ring is
-                more than twice what waits in it and four slots): its unsettled frames are copied to the retry ring, the
-                retry ring is flushed, and then a checkpoint with P, the slot's last position, makes the move
-                (`moving`). From there on originals up to P are void. Copies of a move that was never made do not count:
-                they stand behind what the newest checkpoint knows of the retry ring, and the next opening has the slot
-                end before them, or the checkpoint after it would bring them to life. A record in flight meanwhile is
-                settled in both places. A slot whose settle words are suspect is not moved before all in it is judged.
+                (`compaction`; while somebody goes back for what waits there, stands in it, or has it in a batch, only
+                once room is needed, or the ring is more than twice what waits in it and four slots): its unsettled
+                frames are copied to the retry ring, the retry ring is flushed, and then a checkpoint with P, the slot's
+                last position, makes the move (`moving`). From there on originals up to P are void. Copies of a move
+                that was never made do not count: they stand behind what the newest checkpoint knows of the retry ring,
+                and the next opening has the slot end before them, or the checkpoint after it would bring them to life.
+                A record in flight meanwhile is settled in both places. A slot whose settle words are suspect is not
+                moved before all in it is judged.
     rewrite     The retry ring, once under half of it is unsettled: copied to its own end, flushed, and made by a
                 checkpoint whose retry watermark covers the originals. As in a move, what is settled meanwhile is
                 settled in both places, or gets no copy any more. It begins once all slots are ready that it takes, as
@@ -203,7 +204,7 @@ Operations
     read both   The retry ring up to what counts, then the main ring behind P: that is the order of the positions that
                 records were accepted with, whatever is moved meanwhile (`stream`). So where somebody stands, or has to
                 go back to, is told by a position; marks in memory find it in the retry ring (`copies`). A slot in which
-                a reader stands is not moved; who came there when the copying had begun goes on with the copies.
+                the first reader stands is not moved; a second one goes on with the copies once they count.
     grow        A slot at a time, the three rings together up to ``wal_max_bytes`` and down to ``wal_min_free_bytes``
                 (from which the slots kept for the retry and the dead ring are taken, too, if it has to be);
                 full and not full again are two marks (`room`). Four slots are kept for the main ring. The retry ring

@@ -16,8 +16,8 @@ SLOTS_BESIDE = 4  # … and so many slots, which come and go between two checkpo
 class SlotLoad:
     """What a slot holds: ``size`` bytes on the disk, of which frames of ``waiting`` bytes are not settled.
 
-    ``movable``: nothing is written to it any more, all its frames are known, nobody reads in it, and only stalled
-    lanes wait for what it holds.
+    ``movable``: nothing is written to it any more, all its frames are known, nobody reads in it but who goes back for
+    what was passed over, and only for that, and for what stalled lanes have, somebody waits in it.
     """
 
     size: int
@@ -44,9 +44,9 @@ def moves_oldest(slots: Sequence[SlotLoad], *, room_needed: bool) -> bool:
 def outgrows(slots: Sequence[SlotLoad]) -> bool:
     """Whether the main ring is far larger than what waits in it: twice that, and some slots.
 
-    Then its oldest slot is moved though somebody is on the way to it. A lane that is well again may need hours for what
-    has come together; the others' records would keep their slots for as long, behind its oldest one. What is copied for
-    nothing, as its reader nearly is there, is at the most what waits, and once.
+    Then its oldest slot is moved though somebody is on the way to it, or stands in it. A lane that is well again may
+    need hours for what has come together; the others' records would keep their slots for as long, behind its oldest
+    one. What is copied for nothing, as it is nearly delivered, is at the most what waits, and once.
     """
     return sum(slot.size - TIMES * slot.waiting for slot in slots) > SLOTS_BESIDE * max(slot.size for slot in slots)
 

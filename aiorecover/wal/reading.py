@@ -165,6 +165,10 @@ class Reader:
             self.found -= count
             self._ring.dismiss(slot, count)
 
+    def stands_in(self, slot: Slot) -> bool:
+        """Whether it keeps that slot from being recycled."""
+        return self._stands and self.slot is slot
+
     def close(self) -> None:
         """Stand nowhere: the slot may be recycled."""
         self._step_out()

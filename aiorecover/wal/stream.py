@@ -28,8 +28,7 @@ Decode = Callable[[memoryview], Any]
 class Stream:
     """Stands at one position and goes forward; see `Reader` for what is given and what is owed.
 
-    A slot in which it stands is not moved. Where that happens all the same (it came there when the copying had begun),
-    it goes on with the copies.
+    A slot in which the first one stands is not moved. Another one goes on with the copies then, once they count.
     """
 
     def __init__(self, directory: Directory, decode: Decode, *, primary: bool = True) -> None:
@@ -97,6 +96,19 @@ class Stream:
     def dismiss(self, slot: Slot, count: int) -> None:
         """As `Reader.dismiss`."""
         (self._retry if slot.ring is self._directory.retry else self._main).dismiss(slot, count)
+
+    def stands_in(self, slot: Slot) -> bool:
+        """Whether this is a reader in that slot of the main ring."""
+        return self._copies is None and self._main.stands_in(slot)
+
+    def leave_moved(self) -> None:
+        """Go on with the copies now, and not only at the next `look`, if the slot at hand was moved; not the first one.
+
+        Until then the slot is not recycled, and neither is what stands behind it.
+        """
+        slot = self._main.slot
+        if self._copies is None and slot is not None and slot.moved:
+            self.go_to(self._position)
 
     def close(self) -> None:
         """Stand nowhere."""

@@ -76,6 +76,17 @@ async def test_the_ring_goes_round_while_a_lane_is_stalled_and_its_records_follo
     kafka.judge(accepted, once=True)
 
 
+async def publish_mostly_to_the_stuck(producer: RecoverableProducer, count: int) -> list[Place]:
+    """Two of three records go to the partition that is stuck."""
+    accepted = []
+    for number in range(count):
+        receipt = await producer.publish("t", VALUE, partition=STUCK if number % 3 else number % STUCK)
+        accepted.append((receipt.epoch, receipt.sequence))
+        if number % 100 == 0:
+            await asyncio.sleep(0.002)
+    return accepted
+
+
 async def two_checkpoints(producer: RecoverableProducer) -> None:
     """What the second of them says was captured afterwards."""
     before = producer.statistics().checkpoints
@@ -100,6 +111,29 @@ async def test_the_rings_stay_small_while_a_lane_that_is_well_again_catches_up_s
     kafka.judge(accepted, once=True)
     assert len(beyond) > 20  # each with a slot of records
     assert max(beyond) <= 8 * SLOT  # four, and what comes between two checkpoints
+
+
+@pytest.mark.parametrize("batch", [SLOT // 8, SLOT // 2])
+async def test_the_rings_stay_small_while_most_of_the_ring_is_caught_up_slowly(kafka: Kafka, batch: int) -> None:
+    """Too much of it waits to be moved before. What the lane holds is a part of a slot, or more than one."""
+    beyond, waited = list[int](), list[int]()
+    more = {"max_batch_size": batch, "wal_max_bytes": 400 * SLOT}
+    async with producer_of(MemoryDisk(), **more) as producer:
+        kafka.stalled = {STUCK}
+        accepted = await publish_mostly_to_the_stuck(producer, 3_000)
+        await until(lambda: producer.statistics().pending <= 2_000)
+        assert producer.statistics().slots_moved == 0
+        kafka.stalled, kafka.slow = set(), {STUCK: 8 * batch / (16 * SLOT)}
+        while producer.statistics().pending > 4 * batch // len(VALUE):  # what the lane holds as any slow one does
+            accepted += await publish(producer, 300, every=100)
+            waited.append(stalled_bytes(producer))
+            await two_checkpoints(producer)
+            beyond.append(producer.statistics().bytes_used - 2 * max(waited[-LOOKS:]))
+        kafka.slow = {}
+        await producer.flush(timeout_ms=30_000)
+    kafka.judge(accepted, once=True)
+    assert len(beyond) > 20  # each with two slots of records
+    assert max(beyond) <= 8 * SLOT, beyond  # four, and what comes between two checkpoints
 
 
 async def test_a_lane_that_was_catching_up_slowly_holds_up_no_other_behind_a_restart(
@@ -246,3 +280,40 @@ async def test_after_a_power_cut_while_records_are_moved_nothing_is_lost_or_out_
     accepted, moved = await killed_again_and_again(kafka, seed, power=True)
     kafka.judge(accepted, once=False)
     assert moved > 0
+
+
+async def caught_up_slowly(producer: RecoverableProducer, kafka: Kafka) -> tuple[list[Place], int]:
+    """What was accepted, and how many slots were moved under the reader that goes back; not to its end."""
+    kafka.stalled, kafka.slow = {STUCK}, {STUCK: 0.02}
+    accepted = await publish_mostly_to_the_stuck(producer, kafka.rng.randrange(500, 1500))
+    await asyncio.sleep(0.1)
+    kafka.stalled = set()
+    before = producer.statistics().slots_moved
+    for _ in range(kafka.rng.randrange(5, 25)):
+        accepted += await publish(producer, kafka.rng.randrange(300), every=50)
+    return accepted, producer.statistics().slots_moved - before
+
+
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("seed", range(2))
+async def test_killed_while_slots_are_moved_under_who_goes_back_nothing_is_lost_or_out_of_order(
+    kafka: Kafka, seed: int, *, power: bool
+) -> None:
+    kafka.rng = random.Random(seed)
+    disk, accepted, moved = MemoryDisk(), list[Place](), 0
+    for life in range(8):
+        kafka.life += 1
+        async with producer_of(disk, wal_max_bytes=400 * SLOT) as producer:
+            more, count = await caught_up_slowly(producer, kafka)
+            accepted, moved = accepted + more, moved + count
+            if power:
+                producer._opened.directory.ring.sync()  # type: ignore[union-attr]
+            kafka.life += 1
+            disk = disk.after_power_cut(100 * seed + life) if power else disk.after_process_death()
+    kafka.life += 1
+    kafka.slow = {}
+    async with producer_of(disk, wal_max_bytes=400 * SLOT) as producer:
+        await producer.flush(timeout_ms=30_000)
+        assert producer.statistics().pending == 0
+    kafka.judge(accepted, once=not power)
+    assert power or moved > 8

@@ -10,6 +10,7 @@ from aiorecover.record import TOPIC
 from aiorecover.wal.run import Run
 from aiorecover.wal.stream import Stream
 from tests.wal.rig import Opened
+from tests.wal.test_moving import make, move
 
 
 class Turns(Drain):
@@ -96,3 +97,27 @@ def test_what_fails_on_the_way_back_is_tried_again_with_nothing_skipped() -> Non
     while drain:
         drain.step()
     assert given == [[b"0", b"1", b"2"]] * 2
+
+
+def test_who_is_on_the_way_leaves_a_slot_that_was_moved_though_there_is_no_room_for_what_he_read() -> None:
+    opened = Opened()
+    stream = Stream(opened.directory, lambda payload: ("t", bytes(payload), None, None))
+    for _ in range(2):
+        opened.fill_slot()
+    first, last = opened.ring.live
+    run = stream.look(10)
+    while run is None:
+        run = stream.look(10)
+    start = run.placed(0)
+    while stream.look(10) is not None or stream.moved:
+        pass
+    drain = Drain(stream, at=lambda: stream.at, can_take=lambda _: True, dispatch=lambda *_: 0)
+    drain.add(Behind("t", None, start))
+    drain.start()
+    assert not drain.step()
+    assert [drain.count_in(slot) for slot in (first, last)] == [1, 0]
+    make(opened, move(opened))
+    assert first in opened.ring.live
+    drain.leave_moved()
+    assert drain.count_in(first) == first.readers == 0
+    assert [run.slot for run in drain.held] == [first]

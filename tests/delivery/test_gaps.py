@@ -108,6 +108,19 @@ def test_a_lane_is_held_by_its_own_gaps_and_by_those_that_name_its_partition() -
     assert not Gaps([Behind.of_no_lane("t", entry(1)), Behind("u", 9, entry(1))]).of(lane)
 
 
+def test_a_gap_concerns_its_lane_and_one_of_no_lane_all_lanes_of_its_topic() -> None:
+    lane, others = Lane("t", 3), [Lane("t", 4), Lane("u", 3)]
+    gaps = Gaps([Behind.of_lane(lane, range(6), entry(5))])
+    assert gaps.concern(lane)
+    assert not any(map(gaps.concern, others))
+    gaps = Gaps([Behind("t", None, entry(5))])
+    assert [gaps.concern(one) for one in (lane, *others)] == [True, True, False]
+    gaps = Gaps([Behind("t", 4, entry(5))])
+    assert [gaps.concern(one) for one in (lane, *others)] == [False, True, False]
+    gaps.remove(*gaps)
+    assert not gaps.concern(others[0])
+
+
 def test_a_gap_that_nobody_goes_back_for_yet_keeps_its_beginning() -> None:
     reader: Any = None
     drain = Drain(reader, at=lambda: 99, can_take=lambda _: False, dispatch=lambda *_: 0)

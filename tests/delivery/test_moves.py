@@ -30,9 +30,13 @@ class Scene:
         self.lane = Lane("t", 3)
         self.first: Any = SimpleNamespace(at=self.opened.ring.last_position + 1, past_copies=True)
         self.way_back_to = 1 << 62
+        self.going_back = 0
+        self.behind: list[Lane] = []
         self.dispatcher = SimpleNamespace(
             reader=self.first,
             goes_back_to=lambda position: self.way_back_to <= position,
+            going_back_in=lambda slot: self.going_back if slot is self.slot else 0,
+            catches_up=lambda lane: lane in self.behind,
             waiting_from=self.first.at,
             has_gaps=False,
             stalled=SimpleNamespace(expected=False),
@@ -61,7 +65,7 @@ class Scene:
             setattr(self.lane, where, batch)
 
     def movable(self) -> bool:
-        return self.moves.only_stalled_wait(self.slot)
+        return self.moves.only_behind_wait(self.slot)
 
 
 def test_a_slot_is_moved_that_all_have_passed() -> None:
@@ -102,10 +106,33 @@ def test_other_slots_batches_do_not_matter() -> None:
 
 def test_it_is_told_of_a_slot_that_somebody_is_on_the_way_to() -> None:
     scene = Scene()
-    assert not scene.moves.somebody_comes_to(scene.slot)
+    assert scene.moves.only_stalled_wait(scene.slot)
     scene.way_back_to = scene.slot.first_position
-    assert scene.moves.somebody_comes_to(scene.slot)
+    assert not scene.moves.only_stalled_wait(scene.slot)
     assert scene.movable()
+
+
+@pytest.mark.parametrize("where", ["in_flight", "ready", "open"])
+def test_it_is_told_of_a_slot_in_which_a_lane_that_catches_up_has_a_batch(where: str) -> None:
+    """It can be moved all the same, as what stalled lanes have in flight is."""
+    scene = Scene()
+    scene.give(where)
+    scene.behind = [scene.lane]
+    assert not scene.moves.only_stalled_wait(scene.slot)
+    assert scene.movable()
+    scene.behind = [Lane("t", 4)]
+    assert not scene.movable()
+    scene.lane.stalled = True
+    assert scene.moves.only_stalled_wait(scene.slot)
+
+
+def test_a_slot_in_which_only_second_readers_stand_can_be_moved() -> None:
+    scene = Scene()
+    scene.slot.readers, scene.going_back = 2, 1
+    assert not scene.movable()
+    scene.going_back = 2
+    assert scene.movable()
+    assert not scene.moves.may_rewrite([scene.slot]), "what they read there is the retry ring's only copy"
 
 
 def test_suspect_settle_words_stay_in_place_until_all_of_their_time_are_judged() -> None:

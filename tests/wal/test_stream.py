@@ -195,6 +195,28 @@ def test_what_is_moved_under_a_reader_is_given_once(steps: int) -> None:
     assert not any(slot.moved for slot in life.opened.ring.live), "nobody stands in it any more"
 
 
+def test_who_stands_in_a_slot_that_was_moved_can_go_on_with_the_copies_at_once() -> None:
+    """Until he does the slot stays, and all behind it."""
+    life = Life()
+    oldest, following, *_ = life.opened.ring.live
+    other = life.first.back_to(life.waiting[0])
+    given = read(other, limit=2, most=2)
+    assert [other.stands_in(slot) for slot in (oldest, following)] == [True, False]
+    assert not life.first.stands_in(oldest)
+    other.leave_moved()
+    assert other.stands_in(oldest), "it is not moved yet"
+    life.move()
+    life.opened.checkpoint()
+    assert oldest in life.opened.ring.live
+    other.leave_moved()
+    assert not other.stands_in(oldest)
+    life.opened.checkpoint()
+    assert oldest not in life.opened.ring.live
+    assert positions(given + read(other)) == life.waiting
+    settle(given)
+    assert life.directory.pending() == len(life.waiting) - len(given)
+
+
 def test_who_has_read_the_copies_to_their_end_stands_in_the_main_ring_at_once() -> None:
     """Else what is moved before the next look would be passed."""
     life = Life()
