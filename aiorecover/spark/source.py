@@ -17,7 +17,8 @@ Columns: ``directory`` (of the instance), ``ring``, ``state``, ``producer_id``, 
   other two it says how many at most, and of ``retry`` between which two records, as far as that is known. So it does
   where the whole file is gone, emptied or zeroed. Where records may be gone that nothing names, ``error`` says that,
   and ``sequence`` is null. All of it is what ``aiorecover inspect`` says.
-- ``unreadable``: of a slot, or of an instance, nothing can be read; ``error`` says why.
+- ``unreadable``: of a slot, of the main ring or of an instance, nothing can be read; ``error`` says why. Where that is
+  the main ring, the other two are read all the same.
 
 In the last two ``topic`` is null. A record that cannot be decoded has its ``error`` and no ``topic``, either.
 
@@ -39,7 +40,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from aiorecover.errors import ConfigError, WalError, WalIOError
+from aiorecover.errors import ConfigError, WalCorruptError, WalError, WalFormatError, WalIOError
 from aiorecover.spark.options import refuse_unknown
 from aiorecover.spark.ring_rows import SCHEMA, Rows
 from aiorecover.wal import format as fmt
@@ -178,6 +179,7 @@ class RingReader(DataSourceReader):
         return [part for one in _instances(self._path) for part in self._parts(one.path)]
 
     def _parts(self, path: Path) -> Iterator[InputPartition]:
+        others = [ring for ring in self._rings if ring != RING]
         try:
             with _view(path, RING) as view:
                 if RING in self._rings:
@@ -186,8 +188,8 @@ class RingReader(DataSourceReader):
         except WalError as error:
             if RING in self._rings:
                 yield _Unreadable(path, None, str(error))
-                return
-        yield from (_Ring(path, ring) for ring in self._rings if ring != RING)
+                others = [ring for ring in others if _tells_more(path, ring)]
+        yield from (_Ring(path, ring) for ring in others)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a slot or of a ring.
@@ -226,6 +228,16 @@ def _view(path: Path, ring: str) -> View:
                 f"it is read {path=!s} host={socket.gethostname()}"
             ) from None
         raise
+
+
+def _tells_more(path: Path, ring: str) -> bool:
+    """Whether there is anything to say of a ring where the main one cannot be read: its records, or its own error."""
+    try:
+        with _view(path, ring) as view:
+            view.slots()
+    except WalError as error:
+        return not isinstance(error, WalCorruptError | WalFormatError)  # these come of the same
+    return True
 
 
 def _slots(view: View, *, settled: bool) -> Iterator[InputPartition]:

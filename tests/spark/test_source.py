@@ -285,6 +285,23 @@ def test_an_instance_of_which_nothing_can_be_read_is_a_row_beside_those_of_the_o
     assert "restore the files from a copy" in rows[0]["error"]
 
 
+def test_where_the_main_ring_cannot_be_read_the_other_two_are(tmp_path: Path) -> None:
+    directory = filled(tmp_path / "wal")
+    stranger = stored(tmp_path / "stranger", 300)
+    stranger.close()
+    shutil.copy(stranger.path / "ring", directory.path / "ring")
+    wanted = rows_of(tmp_path / "wal", rings="retry,dead")
+    assert sequences(wanted) == [1, 2, 3, 4] * 2
+    unreadable, *others = rows_of(tmp_path / "wal", rings="ring,retry,dead")
+    assert (unreadable["state"], unreadable["ring"]) == ("unreadable", None)
+    assert "mixes files of several producers" in unreadable["error"]
+    assert [(row["ring"], row["sequence"]) for row in others] == [
+        *(("retry", number) for number in range(1, 5)),
+        *(("dead", number) for number in range(1, 5)),
+    ]
+    assert [row for row in wanted if row["state"] == "waiting"] == others
+
+
 # -- what is gone ------------------------------------------------------------------------------------------------------
 
 
