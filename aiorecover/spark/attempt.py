@@ -51,6 +51,7 @@ def make_attempt(
     Raises:
         ConfigError: a topic is not there, ``wal_dir`` cannot be used, or too many rows are dead letters.
         DeliveryPendingError: not all is in Kafka within ``timeout_ms``.
+        WalIOError: the disk refuses the ring, or the file for dead letters.
 
     """
     rows = iter(batches)
@@ -168,10 +169,13 @@ class _Sending:
         letters = await self._dead_letters()  # and copies that were refused in turn
         accepted = producer.statistics().accepted
         producer_id, epoch = producer.producer_id, producer.epoch
+        exported = bool(letters) and not self._all_copied(letters, accepted)
+        if exported:
+            await producer.dead_letters.export(self._directory.letters)
         if await producer.stop():
             message = "not everything is in kafka: the attempt does not count"
             raise PermanentDeliveryError(f"{message} state={producer.state}")
-        kept = self._directory.keep() if letters or self._refused else None
+        kept = self._directory.keep() if exported or self._refused else None
         self._directory.remove_unless_kept()
         return Attempt(
             write=self._write,
@@ -187,6 +191,13 @@ class _Sending:
             topics=topics_of(self._topics(letters)),
             kept=kept,
         )
+
+    def _all_copied(self, letters: list[int], accepted: int) -> bool:
+        """Whether Kafka has a copy of each letter: what was accepted besides the rows.
+
+        One that was refused is a letter more, and one that was too large for the ring is a copy less.
+        """
+        return accepted - (self._rows - self._refused) == len(letters)
 
     async def _flush(self) -> None:
         try:

@@ -48,6 +48,11 @@ class AttemptDirectory:
         return self.path / _WAL
 
     @property
+    def letters(self) -> Path:
+        """The file for dead letters that have no copy in Kafka."""
+        return self.path / "dead_letters.jsonl"
+
+    @property
     def refused(self) -> Path:
         """The file for rows that no record could be made of."""
         return self.path / "refused.jsonl"
@@ -58,7 +63,8 @@ class AttemptDirectory:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def keep(self) -> str:
-        """Give it the name of what is kept; where it is then, as ``host:directory``."""
+        """Give it the name of what is kept, without the rings; where it is then, as ``host:directory``."""
+        shutil.rmtree(self.wal_dir, ignore_errors=True)  # tens of MiB, however little is in them
         kept = self.path.with_name(self.path.name.replace(_PREFIX, _KEPT_PREFIX, 1))
         self.path.rename(kept)
         self.path, self._kept = kept, True

@@ -58,13 +58,15 @@ with the attempt; what a killed executor leaves, by a later attempt on that mach
 that an outage of Kafka is waited out in order, and for the next lines.
 
 Dead letters: what Kafka refuses for good (too large for the topic) does not fail the job. Its sequence stands in the
-manifest, and it goes to ``producer.dead_letter_topic`` where that is set. Rows that no record can be made of (too
-large for ``max_request_size``, no such partition, neither key nor value, no topic) are *refused*: counted in the
-manifest, and written as JSON lines. The directory of an attempt with either is kept, as
-``aiorecover-dead-letters-...``, and the manifest says where: `aiorecover inspect` shows the letters in its ``wal``,
-``refused.jsonl`` has the rows. One line in the executor's log tells of them, for each attempt that has some. More than
-``max_dead_letters`` fail the attempt: that is a mistake in the job, and no message has room for any number of them.
-Nothing is kept of an attempt that fails.
+manifest, and it goes to ``producer.dead_letter_topic`` where that is set; else to ``dead_letters.jsonl`` on the
+executor, as `DeadLetters.export` writes it (so they all do where a copy is refused in turn). Rows that no record can be
+made of (too large for ``max_request_size``, no such partition, neither key nor value, no topic) are *refused*: counted
+in the manifest, and written to ``refused.jsonl``, bytes as base64. Of the directory of an attempt with one of these
+files nothing else is kept, as ``aiorecover-dead-letters-...`` where ``wal_dir`` says, and the manifest says where:
+``kept``. It is yours to remove: nobody else does. One line in the executor's log tells of dead letters and refused
+rows, for each attempt that has some. More than ``max_dead_letters`` fail the attempt: that is a mistake in the job, and
+no message has room for any number of them. Nothing is kept of an attempt that fails; one that has succeeded, and does
+not count because another task has failed or was quicker, leaves its files, and no manifest names them.
 
 Order: as the rows come in the task, by partition of the topic. One attempt's; between two tasks there is none.
 
@@ -170,13 +172,28 @@ def _context() -> TaskContext:
 def _attempt(plan: Plan, write: Write, batches: Iterator[pa.RecordBatch]) -> Attempt:
     context = _context()
     made = make_attempt(plan, write, batches, partition=context.partitionId(), attempt=context.attemptNumber())
+    _tell_of(made, plan)
+    return made
+
+
+def _tell_of(made: Attempt, plan: Plan) -> None:
+    """One line of what was not published, if there is any."""
+    letters = sum(last - first + 1 for first, last in made.dead_letters)
     if made.kept is not None:
         _log.warning(
-            "rows were not published: look at the dead letters with aiorecover inspect, in wal at that path, and at "
-            "the refused rows in its refused.jsonl; the manifest names both dead_letters=%d refused=%d path=%s",
-            *(sum(last - first + 1 for first, last in made.dead_letters), made.refused, made.kept),
+            "rows were not published: look at the dead letters in dead_letters.jsonl, and at refused rows in "
+            "refused.jsonl, at that path; the manifest names both dead_letters=%d refused=%d path=%s",
+            letters,
+            made.refused,
+            made.kept,
         )
-    return made
+    elif letters:
+        _log.warning(
+            "rows were not published, and are in the dead letter topic; the manifest names them "
+            "dead_letters=%d dead_letter_topic=%s",
+            letters,
+            plan.producer["dead_letter_topic"],
+        )
 
 
 def _attempts(messages: Sequence[WriterCommitMessage | None]) -> list[Attempt]:

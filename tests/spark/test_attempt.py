@@ -1,6 +1,7 @@
 """One attempt against a real broker, without Spark: what is in Kafka, what is told, and what is left on the disk."""
 
 import asyncio
+import base64
 import json
 import os
 import socket
@@ -14,7 +15,6 @@ import pyarrow as pa
 import pytest
 
 from aiorecover import DeadLetter, DeadLetters, record_id_of
-from aiorecover.cli import inspection
 from aiorecover.delivery.dead_letter_topic import DeadLetterTopic
 from aiorecover.delivery.dead_letters import Found
 from aiorecover.delivery.lines import letters_log
@@ -111,7 +111,9 @@ def test_columns_become_a_record_and_marks_of_an_earlier_life_are_left_out(
     assert (other.key, other.value, other.partition) == (None, b"v", 2)
 
 
-def test_what_kafka_refuses_is_named_and_kept_and_copied(kafka: Cluster, topic: TopicFactory, tmp_path: Path) -> None:
+def test_what_kafka_refuses_is_named_and_copied_and_then_nothing_of_it_is_kept(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
     name, dead = topic(kafka, partitions=1, config={"max.message.bytes": str(LIMIT)}), topic(kafka, partitions=1)
     batches = [values(range(5)), values(range(5, 7), LIMIT), values(range(7, 10))]
     told = attempted(plan(kafka.bootstrap_servers, tmp_path, name, dead_letter_topic=dead), *batches)
@@ -120,11 +122,38 @@ def test_what_kafka_refuses_is_named_and_kept_and_copied(kafka: Cluster, topic: 
     assert [number_of(one) for one in consumed(kafka, dead)] == [5, 6]
     assert told.last == 12, "the copies have sequences of their own"
     assert told.topics == tuple(sorted([name, dead]))
+    assert told.kept is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_kafka_refuses_is_kept_as_json_lines_where_there_is_no_copy_and_the_rings_are_not(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = topic(kafka, partitions=1, config={"max.message.bytes": str(LIMIT)})
+    told = attempted(plan(kafka.bootstrap_servers, tmp_path, name), values(range(3)), values(range(3, 5), LIMIT))
+    assert (told.dead_letters, told.refused) == (((4, 5),), 0)
     (kept,) = tmp_path.iterdir()
     assert kept.name.startswith("aiorecover-dead-letters-")
     assert told.kept == f"{socket.gethostname()}:{kept}"
-    (found,) = inspection.inspect(kept / "wal", 10)
-    assert "dead" in json.dumps(inspection.as_json([found]))
+    assert [path.relative_to(kept).as_posix() for path in kept.rglob("*")] == ["dead_letters.jsonl"]
+    letters = letters_in(kept)
+    assert [base64.b64decode(one["value"]) for one in letters] == [b"%d " % number + bytes(LIMIT) for number in (3, 4)]
+    assert [one["record_id"] for one in letters] == [f"{told.producer_id}/1/{number}" for number in (4, 5)]
+    assert {(one["topic"], one["error"]) for one in letters} == {(name, "MessageSizeTooLargeError")}
+
+
+def test_letters_are_kept_where_a_copy_was_refused_in_turn(kafka: Cluster, topic: TopicFactory, tmp_path: Path) -> None:
+    narrow = {"max.message.bytes": str(LIMIT)}
+    name, dead = topic(kafka, partitions=1, config=narrow), topic(kafka, partitions=1, config=narrow)
+    batches = values(range(1)), values(range(1, 2), LIMIT)
+    told = attempted(plan(kafka.bootstrap_servers, tmp_path, name, dead_letter_topic=dead), *batches)
+    assert told.dead_letters == ((2, 3),), "the row's own, and the copy's"
+    assert told.kept is not None
+    assert {one["topic"] for one in letters_in(Path(told.kept.partition(":")[2]))} == {name, dead}
+
+
+def letters_in(kept: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (kept / "dead_letters.jsonl").read_text().splitlines()]
 
 
 def test_an_attempt_waits_for_copies_that_are_slow_to_be_stored(
@@ -167,7 +196,9 @@ def test_rows_that_no_record_can_be_made_of_are_counted_and_written_down(
     assert (told.rows, told.last, told.refused, told.dead_letters) == (6, 1, 5, ())
     assert [number_of(one) for one in consumed(kafka, name)] == [1]
     assert told.kept is not None
-    lines = (Path(told.kept.partition(":")[2]) / "refused.jsonl").read_text().splitlines()
+    kept = Path(told.kept.partition(":")[2])
+    assert [path.name for path in kept.rglob("*")] == ["refused.jsonl"]
+    lines = (kept / "refused.jsonl").read_text().splitlines()
     refused = [json.loads(line) for line in lines]
     assert [one["value"] and one["value"][:4] for one in refused] == ["MiA=", "MyA=", None, "AAAA", "NiA="]
     assert ["a topic must be a str" in refused[0]["error"], refused[4]["partition"]] == [True, 5]
@@ -206,8 +237,17 @@ def test_dead_letters_are_told_of_in_one_line_that_says_where_they_are(
     none = pa.record_batch({"value": pa.array([None] * 2, pa.binary())})
     made = sink._attempt(told, WRITE, iter([values(range(25), LIMIT), none]))
     (line,) = [record.getMessage() for record in caplog.records if "dead letter" in record.getMessage()]
-    assert line.startswith("rows were not published: look at the dead letters with aiorecover inspect, in wal at that")
+    assert line.startswith("rows were not published: look at the dead letters in dead_letters.jsonl, and at refused")
     assert line.endswith(f"dead_letters=25 refused=2 path={made.kept}")
+    caplog.clear()
+    copies = topic(kafka, partitions=1)
+    copied = replace(told, producer={**told.producer, "dead_letter_topic": copies})
+    assert sink._attempt(copied, WRITE, iter([values(range(2), LIMIT)])).kept is None
+    (line,) = [record.getMessage() for record in caplog.records if "dead letter" in record.getMessage()]
+    assert line == (
+        "rows were not published, and are in the dead letter topic; the manifest names them "
+        f"dead_letters=2 dead_letter_topic={copies}"
+    )
     caplog.clear()
     with pytest.raises(ConfigError, match="raise max_dead_letters"):
         attempted(replace(told, max_dead_letters=20), values(range(25), LIMIT))
