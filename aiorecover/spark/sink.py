@@ -60,13 +60,15 @@ that an outage of Kafka is waited out in order, and for the next lines.
 Dead letters: what Kafka refuses for good (too large for the topic) does not fail the job. Its sequence stands in the
 manifest, and it goes to ``producer.dead_letter_topic`` where that is set; else to ``dead_letters.jsonl`` on the
 executor, as `DeadLetters.export` writes it (so they all do where a copy is refused in turn). Rows that no record can be
-made of (too large for ``max_request_size``, no such partition, neither key nor value, no topic) are *refused*: counted
-in the manifest, and written to ``refused.jsonl``, bytes as base64. Of the directory of an attempt with one of these
-files nothing else is kept, as ``aiorecover-dead-letters-...`` where ``wal_dir`` says, and the manifest says where:
-``kept``. It is yours to remove: nobody else does. One line in the executor's log tells of dead letters and refused
-rows, for each attempt that has some. More than ``max_dead_letters`` fail the attempt: that is a mistake in the job, and
-no message has room for any number of them. Nothing is kept of an attempt that fails; one that has succeeded, and does
-not count because another task has failed or was quicker, leaves its files, and no manifest names them.
+made of (too large for ``max_request_size``, no such partition, neither key nor value, no topic's name) are *refused*:
+counted in the manifest, and written to ``refused.jsonl``, bytes as base64. A topic in the column that is not there
+fails the attempt, which names it: it may be one that is still to be made, and its rows are well. Of the directory of an
+attempt with one of these files nothing else is kept, as ``aiorecover-dead-letters-...`` where ``wal_dir`` says, and the
+manifest says where: ``kept``. It is yours to remove: nobody else does. One line in the executor's log tells of dead
+letters and refused rows, for each attempt that has some. More than ``max_dead_letters`` fail the attempt: that is a
+mistake in the job, and no message has room for any number of them. Nothing is kept of an attempt that fails; one that
+has succeeded, and does not count because another task has failed or was quicker, leaves its files, and no manifest
+names them.
 
 Order: as the rows come in the task, by partition of the topic. One attempt's; between two tasks there is none.
 

@@ -289,12 +289,18 @@ def test_an_attempt_that_fails_leaves_records_in_kafka_and_nothing_on_the_disk(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_topic_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize("column", [False, True])
+def test_a_topic_that_is_not_there_is_one_sentence_also_where_a_row_names_it(tmp_path: Path, *, column: bool) -> None:
     with MockCluster() as cluster:
+        cluster.create_topic("orders", partitions=1)
         cluster.topic_error("absent", UNKNOWN_TOPIC)
-        told = plan(cluster.bootstrap_servers, tmp_path, "absent")
+        if column:
+            rows = pa.record_batch({"topic": ["orders", "absent", "orders"], "value": [b"1", b"2", b"3"]})
+            told = plan(cluster.bootstrap_servers, tmp_path, None, "topic", "value")
+        else:
+            rows, told = values(range(3)), plan(cluster.bootstrap_servers, tmp_path, "absent")
         with pytest.raises(ConfigError, match=r"mend the column topic.* topic=absent"):
-            attempted(told, values(range(3)))
+            attempted(told, rows)
     assert list(tmp_path.iterdir()) == []
 
 
