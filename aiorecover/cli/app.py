@@ -183,8 +183,9 @@ def audit(
     With --manifests: whether what is missing is a dead letter, still in the ring, or lost; with --sink-manifests the
     same of what Spark's sinks have published.
 
-    Exit status 0: nothing is missing; with either of these, nothing is lost. 1: something is. 2: there is no audit: an
-    option, an installation or Kafka needs mending, or Spark failed. 130 or 143: stopped, by Ctrl-C or SIGTERM.
+    Exit status 0: nothing is missing; with either of these, nothing is lost, or, of a table alone, not in it. 1:
+    something is. 2: there is no audit: an option, an installation or Kafka needs mending, or Spark failed. 130 or 143:
+    stopped, by Ctrl-C or SIGTERM.
     """
     try:
         from aiorecover.cli import audit as auditing  # noqa: PLC0415 - pyspark is optional, and slow to import

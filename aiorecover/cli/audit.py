@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from aiorecover import spark as downstream
-from aiorecover.cli.audit_page import left_out, page
+from aiorecover.cli.audit_page import WRONG, left_out, lost, not_landed, page, without_id
 from aiorecover.cli.endings import StoppedError
 from aiorecover.cli.pairs import pairs
 from aiorecover.cli.spark_work import with_spark
 from aiorecover.errors import ConfigError
 from aiorecover.record_id import parse_record_id
 from aiorecover.spark.gone import RecordsGoneError
-from aiorecover.spark.manifests import VERDICTS
+from aiorecover.spark.manifests import NOT_IN_TABLE, VERDICTS, of_table
 from aiorecover.spark.session import start_session
 from aiorecover.spark.targets import read_target
 from aiorecover.spark.topics import client_options, source_options
@@ -123,8 +123,10 @@ def _found(spark: SparkSession, options: Options, known_last: dict[tuple[str, in
             "repeated": _rows(_worst(audit.repeated, "repeated", options.limit)) if totals["repeated"] else [],
             "out_of_order": _rows(_worst(audit.out_of_order, "count", options.limit)),
         }
-        if audit.verdicts is not None:
-            found["manifests"] = _judged(told, audit.verdicts, options.limit)
+        if audit.verdicts is not None and _reads_topics(options):
+            found["manifests"] = _judged(told, audit.verdicts, VERDICTS, options.limit)
+        elif audit.verdicts is not None:
+            found["manifests"] = _judged(told, of_table(audit.verdicts), (NOT_IN_TABLE, *VERDICTS), options.limit)
         if options.html is not None:
             counting = records if sinks is None else downstream.without_leftovers(records, sinks)
             over_time = downstream.timeline(counting, audit.missing)
@@ -149,15 +151,15 @@ def _cut(found: dict[str, Any]) -> Iterator[str]:
         yield "compared"
 
 
-def _judged(told: Manifests | None, verdicts: DataFrame, limit: int) -> dict[str, Any]:
+def _judged(told: Manifests | None, verdicts: DataFrame, kinds: Sequence[str], limit: int) -> dict[str, Any]:
     """How many have each verdict, up to ``limit`` ranges of each, and how many records are no manifests."""
     judged = verdicts.persist()
     try:
         counts: dict[str, int] = dict(map(tuple, judged.groupBy("verdict").sum("count").collect()))
-        totals = {verdict: counts.get(verdict, 0) for verdict in VERDICTS}
+        totals = {verdict: counts.get(verdict, 0) for verdict in kinds}
         ranges = [
             row
-            for verdict in VERDICTS
+            for verdict in kinds
             if totals[verdict]
             for row in _rows(_worst(judged.where(judged["verdict"] == verdict), "count", limit))
         ]
@@ -171,16 +173,11 @@ def _unreadable(told: Manifests | None) -> int:
 
 
 def lacks(found: dict[str, Any]) -> bool:
-    """Whether anything is lost, as far as is told, or else missing, or absent from the table."""
+    """Whether anything is lost, as far as is told, or else missing, or not in the table."""
     absent = found["compared"]["totals"]["absent"] if "compared" in found else 0
     if "manifests" in found:
-        return bool(_lost(found["manifests"]["totals"]) or absent)
+        return bool(lost(found["manifests"]["totals"]) or absent)
     return bool(found["totals"]["missing"] or absent)
-
-
-def _lost(totals: dict[str, int]) -> int:
-    """Of which nothing else is told."""
-    return totals["lost"] + totals["untold"]
 
 
 def _known_last(ids: Sequence[str]) -> dict[tuple[str, int], int]:
@@ -256,9 +253,9 @@ def show(console: Console, found: dict[str, Any]) -> None:
         f"{totals['records']:,} records, {totals['without_id']:,} without an id: {totals['found']:,} of "
         f"{totals['expected']:,} found, {totals['missing']:,} missing, {totals['repeated']:,} repeated, {disorder}"
     )
-    wrong = _lost(found["manifests"]["totals"]) if "manifests" in found else totals["missing"]
+    wrong = lost(found["manifests"]["totals"]) if "manifests" in found else totals["missing"]
     console.print(verdict, style="red" if wrong else "green", markup=False, soft_wrap=True)
-    if said := left_out(totals):
+    for said in filter(None, (without_id(totals), left_out(totals))):
         console.print(said, markup=False, soft_wrap=True)
     if "manifests" in found:
         _show_verdicts(console, found["manifests"])
@@ -286,15 +283,17 @@ def _show_judged(console: Console, judged: dict[str, Any]) -> None:
     for one in judged["ranges"]:
         said = " ".join(filter(None, [one["verdict"].replace("_", " "), one["why"], "tail" if one["tail"] else ""]))
         line = f"{said}: {one['producer_id']}/{one['epoch']} sequences={one['first']}-{one['last']} {one['count']:,}"
-        style = "red" if one["verdict"] in {"lost", "untold"} else None
+        style = "red" if one["verdict"] in WRONG else None
         console.print(line, style=style, markup=False, soft_wrap=True)
 
 
 def _show_verdicts(console: Console, judged: dict[str, Any]) -> None:
     said = ", ".join(f"{count:,} {verdict.replace('_', ' ')}" for verdict, count in judged["totals"].items())
     unreadable = f"; {judged['unreadable']:,} records are no manifests" if judged["unreadable"] else ""
-    style = "red" if _lost(judged["totals"]) else "green"
+    style = "red" if lost(judged["totals"]) else "green"
     console.print(f"of the missing: {said}{unreadable}", style=style, markup=False, soft_wrap=True)
+    if hint := not_landed(judged["totals"]):
+        console.print(hint, markup=False, soft_wrap=True)
 
 
 def _show_compared(console: Console, compared: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
-__all__ = ["left_out", "page"]
+__all__ = ["WRONG", "left_out", "lost", "not_landed", "page", "without_id"]
 
 _WIDTH, _HEIGHT = 960, 240  # of the picture, in its own units: it is as wide as the window
 _LEAST = 3  # a piece that lacks one record of a million must be seen, too
@@ -19,6 +19,8 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums } .note { 
 td, th { padding: .2rem .9rem .2rem 0; text-align: right } td:first-child, th:first-child { text-align: left }
 th { font-weight: 500; color: #5c646c }
 """.strip()
+WRONG = "not_in_table", "lost", "untold"
+"""Verdicts of what should be there as far as is told, and of what nothing is told of."""
 _EPOCH = ["producer_id", "epoch", "expected", "found", "missing", "repeated", "out_of_order"]
 _JUDGED = ["producer_id", "epoch", "first", "last", "count", "verdict", "why"]
 _RANGE = ["producer_id", "epoch", "first", "last", "count"]
@@ -28,12 +30,13 @@ _REPEATED = [*_RANGE, "repeated"]
 def page(found: dict[str, Any]) -> str:
     """The page's HTML; ``found`` is what the audit says as JSON, with its ``timeline``."""
     totals, compared, judged = found["totals"], found.get("compared"), found.get("manifests")
-    wrong = judged["totals"]["lost"] + judged["totals"]["untold"] if judged else totals["missing"]
+    verdicts = judged["totals"] if judged else {}
+    wrong = lost(verdicts) if judged else totals["missing"]
     missing = wrong + (compared["totals"]["absent"] if compared else 0)
     parts = [
         f'<h1 class="{"lacking" if missing else "whole"}">{escape(_headline(totals))}</h1>',
         f"<p>{escape(_rest(totals))}</p>",
-        *([f"<p>{escape(said)}</p>"] if (said := left_out(totals)) else []),
+        *(f"<p>{escape(said)}</p>" for said in (without_id(totals), left_out(totals)) if said),
         "<h2>Completeness over time</h2>",
         _picture(found["timeline"]),
         "<h2>Producers and epochs that lack most</h2>",
@@ -48,7 +51,8 @@ def page(found: dict[str, Any]) -> str:
     if judged:
         parts += [
             "<h2>What producers tell of those that are missing</h2>",
-            f"<p>{escape(_judged(judged['totals']))}</p>",
+            f"<p>{escape(_judged(verdicts))}</p>",
+            *([f"<p>{escape(said)}</p>"] if (said := not_landed(verdicts)) else []),
             _table(_JUDGED, [{**row, "why": row["why"] or ""} for row in judged["ranges"]]),
         ]
     if compared:
@@ -83,6 +87,31 @@ def left_out(totals: dict[str, Any]) -> str:
     }
     said = ", ".join(f"{count:,} {what}" for what, count in apart.items() if count)
     return f"not counted: {said}" if said else ""
+
+
+def lost(verdicts: dict[str, int]) -> int:
+    """How many have one of these verdicts."""
+    return sum(verdicts.get(verdict, 0) for verdict in WRONG)
+
+
+def without_id(totals: dict[str, Any]) -> str:
+    """What is to be thought of records without an id, and where they are to be seen; nothing where there are none."""
+    if not totals["without_id"]:
+        return ""
+    return (
+        "without an id: somebody else writes to these topics, or the header aiorecover-id is none of ours (land puts "
+        "these into quarantine); no other count has them, parse_record_id(df).where('sequence is null') shows them"
+    )
+
+
+def not_landed(verdicts: dict[str, Any]) -> str:
+    """What to do about that of which a table alone does not tell whether it is lost; nothing where there is none."""
+    if not verdicts.get("not_in_table"):
+        return ""
+    return (
+        "not in the table: these were in Kafka; name their topics, too (--topic), to see whether they are still to be "
+        "landed, or lost"
+    )
 
 
 def _words(name: str) -> str:

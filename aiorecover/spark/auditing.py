@@ -34,7 +34,7 @@ from aiorecover.spark.bitmaps import bit_of, bucket_of, clear_bits, joined, rang
 from aiorecover.spark.handed_over import TEXT, WHOLE, check_columns, check_frame, shown
 from aiorecover.spark.known_last import COLUMNS, KnownLast, known_frame
 from aiorecover.spark.leftovers import COUNTS, LEFTOVER, UNDECIDED, audited_whole, told_by_sinks, with_verdict
-from aiorecover.spark.manifests import Manifests, judge
+from aiorecover.spark.manifests import Manifests, judge, of_table
 from aiorecover.spark.persisted import Persisted
 from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
 from aiorecover.spark.repeats import repeats
@@ -84,7 +84,9 @@ class Audit(Persisted):
     _buckets: DataFrame
     verdicts: DataFrame | None = None
     """With ``manifests`` or ``sink_manifests``: `missing`, cut where the verdict changes, with ``verdict`` and ``why``
-    (`judge`). ``tail``: whether it stands behind all that was found of its epoch."""
+    (`judge`). ``tail``: whether it stands behind all that was found of its epoch. Of a table by its name or path,
+    ``not_in_table`` is what Kafka has acknowledged: it may still have to be landed. Of a table's data frame that is
+    ``lost``, as of topics, with ``settled`` as its ``why``."""
 
 
 def audit(
@@ -120,6 +122,7 @@ def audit(
             is active; one of the others is not what it should be.
 
     """
+    by_name = isinstance(df, str)
     df = _records(df)
     _check(manifests, sink_manifests, from_first=from_first)
     known = known_frame(df.sparkSession, known_last)
@@ -142,6 +145,7 @@ def audit(
         known = both.groupBy(*_EPOCH).agg(F.max("last").alias("last"))
     producers = _producers(buckets, known, from_first=from_first)
     missing = _missing(buckets, known, from_first=from_first)
+    verdicts = _verdicts(missing, told, producers) if told else None
     return Audit(
         producers=producers,
         missing=missing,
@@ -149,7 +153,7 @@ def audit(
         out_of_order=_out_of_order(buckets),
         totals=_totals(every, producers),
         _buckets=every,
-        verdicts=_verdicts(missing, told, producers) if told else None,
+        verdicts=of_table(verdicts) if verdicts is not None and by_name else verdicts,
     )
 
 

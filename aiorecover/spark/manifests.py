@@ -22,9 +22,11 @@ from aiorecover.spark.persisted import Persisted
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["VERDICTS", "Manifests", "judge", "read_manifests"]
+__all__ = ["NOT_IN_TABLE", "VERDICTS", "Manifests", "judge", "of_table", "read_manifests"]
 
 VERDICTS = ("lost", "untold", "in_ring", "dead_lettered", "skipped")
+NOT_IN_TABLE = "not_in_table"
+"""Of a table alone, beside the others: see `of_table`."""
 
 _EPOCH = ["producer_id", "epoch"]
 _NEEDED = ["key", "value", "partition", "offset"]
@@ -98,6 +100,9 @@ def judge(missing: DataFrame, epochs: DataFrame, ranges: DataFrame) -> DataFrame
     ``dead_lettered``; ``skipped`` (an id without a record); ``in_ring``: not settled, as far as its producer has told;
     ``lost``, and ``why`` (``damaged`` in the rings; ``settled``: its producer has had the acknowledgement; ``gone``: it
     was accepted, and not found when the epoch was closed); ``untold``: there is no manifest of its epoch.
+
+    So it is of topics. Where ``missing`` is what a table lacks, ``settled`` does not mean lost: `audit` says
+    ``not_in_table`` then, if it was given the table's name or path.
     """
     settled = epochs.select(
         *_EPOCH, F.lit("settled").alias("kind"), F.lit(1).alias("first"), F.col("settled").alias("last")
@@ -110,6 +115,16 @@ def judge(missing: DataFrame, epochs: DataFrame, ranges: DataFrame) -> DataFrame
         _edge(epochs.where("sealed_at is not null").withColumn("kind", F.lit("gone")), F.col("sealed_at") + 1, 1),
     ]
     return _joined(_cut(reduce(DataFrame.unionByName, edges)))
+
+
+def of_table(verdicts: DataFrame) -> DataFrame:
+    """`judge`'s verdicts, where the records are those of a table that topics are landed in: ``not_in_table`` instead.
+
+    That its producer has had the acknowledgement says of a record which the table lacks that it was in Kafka. It may
+    wait there to be landed, and only an audit of the topics tells whether it is lost.
+    """
+    settled = (F.col("verdict") == "lost") & F.col("why").eqNullSafe("settled")
+    return verdicts.withColumn("verdict", F.when(settled, NOT_IN_TABLE).otherwise(F.col("verdict")))
 
 
 def _edges(ranges: DataFrame) -> list[DataFrame]:

@@ -93,3 +93,17 @@ def test_how_often_what_is_repeated_came_stands_beside_how_many_they_are() -> No
     drawn = page(found([(0, 100, 0)]) | {"repeated": again})
     row = "".join(f"<td>{cell}</td>" for cell in ("p", 2, 5, 6, 2, 9))
     assert row in drawn[drawn.index("<h2>Sequences repeated") :]
+
+
+def test_what_a_table_lacks_as_far_as_producers_tell_is_not_called_lost() -> None:
+    verdicts = {"not_in_table": 3, "lost": 0, "untold": 0, "in_ring": 0, "dead_lettered": 0, "skipped": 0}
+    text = page(found([(0, 5, 3)], manifests={"totals": verdicts, "ranges": [], "unreadable": 0}))
+    assert "3 not in table, 0 lost" in text
+    assert "these were in Kafka" in text
+    headline = read(text).find(".//h1")
+    assert headline is not None
+    assert headline.attrib["class"] == "lacking"
+
+
+def test_that_others_write_to_the_topics_is_said_where_there_are_records_without_an_id() -> None:
+    assert "somebody else writes to these topics" in page(found([(0, 5, 0)]))

@@ -314,6 +314,29 @@ def test_a_table_alone_is_judged_by_manifests_that_are_read_from_kafka(
     assert (done.exit_code, "untold: " in done.stdout) == (1, True), done.output
 
 
+def test_of_a_table_alone_what_kafka_has_acknowledged_is_called_absent_and_not_lost(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    source, told = topic(kafka, partitions=1, config={"max.message.bytes": "3000"}), topic(kafka, partitions=1)
+    producer_id = admin.run(ran(kafka, source, told, tmp_path / "wal"))
+    landed = [sequence for sequence in range(1, 39) if sequence not in {7, 25}]
+    columns = {"producer_id": [producer_id] * len(landed), "epoch": pa.array([1] * len(landed), pa.int32())}
+    (tmp_path / "table").mkdir()
+    pq.write_table(pa.table(columns | {"sequence": landed}), tmp_path / "table" / "part.parquet")
+    where = "--table", tmp_path / "table", "--manifests", told, "--bootstrap-servers", kafka.bootstrap_servers
+    done = run(*where)
+    assert done.exit_code == 1, done.output
+    assert f"not in table settled tail: {producer_id}/1 sequences=39-41 3\n" in done.stdout
+    assert "of the missing: 4 not in table, 0 lost, 0 untold, 0 in ring, 1 dead lettered, 0 skipped\n" in done.stdout
+    assert "not in the table: these were in Kafka; name their topics, too (--topic)" in done.stdout
+    # With the topics there are verdicts of these, and the table is compared with them.
+    done = run(*where, "--topic", source, "--json")
+    found: Any = json.loads(done.stdout)
+    assert done.exit_code == 1
+    assert found["manifests"]["totals"] == {"lost": 0, "untold": 0, "in_ring": 0, "dead_lettered": 1, "skipped": 0}
+    assert found["compared"]["totals"]["absent"] == 4
+
+
 def test_records_of_others_alone_are_no_audit(tmp_path: Path) -> None:
     nobody = {"producer_id": pa.array([None], pa.string()), "epoch": pa.array([None], pa.int32())}
     pq.write_table(pa.table({**nobody, "sequence": pa.array([None], pa.int64())}), tmp_path / "part.parquet")
@@ -408,3 +431,16 @@ def test_that_there_is_more_is_said_of_what_is_printed_alone() -> None:
     assert not said("missing", manifests=judged)
     assert said("missing", "manifests", manifests=judged)
     assert said("repeated", manifests=judged)
+
+
+def test_records_without_an_id_are_said_to_be_others_and_where_to_look() -> None:
+    counts = {"out_of_order": 0, "repeated": 0, "missing": 0, "expected": 1, "found": 1}
+    lists: dict[str, list[Any]] = {"epochs": [], "missing": [], "repeated": [], "out_of_order": [], "more": []}
+
+    def said(without_id: int) -> bool:
+        console = Console(record=True, width=80)
+        command.show(console, {"totals": {"records": 9, "without_id": without_id, "epochs": 1, **counts}, **lists})
+        return "without an id: somebody else writes to these topics, or" in console.export_text()
+
+    assert said(1)
+    assert not said(0)

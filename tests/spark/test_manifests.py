@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -96,6 +97,25 @@ def test_an_epoch_of_which_nothing_arrived_is_missing_whole_and_one_that_nobody_
     assert [(row["producer_id"], row["first"], row["last"], row["verdict"], row["tail"]) for row in found] == [
         (P, 1, 5, "lost", True),
         (Q, 2, 3, "untold", False),
+    ]
+
+
+def test_of_a_table_by_its_path_what_its_producer_has_settled_is_not_in_it_and_the_rest_is_judged_as_ever(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rows: Rows = [told(P, 1, last=9, settled=7, sealed=True, dead_lettered=((2, 2),), damaged=((4, 4),))]
+    records(spark, {(P, 1, 1), (P, 1, 6), (Q, 7, 2)}).write.parquet(str(tmp_path / "table"))
+    with read_manifests(topic_of(spark, rows)) as said, audit(str(tmp_path / "table"), manifests=said) as found:
+        assert found.verdicts is not None
+        verdicts = found.verdicts.orderBy("producer_id", "epoch", "first").collect()
+    assert [(row["first"], row["last"], row["verdict"], row["why"]) for row in verdicts] == [
+        (2, 2, "dead_lettered", None),
+        (3, 3, "not_in_table", "settled"),
+        (4, 4, "lost", "damaged"),
+        (5, 5, "not_in_table", "settled"),
+        (7, 7, "not_in_table", "settled"),
+        (8, 9, "in_ring", None),
+        (1, 1, "untold", None),
     ]
 
 
