@@ -148,7 +148,8 @@ def audit(
     last: Annotated[
         list[str] | None,
         typer.Option(
-            help="The id of the last record that an epoch published: what is missing behind it is found, too."
+            help="The id of the last record that an epoch published: what is missing behind it is found, too. Of "
+            "several of one epoch the highest counts."
         ),
     ] = None,
     manifests: Annotated[
@@ -184,8 +185,8 @@ def audit(
     same of what Spark's sinks have published.
 
     Exit status 0: nothing is missing; with either of these, nothing is lost, or, of a table alone, not in it. 1:
-    something is. 2: there is no audit: an option, an installation or Kafka needs mending, or Spark failed. 130 or 143:
-    stopped, by Ctrl-C or SIGTERM.
+    something is. 2: there is no audit: an option, an installation or Kafka needs mending, or Spark failed (or the page
+    of --html was not written, behind the result). 130 or 143: stopped, by Ctrl-C or SIGTERM.
     """
     try:
         from aiorecover.cli import audit as auditing  # noqa: PLC0415 - pyspark is optional, and slow to import
@@ -216,6 +217,11 @@ def audit(
         sys.stdout.write(json.dumps(found) + "\n")
     else:
         auditing.show(Console(highlight=False), found)
+    if html is not None:
+        try:
+            auditing.draw(html, found)
+        except ConfigError as error:
+            _refuse_unless_known(error)
     raise typer.Exit(_FAILED if auditing.lacks(found) else 0)
 
 

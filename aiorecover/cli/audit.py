@@ -17,6 +17,7 @@ from aiorecover.errors import ConfigError
 from aiorecover.record_id import parse_record_id
 from aiorecover.spark.gone import RecordsGoneError
 from aiorecover.spark.manifests import NOT_IN_TABLE, VERDICTS, of_table
+from aiorecover.spark.over_time import check_timestamps
 from aiorecover.spark.session import start_session
 from aiorecover.spark.targets import read_target
 from aiorecover.spark.topics import client_options, source_options
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from aiorecover.spark import Manifests
 
-__all__ = ["Options", "lacks", "run", "show"]
+__all__ = ["Options", "draw", "lacks", "run", "show"]
 
 _COUNTS = {
     "expected": "expected",
@@ -66,7 +67,7 @@ def run(options: Options) -> dict[str, Any]:
     """The audit's totals, and up to ``limit`` of its epochs and of each kind of its ranges, the worst first.
 
     ``more`` names the lists that the limit has cut. Where topics and a table are named, the topics are audited, and
-    ``compared`` says what of them the table lacks. With ``html`` there is a ``timeline``, and the page is written.
+    ``compared`` says what of them the table lacks. With ``html`` there is a ``timeline``, for `draw`.
 
     Raises:
         ConfigError: an option, the installation, Kafka or the table needs mending; the message says which.
@@ -77,8 +78,8 @@ def run(options: Options) -> dict[str, Any]:
     known_last = _known_last(options.last)
     if options.table is None and options.bootstrap_servers is None and not options.topics:
         raise ConfigError("say what to read: --bootstrap-servers and --topic, or --table, or all of them to compare")
-    if options.html is not None and not options.html.parent.is_dir():
-        raise ConfigError(f"the directory of --html is not there: make it html={options.html}")
+    if options.html is not None:
+        _check_page(options.html)
     told, topics = options.manifests is not None, _reads_topics(options)
     if told and not options.bootstrap_servers:
         raise ConfigError(f"name Kafka's servers for --manifests, too: {options.bootstrap_servers=}")
@@ -97,15 +98,49 @@ def run(options: Options) -> dict[str, Any]:
         raise StoppedError(stopped.number, _STOPPED) from None
     except RecordsGoneError as error:
         raise ConfigError(f"{_DELETED_MEANWHILE} {error.gone.where}") from error
-    if options.html is not None:
-        options.html.write_text(page(found), encoding="utf-8")
     return found
+
+
+def draw(html: pathlib.Path, found: dict[str, Any]) -> None:
+    """Write the page. It comes last: what was found is told by then, whatever becomes of the page.
+
+    Raises:
+        ConfigError: it cannot be written.
+
+    """
+    try:
+        html.write_text(page(found), encoding="utf-8")
+    except OSError as error:
+        raise _unwritten(html, error) from None
+
+
+def _check_page(html: pathlib.Path) -> None:
+    """Before the work, which may take hours. What was not there is not there behind it."""
+    try:
+        if not html.parent.is_dir():
+            raise ConfigError(f"the directory of --html is not there: make it html={html}")
+        was_there = html.exists() or html.is_symlink()
+        with html.open("ab"):
+            pass
+        if not was_there:
+            html.unlink()
+    except OSError as error:
+        raise _unwritten(html, error) from None
+
+
+def _unwritten(html: pathlib.Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        "the page cannot be written: name a file for --html that you may write, where there is room "
+        f"html={html} error={error.strerror}"
+    )
 
 
 def _found(spark: SparkSession, options: Options, known_last: dict[tuple[str, int], int]) -> dict[str, Any]:
     told = _manifests_of(spark, options)  # before the topics: what is delivered meanwhile is not settled then
     read = [*_topics_of(spark, options), *_table_of(spark, options)]
     records, sinks = read[0], _sink_manifests_of(spark, options)
+    if options.html is not None:
+        check_timestamps(records)
     with downstream.audit(
         records, known_last=known_last, manifests=told, from_first=options.from_first, sink_manifests=sinks
     ) as audit:
@@ -181,13 +216,14 @@ def lacks(found: dict[str, Any]) -> bool:
 
 
 def _known_last(ids: Sequence[str]) -> dict[tuple[str, int], int]:
-    known = {}
+    """Of several ids of an epoch the highest: all of them were published."""
+    known: dict[tuple[str, int], int] = {}
     for text in ids:
         found = parse_record_id(text)
         if found is None:
             raise ConfigError(f"--last takes a record id, producer id/epoch/sequence: {text=}")
         producer_id, epoch, sequence = found
-        known[producer_id, epoch] = sequence
+        known[producer_id, epoch] = max(sequence, known.get((producer_id, epoch), 0))
     return known
 
 

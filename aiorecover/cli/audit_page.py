@@ -172,7 +172,10 @@ def _percent(share: float) -> str:
 
 
 def _time(second: int) -> str:
-    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    try:
+        return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):  # a producer may stamp what it likes, microseconds for milliseconds
+        return f"{second:,} s since 1970"
 
 
 def _span(width_s: int) -> str:

@@ -16,7 +16,7 @@ from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-__all__ = ["MOMENTS", "Timeline", "timeline"]
+__all__ = ["MOMENTS", "Timeline", "check_timestamps", "timeline"]
 
 MOMENTS = 240
 """So many at most: what the width of a picture holds, and so much comes to the driver."""
@@ -54,13 +54,7 @@ def timeline(df: DataFrame, missing: DataFrame, *, most: int = MOMENTS) -> Timel
     check_frame("missing", missing, "hand over the missing ones of an audit(...)")
     check_columns("missing", missing, _MISSING_TYPES, needed=_MISSING_TYPES)
     _check_most(most)
-    if "timestamp" not in df.columns:
-        raise ConfigError(f"completeness over time needs Kafka's column timestamp: columns={df.columns}")
-    if not isinstance(df.schema["timestamp"].dataType, TimestampType | TimestampNTZType):
-        raise ConfigError(
-            "the column timestamp of the records must be timestamp: cast it "
-            f"type={df.schema['timestamp'].dataType.simpleString()}"
-        )
+    check_timestamps(df)
     seconds = F.unix_seconds(F.col("timestamp").cast("timestamp")).alias("second")
     records = with_record_id(df).where("sequence is not null").select(*ID_COLUMNS, seconds)
     first, last = records.agg(F.min("second"), F.max("second")).collect()[0]
@@ -69,6 +63,22 @@ def timeline(df: DataFrame, missing: DataFrame, *, most: int = MOMENTS) -> Timel
     placed = records.select(*ID_COLUMNS, start.cast("bigint").alias("start_s"))
     both = _found(placed).unionByName(_missing(placed, missing))
     return Timeline(width_s, both.groupBy("start_s").agg(_sum("found"), _sum("missing")).orderBy("start_s"))
+
+
+def check_timestamps(df: DataFrame) -> None:
+    """What `timeline` needs of the records.
+
+    Raises:
+        ConfigError: they have no column ``timestamp``, or it is of another type.
+
+    """
+    if "timestamp" not in df.columns:
+        raise ConfigError(f"completeness over time needs Kafka's column timestamp: columns={df.columns}")
+    if not isinstance(df.schema["timestamp"].dataType, TimestampType | TimestampNTZType):
+        raise ConfigError(
+            "the column timestamp of the records must be timestamp: cast it "
+            f"type={df.schema['timestamp'].dataType.simpleString()}"
+        )
 
 
 def _check_most(most: object) -> None:

@@ -95,6 +95,15 @@ def test_how_often_what_is_repeated_came_stands_beside_how_many_they_are() -> No
     assert row in drawn[drawn.index("<h2>Sequences repeated") :]
 
 
+def test_a_time_that_no_calendar_has_is_a_bar_like_the_others() -> None:
+    far = 1_700_000_000_000  # milliseconds, where seconds are meant
+    text = page(found([(-START_S - far, 5, 0), (0, 10, 1), (far, 5, 0)]))
+    titles = [title for title, _ in bars(read(text))]
+    assert titles[0].startswith("-1,700,000,000,000 s since 1970 to -1,699,999,999,940 s since 1970: 5 found")
+    assert titles[1].startswith("2023-11-14 22:13:20 to ")
+    assert titles[2].startswith("1,701,700,000,000 s since 1970 to ")
+
+
 def test_what_a_table_lacks_as_far_as_producers_tell_is_not_called_lost() -> None:
     verdicts = {"not_in_table": 3, "lost": 0, "untold": 0, "in_ring": 0, "dead_lettered": 0, "skipped": 0}
     text = page(found([(0, 5, 3)], manifests={"totals": verdicts, "ranges": [], "unreadable": 0}))

@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -174,6 +175,32 @@ def test_a_whole_table_is_status_0_and_an_unknown_path_or_table_2(tmp_path: Path
     for nowhere, said in [(tmp_path / "not", "check the path"), ("not_there", "name a table of the catalogue")]:
         done = run("--table", nowhere)
         assert (done.exit_code, said in done.stderr) == (2, True), done.output
+
+
+def test_a_page_that_cannot_be_written_at_last_takes_nothing_of_the_result(tmp_path: Path) -> None:
+    moments = [datetime(2026, 1, 2, tzinfo=UTC)] * 2
+    columns = {"producer_id": [P] * 2, "epoch": pa.array([1] * 2, pa.int32()), "sequence": [1, 2], "timestamp": moments}
+    pq.write_table(pa.table(columns), tmp_path / "part.parquet")
+    done = run("--table", tmp_path, "--html", "/dev/full")
+    assert "2 of 2 found, 0 missing" in done.stdout, done.output
+    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1)
+    assert done.stderr.startswith("the page cannot be written: name a file for --html")
+
+
+def test_a_table_without_timestamps_is_refused_for_a_page_before_it_is_audited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(
+        pa.table({"producer_id": [P], "epoch": pa.array([1], pa.int32()), "sequence": [1]}), tmp_path / "part.parquet"
+    )
+    monkeypatch.setattr("aiorecover.spark.audit", lambda *_, **__: pytest.fail("it is audited"))
+    done = run("--table", tmp_path, "--html", tmp_path / "page.html")
+    assert (done.exit_code, "needs Kafka's column timestamp" in done.stderr) == (2, True), done.output
+    assert not (tmp_path / "page.html").exists(), "that it may be written is tried and leaves nothing"
+
+
+def test_of_several_last_ids_of_an_epoch_the_highest_counts() -> None:
+    assert command._known_last([f"{P}/1/5", f"{P}/1/9", f"{P}/1/8", f"{P}/2/1"]) == {(P, 1): 9, (P, 2): 1}
 
 
 def test_the_worst_of_what_is_repeated_is_what_came_most_often(tmp_path: Path) -> None:
@@ -363,6 +390,8 @@ def test_a_topic_that_is_not_there_is_status_2_and_one_sentence(kafka: Cluster) 
         (["--table", "x", "--conf", "x"], "name=value"),
         (["--table", "x", "--manifests", "x"], "name Kafka's servers for --manifests"),
         (["--table", "x", "--html", "/not/there/page.html"], "the directory of --html is not there"),
+        (["--table", "x", "--html", "/proc"], "the page cannot be written: name a file for --html"),
+        (["--table", "x", "--html", "/proc/page.html"], "the page cannot be written: name a file for --html"),
     ],
 )
 def test_what_cannot_be_is_status_2_and_says_what_to_do(arguments: list[str], said: str) -> None:
