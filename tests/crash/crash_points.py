@@ -26,6 +26,7 @@ from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.drain import Drain, GoingBack
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.moves import Moves
+from aiorecover.delivery.position_in_kafka import PositionInKafka
 from aiorecover.delivery.sender import Sender
 from aiorecover.delivery.session import Session
 from aiorecover.delivery.stalled import StalledLanes
@@ -49,6 +50,7 @@ __all__ = [
     "OPENINGS",
     "POINTS",
     "REWRITING_POINTS",
+    "ROTATION_POINTS",
     "STALLED_POINTS",
     "TRANSACTION_OPENINGS",
     "TRANSACTION_POINTS",
@@ -337,6 +339,15 @@ TRANSACTION_OPENINGS: Final[dict[str, Callable[[Fuse], None]]] = {
 }
 """Of those, reached once in each life, or twice."""
 
+ROTATION_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
+    "before a transactional id is left": before(PositionInKafka, "leave_id"),
+    "when the next transactional id is remembered": before(PositionInKafka, "_use_number"),
+    "when a transactional id is left": after_await(PositionInKafka, "leave_id"),
+    "when the position bears the next one's number": before(PositionInKafka, "_fence"),
+    "when the one that was left is fenced": after_await(PositionInKafka, "_fence"),
+}
+"""Of those, reached only where a transaction does not end."""
+
 ONCE: Final = frozenset([*OPENINGS, *TRANSACTION_OPENINGS])
 """Whoever waits until one of them is reached for the third time waits in vain."""
 
@@ -357,4 +368,4 @@ def arm(point: str, times: int, end: signal.Signals = signal.SIGKILL) -> None:
     """
     known = POINTS | STALLED_POINTS | MOVING_POINTS | DRAINING_POINTS | LETTER_POINTS | REWRITING_POINTS | OPENINGS
     fuse = Fuse(times, lambda: os.kill(os.getpid(), end))
-    (known | TRANSACTION_POINTS | TRANSACTION_OPENINGS)[point](fuse)
+    (known | TRANSACTION_POINTS | TRANSACTION_OPENINGS | ROTATION_POINTS)[point](fuse)

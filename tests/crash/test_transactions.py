@@ -19,7 +19,7 @@ from aiorecover.delivery.transaction import group_of
 from aiorecover.wal import format as fmt
 from aiorecover.wal.storage import FileSystem
 from aiorecover.wal.view import open_view
-from tests.crash.crash_points import TRANSACTION_OPENINGS, TRANSACTION_POINTS
+from tests.crash.crash_points import ROTATION_POINTS, TRANSACTION_OPENINGS, TRANSACTION_POINTS
 from tests.crash.judgement import Verdict
 from tests.crash.lives import Child
 from tests.crash.machines import ids_in
@@ -39,6 +39,7 @@ LONG = 500  # of them: `make prove WHAT=transactions`
 SEED = 1  # kills a broker and freezes one, before anything else
 _DIES_WITHIN_S = 30.0  # it takes a fraction of a second
 _LEFT_S = 60.0  # until a transactional id is given up
+_AGAIN_S = 5.0  # until the next one is, by who waits less for it
 _FENCED_S = 30.0  # until it sees that it was taken over from; it takes a second
 _THAWED_S = 0.5  # until a process that sees it has tried all it still can
 
@@ -154,20 +155,26 @@ def taken_over(scenario: Scenario, point: str, times: int, fault: str | None = N
     return zombie, held
 
 
-def test_where_a_commit_hangs_another_transactional_id_goes_on(mortal3: KafkaCluster, tmp_path: Path) -> None:
+def whose_commit_hangs(cluster: KafkaCluster, tmp_path: Path, **life: Any) -> tuple[Scenario, Child]:
     """The leader of a partition is gone between the acknowledgement and the commit, and there is no replica."""
     topic = f"leaderless-{os.urandom(3).hex()}"
-    replicas = {number: [node.node_id] for number, node in enumerate(mortal3.nodes)}
-    admin.run(admin.create_placed_topic(mortal3.bootstrap_servers, topic, replicas))
-    scenario = Scenario(mortal3, tmp_path, lanes=len(replicas), topic=topic, exactly_once=True)
+    replicas = {number: [node.node_id] for number, node in enumerate(cluster.nodes)}
+    admin.run(admin.create_placed_topic(cluster.bootstrap_servers, topic, replicas))
+    scenario = Scenario(cluster, tmp_path, lanes=len(replicas), topic=topic, exactly_once=True)
     child = scenario.life(
         *(("publish", {"count": 300}), FLUSH) * 3,
         fault="wait_less_for_transactions",
         still=("when all is answered", 2),
+        **life,
     )
     child.wait_still()
-    mortal3.nodes[0].kill()
+    cluster.nodes[0].kill()
     child.go_on()
+    return scenario, child
+
+
+def test_where_a_commit_hangs_another_transactional_id_goes_on(mortal3: KafkaCluster, tmp_path: Path) -> None:
+    scenario, child = whose_commit_hangs(mortal3, tmp_path)
     log = tmp_path / "children.log"
     until(lambda: "going on under another transactional id" in log.read_text(), _LEFT_S)
     mortal3.nodes[0].start()
@@ -175,6 +182,24 @@ def test_where_a_commit_hangs_another_transactional_id_goes_on(mortal3: KafkaClu
     verdict = scenario.verdict()
     assert verdict.ok, str(verdict)
     assert verdict.accepted == verdict.delivered == 900
+
+
+@pytest.mark.parametrize("point", ROTATION_POINTS)
+def test_killed_in_each_step_to_another_transactional_id_everything_is_committed_once_and_in_order(
+    mortal3: KafkaCluster, tmp_path: Path, point: str
+) -> None:
+    """The next life begins while the leader is still gone, and dies at the same step if it comes to it."""
+    scenario, child = whose_commit_hangs(mortal3, tmp_path, crash=(point, 1))
+    assert child.wait_dead(_LEFT_S), f"never reached: {point}"
+    scenario.ledger.take(child)
+    child = scenario.life(("publish", {"rate": 500}), fault="wait_less_for_transactions", crash=(point, 1))
+    child.wait_dead(_AGAIN_S)
+    mortal3.nodes[0].start()
+    scenario.kill(child)
+    verdict = scenario.verdict()
+    print(verdict)
+    assert verdict.ok, str(verdict)
+    assert verdict.accepted > LEAST
 
 
 @pytest.mark.parametrize("point", ["when the position is sent", "when the commit is sent"])
