@@ -102,8 +102,9 @@ class Compactor:
     async def _have_room(self, slot: Slot) -> None:
         """For what is to be moved: a move that began and found none would stand in the way of a rewriting."""
         retry = self._directory.retry
-        if self._directory.ring.waiting_bytes(slot) + slot.unsettled * MOVED_BYTES > retry.rest:
-            await self._keeper.submit(retry.spares.check_move)
+        moved = self._directory.ring.waiting_bytes(slot) + slot.unsettled * MOVED_BYTES
+        if moved > retry.rest:
+            await self._keeper.submit(retry.spares.check_move, moved)
             if retry.wants_spare:
                 await self._keeper.submit(retry.prepare_spare)
 

@@ -214,7 +214,8 @@ Operations
                 of a full main ring stay there for want of room, nor can what was moved or refused take all of it.
                 Where there is no more, a ring grows by what is free in another one. That holds where the disk is what
                 there is no more of, too: the room to rewrite is left of what is free in the rings then, by moves and by
-                the main ring, but for its four slots. A full ring whose one slot holds
+                the main ring, but for its four slots. Where others have filled the disk before there was that room,
+                moves that take less than they give make it. A full ring whose one slot holds
                 nothing any more gives up that slot, once no reader stands in it.
     shrink      Free slots at the end of the file that nobody needed for twelve checkpoints, a minute, are cut off. A
                 durable checkpoint covers them (or their headers were taken away) and knows an ordinal above theirs;

@@ -138,6 +138,11 @@ def rewriting_takes(slots: int) -> int:
     return copies_take(slots, 2)
 
 
+def pays(moved: int, slot_bytes: int) -> bool:
+    """Whether a slot of the main ring gives more room than copies of ``moved`` bytes take with room to rewrite them."""
+    return moved * (3 * UNUSED_SHARE - 2) < slot_bytes * 2 * (UNUSED_SHARE - 1)
+
+
 def copies_take(waiting: int, slot_bytes: int) -> int:
     """Slots that copies of so many bytes take at most, unless records are larger than an eighth of a slot."""
     return waiting * UNUSED_SHARE // (slot_bytes * (UNUSED_SHARE - 1)) + 1

@@ -22,7 +22,7 @@ from aiorecover.errors import WalError, WalFullError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.mending import mend, unreadable
 from aiorecover.wal.recovery import HEAD_BYTES, classify
-from aiorecover.wal.room import CUT_MOST, KEEP_FREE, Holding, Room, Shares, Way
+from aiorecover.wal.room import CUT_MOST, KEEP_FREE, MAIN, Holding, Room, Shares, Way, pays
 from aiorecover.wal.slot import Slot
 
 log = logging.getLogger("aiorecover.wal")
@@ -161,8 +161,11 @@ class Spares:
         ready, free = len(self._ready), len(self._free)
         return Holding(used=self.allocated - free, ready=ready, free=free)
 
-    def check_move(self) -> None:
-        """Whether the retry ring may take a slot for what is moved (the keeper's thread).
+    def check_move(self, moved: int) -> None:
+        """Whether the retry ring may take a slot for so many bytes that are moved (the keeper's thread).
+
+        On a full disk there may not be the room for a rewriting yet, as the main ring had taken it before: then what
+        pays makes some, unless the main ring is so small that it may take that back.
 
         Raises:
             WalFullError: it would not leave the room that a rewriting needs.
@@ -171,12 +174,14 @@ class Spares:
         quota, limits = self.quota, self.quota.limits
         shares = quota.shares
         with self._lock:
-            free_bytes, holding = self._free_bytes(), self.holding
-            more = self._room.more(quota.holdings(), disk=quota.slots_within(free_bytes), exchange=quota.exchange)
+            free_bytes, holdings = self._free_bytes(), quota.holdings()
+            more = self._room.more(holdings, disk=quota.slots_within(free_bytes), exchange=quota.exchange)
+        holding = holdings[self.ring]
+        makes_room = holdings[MAIN].used > shares.kept(MAIN) and pays(moved, self.slot_bytes)
         if not shares.moves_may_take(holding, shares.slots):
             message = f"the {NAMES[self.ring]} is full: {DELIVERY}, or raise wal_max_bytes"
             raise WalFullError(f"{message} used={holding.used * self.slot_bytes} wal_max_bytes={limits.max_bytes}")
-        if not shares.moves_may_take(holding, more + quota.exchange):  # the slot that is moved is free then
+        if not makes_room and not shares.moves_may_take(holding, more + quota.exchange):  # what is moved gives a slot
             raise self._disk_full(free_bytes)
 
     def secure(self, count: int) -> bool:

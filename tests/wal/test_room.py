@@ -20,6 +20,7 @@ from aiorecover.wal.room import (
     Shares,
     Way,
     copies_take,
+    pays,
     rewriting_takes,
 )
 
@@ -232,6 +233,13 @@ def test_on_a_full_disk_moves_leave_the_room_for_a_rewriting() -> None:
         takes = rewriting_takes(used + 1)
         assert shares.moves_may_take(Holding(used + 1, 1, 0), takes)
         assert not shares.moves_may_take(Holding(used + 1, 1, 0), takes - 1)
+
+
+@pytest.mark.parametrize("slots", [8, 11, 220])
+def test_what_is_moved_pays_where_it_and_the_room_to_rewrite_it_take_less_than_it_gives(slots: int) -> None:
+    most = max(moved for moved in range(1 << 14) if pays(moved, 1 << 14))
+    assert slots * most // (1 << 14) + copies_take(slots * most // 2, 1 << 14) - 1 <= slots
+    assert most == (7 << 14) // 11
 
 
 @pytest.mark.parametrize("used", range(60))

@@ -1,5 +1,6 @@
 """Three rings over one limit: who gives a slot up for whom, what of it stays on the disk, and what an opening finds."""
 
+import dataclasses
 import errno
 import threading
 from functools import partial
@@ -424,3 +425,24 @@ def test_a_disk_that_has_less_room_than_it_says_leaves_what_was_secured_to_be_le
     retry.let_go()
     assert (retry.holding.ready, retry.holding.free) == (1, 1)
     assert retry.wanted is False
+
+
+@pytest.mark.parametrize(("slots", "moved", "may"), [(8, 10, True), (8, 11, False), (5, 1, False)])
+def test_on_a_disk_that_others_have_filled_a_move_has_to_leave_room_to_rewrite_or_to_make_some(
+    slots: int, moved: int, *, may: bool
+) -> None:
+    """With four slots the main ring may take back what it gives."""
+    opened = Opened(Disk(max_slots=SLOTS))
+    for _ in range(slots):
+        opened.fill_slot()
+    opened.read()
+    quota, retry = opened.ring.spares.quota, opened.directory.retry.spares
+    quota.limits = dataclasses.replace(quota.limits, free_bytes=lambda: 0)
+    retry.check_move(SLOT)  # the first slot is kept for it
+    make(opened, move(opened))
+    assert (opened.ring.spares.holding.used, retry.holding.used) == (slots - 1, 1)
+    if may:
+        retry.check_move(moved * SLOT // 16)
+    else:
+        with pytest.raises(WalFullError, match="the disk is full: wait for delivery"):
+            retry.check_move(moved * SLOT // 16)
