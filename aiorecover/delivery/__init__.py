@@ -112,7 +112,9 @@ Session
     3. nothing was answered for ``request_timeout_ms`` with batches in flight, and nothing moved (but suspects expect
        that);
     4. metadata that we asked for did not come within 10 s, and nothing moved;
-    5. an error says so (`outcomes`).
+    5. an error says so (`outcomes`);
+    6. the position, or the end, of a transaction was not answered: asked for once more under the same epoch, the first
+       one could come late and count for a later transaction (`transaction`).
 
     A broker that belongs to another cluster now is refused, and told of once; the others go on. Where none is left, no
     known one is connected (2).

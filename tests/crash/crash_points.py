@@ -45,6 +45,7 @@ __all__ = [
     "DRAINING_POINTS",
     "LETTER_POINTS",
     "LOST_REQUESTS",
+    "MENDED_POINTS",
     "MOVING_POINTS",
     "ONCE",
     "OPENINGS",
@@ -294,6 +295,11 @@ LETTER_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
 }
 """Reached only where records are refused; those behind the third with ``dead_letter_topic``."""
 
+MENDED_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
+    "when a letter is withdrawn": after_await(DeadLetters, "withdraw"),
+}
+"""Reached only where a topic takes what it has refused."""
+
 
 REWRITING_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
     "when word of a failed flush is left": after(Directory, "_leave_word"),
@@ -367,5 +373,6 @@ def arm(point: str, times: int, end: signal.Signals = signal.SIGKILL) -> None:
     SIGKILL to ourselves: no further line is run, in this thread or any other; or SIGSTOP, until SIGCONT.
     """
     known = POINTS | STALLED_POINTS | MOVING_POINTS | DRAINING_POINTS | LETTER_POINTS | REWRITING_POINTS | OPENINGS
+    known |= MENDED_POINTS | TRANSACTION_POINTS | TRANSACTION_OPENINGS | ROTATION_POINTS
     fuse = Fuse(times, lambda: os.kill(os.getpid(), end))
-    (known | TRANSACTION_POINTS | TRANSACTION_OPENINGS | ROTATION_POINTS)[point](fuse)
+    known[point](fuse)
