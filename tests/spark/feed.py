@@ -86,7 +86,7 @@ def land_in_child(
         "servers": kafka.bootstrap_servers,
         "topic": topic,
         "directory": str(directory),
-        "target": target or directory / "table",
+        "target": target or str(directory / "table"),
         "rows": ROWS,
         "death": death,
         "settings": settings or {},
