@@ -21,9 +21,10 @@ So a reader of the target sees whole batches, and each record once at any time, 
 checkpoint, and a target of Parquet, stand on directories that are renamed in one step, as HDFS and local file systems
 do it; object stores without directories (S3) do not.
 
-A target belongs to one checkpoint, and says so: another one would also count from 0. A checkpoint is locked while one
-works with it (:mod:`aiorecover.spark.lock`), and keeps to its topics (:mod:`aiorecover.spark.subscription`). One that
-was deleted and made anew is another topic, which its id tells (:mod:`aiorecover.spark.topic_ids`).
+A target belongs to one checkpoint, and says so: another one would also count from 0. A checkpoint is
+locked while one works with it (:mod:`aiorecover.spark.lock`), and keeps to its topics
+(:mod:`aiorecover.spark.subscription`). One that was deleted and made anew is another topic, which its id tells
+(:mod:`aiorecover.spark.topic_ids`).
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from aiorecover.spark.files import Files
 from aiorecover.spark.handed_over import path_of
 from aiorecover.spark.leftovers import COUNTS
 from aiorecover.spark.lock import Lock
+from aiorecover.spark.observed import counts_of
 from aiorecover.spark.query_log import QueryLog
 from aiorecover.spark.record_id import ID_COLUMNS, parse_record_id, undecodable
 from aiorecover.spark.session import clear_errors
@@ -92,7 +94,8 @@ class Landed:
     """Rows in the quarantine: their ``aiorecover-id`` is no record id."""
     repeats: int | None
     """Rows left out, because the record was landed already. None where nobody could count them: the process that wrote
-    the batch died, or tasks that were done again, because an executor died, were counted again."""
+    the batch died, Spark did not tell what it had counted, or tasks that were done again, because an executor died,
+    were counted again."""
 
 
 def land(
@@ -123,8 +126,9 @@ def land(
     ``target``: with a ``/`` in it, or as a `Path`, a directory, else the name of a table, which is made if it is not
     there: of Parquet in the session catalogue, in other catalogues of Iceberg. One that was made before, for the sake
     of its partitions for example, must be empty, and have the columns. ``checkpoint``: a directory (see the module
-    about its file system); the two are only ever used together, and by one landing at a time. ``quarantine``: the
-    directory for records whose ``aiorecover-id`` is no record id; default, ``quarantine`` in the checkpoint.
+    about its file system); the two are only ever used together, and by one landing at
+    a time. ``quarantine``: the directory for records whose ``aiorecover-id`` is no record id; default,
+    ``quarantine`` in the checkpoint.
 
     ``sink_manifests``: the manifest topic of ``df.write.format("aiorecover")`` jobs that write to these topics: what
     their failed attempts have left is not landed, and the rest once its manifest is there. The query reads that topic,
@@ -273,7 +277,7 @@ class _Landing:
 
     def _land(self, batch: DataFrame, batch_id: int) -> None:
         counts = None if self._target.holds(batch_id) else self._add(batch, batch_id)
-        # Who died before it could count looks again.
+        # Who died before it could count looks again, as does who was not told.
         if (counts is None or counts["undecodable"]) and not self._quarantine.holds(batch_id):
             self._quarantine.add(batch.where(undecodable()).drop(*ID_COLUMNS), batch_id)
         landed = self._target.ids(batch_id)
@@ -288,8 +292,10 @@ class _Landing:
         self._forget(states, batch_id)
         self._tell(landed, batch_id, counts)
 
-    def _add(self, batch: DataFrame, batch_id: int) -> dict[str, int]:
+    def _add(self, batch: DataFrame, batch_id: int) -> dict[str, int] | None:
         """Add to the target what has not been landed before; how many rows were undecodable, records, and new ones.
+
+        None: that is not known, because Spark does not tell what it has counted.
 
         Of the undecodable ones that is no exact number where an executor dies: what it had read is read, and counted,
         again.
@@ -298,10 +304,12 @@ class _Landing:
         records = batch.observe(read, F.count_if(undecodable()).alias("undecodable")).where(~undecodable())
         marked = self._before(batch.sparkSession, batch_id).marked(records, _LANDED)
         self._target.add(_once(marked, self._files_per_batch, seen), batch_id)
-        found = seen.get
+        found = counts_of(seen)
+        if found is None:
+            return None
         # Of no records at all Spark forgets what it has counted before it knew that.
-        apart = read.get["undecodable"] if found["records"] else batch.where(undecodable()).count()
-        return {"undecodable": apart, **found}
+        before = counts_of(read) if found["records"] else {"undecodable": batch.where(undecodable()).count()}
+        return None if before is None else {**before, **found}
 
     def _before(self, spark: SparkSession, batch_id: int) -> landed_ids.LandedIds:
         if batch_id == 0:
