@@ -7,11 +7,17 @@ and local file systems do that in one step. Object stores without directories do
 from __future__ import annotations
 
 import uuid
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JJavaError
 
+from aiorecover.errors import ConfigError
+from aiorecover.spark.failures import cause_of, meaning_of
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
 __all__ = ["Files"]
@@ -54,12 +60,25 @@ class Files:
         self._context.rename(self._path(source), self._path(destination), self._no_options)
 
     def delete(self, path: str) -> None:
-        """Remove it with all that is in it; it need not be there."""
-        self._context.delete(self._path(path), True)  # noqa: FBT003 - as Java calls it: recursive
+        """Remove it with all that is in it; it need not be there.
+
+        Raises:
+            ConfigError: it may not be removed.
+
+        """
+        with _told(path):
+            self._context.delete(self._path(path), True)  # noqa: FBT003 - as Java calls it: recursive
 
     def make_directory(self, path: str) -> None:
-        """With those above it; it may be there already."""
-        self._context.mkdir(self._path(path), self._hadoop.fs.permission.FsPermission.getDirDefault(), True)  # noqa: FBT003
+        """With those above it; it may be there already.
+
+        Raises:
+            ConfigError: it may not be made.
+
+        """
+        rights = self._hadoop.fs.permission.FsPermission.getDirDefault()
+        with _told(path):
+            self._context.mkdir(self._path(path), rights, True)  # noqa: FBT003 - as Java calls it: with those above
 
     def read(self, path: str) -> bytes | None:
         """All of a small file; None where there is none."""
@@ -72,7 +91,16 @@ class Files:
             stream.close()
 
     def write_new(self, path: str, content: bytes) -> None:
-        """A small file that is whole or not there; where something has the name by then, that stays."""
+        """A small file that is whole or not there; where something has the name by then, that stays.
+
+        Raises:
+            ConfigError: it may not be written.
+
+        """
+        with _told(path):
+            self._write_new(path, content)
+
+    def _write_new(self, path: str, content: bytes) -> None:
         aside = f"{path}.{uuid.uuid4().hex}.new"
         stream = self._context.create(self._path(aside), self._create, self._no_create_options)
         try:
@@ -88,3 +116,15 @@ class Files:
 
     def _path(self, path: str) -> Any:
         return self._hadoop.fs.Path(path)
+
+
+@contextmanager
+def _told(path: str) -> Iterator[None]:
+    """In one sentence what Java says in many lines."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        said = str(error)
+        unknown = "this may not be written: check its path, its rights and the room on its disk"
+        meaning = meaning_of(said) or f"{unknown} error={cause_of(said)!r}"
+        raise ConfigError(f"{meaning} {path=}") from error

@@ -143,8 +143,9 @@ def land(
         RecordsGoneError: a topic was deleted and made anew since it was landed last, or Kafka has deleted records of
             a batch that was left unfinished. (Of later batches the query says it: `StreamingQueryException`.)
         ConfigError: no topic or server is named, a number is out of range, the target is none that can be landed in,
-            target and checkpoint do not belong together, another landing works with the checkpoint, these are not the
-            topics of the checkpoint, one is not there, Kafka cannot be reached, or Spark lacks its connector.
+            target and checkpoint do not belong together, one of them or the quarantine
+            may not be written, another landing works with the checkpoint, these are not the topics
+            of the checkpoint, one is not there, Kafka cannot be reached, or Spark lacks its connector.
         StreamingQueryException: a batch that was left unfinished is done first, before this returns, and failed again.
 
     """
