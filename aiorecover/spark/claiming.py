@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from aiorecover.errors import ConfigError
 from aiorecover.spark.directory import Directory
 from aiorecover.spark.files import Files
+from aiorecover.spark.progress import check_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +39,7 @@ def claim(spark: SparkSession, target: Target, checkpoint: str, quarantine: str)
     Returns the quarantine.
 
     Raises:
-        ConfigError: they do not belong together.
+        ConfigError: they do not belong together, or are not of one day any more.
 
     """
     here, apart = Files(spark, checkpoint), Directory(spark, quarantine)
@@ -51,16 +52,19 @@ def claim(spark: SparkSession, target: Target, checkpoint: str, quarantine: str)
     bond = _read(here, checkpoint) or _begun(here, checkpoint, target, mark)
     if mark is None:
         _check_bond(here, checkpoint, target, bond)
-        target.claim(bond.landing)
-        mark = target.mark()  # of two that claim it at once
-        if mark != bond.landing:
-            raise _landed_with_another(target, checkpoint)
     elif mark != bond.landing:
         raise ConfigError(
             f"target and checkpoint belong to others: name the two that were used together target={target.name} "
             f"{checkpoint=} belongs_to={bond.target}"
         )
+    theirs = apart.mark()
+    if theirs != bond.landing and (theirs is not None or apart.is_used()):
+        raise _used_by_another(apart)
+    check_progress(spark, None if mark is None else target, apart, checkpoint)
+    if mark is None:
+        _claim_target(target, checkpoint, bond.landing)
     _claim_quarantine(apart, bond.landing)
+    apart.clear()
     target.clear()
     here.delete(f"{checkpoint}/ids/_staging")
     return apart
@@ -112,10 +116,19 @@ def _landed_with_another(target: Target, checkpoint: str) -> ConfigError:
     )
 
 
+def _claim_target(target: Target, checkpoint: str, ours: str) -> None:
+    target.claim(ours)
+    mark = target.mark()  # of two that claim it at once
+    if mark != ours:
+        raise _landed_with_another(target, checkpoint)
+
+
 def _claim_quarantine(apart: Directory, ours: str) -> None:
-    theirs = apart.mark()
-    if theirs is None and not apart.is_used():
+    if apart.mark() is None:
         apart.claim(ours)
-    elif theirs != ours:
-        raise ConfigError(f"the quarantine is used by something else: name a directory of its own path={apart.path}")
-    apart.clear()
+    if apart.mark() != ours:  # of two that claim it at once
+        raise _used_by_another(apart)
+
+
+def _used_by_another(apart: Directory) -> ConfigError:
+    return ConfigError(f"the quarantine is used by something else: name a directory of its own path={apart.path}")

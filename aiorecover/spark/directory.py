@@ -2,6 +2,8 @@
 
 A batch is written to a directory of its own, ``_staging/<batch>-<random>``, and this is then renamed. Tasks of a driver
 that was killed may still be writing for a while: to a directory of theirs, which nobody will ever rename.
+
+Beside the files of a batch stands which offsets it has, in ``_aiorecover.json``, which readers pass over.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ _HIDDEN = (".", "_")  # what Spark does not take for data either; a start that w
 _LISTS = frozenset({"_delta_log", "_spark_metadata"})  # where they are, readers see only files that they list
 _MARK = "_aiorecover.json"
 _LANDING = "landing"
+_OFFSETS = "offsets"
+_STAGING = "_staging"
 
 
 class Directory:
@@ -54,16 +58,28 @@ class Directory:
 
     def clear(self) -> None:
         """Remove what killed attempts have left."""
-        self._files.delete(f"{self.path}/_staging")
+        self._files.delete(f"{self.path}/{_STAGING}")
 
     def holds(self, batch_id: int) -> bool:
         """Whether the batch is there."""
         return self._files.exists(self.place(batch_id))
 
-    def add(self, rows: DataFrame, batch_id: int) -> None:
-        """Add a batch that is not there yet."""
-        aside = f"{self.path}/_staging/{batch_id}-{uuid.uuid4().hex}"
+    def beyond(self, batch_id: int) -> int | None:
+        """The newest batch, where it is a later one than this."""
+        newest = max(self.batch_ids(), default=batch_id)
+        return newest if newest > batch_id else None
+
+    def fingerprint(self, batch_id: int) -> str | None:
+        """Which offsets a batch has, as it was told when it was added; None: nothing says so."""
+        found = self._files.read(f"{self.place(batch_id)}/{_MARK}")
+        return None if found is None else str(json.loads(found)[_OFFSETS])
+
+    def add(self, rows: DataFrame, batch_id: int, fingerprint: str | None) -> None:
+        """Add a batch that is not there yet; ``fingerprint``: which offsets it has."""
+        aside = f"{self.path}/{_STAGING}/{batch_id}-{uuid.uuid4().hex}"
         rows.write.parquet(aside)
+        if fingerprint is not None:
+            self._files.write_new(f"{aside}/{_MARK}", json.dumps({_OFFSETS: fingerprint}).encode())
         self._files.move(aside, self.place(batch_id))
 
     def ids(self, batch_id: int) -> DataFrame:
@@ -76,5 +92,4 @@ class Directory:
 
     def batch_ids(self) -> list[int]:
         """Of the batches that are there, in order."""
-        names = (name.removeprefix("batch_id=") for name in self._files.names(self.path))
-        return sorted(int(name) for name in names if name.isdecimal())
+        return self._files.numbers(self.path, "batch_id=")

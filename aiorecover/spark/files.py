@@ -55,6 +55,11 @@ class Files:
             return []
         return sorted(str(one.getPath().getName()) for one in self._context.util().listStatus(self._path(path)))
 
+    def numbers(self, path: str, prefix: str = "") -> list[int]:
+        """Of what stands in a directory under names that end with a number, in order."""
+        names = (name.removeprefix(prefix) for name in self.names(path) if name.startswith(prefix))
+        return sorted(int(name) for name in names if name.isdecimal())
+
     def move(self, source: str, destination: str) -> None:
         """Give a directory another name, which nothing may have yet: an error of Java's otherwise."""
         self._context.rename(self._path(source), self._path(destination), self._no_options)

@@ -21,7 +21,8 @@ So a reader of the target sees whole batches, and each record once at any time, 
 checkpoint, and a target of Parquet, stand on directories that are renamed in one step, as HDFS and local file systems
 do it; object stores without directories (S3) do not.
 
-A target belongs to one checkpoint, and says so: another one would also count from 0. A checkpoint is
+A target belongs to one checkpoint, and says so: another one would also count from 0. The two are of one day, or a
+number would have other offsets than those that were landed under it (:mod:`aiorecover.spark.progress`). A checkpoint is
 locked while one works with it (:mod:`aiorecover.spark.lock`), and keeps to its topics
 (:mod:`aiorecover.spark.subscription`). One that was deleted and made anew is another topic, which its id tells
 (:mod:`aiorecover.spark.topic_ids`).
@@ -126,7 +127,7 @@ def land(
     ``target``: with a ``/`` in it, or as a `Path`, a directory, else the name of a table, which is made if it is not
     there: of Parquet in the session catalogue, in other catalogues of Iceberg. One that was made before, for the sake
     of its partitions for example, must be empty, and have the columns. ``checkpoint``: a directory (see the module
-    about its file system); the two are only ever used together, and by one landing at
+    about its file system); the two are only ever used together, put back from backups of one day, and by one landing at
     a time. ``quarantine``: the directory for records whose ``aiorecover-id`` is no record id; default,
     ``quarantine`` in the checkpoint.
 
@@ -143,7 +144,7 @@ def land(
         RecordsGoneError: a topic was deleted and made anew since it was landed last, or Kafka has deleted records of
             a batch that was left unfinished. (Of later batches the query says it: `StreamingQueryException`.)
         ConfigError: no topic or server is named, a number is out of range, the target is none that can be landed in,
-            target and checkpoint do not belong together, one of them or the quarantine
+            target and checkpoint do not belong together or are not of one day, one of them or the quarantine
             may not be written, another landing works with the checkpoint, these are not the topics
             of the checkpoint, one is not there, Kafka cannot be reached, or Spark lacks its connector.
         StreamingQueryException: a batch that was left unfinished is done first, before this returns, and failed again.
@@ -161,7 +162,8 @@ def land(
         apart = claim(spark, there, checkpoint, apart_in)
         sinks = _sinks(spark, checkpoint, sink_manifests)
         files_per_batch = files_per_batch or spark.sparkContext.defaultParallelism
-        landing = _Landing(spark, there, apart, f"{checkpoint}/ids", sinks, files_per_batch, on_batch)
+        log = QueryLog(spark, f"{checkpoint}/query")
+        landing = _Landing(spark, there, apart, log, f"{checkpoint}/ids", sinks, files_per_batch, on_batch)
         stream = spark.readStream.format("kafka").options(**told)
         stream = stream.option("maxOffsetsPerTrigger", max_offsets_per_trigger)
         with clear_errors():
@@ -170,7 +172,7 @@ def land(
         check_topic_ids(spark, checkpoint, told)
         writer = parse_record_id(records).writeStream.foreachBatch(landing.land_batch)
         writer = writer.option("checkpointLocation", f"{checkpoint}/query").queryName(f"aiorecover land {target}")
-        if QueryLog(spark, f"{checkpoint}/query").unfinished() is not None:
+        if log.unfinished() is not None:
             _finish(writer.trigger(once=True).start())
         query = (writer.trigger(availableNow=True) if available_now else writer).start()
         lock.release_after(query)
@@ -245,6 +247,7 @@ class _Landing:
         spark: SparkSession,
         target: Target,
         quarantine: Directory,
+        log: QueryLog,
         ids: str,
         sinks: Undecided | None,
         files_per_batch: int,
@@ -253,6 +256,7 @@ class _Landing:
         self._spark = spark
         self._target = target
         self._quarantine = quarantine
+        self._log = log
         self._ids = ids
         self._sinks = sinks
         self._files_per_batch = files_per_batch
@@ -280,7 +284,8 @@ class _Landing:
         counts = None if self._target.holds(batch_id) else self._add(batch, batch_id)
         # Who died before it could count looks again, as does who was not told.
         if (counts is None or counts["undecodable"]) and not self._quarantine.holds(batch_id):
-            self._quarantine.add(batch.where(undecodable()).drop(*ID_COLUMNS), batch_id)
+            apart = batch.where(undecodable()).drop(*ID_COLUMNS)
+            self._quarantine.add(apart, batch_id, self._log.fingerprint(batch_id))
         landed = self._target.ids(batch_id)
         states, state = Files(self._spark, self._ids), f"{self._ids}/after={batch_id}"
         if not states.exists(state):
@@ -304,7 +309,7 @@ class _Landing:
         read, seen = Observation(), Observation()
         records = batch.observe(read, F.count_if(undecodable()).alias("undecodable")).where(~undecodable())
         marked = self._before(batch.sparkSession, batch_id).marked(records, _LANDED)
-        self._target.add(_once(marked, self._files_per_batch, seen), batch_id)
+        self._target.add(_once(marked, self._files_per_batch, seen), batch_id, self._log.fingerprint(batch_id))
         found = counts_of(seen)
         if found is None:
             return None

@@ -7,6 +7,7 @@ done is run with the next start, whatever that is told.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,15 @@ class QueryLog:
         """Where a batch ends; None: nothing says so."""
         return self._read(f"offsets/{batch_id}")
 
+    def last_begun(self) -> int:
+        """The last batch that has offsets, done or not; -1: there is none."""
+        return self._last("offsets")
+
+    def fingerprint(self, batch_id: int) -> str | None:
+        """A short text that is another one wherever a batch ends elsewhere; None: nothing says where it does."""
+        ends = self.end(batch_id)
+        return None if ends is None else hashlib.sha256(json.dumps(ends, sort_keys=True).encode()).hexdigest()
+
     def path_of(self, batch_id: int) -> str:
         """The file by which a batch is begun."""
         return f"{self._path}/offsets/{batch_id}"
@@ -60,8 +70,7 @@ class QueryLog:
         self._files.delete(self.path_of(batch_id))
 
     def _last(self, log: str) -> int:
-        names = self._files.names(f"{self._path}/{log}")
-        return max((int(name) for name in names if name.isdecimal()), default=-1)
+        return max(self._files.numbers(f"{self._path}/{log}"), default=-1)
 
     def _read(self, name: str) -> Offsets | None:
         written = self._files.read(f"{self._path}/{name}")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["IcebergTable", "ParquetTable", "provider_of"]
 
 _MARK = "aiorecover.landing"
+_BATCH, _OFFSETS = "aiorecover.batch", "aiorecover.offsets"  # of a snapshot
 _COLUMNS = [
     "`key` binary",
     "`value` binary",
@@ -47,28 +48,32 @@ class _Table:
 
     def mark(self) -> str | None:
         """Which landing it belongs to."""
-        if not self._is_there():
-            return None
-        properties = self._spark.sql(f"SHOW TBLPROPERTIES {self.name}").collect()
-        return next((row["value"] for row in properties if row["key"] == _MARK), None)
+        return self._properties().get(_MARK) if self._is_there() else None
 
     def is_used(self) -> bool:
         """Whether there are rows in it."""
         return self._is_there() and not self._spark.table(self.name).isEmpty()
 
     def claim(self, mark: str) -> None:
-        """Make it belong to this landing for good; it is made where there is none, and stays who made it meanwhile.
+        """Make it belong to this landing for good, unless it belongs to another one by now: `mark` tells.
+
+        It is made where there is none.
 
         Raises:
             ConfigError: it is of another kind, or lacks columns.
 
         """
-        if self._is_there():
-            self._check()
-            self._spark.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{_MARK}' = '{mark}')")
-        else:
+        if not self._is_there():
             made = f"CREATE TABLE IF NOT EXISTS {self.name} ({', '.join(_COLUMNS)}) {self.made_with}"
             self._spark.sql(f"{made} TBLPROPERTIES ('{_MARK}' = '{mark}')")
+        elif self.mark() is None:
+            self._check()
+            self._spark.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{_MARK}' = '{mark}')")
+
+    def _properties(self) -> dict[str, str]:
+        # Iceberg remembers tables for each session.
+        self._spark.catalog.refreshTable(self.name)
+        return {row["key"]: row["value"] for row in self._spark.sql(f"SHOW TBLPROPERTIES {self.name}").collect()}
 
     def _is_there(self) -> bool:
         return self._spark.catalog.tableExists(self.name)
@@ -101,18 +106,39 @@ class IcebergTable(_Table):
         """Whether the batch is there; one without rows never is."""
         return not self._batch(batch_id).isEmpty()
 
-    def add(self, rows: DataFrame, batch_id: int) -> None:
-        """Add a batch that is not there yet."""
-        rows.withColumn("batch_id", F.lit(batch_id).cast("bigint")).writeTo(self.name).append()
+    def beyond(self, batch_id: int) -> int | None:
+        """The newest batch, where it is a later one than this."""
+        # Iceberg opens no file of which it knows that all is older.
+        later = self._rows().where(F.col("batch_id") > batch_id)
+        newest: int | None = later.agg(F.max("batch_id")).collect()[0][0]
+        return newest
+
+    def fingerprint(self, batch_id: int) -> str | None:
+        """Which offsets a batch has, as its snapshot tells, unless that has expired; None: nothing says so."""
+        summary = F.col("summary")
+        of_batch = self._spark.table(f"{self.name}.snapshots").where(summary[_BATCH] == str(batch_id))
+        found = of_batch.where(summary[_OFFSETS].isNotNull()).select(summary[_OFFSETS]).take(1)
+        return found[0][0] if found else None
+
+    def add(self, rows: DataFrame, batch_id: int, fingerprint: str | None) -> None:
+        """Add a batch that is not there yet; ``fingerprint``: which offsets it has."""
+        writer = rows.withColumn("batch_id", F.lit(batch_id).cast("bigint")).writeTo(self.name)
+        if fingerprint is not None:
+            told = {_BATCH: str(batch_id), _OFFSETS: fingerprint}
+            writer = writer.options(**{f"snapshot-property.{key}": value for key, value in told.items()})
+        writer.append()
 
     def ids(self, batch_id: int) -> DataFrame:
         """The ids of a batch that is there, null for rows without one."""
         return self._batch(batch_id).select(*ID_COLUMNS)
 
     def _batch(self, batch_id: int) -> DataFrame:
+        return self._rows().where(F.col("batch_id") == batch_id)
+
+    def _rows(self) -> DataFrame:
         # Iceberg remembers tables for each session, and a batch is written in a session of its query's own.
         self._spark.catalog.refreshTable(self.name)
-        return self._spark.table(self.name).where(F.col("batch_id") == batch_id)
+        return self._spark.table(self.name)
 
 
 class ParquetTable(_Table):
@@ -136,9 +162,17 @@ class ParquetTable(_Table):
         """Whether the batch is there."""
         return self._directory().holds(batch_id)
 
-    def add(self, rows: DataFrame, batch_id: int) -> None:
-        """Add a batch that is not there yet."""
-        self._directory().add(rows, batch_id)
+    def beyond(self, batch_id: int) -> int | None:
+        """The newest batch, where it is a later one than this."""
+        return self._directory().beyond(batch_id)
+
+    def fingerprint(self, batch_id: int) -> str | None:
+        """Which offsets a batch has, as it was told when it was added; None: nothing says so."""
+        return self._directory().fingerprint(batch_id)
+
+    def add(self, rows: DataFrame, batch_id: int, fingerprint: str | None) -> None:
+        """Add a batch that is not there yet; ``fingerprint``: which offsets it has."""
+        self._directory().add(rows, batch_id, fingerprint)
         self._make_known(batch_id)
 
     def ids(self, batch_id: int) -> DataFrame:
@@ -153,8 +187,11 @@ class ParquetTable(_Table):
                 f"made that way table={self.name}"
             )
 
+    def _where(self) -> str:
+        return _described(self._spark, self.name, "Location") if self._is_there() else ""
+
     def _directory(self) -> Directory:
-        return Directory(self._spark, _described(self._spark, self.name, "Location"))
+        return Directory(self._spark, self._where())
 
     def _make_known(self, batch_id: int) -> None:
         self._spark.sql(f"ALTER TABLE {self.name} ADD IF NOT EXISTS PARTITION (batch_id = {batch_id})")

@@ -34,7 +34,7 @@ class Target(Protocol):
         ...
 
     def claim(self, mark: str) -> None:
-        """Make it belong to this landing for good."""
+        """Make it belong to this landing for good, unless it belongs to another one by now: `mark` tells."""
         ...
 
     def clear(self) -> None:
@@ -45,8 +45,16 @@ class Target(Protocol):
         """Whether the batch is there."""
         ...
 
-    def add(self, rows: DataFrame, batch_id: int) -> None:
-        """Add a batch that is not there yet."""
+    def beyond(self, batch_id: int) -> int | None:
+        """The newest batch, where it is a later one than this."""
+        ...
+
+    def fingerprint(self, batch_id: int) -> str | None:
+        """Which offsets a batch has, as it was told when it was added; None: nothing says so."""
+        ...
+
+    def add(self, rows: DataFrame, batch_id: int, fingerprint: str | None) -> None:
+        """Add a batch that is not there yet; ``fingerprint``: which offsets it has."""
         ...
 
     def ids(self, batch_id: int) -> DataFrame:

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import DataFrame
+
 from aiorecover.spark import land
 from aiorecover.spark.files import Files
 from aiorecover.spark.tables import IcebergTable, ParquetTable
@@ -54,10 +56,10 @@ def _die_before_partition() -> None:
 def _die_at_file(directory: Path) -> None:
     add = IcebergTable.add
 
-    def add_and_be_watched(self: IcebergTable, rows: Any, batch_id: int) -> None:
+    def add_and_be_watched(self: IcebergTable, rows: DataFrame, batch_id: int, fingerprint: str | None) -> None:
         if batch_id == _BATCH:
             threading.Thread(target=watch, args=(set(directory.rglob("*.parquet")),), daemon=True).start()
-        add(self, rows, batch_id)
+        add(self, rows, batch_id, fingerprint)
 
     def watch(before: set[Path]) -> None:
         while set(directory.rglob("*.parquet")) <= before:

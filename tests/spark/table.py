@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-__all__ = ["ID_COLUMNS", "batches", "landed_ids"]
+__all__ = ["ID_COLUMNS", "batches", "files", "landed_ids"]
 
 ID_COLUMNS = ["producer_id", "epoch", "sequence"]
 _ID = "{producer_id}/{epoch}/{sequence}"
@@ -25,3 +25,8 @@ def landed_ids(target: Path) -> Counter[str | None]:
     for rows in batches(target, ID_COLUMNS):
         found.update(_ID.format(**row) if row["sequence"] else None for row in rows.to_pylist())
     return found
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    """All that stands there, hidden or not."""
+    return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}

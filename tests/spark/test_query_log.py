@@ -43,6 +43,18 @@ def test_a_batch_is_unfinished_until_it_is_committed_and_may_be_taken_back(spark
     write("commits/0")
     write("offsets/1")
     assert (log.unfinished(), log.done(), log.end(1)) == (1, {"a": {"0": 2}}, ENDS)
+    assert log.last_begun() == 1
     log.take_back(1)
-    assert (log.unfinished(), log.end(1)) == (None, None)
+    assert (log.unfinished(), log.end(1), log.last_begun()) == (None, None, 0)
     assert not Path(log.path_of(1)).exists()
+
+
+def test_a_fingerprint_is_of_the_offsets_alone(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    written = [WRITTEN, '{"b.c-d": {"0": 7}, "a": {"1": 0, "0": 3}}', '{"a":{"0":3,"1":1},"b.c-d":{"0":7}}', "-"]
+    for batch_id, ends in enumerate(written):
+        (tmp_path / "offsets" / str(batch_id)).write_text(f"v{batch_id}\n{SETTINGS}\n{ends}")
+    first, same, other, nothing = map(QueryLog(spark, str(tmp_path)).fingerprint, range(4))
+    assert first == same
+    assert first != other
+    assert nothing is None

@@ -16,7 +16,7 @@ from aiorecover.spark import landing as landing_module
 from aiorecover.spark.subscription import Subscription
 from tests.spark.death import dying
 from tests.spark.feed import P, Q, Rows, landing, once, published
-from tests.spark.table import landed_ids
+from tests.spark.table import files, landed_ids
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
 
@@ -31,10 +31,6 @@ def rows(producer: str, first: int, last: int) -> Rows:
         if sequence % 10 == 0:
             told.append((sequence % 3, None))
     return told
-
-
-def files(directory: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 async def delete_records(cluster: Cluster, topic: str, before: int) -> None:
