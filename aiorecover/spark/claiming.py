@@ -119,6 +119,11 @@ def _landed_with_another(target: Target, checkpoint: str) -> ConfigError:
 def _claim_target(target: Target, checkpoint: str, ours: str) -> None:
     target.claim(ours)
     mark = target.mark()  # of two that claim it at once
+    if mark is None:
+        raise ConfigError(
+            f"another landing claims the target: go on with that one; start again if it was refused, too, or name a "
+            f"new target target={target.name} {checkpoint=}"
+        )
     if mark != ours:
         raise _landed_with_another(target, checkpoint)
 

@@ -1,6 +1,7 @@
 """Tables of a catalogue to which whole batches are added, each once: Iceberg's, and the session catalogue's of Parquet.
 
 Both say in a table property which landing they belong to, and have the number of the batch in the column ``batch_id``.
+One that was made before belongs to nobody at first, and of two landings that claim it at once one at most gets it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["IcebergTable", "ParquetTable", "provider_of"]
 
 _MARK = "aiorecover.landing"
+_CLAIM = "aiorecover.claim."
 _BATCH, _OFFSETS = "aiorecover.batch", "aiorecover.offsets"  # of a snapshot
 _COLUMNS = [
     "`key` binary",
@@ -66,9 +68,19 @@ class _Table:
         if not self._is_there():
             made = f"CREATE TABLE IF NOT EXISTS {self.name} ({', '.join(_COLUMNS)}) {self.made_with}"
             self._spark.sql(f"{made} TBLPROPERTIES ('{_MARK}' = '{mark}')")
-        elif self.mark() is None:
-            self._check()
-            self._spark.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{_MARK}' = '{mark}')")
+        if self.mark() is not None:
+            return
+        self._check()
+        self._claim_made_before(mark)
+
+    def _claim_made_before(self, mark: str) -> None:
+        raise NotImplementedError
+
+    def _set_mark(self, mark: str) -> None:
+        self._set(_MARK, mark)
+
+    def _set(self, key: str, value: str) -> None:
+        self._spark.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ('{key}' = '{value}')")
 
     def _properties(self) -> dict[str, str]:
         # Iceberg remembers tables for each session.
@@ -132,6 +144,15 @@ class IcebergTable(_Table):
         """The ids of a batch that is there, null for rows without one."""
         return self._batch(batch_id).select(*ID_COLUMNS)
 
+    def _claim_made_before(self, mark: str) -> None:
+        """Iceberg loses no property that two set at once; so each sets its own, and goes on only if that is alone."""
+        ours = f"{_CLAIM}{mark}"
+        self._set(ours, "true")
+        properties = self._properties()
+        if _MARK not in properties and not any(key.startswith(_CLAIM) and key != ours for key in properties):
+            self._set_mark(mark)
+        self._spark.sql(f"ALTER TABLE {self.name} UNSET TBLPROPERTIES ('{ours}')")
+
     def _batch(self, batch_id: int) -> DataFrame:
         return self._rows().where(F.col("batch_id") == batch_id)
 
@@ -150,6 +171,14 @@ class ParquetTable(_Table):
 
     provider = "parquet"
     made_with = "USING parquet PARTITIONED BY (batch_id)"
+
+    def is_used(self) -> bool:
+        """Whether there are rows in it, or files: those of a table that was dropped stay where it was an external one.
+
+        The catalogue knows none of their partitions once it is made anew.
+        """
+        where = self._where()
+        return super().is_used() or (bool(where) and Directory(self._spark, where).is_used())
 
     def clear(self) -> None:
         """Remove what killed attempts have left, and make known what they have landed."""
@@ -186,6 +215,13 @@ class ParquetTable(_Table):
                 f"a table of Parquet must be partitioned by batch_id alone: name one that is not there yet, and it is "
                 f"made that way table={self.name}"
             )
+
+    def _claim_made_before(self, mark: str) -> None:
+        """The catalogue has one set the mark over another's; a file of its directory only one can make."""
+        directory = self._directory()
+        directory.claim(mark)
+        if directory.mark() == mark:
+            self._set_mark(mark)
 
     def _where(self) -> str:
         return _described(self._spark, self.name, "Location") if self._is_there() else ""

@@ -1,7 +1,9 @@
 """Landing in tables by their names: of Iceberg, and of Parquet in a Hive catalogue, whenever the driver dies."""
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -9,9 +11,12 @@ from pyspark.sql import SparkSession
 
 from aiorecover.errors import ConfigError
 from aiorecover.spark import land
+from aiorecover.spark.claiming import claim
 from aiorecover.spark.files import Files
 from aiorecover.spark.session import clear_errors
+from aiorecover.spark.tables import IcebergTable, ParquetTable
 from tests.spark.feed import ROWS, P, land_in_child, landing, once, published, shuffled
+from tests.spark.table import files
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
 
@@ -136,3 +141,81 @@ def test_a_table_that_cannot_be_landed_in_is_refused_with_the_remedy(spark: Spar
     with pytest.raises(ConfigError, match="catalogue forgets its tables: name a directory"):
         start("records")
     assert list(tmp_path.iterdir()) == []
+
+
+MADE = (
+    "CREATE TABLE {0} (key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+    "timestampType int, headers array<struct<key: string, value: binary>>, producer_id string, epoch int, sequence "
+    "bigint, batch_id bigint) {1}"
+)
+
+
+def external(name: str, directory: Path) -> str:
+    return MADE.format(name, f"USING parquet PARTITIONED BY (batch_id) LOCATION '{directory}'")
+
+
+def test_a_table_made_anew_over_the_files_of_a_dropped_one_is_used(spark: SparkSession, tmp_path: Path) -> None:
+    made = external("anew", tmp_path / "files")
+    spark.sql(made)
+    target = ParquetTable(spark, "anew")
+    claim(spark, target, str(tmp_path / "first"), str(tmp_path / "first" / "apart"))
+    (tmp_path / "files" / "batch_id=0").mkdir(parents=True, exist_ok=True)
+    spark.sql("DROP TABLE anew")
+    spark.sql(made)
+    assert spark.table("anew").isEmpty()
+    before = files(tmp_path)
+    with pytest.raises(ConfigError, match="something else is in the target"):
+        claim(spark, target, str(tmp_path / "second"), str(tmp_path / "second" / "apart"))
+    assert files(tmp_path) == before
+    assert target.mark() is None
+
+
+@pytest.mark.parametrize("kind", [ParquetTable, IcebergTable])
+def test_of_two_that_claim_a_table_made_before_at_once_one_gets_it(
+    kind: type[ParquetTable | IcebergTable], spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "claimed_twice" if kind is ParquetTable else "lake.db.claimed_twice"
+    spark.sql(external(name, tmp_path / "files") if kind is ParquetTable else MADE.format(name, "USING iceberg"))
+    target = kind(spark, name)
+    is_used: Callable[[Any], bool] = kind.is_used
+
+    def start(checkpoint: str) -> None:
+        claim(spark, target, str(tmp_path / checkpoint), str(tmp_path / checkpoint / "apart"))
+
+    def used_by_then(self: ParquetTable | IcebergTable) -> bool:
+        """The quick one comes when the slow one has seen that the table is nobody's."""
+        found = is_used(self)
+        monkeypatch.undo()
+        start("quick")
+        return found
+
+    monkeypatch.setattr(kind, "is_used", used_by_then)
+    with pytest.raises(ConfigError, match="the target was landed with another checkpoint"):
+        start("slow")
+    start("quick")
+
+
+@pytest.mark.parametrize("kind", [ParquetTable, IcebergTable])
+def test_who_is_killed_while_it_claims_a_table_made_before_gets_it_by_the_next_start(
+    kind: type[ParquetTable | IcebergTable], spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "half_claimed" if kind is ParquetTable else "lake.db.half_claimed"
+    spark.sql(external(name, tmp_path / "files") if kind is ParquetTable else MADE.format(name, "USING iceberg"))
+    target = kind(spark, name)
+
+    def start(checkpoint: str) -> None:
+        claim(spark, target, str(tmp_path / checkpoint), str(tmp_path / checkpoint / "apart"))
+
+    def die(_: object, mark: str) -> None:
+        raise _DeathError(mark)
+
+    monkeypatch.setattr(kind, "_set_mark", die)
+    with pytest.raises(_DeathError):
+        start("killed")
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match=r"another landing claims the target: .*or name a new target"):
+        start("other")
+    start("killed")
+    assert [row["key"] for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect() if "aiorecover" in row["key"]] == [
+        "aiorecover.landing"
+    ]
