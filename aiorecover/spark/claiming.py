@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from aiorecover.errors import ConfigError
 from aiorecover.spark.directory import Directory
 from aiorecover.spark.files import Files
+from aiorecover.spark.places import check_places
 from aiorecover.spark.progress import check_progress
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def claim(spark: SparkSession, target: Target, checkpoint: str, quarantine: str)
     check_progress(spark, None if mark is None else target, apart, checkpoint)
     if mark is None:
         _claim_target(target, checkpoint, bond.landing)
+        check_places(spark, target, quarantine, checkpoint)  # a table that was made just now has its place only now
     _claim_quarantine(apart, bond.landing)
     apart.clear()
     target.clear()

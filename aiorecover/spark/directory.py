@@ -18,7 +18,7 @@ from aiorecover.spark.record_id import ID_SCHEMA
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Directory"]
+__all__ = ["Directory", "is_passed_over"]
 
 _HIDDEN = (".", "_")  # what Spark does not take for data either; a start that was killed may have left it
 _LISTS = frozenset({"_delta_log", "_spark_metadata"})  # where they are, readers see only files that they list
@@ -40,6 +40,10 @@ class Directory:
     def name(self) -> str:
         """With its file system, and from its root on."""
         return self._files.qualified(self.path)
+
+    def location(self) -> str:
+        """As `name`, without links in it where they can be told."""
+        return self._files.real(self.path)
 
     def mark(self) -> str | None:
         """Which landing it belongs to."""
@@ -93,3 +97,8 @@ class Directory:
     def batch_ids(self) -> list[int]:
         """Of the batches that are there, in order."""
         return self._files.numbers(self.path, "batch_id=")
+
+
+def is_passed_over(name: str) -> bool:
+    """Whether readers of such a directory, and landings, leave alone what has this name in it."""
+    return name.startswith(_HIDDEN) and name != _STAGING and name not in _LISTS

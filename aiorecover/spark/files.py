@@ -6,6 +6,7 @@ and local file systems do that in one step. Object stores without directories do
 
 from __future__ import annotations
 
+import os
 import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,11 @@ class Files:
     def qualified(self, path: str) -> str:
         """The path with its file system, and from its root on."""
         return str(self._context.makeQualified(self._path(path)).toString())
+
+    def real(self, path: str) -> str:
+        """As `qualified`, and on a file system that the operating system knows without links in it."""
+        local = self.local(path)
+        return self.qualified(path) if local is None else f"file:{os.path.realpath(local)}"
 
     def local(self, path: str) -> str | None:
         """What the operating system calls it; None on another file system."""

@@ -22,10 +22,10 @@ checkpoint, and a target of Parquet, stand on directories that are renamed in on
 do it; object stores without directories (S3) do not.
 
 A target belongs to one checkpoint, and says so: another one would also count from 0. The two are of one day, or a
-number would have other offsets than those that were landed under it (:mod:`aiorecover.spark.progress`). A checkpoint is
-locked while one works with it (:mod:`aiorecover.spark.lock`), and keeps to its topics
-(:mod:`aiorecover.spark.subscription`). One that was deleted and made anew is another topic, which its id tells
-(:mod:`aiorecover.spark.topic_ids`).
+number would have other offsets than those that were landed under it (:mod:`aiorecover.spark.progress`), and they and
+the quarantine stand apart (:mod:`aiorecover.spark.places`). A checkpoint is locked while one works with it
+(:mod:`aiorecover.spark.lock`), and keeps to its topics (:mod:`aiorecover.spark.subscription`). One that was deleted and
+made anew is another topic, which its id tells (:mod:`aiorecover.spark.topic_ids`).
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from aiorecover.spark.handed_over import path_of
 from aiorecover.spark.leftovers import COUNTS
 from aiorecover.spark.lock import Lock
 from aiorecover.spark.observed import counts_of
+from aiorecover.spark.places import check_places
 from aiorecover.spark.query_log import QueryLog
 from aiorecover.spark.record_id import ID_COLUMNS, parse_record_id, undecodable
 from aiorecover.spark.session import clear_errors
@@ -128,7 +129,7 @@ def land(
     there: of Parquet in the session catalogue, in other catalogues of Iceberg. One that was made before, for the sake
     of its partitions for example, must be empty, and have the columns. ``checkpoint``: a directory (see the module
     about its file system); the two are only ever used together, put back from backups of one day, and by one landing at
-    a time. ``quarantine``: the directory for records whose ``aiorecover-id`` is no record id; default,
+    a time. ``quarantine``: the directory, of its own, for records whose ``aiorecover-id`` is no record id; default,
     ``quarantine`` in the checkpoint.
 
     ``sink_manifests``: the manifest topic of ``df.write.format("aiorecover")`` jobs that write to these topics: what
@@ -144,8 +145,8 @@ def land(
         RecordsGoneError: a topic was deleted and made anew since it was landed last, or Kafka has deleted records of
             a batch that was left unfinished. (Of later batches the query says it: `StreamingQueryException`.)
         ConfigError: no topic or server is named, a number is out of range, the target is none that can be landed in,
-            target and checkpoint do not belong together or are not of one day, one of them or the quarantine
-            may not be written, another landing works with the checkpoint, these are not the topics
+            target and checkpoint do not belong together or are not of one day, one of them or the quarantine is in
+            another one's way or may not be written, another landing works with the checkpoint, these are not the topics
             of the checkpoint, one is not there, Kafka cannot be reached, or Spark lacks its connector.
         StreamingQueryException: a batch that was left unfinished is done first, before this returns, and failed again.
 
@@ -157,6 +158,7 @@ def land(
     checkpoint = checkpoint.rstrip("/")
     apart_in = f"{checkpoint}/quarantine" if quarantine is None else path_of("quarantine", quarantine)
     there = find_target(spark, target)
+    check_places(spark, there, apart_in, checkpoint)
     lock = Lock(spark, checkpoint)
     try:
         apart = claim(spark, there, checkpoint, apart_in)

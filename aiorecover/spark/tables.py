@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
 from aiorecover.spark.directory import Directory
+from aiorecover.spark.files import Files
 from aiorecover.spark.record_id import ID_COLUMNS
 
 if TYPE_CHECKING:
@@ -111,6 +113,14 @@ class IcebergTable(_Table):
 
     provider = "iceberg"
 
+    def location(self) -> str | None:
+        """Where its files stand; None where it is not there yet, or no file system of Hadoop's has them."""
+        where = _described(self._spark, self.name, "Location") if self._is_there() else ""
+        try:
+            return Files(self._spark, where).real(where) if where else None
+        except Py4JJavaError:  # as of s3://, which Iceberg reaches by itself
+            return None
+
     def clear(self) -> None:
         """Nothing: what no snapshot names is for Iceberg's ``remove_orphan_files``."""
 
@@ -171,6 +181,11 @@ class ParquetTable(_Table):
 
     provider = "parquet"
     made_with = "USING parquet PARTITIONED BY (batch_id)"
+
+    def location(self) -> str | None:
+        """Where its files stand; None where it is not there yet, or has none."""
+        where = self._where()
+        return Files(self._spark, where).real(where) if where else None
 
     def is_used(self) -> bool:
         """Whether there are rows in it, or files: those of a table that was dropped stay where it was an external one.

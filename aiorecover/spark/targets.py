@@ -25,6 +25,10 @@ class Target(Protocol):
         """What it is called, by whoever and from wherever."""
         ...
 
+    def location(self) -> str | None:
+        """Where its files stand; None where it is not there yet, or no file system of Hadoop's has them."""
+        ...
+
     def mark(self) -> str | None:
         """Which landing it belongs to."""
         ...

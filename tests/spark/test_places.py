@@ -1,0 +1,83 @@
+"""Target, quarantine and checkpoint that stand in one another's way."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from aiorecover.errors import ConfigError
+from aiorecover.spark import land
+from aiorecover.spark.places import in_the_way
+from aiorecover.spark.tables import IcebergTable, ParquetTable
+
+
+@pytest.mark.parametrize(
+    ("target", "quarantine", "checkpoint", "told"),
+    [
+        ("/t", "/c/quarantine", "/c", None),
+        ("/lake/t", "/lake/q", "/lake/c", None),
+        ("/lake/t", "/lake/t2", "/lake/t3", None),
+        (None, "/c/quarantine", "/c", None),
+        ("/t", "/t/_apart", "/t/_checkpoint", None),  # nobody takes these for data
+        ("/c/table", "/c/apart", "/c", None),
+        ("/t", "/t", "/c", ("quarantine", "target")),
+        ("/t", "/c/quarantine", "/t", ("checkpoint", "target")),
+        ("/t", "/c", "/c", ("quarantine", "checkpoint")),
+        ("/t", "/t/apart", "/c", ("quarantine", "target")),
+        ("/t", "/t/batch_id=7", "/c", ("quarantine", "target")),
+        ("/t", "/t/_staging", "/c", ("quarantine", "target")),
+        ("/t", "/t/_delta_log", "/c", ("quarantine", "target")),
+        ("/q/deep/t", "/q", "/c", ("target", "quarantine")),
+        ("/t", "/q", "/t/checkpoint", ("checkpoint", "target")),
+        ("/t", "/q", "/q/_staging/c", ("checkpoint", "quarantine")),
+        ("/c/ids", "/q", "/c", ("target", "checkpoint")),
+        ("/c/query/sources", "/q", "/c", ("target", "checkpoint")),
+        ("/c/quarantine", "/c/quarantine", "/c", ("quarantine", "target")),
+        ("/t", "/c/sinks/held", "/c", ("quarantine", "checkpoint")),
+    ],
+)
+def test_one_is_in_the_way_where_another_one_would_read_or_delete_it(
+    target: str | None, quarantine: str, checkpoint: str, told: tuple[str, str] | None
+) -> None:
+    given = {"quarantine": quarantine, "checkpoint": checkpoint, "target": target}
+    assert in_the_way({name: path for name, path in given.items() if path is not None}) == told
+
+
+@pytest.mark.parametrize("spelling", ["{0}/table", "{0}/table/", "file:{0}/./table", "{0}/x/../table", "{0}/link"])
+def test_a_quarantine_that_is_the_target_is_refused_before_anything_is_made(
+    spelling: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "table")
+    with pytest.raises(ConfigError, match=r"^the quarantine is, or is in, the target: name a directory beside it "):
+        land(
+            spark,
+            ["x"],
+            tmp_path / "table",
+            tmp_path / "checkpoint",
+            bootstrap_servers="x",
+            quarantine=spelling.format(tmp_path),
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_quarantine_in_the_files_of_a_table_is_refused(is_there: bool, spark: SparkSession, tmp_path: Path) -> None:
+    table = IcebergTable(spark, f"lake.places.is_there_{is_there}")
+    if is_there:
+        table.claim("mark")
+        spark.sql(f"ALTER TABLE {table.name} UNSET TBLPROPERTIES ('aiorecover.landing')")
+    warehouse = spark.conf.get("spark.sql.catalog.lake.warehouse")
+    apart = f"{warehouse}/places/is_there_{is_there}/apart"
+    with pytest.raises(ConfigError, match=r"^the quarantine is, or is in, the target"):
+        land(spark, ["x"], table.name, tmp_path / "checkpoint", bootstrap_servers="x", quarantine=apart)
+    assert not Path(apart).exists()
+
+
+def test_a_table_tells_where_it_stands_once_it_is_there(spark: SparkSession, tmp_path: Path) -> None:
+    table = ParquetTable(spark, "stands_somewhere")
+    assert table.location() is None
+    spark.sql(
+        f"CREATE TABLE stands_somewhere (x int, batch_id bigint) USING parquet PARTITIONED BY (batch_id) "
+        f"LOCATION '{tmp_path}/there'"
+    )
+    assert table.location() == f"file:{tmp_path}/there"
