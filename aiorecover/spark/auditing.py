@@ -5,8 +5,9 @@ those that are not. How it is found, with nothing collected that grows with the 
 
 1. Each record says whether it is *ahead*: its epoch and sequence are above those of every record of its directory that
    stands before it in its Kafka partition, whichever start of it published that: their producer ids have the first
-   characters in common. That takes one sort by offset. (The order of rows in files proves nothing: Spark reads files by
-   their size.)
+   characters in common. (An attempt of a sink has a directory of its own, and there are so many of these that some have
+   these characters in common, too; so of what their header tells the whole id counts.) That takes one sort by offset.
+   (The order of rows in files proves nothing: Spark reads files by their size.)
 2. The records of a producer, epoch and bucket of 32,768 sequences become one bitmap, and those that were ahead another
    one. So few bytes travel: 4 KiB for a bucket, not the records.
 3. What is not set between the first and the last bit of a bucket is missing, and so is what lies between two buckets,
@@ -31,9 +32,17 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
 from aiorecover.spark.bitmaps import bit_of, bucket_of, clear_bits, joined, ranges_in, runs, set_in_one
-from aiorecover.spark.handed_over import TEXT, WHOLE, check_columns, check_frame, shown
+from aiorecover.spark.handed_over import TEXT, WHOLE, are_headers, check_columns, check_frame, shown
 from aiorecover.spark.known_last import COLUMNS, KnownLast, known_frame
-from aiorecover.spark.leftovers import COUNTS, LEFTOVER, UNDECIDED, audited_whole, told_by_sinks, with_verdict
+from aiorecover.spark.leftovers import (
+    COUNTS,
+    LEFTOVER,
+    UNDECIDED,
+    audited_whole,
+    told_by_sinks,
+    with_verdict,
+    write_of,
+)
 from aiorecover.spark.manifests import Manifests, judge, of_table
 from aiorecover.spark.persisted import Persisted
 from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
@@ -200,7 +209,7 @@ def _buckets(records: DataFrame, *, judged: bool) -> DataFrame:
     places = set(_PLACE) <= set(records.columns)
     narrow = records.select(
         *ID_COLUMNS,
-        (_ahead() if places else F.lit(None).cast("boolean")).alias("ahead"),
+        (_ahead(records) if places else F.lit(None).cast("boolean")).alias("ahead"),
         *(["verdict"] if judged else []),
         *(["topic"] if judged and "topic" in records.columns else []),
     )
@@ -238,13 +247,23 @@ def _buckets(records: DataFrame, *, judged: bool) -> DataFrame:
     )
 
 
-def _ahead() -> Column:
+def _ahead(records: DataFrame) -> Column:
     """Whether a record's position is above those of all records of its directory before it in its Kafka partition."""
     position = F.shiftleft(F.col("epoch").cast("bigint"), SEQUENCE_BITS) + F.col("sequence")
-    directory = F.substring("producer_id", 1, DIRECTORY_TEXT)
-    before = Window.partitionBy("topic", "partition", directory).orderBy("offset")
+    before = Window.partitionBy("topic", "partition", _directory(records)).orderBy("offset")
     highest = F.max(position).over(before.rowsBetween(Window.unboundedPreceding, -1))
     return F.coalesce(position > highest, F.lit(True))  # noqa: FBT003 - a literal
+
+
+def _directory(records: DataFrame) -> Column:
+    """What the producer ids of all starts of a directory have in common; of a sink's, each of which starts once, all.
+
+    Where the headers are not known, two of a million attempts may count as one directory, as two copies of one do.
+    """
+    common = F.substring("producer_id", 1, DIRECTORY_TEXT)
+    if "headers" not in records.columns or not are_headers(records.schema["headers"].dataType):
+        return common
+    return F.when(write_of().isNotNull(), F.col("producer_id")).otherwise(common)
 
 
 def _missing(buckets: DataFrame, known: DataFrame, *, from_first: bool) -> DataFrame:

@@ -33,6 +33,7 @@ __all__ = [
     "winners",
     "with_verdict",
     "without_leftovers",
+    "write_of",
 ]
 
 COUNTS, LEFTOVER, UNDECIDED = "counts", "leftover", "undecided"
@@ -54,6 +55,7 @@ _NEEDED = ("value", "partition", "offset")
 _EPOCH = ["producer_id", "epoch"]
 _WRITE = "_aiorecover_write"
 _NAMED = "_aiorecover_named"
+_DECIDED = "_aiorecover_decided"
 _KEY = "_aiorecover_key"
 _JOB = "_aiorecover_job"
 _OVER = "_aiorecover_over"
@@ -169,21 +171,27 @@ def judged(records: DataFrame, decided: DataFrame, jobs: DataFrame | None = None
     What is no sink's, and what has no id, counts. ``jobs`` (``job``, ``over``): what comes of a write of a job up to
     this one, and is not decided, is a leftover.
 
-    There is a row for each write in ``decided``, and for each job in ``jobs``. Spark finds out how many these are;
-    where they are many, a topic's years of writes, both sides are shuffled and no machine has them all.
+    There is a row for each write in ``decided``, for each of its attempts, and for each job in ``jobs``. Spark finds
+    out how many these are; where they are many, a topic's years of writes, both sides are shuffled and no machine has
+    them all. What a record costs does not depend on how many attempts its write has.
     """
-    named = decided.select(F.col("write").alias(_WRITE), F.col("attempts.producer_id").alias(_NAMED))
-    joined = records.withColumn(_WRITE, _write_of()).withColumn(_KEY, _key_of_join(records))
-    joined = joined.join(named.withColumnRenamed(_WRITE, _KEY), _KEY, "left")
+    true = F.lit(True)  # noqa: FBT003 - a literal
+    attempts = F.explode(F.array_distinct("attempts.producer_id")).alias("producer_id")
+    named = decided.select(F.col("write").alias(_KEY), attempts, true.alias(_NAMED))
+    joined = records.withColumn(_WRITE, write_of()).withColumn(_KEY, _key_of_join(records, F.col(_WRITE)))
+    joined = joined.join(named, [_KEY, "producer_id"], "left")
+    # Only who is not named has to know whether others are.
+    asking = F.when(F.col(_NAMED).isNull(), F.col(_WRITE))
+    joined = joined.withColumn(_KEY, _key_of_join(records, asking))
+    joined = joined.join(decided.select(F.col("write").alias(_KEY), true.alias(_DECIDED)), _KEY, "left")
     over = F.lit(False)  # noqa: FBT003 - a literal
     if jobs is not None:
         known = jobs.select(F.col("job").alias(_JOB), F.col("over").alias(_OVER))
         joined = joined.join(known, job_of(_KEY) == F.col(_JOB), "left")
         over = F.substring_index(_WRITE, "/", -1).try_cast("bigint") <= F.col(_OVER)
     verdict = (
-        F.when(F.col(_WRITE).isNull() | F.col("producer_id").isNull(), COUNTS)
-        .when(F.array_contains(_NAMED, F.col("producer_id")), COUNTS)
-        .when(F.col(_NAMED).isNotNull() | over, LEFTOVER)
+        F.when(F.col(_WRITE).isNull() | F.col("producer_id").isNull() | F.col(_NAMED).isNotNull(), COUNTS)
+        .when(F.col(_DECIDED) | over, LEFTOVER)
         .otherwise(UNDECIDED)
     )
     return joined.select(*records.columns, verdict.alias("verdict"))
@@ -216,13 +224,14 @@ def with_verdict(df: DataFrame, manifests: DataFrame) -> DataFrame:
     return judged(with_record_id(df), winners(parse_manifests(manifests)))
 
 
-def _write_of() -> Column:
+def write_of() -> Column:
+    """The name of a record's write, by its headers; null: no sink has published it."""
     ours = F.filter("headers", lambda header: header["key"] == WRITE_HEADER)
     return F.try_element_at(ours, F.lit(-1))["value"].cast("string")
 
 
-def _key_of_join(records: DataFrame) -> Column:
+def _key_of_join(records: DataFrame, write: Column) -> Column:
     """The write; where there is none, one of many names that no write has, or a single task would get all of these."""
     told = [name for name in (*ID_COLUMNS, "partition", "offset") if name in records.columns]
     nobody = F.concat(F.lit("\0"), F.pmod(F.xxhash64(*told), F.lit(_SPREAD)))
-    return F.coalesce(F.col(_WRITE), nobody)
+    return F.coalesce(write, nobody)

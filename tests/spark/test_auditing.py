@@ -11,8 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
-from aiorecover.spark import audit
+from aiorecover.spark import audit, parse_record_id
 from tests.spark.by_hand import Epoch, Stored, examine, write_files
+from tests.spark.test_leftovers import records as sink_records
 
 BUCKET = 32_768
 
@@ -218,6 +219,21 @@ def test_a_table_without_a_session_is_refused_with_the_remedy(monkeypatch: pytes
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
     with pytest.raises(ConfigError, match="make one before"):
         audit("lake.orders")
+
+
+def test_attempts_of_sinks_are_directories_of_their_own_however_their_ids_begin(spark: SparkSession) -> None:
+    one, other = f"{OLD_EPOCH[:7]}firsta", f"{OLD_EPOCH[:7]}second"
+    told = [(one, 1), (other, 1), (one, 3), (other, 2), (other, 3), (one, 2)]
+    identities = [f"{producer_id}/1/{sequence}" for producer_id, sequence in told]
+    of_sinks = sink_records(spark, *((identity, "job/1") for identity in identities))
+    with audit(of_sinks) as found:
+        assert ranges(found.out_of_order) == {(one, 1): [(2, 2)]}
+    # Without the headers, as some tables are, nothing tells them from two copies of a directory.
+    of_others = sink_records(spark, *((identity, None) for identity in identities))
+    unknown = parse_record_id(of_sinks).drop("headers"), parse_record_id(of_sinks).withColumn("headers", F.lit("text"))
+    for records in (of_others, *unknown):
+        with audit(records) as found:
+            assert ranges(found.out_of_order) == {(one, 1): [(2, 2)], (other, 1): [(1, 3)]}
 
 
 def test_nothing_at_all_is_no_fault(records: DataFrame) -> None:

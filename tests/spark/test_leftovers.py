@@ -105,6 +105,23 @@ def test_what_is_no_manifest_is_passed_over(spark: SparkSession) -> None:
     assert counted_attempts(elsewhere).collect() == []
 
 
+def test_of_many_tasks_each_record_is_judged_by_its_own(spark: SparkSession) -> None:
+    """Also where the manifest stands twice, tasks had no rows, and another write has an attempt of the same name."""
+    names = [f"{number:05d}".translate(str.maketrans("01289", "abcde")) + "producer" for number in range(200)]
+    counting, others = names[::2], names[1::2]
+    attempts = [attempt(FIRST, name, number) for number, name in enumerate(counting)]
+    attempts += [attempt(FIRST, None, number) for number in range(len(counting), len(names))]
+    told = manifest_of(FIRST, attempts)
+    parts = *told, *told, *manifest_of(SECOND, [attempt(SECOND, others[0])])
+    rows = records(spark, *((f"{name}/1/{sequence}", FIRST.name) for name in names for sequence in (1, 2)))
+    found = judged(parse_record_id(rows), winners(parse_manifests(topic_of(spark, *parts))))
+    verdict_of = Counter((row["producer_id"], row["verdict"]) for row in found.collect())
+    wanted = {**{(name, "counts"): 2 for name in counting}, **{(name, "leftover"): 2 for name in others}}
+    assert verdict_of == Counter(wanted)
+    # Its own, and not all of the write's: a record would cost as much as the write had tasks.
+    assert "array_contains" not in found._jdf.queryExecution().toString()
+
+
 def test_an_attempt_that_counts_is_shown_with_all_that_it_told(spark: SparkSession) -> None:
     (found,) = counted_attempts(topic_of(spark, *manifest_of(FIRST, [attempt(FIRST, A, 4)]))).collect()
     assert found.asDict() == {
