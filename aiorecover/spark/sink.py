@@ -21,7 +21,9 @@ What Spark does and what follows
        producer id, epoch, first and last sequence, the sequences of dead letters, how many rows it had. That is all
        that the driver gets: a message for each task, of bounded size.
     3. Spark takes one attempt of each task. The driver publishes their messages as the *manifest* of the write. If a
-       ``save()`` fails, its manifest names none.
+       ``save()`` fails, its manifest names none. Only where it fails because Kafka has not acknowledged the manifest
+       within ``timeout_ms`` nobody knows: it is not sent any more, but may be there, and then counts. With ``job_id``
+       that does no harm: run it again, and it is the same write.
 
     A record of a write counts if the manifest of the write names its producer. It is a leftover if the manifest does
     not. As long as there is no manifest it is undecided. Several manifests of one write (the driver died between the
@@ -88,7 +90,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from aiorecover.errors import ConfigError, PermanentDeliveryError, RecoverError
+from aiorecover.errors import ConfigError, DeliveryError, PermanentDeliveryError, RecoverError
 from aiorecover.producer import RecoverableProducer
 from aiorecover.spark.attempt import make_attempt
 from aiorecover.spark.letter_lines import letter_lines_held_back
@@ -109,6 +111,7 @@ __all__ = ["BatchWriter", "StreamWriter", "publish_manifest"]
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 _ABORT_WITHIN_MS = 30_000  # the job has failed already: Kafka may be why
+_PENDING = "do not publish it again: "  # what a producer says of a record before it says why; there will be none soon
 
 _log = logging.getLogger("aiorecover.spark")
 
@@ -206,8 +209,8 @@ def publish_manifest(plan: Plan, write: Write, attempts: Sequence[Attempt]) -> N
     """Say which attempts count; when this returns, Kafka has it.
 
     Raises:
-        ConfigError: the topic refuses it.
-        DeliveryError: it has not, within ``timeout_ms``: the write has failed.
+        ConfigError: the topic refuses it: the write has failed.
+        DeliveryError: it has not acknowledged it within ``timeout_ms``, and nothing more of it is sent: it may count.
 
     """
     with letter_lines_held_back(), tempfile.TemporaryDirectory(prefix="aiorecover-manifest-") as directory:
@@ -219,17 +222,33 @@ async def _publish(plan: Plan, parts: Sequence[tuple[bytes, bytes]], directory: 
 
     Raises:
         ConfigError: the topic refuses it for good.
+        DeliveryError: not all is acknowledged within ``timeout_ms``.
 
     """
     async with RecoverableProducer(directory, bootstrap_servers=plan.bootstrap_servers, **plan.options()) as producer:
-        receipts = [
-            await producer.publish(plan.manifest_topic, value, key=key, partition=PARTITION) for key, value in parts
-        ]
         try:
+            receipts = [
+                await producer.publish(plan.manifest_topic, value, key=key, partition=PARTITION) for key, value in parts
+            ]
             for receipt in receipts:
                 await receipt.delivered(plan.timeout_ms)
-        except PermanentDeliveryError as error:
-            raise ConfigError(
-                "Kafka refuses the manifest, so the write has failed and counts for nothing: mend the manifest topic, "
-                f"which must take records of {PART_BYTES} bytes manifest_topic={plan.manifest_topic} error={error}"
-            ) from None
+        except BaseException as error:
+            await producer.stop(timeout_ms=0)  # what has failed is not to count all the same, seconds later
+            if isinstance(error, DeliveryError):
+                raise _told(plan, error) from None
+            raise
+
+
+def _told(plan: Plan, error: DeliveryError) -> RecoverError:
+    """What it means that a manifest is not delivered."""
+    if isinstance(error, PermanentDeliveryError):
+        return ConfigError(
+            "Kafka refuses the manifest, so the write has failed and counts for nothing: mend the manifest topic, "
+            f"which must take records of {PART_BYTES} bytes manifest_topic={plan.manifest_topic} error={error}"
+        )
+    return DeliveryError(
+        "Kafka has not acknowledged the manifest in time, and it is not sent any more: mend Kafka, or raise "
+        "timeout_ms; it may be there all the same, and then the write counts: look for it before the write is done "
+        "again, unless that has the same job_id "
+        f"manifest_topic={plan.manifest_topic} error={str(error).rpartition(_PENDING)[2]}"
+    )

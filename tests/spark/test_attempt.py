@@ -5,6 +5,7 @@ import base64
 import json
 import os
 import socket
+import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ from aiorecover import DeadLetter, DeadLetters, record_id_of
 from aiorecover.delivery.dead_letter_topic import DeadLetterTopic
 from aiorecover.delivery.dead_letters import Found
 from aiorecover.delivery.lines import letters_log
-from aiorecover.errors import ConfigError
+from aiorecover.errors import ConfigError, DeliveryError
 from aiorecover.spark import sink
 from aiorecover.spark.attempt import make_attempt
 from aiorecover.spark.attempt_directory import AttemptDirectory
@@ -270,6 +271,19 @@ def test_a_manifest_that_its_topic_refuses_is_one_sentence(
     ):
         publish_manifest(told, WRITE, ())
     assert [record.getMessage() for record in caplog.records if "dead letter" in record.getMessage()] == []
+
+
+def test_a_manifest_that_was_not_acknowledged_in_time_is_not_sent_any_more(tmp_path: Path) -> None:
+    with MockCluster() as cluster:
+        cluster.create_topic("manifests")
+        told = plan(cluster.bootstrap_servers, tmp_path, "orders", timeout_ms=500)
+        cluster.broker_down()
+        back = threading.Timer(1.5, cluster.broker_up)
+        back.start()
+        with pytest.raises(DeliveryError, match=r"not sent any more: .* manifest_topic=manifests error=kafka is not"):
+            publish_manifest(told, WRITE, ())
+        back.join()
+        assert admin.run(read_topic(cluster.bootstrap_servers, "manifests")) == []
 
 
 def test_an_attempt_that_fails_leaves_records_in_kafka_and_nothing_on_the_disk(
