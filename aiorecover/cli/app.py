@@ -16,7 +16,8 @@ from aiorecover.cli import demo as demo_command
 from aiorecover.cli import inspection
 from aiorecover.cli.demo_view import choose_view, show_verdict
 from aiorecover.cli.endings import EndedError
-from aiorecover.errors import ConfigError, WalError
+from aiorecover.cli.pairs import pairs
+from aiorecover.errors import ConfigError, DeliveryError, WalError
 
 __all__ = ["app"]
 
@@ -259,9 +260,10 @@ def land(
     Repeats are recognised by their record ids; records without one are landed as they come. A table that is not there
     is made: of Parquet in Spark's own catalogue, in others of Iceberg.
 
-    Exit status 0: all is landed (--available-now). 1: Spark failed. 2: an option, an installation or Kafka is wrong.
-    3: what was to be landed next is not in Kafka any more, or a topic was deleted and made anew. 130 or 143: stopped,
-    by Ctrl-C or SIGTERM; the next start goes on.
+    Exit status 0: all is landed (--available-now), but for what waits for a manifest of Spark's sink, which the last
+    line tells. 1: Spark failed. 2: an option, an installation or Kafka is wrong. 3: what was to be landed next is not
+    in Kafka any more, or a topic was deleted and made anew. 130 or 143: stopped, by Ctrl-C or SIGTERM; the next start
+    goes on.
     """
     try:
         from aiorecover.cli import land as landing  # noqa: PLC0415 - pyspark is optional, and slow to import
@@ -288,6 +290,45 @@ def land(
         _end(ended)
     except KeyboardInterrupt:  # before there was anything to stop
         raise typer.Exit(_INTERRUPTED) from None
+
+
+@app.command()
+def give_up(
+    bootstrap_servers: Annotated[str, typer.Option(help="Kafka, host:port,...")],
+    sink_manifests: Annotated[str, typer.Option(help="The manifest topic of the Spark jobs.")],
+    write: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A write, as the end of aiorecover land --available-now names it; may be given several times."
+        ),
+    ] = None,
+    job_id: Annotated[list[str] | None, typer.Option(help="The option job_id of a save(), likewise.")] = None,
+    sink_option: Annotated[
+        list[str] | None, typer.Option(help="An option of the sink's, as producer.security_protocol=SSL.")
+    ] = None,
+) -> None:
+    """Say of writes of Spark's sink which have ended without a manifest that none of their records counts.
+
+    For jobs that were killed or have failed, and will not be run again: their records wait for a manifest for ever.
+    What is given up is never landed, also if the job is run again later. A write that has a manifest stays as it is.
+
+    Exit status 0: it is said. 1: Kafka has not acknowledged it. 2: an option, an installation or Kafka is wrong.
+    """
+    try:
+        from aiorecover.spark import give_up_writes  # noqa: PLC0415 - pyspark is optional, and slow to import
+
+        give_up_writes(
+            write or [],
+            job_ids=job_id or [],
+            bootstrap_servers=bootstrap_servers,
+            manifest_topic=sink_manifests,
+            options=pairs(sink_option or []),
+        )
+    except (ConfigError, ModuleNotFoundError) as error:
+        _refuse_unless_known(error)
+    except DeliveryError as error:
+        sys.stderr.write(f"{error}\n")
+        raise typer.Exit(_FAILED) from None
 
 
 def _refuse_unless_known(error: ConfigError | ModuleNotFoundError) -> NoReturn:

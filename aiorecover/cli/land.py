@@ -10,7 +10,7 @@ from aiorecover.cli.endings import EndedError, StoppedError
 from aiorecover.cli.pairs import pairs
 from aiorecover.cli.spark_work import with_spark
 from aiorecover.spark.gone import RecordsGoneError
-from aiorecover.spark.landing import checked_options
+from aiorecover.spark.landing import checked_options, held_in
 from aiorecover.spark.remaining import offsets_to_go
 from aiorecover.spark.session import start_session
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from rich.console import Console
+
+    from aiorecover.spark.undecided import Waiting
 
 __all__ = ["Options", "run"]
 
@@ -68,6 +70,8 @@ def run(options: Options, console: Console) -> None:
         line = f"batch {batch.batch_id}: {batch.landed:,} landed, {batch.without_id:,} of them without an id, {repeats}"
         if batch.undecodable:
             line += f", {batch.undecodable:,} with an undecodable id in the quarantine"
+        if batch.held:
+            line += f", {batch.held:,} wait for their manifest"
         console.print(line, markup=False, soft_wrap=True)
 
     def work(spark: SparkSession) -> None:
@@ -85,6 +89,8 @@ def run(options: Options, console: Console) -> None:
             on_batch=tell,
         )
         _wait(query, console)
+        if options.sink_manifests is not None and (waiting := held_in(spark, options.checkpoint)).records:
+            console.print(_held(waiting), markup=False, soft_wrap=True)
 
     try:
         with_spark(lambda: start_session("aiorecover land", options.master, settings), work, failed=FAILED)
@@ -108,6 +114,14 @@ class _Counted:
     def __str__(self) -> str:
         landed = f"{self.batches:,} batches with {self.records:,} records were landed since the start"
         return f"stopped: {landed}; the next start with the same target and checkpoint goes on behind them"
+
+
+def _held(waiting: Waiting) -> str:
+    return (
+        f"{waiting.records:,} records are not landed, as there is no manifest of their writes yet: a start behind it "
+        "lands them; where its job has ended and will not be run again there will be none, so give these writes up "
+        f"(aiorecover give-up) writes={','.join(waiting.writes)}"
+    )
 
 
 def _wait(query: StreamingQuery, console: Console) -> None:

@@ -258,7 +258,7 @@ def _ahead(records: DataFrame) -> Column:
 def _directory(records: DataFrame) -> Column:
     """What the producer ids of all starts of a directory have in common; of a sink's, each of which starts once, all.
 
-    Where the headers are not known, two of a million attempts may count as one directory, as two copies of one do.
+    Where the headers are not known, two of some hundred thousand attempts may count as one directory, as its copies do.
     """
     common = F.substring("producer_id", 1, DIRECTORY_TEXT)
     if "headers" not in records.columns or not are_headers(records.schema["headers"].dataType):

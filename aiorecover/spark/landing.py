@@ -56,7 +56,7 @@ from aiorecover.spark.subscription import check_subscription
 from aiorecover.spark.targets import find_target
 from aiorecover.spark.topic_ids import check_topic_ids
 from aiorecover.spark.topics import checked_topic, source_options
-from aiorecover.spark.undecided import Undecided
+from aiorecover.spark.undecided import Undecided, Waiting, waiting_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from aiorecover.spark.directory import Directory
     from aiorecover.spark.targets import Target
 
-__all__ = ["DEFAULT_MAX_OFFSETS_PER_TRIGGER", "Landed", "checked_options", "land"]
+__all__ = ["DEFAULT_MAX_OFFSETS_PER_TRIGGER", "Landed", "checked_options", "held_in", "land"]
 
 DEFAULT_MAX_OFFSETS_PER_TRIGGER = 1_000_000
 """So many records make up a batch at most: what a killed driver does again, and what is sorted at a time."""
@@ -98,6 +98,9 @@ class Landed:
     """Rows left out, because the record was landed already. None where nobody could count them: the process that wrote
     the batch died, Spark did not tell what it had counted, or tasks that were done again, because an executor died,
     were counted again."""
+    held: int = 0
+    """With ``sink_manifests``: rows, of this batch and those before it, that wait for their manifest, and are not in
+    the target. What waits for good is for `give_up_writes`."""
 
 
 def land(
@@ -211,8 +214,17 @@ def checked_options(
     return {**told, "subscribe": f"{told['subscribe']},{sink_manifests}"}
 
 
+def held_in(spark: SparkSession, checkpoint: str) -> Waiting:
+    """What waits for its manifest in a checkpoint, after the last batch that was landed with it."""
+    return waiting_in(spark, _sinks_in(checkpoint.rstrip("/")))
+
+
+def _sinks_in(checkpoint: str) -> str:
+    return f"{checkpoint}/sinks"
+
+
 def _sinks(spark: SparkSession, checkpoint: str, topic: str | None) -> Undecided | None:
-    directory = f"{checkpoint}/sinks"
+    directory = _sinks_in(checkpoint)
     if topic is None:
         if Files(spark, directory).exists(directory):
             raise ConfigError(
@@ -278,9 +290,9 @@ class _Landing:
             self._land(batch, batch_id)
             return
         rows = self._sinks.judge(batch, batch_id, self._before(batch.sparkSession, batch_id))
-        self._land(rows.where(F.col("verdict") == COUNTS).drop("verdict"), batch_id)
         self._sinks.hold(rows, batch_id)
-        self._sinks.forget(batch_id)
+        self._land(rows.where(F.col("verdict") == COUNTS).drop("verdict"), batch_id)
+        self._sinks.forget(self._spark, batch_id)
 
     def _land(self, batch: DataFrame, batch_id: int) -> None:
         counts = None if self._target.holds(batch_id) else self._add(batch, batch_id)
@@ -334,10 +346,11 @@ class _Landing:
     def _tell(self, landed: DataFrame, batch_id: int, counts: dict[str, int] | None) -> None:
         count, identified = landed.agg(F.count(F.lit(1)), F.count("sequence")).collect()[0]
         apart = self._quarantine.ids(batch_id).count() if self._quarantine.holds(batch_id) else 0
-        told = Landed(batch_id, count, count - identified, apart, _repeats(counts, count))
+        held = 0 if self._sinks is None else self._sinks.held(self._spark, batch_id)
+        told = Landed(batch_id, count, count - identified, apart, _repeats(counts, count), held)
         _log.info(
-            "batch landed batch_id=%d landed=%d without_id=%d undecodable=%d repeats=%s",
-            *(told.batch_id, told.landed, told.without_id, told.undecodable, told.repeats),
+            "batch landed batch_id=%d landed=%d without_id=%d undecodable=%d repeats=%s held=%d",
+            *(told.batch_id, told.landed, told.without_id, told.undecodable, told.repeats, told.held),
         )
         if told.undecodable:
             _log.warning(

@@ -24,12 +24,14 @@ __all__ = [
     "PARTS_SCHEMA",
     "UNDECIDED",
     "audited_whole",
+    "batch_of",
     "counted_attempts",
     "job_of",
     "judged",
     "needed",
     "parse_manifests",
     "told_by_sinks",
+    "undecided_writes",
     "winners",
     "with_verdict",
     "without_leftovers",
@@ -188,7 +190,7 @@ def judged(records: DataFrame, decided: DataFrame, jobs: DataFrame | None = None
     if jobs is not None:
         known = jobs.select(F.col("job").alias(_JOB), F.col("over").alias(_OVER))
         joined = joined.join(known, job_of(_KEY) == F.col(_JOB), "left")
-        over = F.substring_index(_WRITE, "/", -1).try_cast("bigint") <= F.col(_OVER)
+        over = batch_of(_WRITE) <= F.col(_OVER)
     verdict = (
         F.when(F.col(_WRITE).isNull() | F.col("producer_id").isNull() | F.col(_NAMED).isNotNull(), COUNTS)
         .when(F.col(_DECIDED) | over, LEFTOVER)
@@ -200,6 +202,27 @@ def judged(records: DataFrame, decided: DataFrame, jobs: DataFrame | None = None
 def job_of(write: str) -> Column:
     """The job in the name of a write, which is the name of a column."""
     return F.substring_index(write, "/", 1)
+
+
+def batch_of(write: str) -> Column:
+    """The batch in the name of a write, likewise; null: it is no name of ours."""
+    return F.substring_index(write, "/", -1).try_cast("bigint")
+
+
+def undecided_writes(df: DataFrame, manifests: DataFrame) -> DataFrame:
+    """The writes of sinks of which there are records, and no manifest yet: they go on, or will never have one.
+
+    Both as in `without_leftovers`. One row for each ``write``, as in the header ``aiorecover-write``: ``records``, and
+    where ``df`` has Kafka's column ``timestamp`` the ``last_timestamp`` of these. What never gets a manifest is for
+    `give_up_writes`.
+
+    Raises:
+        ConfigError: columns are absent or of another type, or what was handed over is no data frame.
+
+    """
+    found = with_verdict(df, manifests).where(F.col("verdict") == UNDECIDED)
+    last = [F.max("timestamp").alias("last_timestamp")] if "timestamp" in df.columns else []
+    return found.groupBy(write_of().alias("write")).agg(F.count(F.lit(1)).alias("records"), *last)
 
 
 def without_leftovers(df: DataFrame, manifests: DataFrame) -> DataFrame:

@@ -30,6 +30,10 @@ What Spark does and what follows
     manifest and its own log, and has run the batch again): the first one counts, for whoever reads, at any time; it
     named attempts that are whole, and so does the second one, whose records are leftovers then.
 
+    A write stays undecided for good if its driver is killed before its manifest, if a ``save()`` with a ``job_id``
+    fails and is not run again (it may be, so nobody else says that it counts for nothing), or if a stream's checkpoint
+    is gone. `aiorecover.spark.give_up_writes`, or ``aiorecover give-up``, makes its records leftovers.
+
     Readers that know this: ``land(..., sink_manifests=topic)``, ``audit(..., sink_manifests=...)``, `compare`, and for
     anything else `without_leftovers`. To others a leftover is a repeat: at least once, as with Spark's own sink.
 
@@ -106,7 +110,7 @@ if TYPE_CHECKING:
 
     from aiorecover.spark.sink_plan import Plan
 
-__all__ = ["BatchWriter", "StreamWriter", "publish_manifest"]
+__all__ = ["BatchWriter", "StreamWriter", "publish_manifest", "publish_parts"]
 
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
@@ -213,8 +217,13 @@ def publish_manifest(plan: Plan, write: Write, attempts: Sequence[Attempt]) -> N
         DeliveryError: it has not acknowledged it within ``timeout_ms``, and nothing more of it is sent: it may count.
 
     """
+    publish_parts(plan, manifest_of(write, attempts))
+
+
+def publish_parts(plan: Plan, parts: Sequence[tuple[bytes, bytes]]) -> None:
+    """The same, of what makes up manifests."""
     with letter_lines_held_back(), tempfile.TemporaryDirectory(prefix="aiorecover-manifest-") as directory:
-        asyncio.run(_publish(plan, manifest_of(write, attempts), Path(directory)))
+        asyncio.run(_publish(plan, parts, Path(directory)))
 
 
 async def _publish(plan: Plan, parts: Sequence[tuple[bytes, bytes]], directory: Path) -> None:

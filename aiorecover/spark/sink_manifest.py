@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import uuid
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -17,8 +18,10 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyspark.sql.datasource import WriterCommitMessage
 
+from aiorecover.errors import ConfigError
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 __all__ = [
     "KIND",
@@ -27,6 +30,7 @@ __all__ = [
     "WRITE_HEADER",
     "Attempt",
     "Write",
+    "empty_manifest_of",
     "manifest_of",
     "ranges_of",
     "topics_of",
@@ -41,6 +45,7 @@ PARTITION = 0
 _VERSION = 1
 PART_BYTES = 256 * 1024  # of attempts as JSON: below every default limit for a record
 _TOPICS_MOST = 20  # in what an attempt tells: 5 KB at most, and a job that chooses topics by the row tells none
+_NAME = re.compile(r"[a-z2-7]{16}/(0|[1-9][0-9]{0,17})")  # as `Write.name` makes it
 _JOB_BYTES = 10  # 16 characters, in each record: so many that no two jobs ever have the same
 
 
@@ -105,13 +110,31 @@ def ranges_of(sequences: Iterable[int]) -> tuple[tuple[int, int], ...]:
 
 def manifest_of(write: Write, attempts: Sequence[Attempt]) -> list[tuple[bytes, bytes]]:
     """Keys and values of the records that make up the manifest of a write, at least one; no attempts: none counts."""
+    return _manifest(write.name, {"job_id": write.job_id, "batch_id": write.batch_id}, list(_parts(attempts)))
+
+
+def empty_manifest_of(name: object) -> list[tuple[bytes, bytes]]:
+    """The manifest that names no attempt, of a write of which only the name is known.
+
+    Raises:
+        ConfigError: no write has such a name.
+
+    """
+    told = _NAME.fullmatch(name) if isinstance(name, str) else None
+    if told is None:
+        raise ConfigError(
+            f"a write is named as in the header {WRITE_HEADER}, which undecided_writes(...) shows, and the end of "
+            f"aiorecover land --available-now: write={name!r:.100}"
+        )
+    return _manifest(told[0], {"job_id": None, "batch_id": int(told[1])}, [[]])
+
+
+def _manifest(name: str, of: Mapping[str, object], parts: Sequence[Sequence[msgspec.Raw]]) -> list[tuple[bytes, bytes]]:
     run = uuid.uuid4().hex
-    parts = list(_parts(attempts))
-    told = {"kind": KIND, "version": _VERSION, "write": write.name, "run": run, "parts": len(parts)}
-    told |= {"job_id": write.job_id, "batch_id": write.batch_id}
+    told = {"kind": KIND, "version": _VERSION, "write": name, "run": run, "parts": len(parts), **of}
     return [
         # No two have one key: a topic that is compacted keeps all of them.
-        (f"{write.name}/{run}/{part}".encode(), msgspec.json.encode(told | {"part": part, "attempts": few}))
+        (f"{name}/{run}/{part}".encode(), msgspec.json.encode(told | {"part": part, "attempts": few}))
         for part, few in enumerate(parts)
     ]
 

@@ -110,6 +110,27 @@ def test_what_failed_attempts_of_a_sink_have_left_is_not_landed(
     assert [line.split(",")[0] for line in done.stdout.splitlines()] == ["batch 0: 10 landed"]
 
 
+def test_what_waits_for_a_manifest_is_told_until_it_is_given_up(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    sink = Sink(kafka, topic)
+    write = sink.attempt(3, range(5)).write.name
+    told = run(kafka, sink.records, tmp_path, "--sink-manifests", sink.manifests)
+    batch, end = told.stdout.splitlines()
+    assert batch.endswith("0 repeats left out, 5 wait for their manifest")
+    assert end.startswith("5 records are not landed, as there is no manifest of their writes yet")
+    assert end.endswith(f"writes={write}")
+    again = run(kafka, sink.records, tmp_path, "--sink-manifests", sink.manifests)
+    assert again.stdout.splitlines() == [end], "nothing came since"
+    reached = ["--bootstrap-servers", kafka.bootstrap_servers, "--sink-manifests", sink.manifests]
+    given_up = CliRunner().invoke(app, ["give-up", *reached, "--write", write])
+    assert (given_up.exit_code, given_up.output) == (0, "")
+    last = run(kafka, sink.records, tmp_path, "--sink-manifests", sink.manifests)
+    assert [line.split(",")[0] for line in last.stdout.splitlines()] == ["batch 1: 0 landed"]
+    refused = CliRunner().invoke(app, ["give-up", *reached])
+    assert (refused.exit_code, refused.stderr.startswith("name a write")) == (2, True)
+
+
 @pytest.mark.parametrize("known", [True, False], ids=["by its id", "by its offsets"])
 def test_a_topic_that_was_made_anew_is_status_3_and_one_sentence(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path, known: bool

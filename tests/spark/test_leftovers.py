@@ -8,11 +8,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
-from aiorecover.spark import Audit, audit, compare, counted_attempts, without_leftovers
+from aiorecover.spark import Audit, audit, compare, counted_attempts, undecided_writes, without_leftovers
 from aiorecover.spark.leftovers import judged, needed, parse_manifests, winners
 from aiorecover.spark.record_id import parse_record_id
 from aiorecover.spark.session import clear_errors
-from aiorecover.spark.sink_manifest import WRITE_HEADER, Attempt, Write, manifest_of
+from aiorecover.spark.sink_manifest import WRITE_HEADER, Attempt, Write, empty_manifest_of, manifest_of
 from tests.spark.settings import shuffling
 
 A, B, C, D = "aaaaaaaaaaaaa", "bbbbbbbbbbbbb", "ccccccccccccc", "ddddddddddddd"
@@ -63,6 +63,7 @@ def test_what_the_manifest_names_counts_and_the_rest_of_its_write_does_not(spark
     assert verdicts(spark, *told) == {"a": "counts", "b": "leftover", "c": "undecided", "d": "counts", "N": "counts"}
     empty = manifest_of(FIRST, [attempt(FIRST, None)])
     assert verdicts(spark, *empty)["a"] == "leftover"
+    assert verdicts(spark, *empty_manifest_of(FIRST.name))["a"] == "leftover"
 
 
 def test_the_first_manifest_that_is_whole_counts(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,6 +153,16 @@ def test_leftovers_are_not_absent_from_a_table(spark: SparkSession) -> None:
         assert found.absent.collect() == []
     with compare(rows, counting) as found:
         assert [row["producer_id"] for row in found.absent.collect()] == [B]
+
+
+def test_writes_without_a_manifest_are_shown_until_they_are_given_up(spark: SparkSession) -> None:
+    rows = records(spark, (f"{A}/1/1", FIRST.name), (f"{B}/1/1", SECOND.name), (f"{B}/1/2", SECOND.name), (None, None))
+    rows = rows.withColumn("timestamp", F.timestamp_seconds("offset"))
+    decided = manifest_of(FIRST, [attempt(FIRST, A)])
+    (found,) = undecided_writes(rows, topic_of(spark, *decided)).collect()
+    assert (found["write"], found["records"], found["last_timestamp"].timestamp()) == (SECOND.name, 2, 2)
+    given_up = topic_of(spark, *decided, *empty_manifest_of(SECOND.name))
+    assert undecided_writes(rows.drop("timestamp"), given_up).collect() == []
 
 
 def audited(spark: SparkSession, attempts: list[Attempt], *identities: str) -> Audit:

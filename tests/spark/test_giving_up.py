@@ -1,0 +1,58 @@
+"""Writes that will never have a manifest get one that names nobody."""
+
+import json
+from typing import Any
+
+import pytest
+
+from aiorecover.errors import ConfigError, DeliveryError
+from aiorecover.spark import give_up_writes
+from aiorecover.spark.sink_manifest import Write
+from aiorecover.testing import MockCluster
+from tests.support import admin
+from tests.support.oracle import read_topic
+
+SOME = Write("job", 7).name
+
+
+def given_up(cluster: MockCluster, topic: str) -> list[dict[str, Any]]:
+    return [json.loads(one.value or b"") for one in admin.run(read_topic(cluster.bootstrap_servers, topic))]
+
+
+def test_each_write_and_each_job_gets_one_manifest_that_names_nobody() -> None:
+    with MockCluster() as cluster:
+        cluster.create_topic("manifests", partitions=2)
+        told: Any = {"bootstrap_servers": cluster.bootstrap_servers, "manifest_topic": "manifests"}
+        give_up_writes([SOME, SOME], job_ids=["nightly"], **told)
+        parts = {part["write"]: part for part in given_up(cluster, "manifests")}
+        assert {part["batch_id"] for part in parts.values()} == {7, 0}
+        assert set(parts) == {SOME, Write("nightly", 0).name}
+        assert all((part["attempts"], part["part"], part["parts"]) == ([], 0, 1) for part in parts.values())
+        cluster.broker_down()
+        with pytest.raises(ConfigError, match="Kafka cannot be reached"):
+            give_up_writes([SOME], **told)
+
+
+def test_a_write_that_could_not_be_given_up_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aiorecover.spark.giving_up.check_topics", lambda _: None)
+    with pytest.raises(DeliveryError, match="has not acknowledged"):
+        give_up_writes(
+            [SOME], bootstrap_servers="127.0.0.1:1", manifest_topic="manifests", options={"timeout_ms": "100"}
+        )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "name a write"),
+        ({"writes": SOME}, "writes is a list"),
+        ({"job_ids": "nightly"}, "job_ids is a list"),
+        ({"writes": ["job/7"]}, "a write is named as in the header aiorecover-write"),
+        ({"writes": [f"{SOME}0000000000000000000"]}, "a write is named as"),
+        ({"writes": [7]}, "a write is named as"),
+        ({"writes": [SOME], "options": {"producer.linger": "1"}}, "did you mean linger_ms"),
+    ],
+)
+def test_what_names_no_write_is_refused_before_kafka_is_asked(given: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        give_up_writes(**given, bootstrap_servers="127.0.0.1:1", manifest_topic="manifests")
