@@ -41,6 +41,12 @@ The job's name: of a stream its query's id, which the checkpoint keeps; of a ``s
 ``job_id``: two writes with the same one are one, of which the first to finish counts. So in ``foreachBatch``, or where
 a scheduler may start a job again: ``.option("job_id", f"{name}/{batch_id}")``.
 
+A name is used again only for the same rows. So before its manifest the driver looks whether there is one already, at
+the end of the manifest topic (:mod:`aiorecover.spark.decided`), which takes the right to read it. A ``job_id`` with
+another number of rows is refused, and so is a batch of a stream behind which a later one has its manifest: its
+checkpoint was put back to an older state, and its rows would count for nothing. Where such a stream begins with the
+very last batch that was written, no later one tells; another number of rows is then a line in the log.
+
 Columns: ``value``, and where they are there ``topic``, ``key``, ``partition``, ``timestamp``, ``headers`` (as Spark's
 Kafka source gives them); others are passed over, as by Spark's own sink. ``topic``, the option, wins over the column.
 
@@ -97,6 +103,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from aiorecover.errors import ConfigError, DeliveryError, PermanentDeliveryError, RecoverError
 from aiorecover.producer import RecoverableProducer
 from aiorecover.spark.attempt import make_attempt
+from aiorecover.spark.decided import check_write
 from aiorecover.spark.letter_lines import letter_lines_held_back
 from aiorecover.spark.sink_manifest import PART_BYTES, PARTITION, Attempt, Write, manifest_of
 from aiorecover.spark.sink_plan import plan
@@ -136,8 +143,11 @@ class BatchWriter(DataSourceArrowWriter):
         return _attempt(self._plan, self._write, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish the manifest."""
-        publish_manifest(self._plan, self._write, _attempts(messages))
+        """Publish the manifest, unless other rows were written under this ``job_id`` before."""
+        attempts = _attempts(messages)
+        if self._plan.job_id is not None:
+            check_write(self._plan, self._write, attempts, of_stream=False)
+        publish_manifest(self._plan, self._write, attempts)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002 - as Spark calls it
         """Say that nothing of the write counts, so that nobody waits for its manifest; unless it may come again."""
@@ -166,9 +176,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return _attempt(self._plan, Write(query_id, int(batch_id)), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - as Spark calls it
-        """Publish the manifest."""
+        """Publish the manifest, unless a later batch has one."""
         attempts = _attempts(messages)
         if attempts:  # a batch without tasks has published nothing
+            check_write(self._plan, attempts[0].write, attempts, of_stream=True)
             publish_manifest(self._plan, attempts[0].write, attempts)
 
 

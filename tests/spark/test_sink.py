@@ -3,6 +3,7 @@
 Read back with a plain consumer: what counts is told by the header, the ids and the manifests, as a stranger would.
 """
 
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -87,6 +88,8 @@ def test_a_job_with_a_name_counts_once_however_often_it_is_run(
         topics.write(numbered(spark, 100), job_id="2026-11-23")
     assert len(topics.consumed()) == 200
     assert topics.counted() == Counter(range(100)) == topics.found_by_spark(spark)
+    with pytest.raises(PySparkException, match="name another job_id for other rows"):
+        topics.write(numbered(spark, 101), job_id="2026-11-23")
     topics.write(numbered(spark, 100), job_id="2026-11-24")
     assert topics.found_by_spark(spark) == Counter(dict.fromkeys(range(100), 2))
 
@@ -174,3 +177,22 @@ def test_a_stream_whose_driver_died_between_tasks_and_commit_counts_each_row_onc
     assert (totals["found"], totals["expected"], totals["repeated"]) == (350, 350, 0)
     with compare(records, landed, sink_manifests=manifests) as compared:
         assert compared.totals.collect()[0]["absent"] == 0
+
+
+def test_a_stream_whose_checkpoint_was_put_back_says_so(
+    spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    topics = Topics(kafka, topic)
+    stream = Stream(topics, tmp_path)
+    stream.add(10)
+    stream.run(spark)
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
+    for _ in range(2):
+        stream.add(10)
+        stream.run(spark)
+    shutil.rmtree(tmp_path / "checkpoint")
+    (tmp_path / "copy").rename(tmp_path / "checkpoint")
+    stream.add(10)
+    with pytest.raises(StreamingQueryException, match="put back its newest state"):
+        stream.run(spark)
+    assert topics.counted() == Counter(range(30))
