@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from aiorecover.cli.endings import EndedError
 from aiorecover.cli.stopping import stoppable
 from aiorecover.spark.failures import failure_of
+from aiorecover.spark.gateway import mute
 from aiorecover.spark.java_log import py4j_silent
 from aiorecover.spark.session import clear_errors
 
@@ -59,7 +60,7 @@ def with_spark(start: Callable[[], SparkSession], work: Callable[[SparkSession],
                 _stop(session)
 
     with py4j_silent():
-        return stoppable(do, stop)
+        return stoppable(do, stop, mute)
 
 
 def _clearly(work: Callable[[], _T], failed: int) -> _T:

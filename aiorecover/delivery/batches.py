@@ -140,7 +140,8 @@ class Batches:
         if lane.in_flight is None and not lane.ready:
             self.close(lane)
         else:
-            self._deliver(lane)  # that goes on already, unless a signal handler has raised before it could begin
+            if lane.in_flight is None:  # a signal handler has raised before it was handed over
+                self._deliver(lane)
             lane.due = True
             self._lingering.discard(lane)
 

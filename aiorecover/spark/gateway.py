@@ -17,7 +17,7 @@ from pyspark.java_gateway import launch_gateway
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Report", "launch"]
+__all__ = ["Report", "launch", "mute"]
 
 _BEGINS = b":: loading settings ::"
 _ENDS = b" artifacts copied, "
@@ -25,6 +25,7 @@ _FETCHES = b"downloading "
 _MISSING = re.compile(rb"(?:unresolved dependency|download failed): ([^\s#]+)#([^\s;]+);([^\s:!\]]+)")
 _UNREACHABLE = re.compile(rb"Host (\S+) not found|Server access error at url https?://([^\s/]+)")
 _STDERR = 2
+_handed_on = True  # what Java says; one thread reads it, and a signal handler may have changed it
 _LAST_WORDS_S = 5.0  # Java has ended: what it said is in the pipe, unless a child of its has that, too
 
 
@@ -100,6 +101,12 @@ def launch(settings: Mapping[str, str], report: Report) -> None:
             relay.join(_LAST_WORDS_S)
 
 
+def mute() -> None:
+    """Hand on no more of what Java says: it is being ended, which takes it hundreds of lines. For signal handlers."""
+    global _handed_on  # noqa: PLW0603 - of this process there is one Java
+    _handed_on = False
+
+
 def _hand_on(pipe: int, report: Report) -> None:
     with open(pipe, "rb") as lines:
         for line in lines:
@@ -108,5 +115,5 @@ def _hand_on(pipe: int, report: Report) -> None:
 
 
 def _write(said: bytes) -> None:
-    while said:
+    while said and _handed_on:
         said = said[os.write(_STDERR, said) :]

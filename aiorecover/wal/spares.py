@@ -223,7 +223,8 @@ class Spares:
         """
         with self._preparing():
             if not self._ready:
-                self._ready.append(self._acquire(mended=False))
+                self._ready.append(self._acquire())
+                return
         self._mend_ready()
 
     def reserve(self) -> None:

@@ -282,7 +282,8 @@ def _behind(producer: RecoverableProducer, ring: Ring) -> tuple[Slot, int] | Non
             continue  # a move that has read the frame already copies it whole
         held = producer._opened.delivery.holders.places_in(slot)  # type: ignore[union-attr]
         first = fmt.FIRST_FRAME // fmt.WORD + fmt.SETTLE_WORD
-        waiting = (place for place in range(first, SLOT // fmt.WORD) if slot.waits(place) and place not in held)
+        words = slot.words or []
+        waiting = (place for place in range(first, len(words)) if words[place] == slot.open_word and place not in held)
         if slot.sealed and (place := next(waiting, None)) is not None:
             return slot, place
     return None
