@@ -282,8 +282,9 @@ def _behind(producer: RecoverableProducer, ring: Ring) -> tuple[Slot, int] | Non
             continue  # a move that has read the frame already copies it whole
         held = producer._opened.delivery.holders.places_in(slot)  # type: ignore[union-attr]
         first = fmt.FIRST_FRAME // fmt.WORD + fmt.SETTLE_WORD
-        words = slot.words or []
-        waiting = (place for place in range(first, len(words)) if words[place] == slot.open_word and place not in held)
-        if slot.sealed and (place := next(waiting, None)) is not None:
-            return slot, place
+        if slot.words is None or not slot.sealed:
+            continue
+        for place, word in enumerate(slot.words[first:], first):
+            if word == slot.open_word and place not in held:
+                return slot, place
     return None
