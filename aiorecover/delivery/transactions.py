@@ -97,12 +97,11 @@ class Transactions:
     ) -> None:
         """Know whom to ask and to tell.
 
-        ``owner`` and ``epoch`` of this opening; ``known``: what the last one remembered. ``rights``: nothing is
-        refused yet. ``floor``: up to here all is
-        settled. ``a_topic``: one that records go to, and that is there; None: not yet.
-        ``queues``: what is in no lane, and on its way to become a dead letter. ``withdraw``: no letter
-        is left of these. ``flush_ring`` returns once
-        what is stored is durable; ``remember`` makes `known` durable. ``on_fenced``: who has committed instead of us.
+        ``owner`` and ``epoch`` of this opening; ``known``: what the last one remembered. ``rights``: nothing is refused
+        yet. ``floor``: up to here all is settled. ``a_topic``: one that records go to, and that is there; None: not
+        yet. ``queues``: what is in no lane, and on its way to become a dead letter. ``withdraw``: no letter is left of
+        these. ``flush_ring`` returns once what is stored is durable; ``remember`` makes `known` durable. ``on_fenced``:
+        who has committed instead of us.
         """
         self._session = session
         self._dispatcher = dispatcher

@@ -44,8 +44,7 @@ class Slot:
     as ``unsettled``, and readers pass them. ``warm``: pages of it may count as memory of the process, as they always do
     where it is written to. ``marks``: in the retry ring, where some of its copies stand (`copies`).
     ``hot_from``: whose settle word is at this place, or behind it, was stored since pages were last given back.
-    ``had_back``: between these two offsets all pages were had back since. ``replaced``: offsets of pages that the disk
-    could not give back.
+    ``had_back``: between these two offsets all pages were had back since.
     """
 
     __slots__ = (
@@ -68,7 +67,6 @@ class Slot:
         "open_word",
         "passed",
         "readers",
-        "replaced",
         "ring",
         "salt",
         "sealed",
@@ -92,7 +90,6 @@ class Slot:
         self.warm = False
         self.hot_from = header.slot_bytes // fmt.WORD
         self.had_back = (0, 0)
-        self.replaced: set[int] = set()
         self.tail = fmt.FIRST_FRAME
         self.limit = header.slot_bytes - fmt.RESERVED
         self.unsettled = 0
@@ -243,7 +240,6 @@ class Slot:
         with suppress(OSError):  # then it is a signal after all
             for page in lost:
                 map_zeros(self._mapping(), page, mmap.PAGESIZE)
-                self.replaced.add(page)
         if lost:
             message = "pages of the ring cannot be read any more, what is settled there is known to this process only"
             first = self.file_offset + lost[0]
