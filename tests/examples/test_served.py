@@ -5,14 +5,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 
 from aiorecover.testing import MockCluster
+from tests.support import admin
 from tests.support.eventually import until
 from tests.support.example import EXAMPLES
 from tests.support.oracle import read_topic
@@ -24,7 +26,6 @@ TOPIC = "orders"
 CLIENTS = 4
 ORDERS = 100  # at least, before the signal
 WITHIN_S = 60.0
-LOOK_S = 0.1
 ANSWERS_IN_MS = 500  # so that much is under way when the signal comes
 ENDS_WITHIN_S = 20.0  # ten of the producers, while there is no Kafka, and a busy machine
 ENDED = {0, -signal.SIGTERM}  # uvicorn by itself ends as the signal would have ended it
@@ -39,7 +40,7 @@ async def served(port: int, cluster: MockCluster, wal: Path, workers: int) -> As
     server = subprocess.Popen(command, env=environment)  # noqa: ASYNC220 - it lasts a moment
     try:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
-            await until_true(lambda: _answers(client))
+            await admin.until(partial(_answers, client), timeout_s=WITHIN_S, what="the server does not answer")
         yield server
     finally:
         if server.poll() is None:
@@ -47,17 +48,10 @@ async def served(port: int, cluster: MockCluster, wal: Path, workers: int) -> As
             server.wait()
 
 
-async def until_true(asked: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(WITHIN_S):
-        while not await asked():  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(LOOK_S)
-
-
-async def _answers(client: httpx.AsyncClient) -> bool:
-    try:
-        return (await client.get("/health")).status_code == httpx.codes.OK
-    except httpx.TransportError:
-        return False
+async def _answers(client: httpx.AsyncClient) -> bool | None:
+    with suppress(httpx.TransportError):
+        return (await client.get("/health")).status_code == httpx.codes.OK or None
+    return None
 
 
 async def order(port: int, accepted: list[str]) -> None:
@@ -90,8 +84,8 @@ async def test_at_sigterm_a_server_under_load_hands_over_what_it_has_accepted_or
     ports = ReservedPorts(1)
     (port,) = ports.numbers
 
-    async def all_there() -> bool:
-        return set(accepted) <= set(await arrived(cluster))
+    async def all_there() -> bool | None:
+        return set(accepted) <= set(await arrived(cluster)) or None
 
     with MockCluster() as cluster:
         cluster.create_topic(TOPIC, partitions=3)
@@ -110,7 +104,7 @@ async def test_at_sigterm_a_server_under_load_hands_over_what_it_has_accepted_or
             cluster.broker_up()
             assert not await all_there()
             async with served(port, cluster, tmp_path, workers) as server:
-                await until_true(all_there)
+                await admin.until(all_there, timeout_s=WITHIN_S, what="what was accepted is not there")
                 await ended(server)
         there = await arrived(cluster)
     ports.release()
