@@ -109,8 +109,7 @@ def refuse_other_rows(write: Write, rows: int, found: Iterable[Decided], *, of_s
         ConfigError: it cannot.
 
     """
-    job = write.name.partition("/")[0]
-    of_job = [one for one in found if one.job == job]
+    of_job = [one for one in found if one.job == write.job]
     later = max((one.batch_id for one in of_job), default=-1)
     if of_stream and later > write.batch_id:
         raise ConfigError(
@@ -169,10 +168,8 @@ def _part(value: bytes | None) -> _Part | None:
 
 
 async def _look(plan: Plan, write: Write, *, of_stream: bool) -> list[Decided]:
-    job = write.name.partition("/")[0]
-
     def is_enough(found: list[Decided]) -> bool:
-        return any(one.job == job if of_stream else one.write == write.name for one in found)
+        return any(one.job == write.job if of_stream else one.write == write.name for one in found)
 
     consumer = AIOKafkaConsumer(**_options(plan))
     try:

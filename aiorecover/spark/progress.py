@@ -3,7 +3,8 @@
 A batch is known by its number, and its offsets stand in the checkpoint alone. Where that was put back from a backup, or
 what Spark keeps in it was deleted so that all is read once more, Spark gives numbers again that the target knows, to
 other offsets. So a start looks first how far each has got. The target may hold the last batch of the checkpoint, which
-was killed before it was done, and none behind it; and of that one the target knows which offsets it has.
+was killed before it was done, and none behind it; and of that one the target knows which offsets it has. And without
+the ids of what was landed by the last batch that is done nobody could tell what comes again.
 """
 
 from __future__ import annotations
@@ -50,6 +51,12 @@ def check_progress(spark: SparkSession, target: Target | None, quarantine: Direc
         raise ConfigError(
             f"a batch of the target has other offsets than in this checkpoint, so that new records would be taken for "
             f"landed: {_REMEDY} batch_id={last} {checkpoint=}"
+        )
+    done = log.last_done()
+    if done >= 0 and not Files(spark, checkpoint).exists(f"{checkpoint}/ids/after={done}"):
+        raise ConfigError(
+            f"which records were landed stands no longer in the checkpoint, so that repeats would be landed: {_REMEDY} "
+            f"batch_id={done} {checkpoint=}"
         )
 
 

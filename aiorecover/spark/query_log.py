@@ -32,7 +32,7 @@ class QueryLog:
     def unfinished(self) -> int | None:
         """The batch that is begun and not done yet."""
         begun = self._last("offsets")
-        return begun if begun > self._last("commits") else None
+        return begun if begun > self.last_done() else None
 
     def first(self) -> Offsets | None:
         """Where the first batch starts; None: nothing says so."""
@@ -40,7 +40,7 @@ class QueryLog:
 
     def done(self) -> Offsets | None:
         """Up to where all is done; None: nothing says so."""
-        batch_id = self._last("commits")
+        batch_id = self.last_done()
         return self.first() if batch_id < 0 else self.end(batch_id)
 
     def begun(self) -> Offsets | None:
@@ -55,6 +55,10 @@ class QueryLog:
     def last_begun(self) -> int:
         """The last batch that has offsets, done or not; -1: there is none."""
         return self._last("offsets")
+
+    def last_done(self) -> int:
+        """The last batch that is done; -1: there is none."""
+        return self._last("commits")
 
     def fingerprint(self, batch_id: int) -> str | None:
         """A short text that is another one wherever a batch ends elsewhere; None: nothing says where it does."""

@@ -59,9 +59,14 @@ class Write:
 
     @property
     def name(self) -> str:
-        """As it stands in each record's header: the job's id may be long."""
+        """As it stands in each record's header."""
+        return f"{self.job}/{self.batch_id}"
+
+    @property
+    def job(self) -> str:
+        """Of its name: the job's id may be long."""
         digest = hashlib.sha256(self.job_id.encode()).digest()[:_JOB_BYTES]
-        return f"{base64.b32encode(digest).decode().lower()}/{self.batch_id}"
+        return base64.b32encode(digest).decode().lower()
 
 
 @dataclass(frozen=True)

@@ -154,3 +154,20 @@ def test_a_target_tells_its_newest_batch_and_which_offsets_a_batch_has(
     begun(query, 2, 21)
     with pytest.raises(ConfigError, match=f"{OTHERWISE}.* batch_id=2 "):
         check_progress(spark, target, apart, str(tmp_path / "c"))
+
+
+def test_without_the_ids_of_what_was_landed_nothing_is_landed(
+    spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name, ids = topic(kafka, partitions=3), tmp_path / "checkpoint" / "ids"
+    admin.run(published(kafka, name, rows(1, 30)))
+    landing(spark, kafka, name, tmp_path)
+    ids.rename(tmp_path / "away")
+    admin.run(published(kafka, name, rows(21, 50)))
+    before = files(tmp_path)
+    with pytest.raises(ConfigError, match=r"which records were landed stands no longer in .* batch_id=0 "):
+        landing(spark, kafka, name, tmp_path)
+    assert files(tmp_path) == before
+    (tmp_path / "away").rename(ids)
+    landing(spark, kafka, name, tmp_path)
+    assert landed_ids(tmp_path / "table") == once(rows(1, 50))
