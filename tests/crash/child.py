@@ -68,7 +68,7 @@ class Task:
     steps: list[tuple[str, dict[str, Any]]]
     options: dict[str, Any] = field(default_factory=dict)
     uniform: bool = False
-    """Equal records that take turns in the lanes of one topic, instead of mixed ones."""
+    """Equal records that take turns in the lanes of each topic, instead of mixed ones."""
     poison: int = 0
     """Of the equal records each so many-th has no key, which a topic that is compacted refuses; 0: none."""
     group: int = 16
@@ -129,11 +129,19 @@ class Report:
 
 def records(task: Task) -> Iterator[Record]:
     """Records without end; no two values of a run are equal, but for empty ones and tombstones."""
+    return _uniform(task) if task.uniform else _mixed(task)
+
+
+def _uniform(task: Task) -> Iterator[Record]:
+    for number in itertools.count():
+        key = None if task.poison and number % task.poison == task.poison - 1 else "key"
+        rounds, partition = divmod(number, task.partitions)
+        value = b"%06d.%08d:%b" % (task.life, number, b"x" * 100)
+        yield Record(rounds % len(task.topics), key, value, partition)
+
+
+def _mixed(task: Task) -> Iterator[Record]:
     rng = random.Random(f"{task.seed}/{task.life}")
-    if task.uniform:
-        for number in itertools.count():
-            key = None if task.poison and number % task.poison == task.poison - 1 else "key"
-            yield Record(0, key, b"%06d.%08d:%b" % (task.life, number, b"x" * 100), number % task.partitions)
     noise = rng.randbytes(_NOISE_BYTES)
     shapes = [_shape(rng, task) for _ in range(_SHAPES)]
     for number, (topic, key, partition, size) in enumerate(itertools.cycle(shapes)):
@@ -335,7 +343,8 @@ class Life:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             now = self._producer.statistics()
-            say(f"pace {self._pace.line(now.delivered, now.pending, now.bytes_allocated)}")
+            line = self._pace.line(now.delivered, now.pending, now.bytes_allocated, now.seconds_left)
+            say(f"pace {line}")
 
     async def _look_for(self, word: str, count: str = "") -> None:
         """How much of the lives before was left in the ring, or in flight, when they ended."""

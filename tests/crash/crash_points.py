@@ -21,6 +21,7 @@ from aiokafka.protocol.transaction import (
     TxnOffsetCommitRequest,
 )
 
+from aiorecover.compactor import Compactor
 from aiorecover.delivery import transaction
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.drain import Drain, GoingBack
@@ -35,7 +36,7 @@ from aiorecover.opened import Opened
 from aiorecover.wal.checkpoint import CheckpointFile
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.lanes import Lanes
-from aiorecover.wal.moving import Move
+from aiorecover.wal.moving import Copying, Move, Rewrite
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.storage import StorageFile
 from aiorecover.wal.stream import Stream
@@ -43,6 +44,7 @@ from tests.crash.replaced import Replaced
 
 __all__ = [
     "DRAINING_POINTS",
+    "FAILED_FLUSH_POINTS",
     "LETTER_POINTS",
     "LOST_REQUESTS",
     "MENDED_POINTS",
@@ -222,6 +224,28 @@ def when_copies_are_flushed(fuse: Fuse) -> None:
     fuse.put(CheckpointFile, "write_both", dying)
 
 
+def of_a_rewriting(plant: Callable[[Fuse], None]) -> Callable[[Fuse], None]:
+    """As ``plant``, and only from when all of the retry ring is copied until what stood there is recycled."""
+
+    def planting(fuse: Fuse) -> None:
+        make, burn = Compactor._make, fuse.burn
+        making: list[Copying] = []
+
+        def noting(self: Compactor, copying: Copying, captured: Any) -> Any:
+            making[:] = [copying]
+            return make(self, copying, captured)
+
+        def burning() -> None:
+            if making and isinstance(making[0], Rewrite):
+                burn()
+
+        fuse.put(Compactor, "_make", noting)
+        fuse.burn = burning  # type: ignore[method-assign]
+        plant(fuse)
+
+    return planting
+
+
 def when_a_lane_is_passed_over(fuse: Fuse) -> None:
     """It is known to be stalled, and none of its records is behind yet."""
     pass_over = StalledLanes.pass_over
@@ -280,6 +304,15 @@ MOVING_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
 }
 """Reached only where a lane is stalled for so long that slots are moved."""
 
+REWRITING_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
+    "when a copy is copied once more": after(Rewrite, "_copy"),
+    "when the retry ring is copied": of_a_rewriting(before(Directory, "write_checkpoint")),
+    "when the copies of copies are flushed": of_a_rewriting(before(CheckpointFile, "write_both")),
+    "when a rewriting is made": before(Rewrite, "finish"),
+    "when what was rewritten is recycled": of_a_rewriting(after(Moves, "made")),
+}
+"""Reached only where one of several lanes stays stalled for longer than the others."""
+
 DRAINING_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
     "when copies are read": after(Stream, "_originals"),
 }
@@ -301,7 +334,7 @@ MENDED_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
 """Reached only where a topic takes what it has refused."""
 
 
-REWRITING_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
+FAILED_FLUSH_POINTS: Final[dict[str, Callable[[Fuse], None]]] = {
     "when word of a failed flush is left": after(Directory, "_leave_word"),
     "when a slot is written again": after(StorageFile, "rewrite"),
 }
@@ -373,6 +406,6 @@ def arm(point: str, times: int, end: signal.Signals = signal.SIGKILL) -> None:
     SIGKILL to ourselves: no further line is run, in this thread or any other; or SIGSTOP, until SIGCONT.
     """
     known = POINTS | STALLED_POINTS | MOVING_POINTS | DRAINING_POINTS | LETTER_POINTS | REWRITING_POINTS | OPENINGS
-    known |= MENDED_POINTS | TRANSACTION_POINTS | TRANSACTION_OPENINGS | ROTATION_POINTS
+    known |= FAILED_FLUSH_POINTS | MENDED_POINTS | TRANSACTION_POINTS | TRANSACTION_OPENINGS | ROTATION_POINTS
     fuse = Fuse(times, lambda: os.kill(os.getpid(), end))
     known[point](fuse)

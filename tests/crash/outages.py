@@ -11,7 +11,7 @@ much that an outage takes away.
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aiorecover.wal.room import CUT_MOST, IDLE_LOOKS, KEEP_FREE
@@ -41,12 +41,14 @@ MEMORY = 16 << 20  # bytes that an outage may cost, however long it is
 RESUMED_S = 1.0  # from the moment when the brokers serve again until the first acknowledgement
 SLOWER = 1.2  # what a call takes in an outage, over what it took before
 WAITING = 0.9  # of what comes in an outage, so much waits at its end at least: else the publisher stood still
+TOLD_WRONG = 2.0  # how far off it may be how long a backlog takes, when half of it is delivered
 _SLOT_BYTES = 16 << 20
 FILE_SLOTS = 2 * KEEP_FREE + 2
 """That an outage may leave of the files: free slots of the ring, two more in use, and free ones of the retry ring, to
 which a lane is moved that was passed over on trial."""
 FILE = FILE_SLOTS * _SLOT_BYTES
 SETTLED_S = 3.0  # after an opening, and behind the edges of an outage
+_SHORT_S = 2.0  # it is told once a second, of what was in the half minute before
 _LANES = 6
 _CAUGHT_UP_S = 600.0
 _BEHIND = 2_000  # records in flight and lingering at any time
@@ -72,12 +74,17 @@ class Outage:
     """The median of what `publish` took in it, over that before it."""
     slower_p99: float
     """Likewise p99."""
+    half_took_s: float | None = None
+    """Until what waited when half of it was delivered was delivered, too; None: nothing was told of so short a time."""
+    half_told_s: float | None = None
+    """How long this would take, as the process said then."""
 
     def __str__(self) -> str:
         return (
             f"outage seconds={self.seconds:.0f} came={self.came:.0f} waiting={self.waiting} "
             f"memory_growth_mb={self.memory / 1e6:.1f} resumed_s={self.resumed_s:.2f} "
-            f"publish_p50_ratio={self.slower_p50:.2f} publish_p99_ratio={self.slower_p99:.2f}"
+            f"publish_p50_ratio={self.slower_p50:.2f} publish_p99_ratio={self.slower_p99:.2f} "
+            f"half_caught_up_s={_seconds(self.half_took_s)} half_told_s={_seconds(self.half_told_s)}"
         )
 
     def wrong(self) -> list[str]:
@@ -88,8 +95,18 @@ class Outage:
             "not resumed in time": self.resumed_s > RESUMED_S,
             "publish takes longer (p50)": self.slower_p50 > SLOWER,
             "publish takes longer (p99)": self.slower_p99 > SLOWER,
+            "it was told wrongly what catching up takes": self._told_wrong > TOLD_WRONG,
         }
         return [what for what, is_wrong in found.items() if is_wrong]
+
+    @property
+    def _told_wrong(self) -> float:
+        """So many times too much, or too little."""
+        took, told = self.half_took_s, self.half_told_s
+        if took is None or told is None:
+            return 1.0
+        less, more = sorted([max(took, _SHORT_S), max(told, _SHORT_S)])
+        return more / less
 
 
 @dataclass(frozen=True)
@@ -99,7 +116,7 @@ class Outcome:
     verdict: Verdict
     outages: Sequence[Outage]
     memory_left: int
-    """Bytes of memory at the end, over those before the first outage."""
+    """Bytes of memory at most at the end, over those before the first outage; of as long a time as that is."""
     file_left: int | None
     """Bytes of the ring's file, likewise; None: nobody has waited for it to become small."""
     file_most: int
@@ -164,23 +181,26 @@ def run_outages(
     outages: list[Outage] = []
     wait_caught_up(child)
     time.sleep(SETTLED_S)
-    first = looks(child.words)[-1]
+    first: list[Look] = []
     for _ in range(count):
         time.sleep(before)
-        outages.append(_outage(cluster, child, seconds, rate, before))
+        first = first or _since(looks(child.words), before)
+        outage = _outage(cluster, child, seconds, rate, before)
+        came_back = time.monotonic()
         wait_caught_up(child)
+        outages.append(_with_what_was_told(outage, [look for look in looks(child.words) if look.at > came_back]))
         time.sleep(SETTLED_S)
     if rest:
         time.sleep(rest_s(looks(child.words)[-1].allocated, rate))
     every = looks(child.words)
     scenario.kill(child)
-    last, most = every[-1], max(look.allocated for look in every)
+    last, most = _since(every, before), max(look.allocated for look in every)
     return Outcome(
         scenario.verdict(slot_bytes=_SLOT_BYTES),
         outages,
-        memory_left=last.resident - first.resident,
-        file_left=last.allocated - first.allocated if rest else None,
-        file_most=most - first.allocated,
+        memory_left=_most_resident(last) - _most_resident(first),
+        file_left=last[-1].allocated - first[-1].allocated if rest else None,
+        file_most=most - first[-1].allocated,
     )
 
 
@@ -198,7 +218,7 @@ def _outage(cluster: KafkaCluster, child: Child, seconds: float, rate: int, befo
     back = time.monotonic()
     resumed = wait_for(child, lambda look: look.delivered > delivered)
     every = looks(child.words)
-    quiet = [look for look in seen if look.at > seen[-1].at - before]
+    quiet = _since(seen, before)
     dark = [look for look in every if gone + 1.0 < look.at < after]
 
     def slower(of: Callable[[Look], float]) -> float:
@@ -208,11 +228,34 @@ def _outage(cluster: KafkaCluster, child: Child, seconds: float, rate: int, befo
         seconds=after - gone,
         came=rate * (dark[-1].at - gone),
         waiting=dark[-1].waiting,
-        memory=max(look.resident for look in dark) - max(look.resident for look in quiet),
+        memory=_most_resident(dark) - _most_resident(quiet),
         resumed_s=max(0.0, resumed.at - back),
         slower_p50=slower(lambda look: look.p50_us),
         slower_p99=slower(lambda look: look.p99_us),
     )
+
+
+def _since(every: Sequence[Look], seconds: float) -> list[Look]:
+    """The last ones, of so many seconds."""
+    return [look for look in every if look.at > every[-1].at - seconds]
+
+
+def _most_resident(some: Sequence[Look]) -> int:
+    """At any one moment it may be a slot more or less: of the one that is being filled its pages count."""
+    return max(look.resident for look in some)
+
+
+def _with_what_was_told(outage: Outage, since: Sequence[Look]) -> Outage:
+    """``since``: what was seen from the brokers' return until nearly nothing waited any more."""
+    half = next((look for look in since if 2 * look.waiting < outage.waiting), None)
+    if half is None or half.seconds_left is None:
+        return outage
+    there = next((look for look in since if look.delivered >= half.delivered + half.waiting), since[-1])
+    return replace(outage, half_took_s=there.at - half.at, half_told_s=half.seconds_left)
+
+
+def _seconds(seconds: float | None) -> str:
+    return "?" if seconds is None else f"{seconds:.1f}"
 
 
 def wait_caught_up(child: Child) -> None:

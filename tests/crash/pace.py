@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import msgspec
+
 __all__ = ["LOOK_EVERY_S", "Look", "Pace", "looks"]
 
 LOOK_EVERY_S = 0.25  # at 5,000 records/s a thousand calls: enough for a p99
@@ -31,12 +33,13 @@ class Look:
     tasks: int
     refused: int = 0
     """Calls for which there was no room; they are not among ``calls``."""
+    seconds_left: float | None = None
+    """What the process says that ``waiting`` will take."""
 
     @classmethod
     def parse(cls, line: str) -> Self:
         """From what `Pace.line` gives."""
-        at, calls, p50, p99, *counts = line.split()
-        return cls(float(at), int(calls), float(p50), float(p99), *map(int, counts))
+        return msgspec.json.decode(line, type=cls)
 
 
 class Pace:
@@ -46,15 +49,27 @@ class Pace:
         self.taken: list[int] = []
         self.refused = 0
 
-    def line(self, delivered: int, waiting: int, allocated: int) -> str:
+    def line(self, delivered: int, waiting: int, allocated: int, seconds_left: float | None) -> str:
         """What there was since the last look."""
         taken, self.taken = sorted(self.taken), []
         refused, self.refused = self.refused, 0
         p50, p99 = (taken[len(taken) * part // 100] / 1000 if taken else 0.0 for part in (50, 99))
-        now = time.monotonic()
-        holds = f"{len(list(Path('/proc/self/fd').iterdir()))} {threading.active_count()} {len(asyncio.all_tasks())}"
-        counts = f"{resident_bytes()} {delivered} {waiting} {allocated} {holds} {refused}"
-        return f"{now:.3f} {len(taken)} {p50:.2f} {p99:.2f} {counts}"
+        look = Look(
+            at=time.monotonic(),
+            calls=len(taken),
+            p50_us=p50,
+            p99_us=p99,
+            resident=resident_bytes(),
+            delivered=delivered,
+            waiting=waiting,
+            allocated=allocated,
+            descriptors=len(list(Path("/proc/self/fd").iterdir())),
+            threads=threading.active_count(),
+            tasks=len(asyncio.all_tasks()),
+            refused=refused,
+            seconds_left=seconds_left,
+        )
+        return msgspec.json.encode(look).decode()
 
 
 def looks(words: Iterable[str]) -> list[Look]:

@@ -116,6 +116,11 @@ def trust_every_frame() -> None:
     _put(reading.Reader, "_parse", parse)
 
 
+def let_copies_count_that_were_not_made() -> None:
+    """What a move, or a rewriting, had copied when it was killed counts beside its originals."""
+    _put(opening, "void_copies", lambda *_: None)
+
+
 def open_without_a_new_epoch() -> None:
     """Against I5: positions are used again."""
 
@@ -370,6 +375,7 @@ FAULTS: dict[str, Callable[[], None]] = {
         forget_to_settle,
         recycle_what_waits,
         trust_every_frame,
+        let_copies_count_that_were_not_made,
         open_without_a_new_epoch,
         send_the_newest_batch_first,
         stand_still_in_the_sequence,

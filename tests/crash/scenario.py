@@ -24,10 +24,11 @@ _FINISH_WITHIN_S = 120
 
 
 class Scenario:
-    """Lives on one directory that publish equal records, in turn into each lane of one topic.
+    """Lives on one directory that publish equal records, in turn into each lane of one topic, or of several.
 
     ``servers``: what the lives connect to, unless they say so themselves; ``prefix``: see `Child`;
-    ``topic``: one that exists. ``exactly_once``: the guarantee of all lives, and only what is committed is read.
+    ``topic``: one that exists; ``beside``: others that do, with as many partitions.
+    ``exactly_once``: the guarantee of all lives, and only what is committed is read.
     """
 
     def __init__(
@@ -39,11 +40,13 @@ class Scenario:
         servers: str = "",
         prefix: Sequence[str] = (),
         topic: str = "",
+        beside: Sequence[str] = (),
         exactly_once: bool = False,
     ) -> None:
         self.cluster = cluster
         self.ledger = Ledger()
         self.topic = topic or f"scenario-{os.urandom(4).hex()}"
+        self._topics = [self.topic, *beside]
         self.wal_dir = directory / "wal"
         self._log = directory / "children.log"
         self._lanes = lanes
@@ -77,7 +80,7 @@ class Scenario:
             report_fd=-1,
             bootstrap_servers=servers or self._servers,
             wal_dir=str(wal_dir or self.wal_dir),
-            topics=[self.topic],
+            topics=self._topics,
             partitions=self._lanes,
             life=self._lives,
             seed=1,
@@ -120,7 +123,7 @@ class Scenario:
 
     def examine(self, *, once: bool = True) -> Verdict:
         """Judge what stands there now; as `verdict`."""
-        return examine(self.cluster, [self.topic], self.ledger, once=once, isolation_level=self.isolation_level)
+        return examine(self.cluster, self._topics, self.ledger, once=once, isolation_level=self.isolation_level)
 
     def committed(self) -> list[Consumed]:
         """What a plain consumer reads now, by partitions, in the order of their offsets."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.crash.crash_points import POINTS, REWRITING_POINTS
+from tests.crash.crash_points import FAILED_FLUSH_POINTS, POINTS
 from tests.crash.scenario import Scenario
 from tests.support.broker import Cluster
 
@@ -38,7 +38,7 @@ def test_killed_while_slots_are_written_again_behind_a_failed_flush_everything_a
     scenario = Scenario(kafka3, tmp_path, lanes=LANES)
     # No checkpoint covers a slot.
     seldom: dict[str, Any] = {"fsync_interval_ms": 300, "checkpoint_interval_ms": 60_000}
-    word, again = REWRITING_POINTS
+    word, again = FAILED_FLUSH_POINTS
     lives = [
         scenario.life(("publish", {"rate": 5_000}), crash=(word, 1), fault="fail_a_flush", servers=NOWHERE, **seldom)
     ]

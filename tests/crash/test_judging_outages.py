@@ -25,6 +25,10 @@ OUTCOME = Outcome(FINE, [OUTAGE, OUTAGE], memory_left=0, file_left=0, file_most=
         ({"resumed_s": 1.1}, ["not resumed in time"]),
         ({"slower_p50": 1.3}, ["publish takes longer (p50)"]),
         ({"slower_p99": 1.3}, ["publish takes longer (p99)"]),
+        ({"half_took_s": 60.0, "half_told_s": 40.0}, []),
+        ({"half_took_s": 60.0, "half_told_s": 20.0}, ["it was told wrongly what catching up takes"]),
+        ({"half_took_s": 20.0, "half_told_s": 60.0}, ["it was told wrongly what catching up takes"]),
+        ({"half_took_s": 0.1, "half_told_s": 3.0}, []),
     ],
 )
 def test_what_an_outage_costs_is_judged(change: dict[str, Any], wrong: list[str]) -> None:

@@ -202,6 +202,7 @@ def test_every_fault_has_its_scenario() -> None:
         "use_identities_of_another_cluster",  # both in test_other_cluster
         "send_to_any_cluster",
         "follow_without_a_fence",  # in test_delayed_batches
+        "let_copies_count_that_were_not_made",  # in test_rewriting
         "bury_behind_settling",  # both in test_letters
         "leave_letters_of_what_came_through",
         "commit_the_position_apart",  # these in test_transactions
