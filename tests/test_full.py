@@ -207,6 +207,29 @@ async def test_a_backlog_that_is_delivered_says_how_far_it_is(
         assert (found.records_left, found.seconds_left) == (found.pending + found.unread, 0.0)
 
 
+async def test_while_a_backlog_is_delivered_it_is_told_how_long_the_rest_takes(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backlog, "LOOK", 0.04)
+    broker.answers.clear()
+    async with producer_on(MemoryDisk(), max_batch_size=1200) as producer:
+        last, _ = await fill(producer)
+        began, told = asyncio.get_running_loop().time(), list[tuple[float, float]]()
+        while (now := producer.statistics()).pending:
+            moment = asyncio.get_running_loop().time() - began
+            if last // 4 < now.delivered < last // 2 and now.seconds_left is not None:
+                told.append((moment, now.seconds_left))
+            await until(lambda: broker.held or not producer.statistics().pending)
+            broker.answers.set()
+            await asyncio.sleep(0)
+            broker.answers.clear()
+            await asyncio.sleep(0.02)
+        took = asyncio.get_running_loop().time() - began
+    assert told
+    moment, left = told[-1]
+    assert (took - moment) / 3 < left < 3 * (took - moment)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="descriptors are counted in /proc")
 async def test_an_outage_takes_no_file_descriptors_however_large_the_ring_becomes(tmp_path: Path) -> None:
     """They are the service's, and delivery needs some for its connections when Kafka is back."""

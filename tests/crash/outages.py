@@ -8,6 +8,7 @@ front of an outage one call in ten or so waits for a turn of the loop in which r
 much that an outage takes away.
 """
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -49,6 +50,7 @@ which a lane is moved that was passed over on trial."""
 FILE = FILE_SLOTS * _SLOT_BYTES
 SETTLED_S = 3.0  # after an opening, and behind the edges of an outage
 _SHORT_S = 2.0  # it is told once a second, of what was in the half minute before
+_TOLD_AFTER_S = 5.0  # of catching up it has to be told at all
 _LANES = 6
 _CAUGHT_UP_S = 600.0
 _BEHIND = 2_000  # records in flight and lingering at any time
@@ -75,9 +77,9 @@ class Outage:
     slower_p99: float
     """Likewise p99."""
     half_took_s: float | None = None
-    """Until what waited when half of it was delivered was delivered, too; None: nothing was told of so short a time."""
+    """Until what waited when half of it was delivered was delivered, too; None: nobody has looked."""
     half_told_s: float | None = None
-    """How long this would take, as the process said then."""
+    """How long this would take, as the process said then; None: it did not know."""
 
     def __str__(self) -> str:
         return (
@@ -103,8 +105,10 @@ class Outage:
     def _told_wrong(self) -> float:
         """So many times too much, or too little."""
         took, told = self.half_took_s, self.half_told_s
-        if took is None or told is None:
+        if took is None or (told is None and took < _TOLD_AFTER_S):
             return 1.0
+        if told is None:
+            return math.inf
         less, more = sorted([max(took, _SHORT_S), max(told, _SHORT_S)])
         return more / less
 
@@ -248,7 +252,7 @@ def _most_resident(some: Sequence[Look]) -> int:
 def _with_what_was_told(outage: Outage, since: Sequence[Look]) -> Outage:
     """``since``: what was seen from the brokers' return until nearly nothing waited any more."""
     half = next((look for look in since if 2 * look.waiting < outage.waiting), None)
-    if half is None or half.seconds_left is None:
+    if half is None:
         return outage
     there = next((look for look in since if look.delivered >= half.delivered + half.waiting), since[-1])
     return replace(outage, half_took_s=there.at - half.at, half_told_s=half.seconds_left)

@@ -29,6 +29,8 @@ OUTCOME = Outcome(FINE, [OUTAGE, OUTAGE], memory_left=0, file_left=0, file_most=
         ({"half_took_s": 60.0, "half_told_s": 20.0}, ["it was told wrongly what catching up takes"]),
         ({"half_took_s": 20.0, "half_told_s": 60.0}, ["it was told wrongly what catching up takes"]),
         ({"half_took_s": 0.1, "half_told_s": 3.0}, []),
+        ({"half_took_s": 1.0, "half_told_s": None}, []),
+        ({"half_took_s": 60.0, "half_told_s": None}, ["it was told wrongly what catching up takes"]),
     ],
 )
 def test_what_an_outage_costs_is_judged(change: dict[str, Any], wrong: list[str]) -> None:
