@@ -25,8 +25,9 @@ Journal
     Before a batch is sent it is written down in the file `lanes`: its identity and its frames (`journal`, I6b). A batch
     holds at most 4,096 words of these, with room for what a move adds to them. An entry is overwritten only when its
     batch is settled, was refused or has expired with nothing possibly persisted, is parted with (below), or its lane
-    took a fresh identity; a lane that finds no room for one waits. While the disk fails delivery goes on (I7), under
-    the next producer epoch: whoever finds what stands there instead, and uses its identity, is fenced.
+    took a fresh identity; a lane that finds no room for its first one does not get through until there is some. While
+    the disk fails delivery goes on (I7), under the next producer epoch: whoever finds what stands there instead, and
+    uses its identity, is fenced.
 
     The next process goes through the entries before anything is read (`resume`). If all records of one are settled it
     is spent. If not, and it can be trusted, its frames are claimed and sent again as the very same batch, before all
@@ -168,11 +169,11 @@ Partitioner
 
 Stalled lanes
     A lane without room holds up the dispatcher, and so the ring, for as long as it takes: that is what keeps memory
-    bounded. Unless it is stalled (`stalls`): attempts to send what it has in flight have failed for 1 s, each by
-    itself, while the same session was connected. Then its records are passed over (`stalled`), and nothing is kept of
-    them but where the first one stands. What it holds already (three batches) stays with it, and does not count for the
-    others. But theirs become smaller with it, down to 16 KiB: all stalled lanes together hold 64 MiB at most, and
-    48 KiB each where they are more than a thousand. The batch in flight goes on trying.
+    bounded. Unless it is stalled (`stalls`): attempts to send what it has in flight, or to write it down first, have
+    failed for 1 s, each by itself, while the same session was connected. Then its records are passed over (`stalled`),
+    and nothing is kept of them but where the first one stands. What it holds already (three batches) stays with it, and
+    does not count for the others. But theirs become smaller with it, down to 16 KiB: all stalled lanes together hold 64
+    MiB at most, and 48 KiB each where they are more than a thousand. The batch in flight goes on trying.
 
     What is passed over is read twice. So where nobody gets through, the ring is the queue: one lane is passed over on
     trial, and the next ones only after somebody got through, or one by one after 1 s, 2 s, 4 s, up to a minute.

@@ -1,7 +1,7 @@
 """What holds records up, as far as it is known at the moment: for who has waited in vain.
 
 Asked when a time limit has passed, and only then: until then nothing is kept but the last error of a batch that failed,
-of a session that is not connected, and of a transaction that was lost.
+of a lane without room on the disk, of a session that is not connected, and of a transaction that was lost.
 """
 
 from bisect import bisect_left
@@ -138,6 +138,8 @@ def _of_topic(topic: Topic | None, partition: int | None) -> Delay | None:
 def _of_lane(lane: Lane) -> Delay | None:
     if lane.halted is not None:
         return Delay(f"the lane is halted: {lane.remedy}", error=lane.halted)
+    if lane.no_room:
+        return Delay("what is sent is written down first, and that waits for room on the disk", error=lane.no_room)
     if lane.in_flight is not None and lane.in_flight.trouble:
         return Delay("the partition does not get through", error=lane.in_flight.trouble)
     return None

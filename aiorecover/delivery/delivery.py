@@ -101,7 +101,9 @@ class Delivery:
         self.check = RecoveryCheck(config, self.session, hints, in_kafka)
         self.expiry = self._expiry_of(config, dead)
         self.dispatcher = self._dispatcher_of(config, in_kafka, on_idle)
-        journal = Journal(directory.lanes, grow, clock_ms, lambda: self.cluster.destination.cluster_number)
+        journal = Journal(
+            directory.lanes, grow, clock_ms, lambda: self.cluster.destination.cluster_number, self._on_failed
+        )
         self.refused = self._refused_of(config, dead, journal)
         self.exactly_once = self._exactly_once_of(config, durable) if in_transactions else None
         self.sender = self._sender_of(config, journal)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -27,39 +28,44 @@ class Journal:
         grow: Callable[[], Awaitable[None]],
         clock_ms: Callable[[], int],
         cluster_number: Callable[[], int] = lambda: 0,
+        on_failed: Callable[[Lane, float], None] = lambda *_: None,
     ) -> None:
         """``grow`` has blocks allocated, off the loop; ``clock_ms``: time since the machine's boot.
 
-        ``cluster_number``: as in `Destination`, of the cluster that batches are sent to now.
+        ``cluster_number``: as in `Destination`, of the cluster that batches are sent to now. ``on_failed`` is told of
+        each attempt that a lane found no room in, and when it began, as in `Sessions`.
         """
         self._lanes = lanes
         self._grow = grow
         self._clock_ms = clock_ms
         self._cluster_number = cluster_number
-        self._troubled = False
+        self._on_failed = on_failed
+        self._troubled = False  # it was told that the disk fails
+        self._lacks_room = False  # and that a lane waits for a block: also while those that have one go on
 
     async def enter(self, lane: Lane, batch: LaneBatch, over: Callable[[], bool] | None = None) -> bool:
         """Have ``batch`` stand in the lane's block under its present identity; it stands there when this returns.
 
-        A lane without a block waits for room; False: meanwhile ``over`` said that the batch shall not be sent any more,
-        or the batch has no identity now, and needs that of another producer id.
+        A lane without a block waits for room, and does not get through until then: who holds it up for others is told.
+        False: meanwhile ``over`` said that the batch shall not be sent any more, or the batch has no identity now, and
+        needs that of another producer id.
         One that has a block goes on when the disk fails (I7), under the next producer epoch: whoever finds what stands
         there instead, and uses its identity, is fenced.
         """
         while batch.entered != batch.identity:
+            block = await self._block_of(lane)
+            if block is None:
+                await asyncio.sleep(ROOM_PAUSE)
+                if over is not None and over():
+                    lane.no_room = ""
+                    return False
+                continue
             try:
-                if lane.block is None:
-                    lane.block = await self._block()
                 for groups in _places(batch):
-                    self._lanes.store(lane.block, encode(self._entry(lane, batch.identity, batch, groups)))
+                    self._lanes.store(block, encode(self._entry(lane, batch.identity, batch, groups)))
                 self._troubled = lane.unwritten = False
             except WalError as error:
                 self._tell_once(lane, error)
-                if lane.block is None:
-                    await asyncio.sleep(ROOM_PAUSE)
-                    if over is not None and over():
-                        return False
-                    continue
                 if not lane.unwritten:
                     lane.unwritten = True
                     if lane.identity is None or lane.at_last_epoch:
@@ -138,10 +144,37 @@ class Journal:
             self._cluster_number(),
         )
 
+    async def _block_of(self, lane: Lane) -> int | None:
+        """None: there is no room for it yet, and so the lane does not get through."""
+        if lane.block is not None:
+            return lane.block
+        began = time.monotonic()
+        try:
+            lane.block = await self._block()
+        except WalError as error:
+            self._tell_no_room(lane, error)
+            lane.no_room = str(error)
+            self._on_failed(lane, began)
+            return None
+        self._lacks_room, lane.no_room = False, ""
+        return lane.block
+
     async def _block(self) -> int:
         while (block := self._lanes.take()) is None:
             await self._grow()
         return block
+
+    def _tell_no_room(self, lane: Lane, error: WalError) -> None:
+        """One line until some lane gets a block again."""
+        if not self._lacks_room:
+            self._lacks_room = True
+            log.warning(
+                "a batch cannot be written down before it is sent: its partition waits until there is room, the others "
+                "go on: do what error= says topic=%s partition=%d error=%s",
+                lane.topic,
+                lane.partition,
+                error,
+            )
 
     def _tell_once(self, lane: Lane, error: WalError) -> None:
         """One line until it is over, not two a second for each lane."""

@@ -65,6 +65,7 @@ class Lane:
         "inherited",
         "leaves",
         "limit",
+        "no_room",
         "offset",
         "open",
         "partition",
@@ -93,6 +94,7 @@ class Lane:
         self.offset = -1  # Kafka's, of the newest record that was acknowledged; -1: unknown
         self.answers: tuple[tuple[int, tuple[int, int, int] | None], ...] = ()  # where which identity was acknowledged
         self.block: int | None = None  # where its entry stands in the file `lanes`
+        self.no_room = ""  # why it has no block yet, though it needs one: it sends nothing until there is room
         self.held = False  # what the last process had in flight comes first, and is not built again yet
         self.leaves = False  # its partition is gone: it sends nothing until its records have found another lane
         self.entered: LaneBatch | None = None  # what stands in its entry, and may be in Kafka without our knowing

@@ -2,9 +2,9 @@
 
 What is passed over is read twice, so a lane that is merely busy holds up the dispatcher, as it must: somebody has to
 wait where Kafka takes less than is published. A lane is stalled when attempts to send what it has in flight have failed
-for a second, each by itself (a session that was lost says nothing of the lane), and nothing more fits into it. (What
-stands in the retry ring was passed over by an earlier process: there nobody waits for a busy lane either, see
-`stalled`.)
+for a second, each by itself (a session that was lost says nothing of the lane), and nothing more fits into it. So it is
+where the disk has no room to write it down first (`journaling`): nobody else is to wait for that. (What stands in the
+retry ring was passed over by an earlier process: there nobody waits for a busy lane either, see `stalled`.)
 
 Where nobody gets through, nothing is gained by passing over: the ring is the queue. But while the dispatcher is held up
 nobody else has anything to send, and so nobody gets through. So one lane is passed over on trial; if another one gets
@@ -43,7 +43,7 @@ class Stalls:
         return bool(self._since)
 
     def failed(self, lane: Lane, began: float) -> None:
-        """An attempt to send what ``lane`` has in flight, begun at ``began``, failed by itself."""
+        """An attempt to send what ``lane`` has in flight, or to write it down, begun at ``began``, failed by itself."""
         self._since.setdefault(lane, began)
         lane.failing = True
 

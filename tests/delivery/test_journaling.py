@@ -2,18 +2,22 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 
 import pytest
 
 from aiorecover.delivery import journaling
 from aiorecover.delivery import sessions as sessions_module
+from aiorecover.delivery import stalls as stalls_module
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.journal import Entry, decode
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import EPOCH_LIMIT, Identity, Lane
+from aiorecover.errors import DeliveryPendingError
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal import format as fmt
 from aiorecover.wal.lanes import BLOCK_BYTES, FIRST_BLOCKS, Lanes
@@ -215,6 +219,47 @@ async def test_a_batch_waits_until_it_can_be_written_down_and_one_line_says_so(
     assert [entry.partition for entry in scene.entries()] == [3]
 
 
+async def test_a_lane_that_finds_no_room_does_not_get_through_and_says_why_until_it_does(scene: Scene) -> None:
+    lane, told = Lane("t", 3), []
+    scene.journal = Journal(scene.lanes, scene.grow, lambda: 0, on_failed=lambda *failed: told.append(failed))
+    scene.file.before["allocate"] = no_room
+    began = time.monotonic()
+    entering = asyncio.ensure_future(scene.journal.enter(lane, batch_of(lane, 36)))
+    await _until(lambda: len(told) > 1)
+    assert all(which is lane and began <= at <= time.monotonic() for which, at in told)
+    assert told == sorted(told, key=itemgetter(1))
+    assert lane.no_room.startswith("no room to grow the file: free disk space")
+    scene.file.before.clear()
+    assert await entering
+    assert lane.no_room == ""
+
+
+async def test_a_lane_that_nothing_is_to_be_sent_to_any_more_waits_for_no_room(scene: Scene) -> None:
+    lane = Lane("t", 3)
+    scene.file.before["allocate"] = no_room
+    entered = await scene.journal.enter(lane, batch_of(lane, 36), lambda: True)
+    assert (entered, lane.no_room, lane.block) == (False, "", None)
+
+
+async def test_lanes_without_room_are_one_line_beside_one_that_goes_on(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    known, others = Lane("t", 0), [Lane("t", number) for number in (1, 2)]
+    await scene.journal.enter(known, batch_of(known, 36))
+    while scene.lanes.take() is not None:
+        pass
+    scene.file.before["allocate"] = no_room
+    with caplog.at_level(logging.WARNING):
+        entering = asyncio.gather(*[scene.journal.enter(lane, batch_of(lane, 36)) for lane in others])
+        growths = scene.growths
+        while scene.growths < growths + 10:
+            await scene.journal.enter(known, batch_of(known, 36))
+            await asyncio.sleep(0.001)
+        assert [" topic=t partition=1 error=" in record.getMessage() for record in caplog.records] == [True]
+        scene.file.before.clear()
+        await entering
+
+
 async def test_a_lane_with_a_block_goes_on_under_the_next_epoch_while_the_disk_fails(scene: Scene) -> None:
     """What stands there gives an identity that Kafka refuses by then, so it cannot pass a new batch for an old one."""
     lane = Lane("t", 3)
@@ -281,6 +326,41 @@ async def test_a_lane_without_room_for_its_entry_is_not_sent_and_holds_up_no_oth
             assert kafka.logs[waiting] == []
         await producer.flush(timeout_ms=10_000)
         assert kafka.logs[waiting] == [b"x"]
+
+
+async def test_a_lane_without_room_for_its_entry_is_passed_over_and_caught_up_once_there_is_room(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """More waits for it than a lane may hold: the one reader would stand still, and with it all lanes."""
+    rounds, partitions = 40, range(FIRST_BLOCKS + 1)
+    kafka = Broker(len(partitions))
+    monkeypatch.setattr(sessions_module, "Session", kafka.session())
+    monkeypatch.setattr(journaling, "ROOM_PAUSE", 0.001)
+    for name in ("STALLED_AFTER", "OTHERS_AFTER"):
+        monkeypatch.setattr(stalls_module, name, 0.01)
+    published: dict[int, list[bytes]] = {partition: [] for partition in partitions}
+    async with producer_of(MemoryDisk(), stop_timeout_ms=500, max_batch_size=1024) as producer:
+        with monkeypatch.context() as full, caplog.at_level(logging.WARNING, "aiorecover.delivery"):
+            full.setattr(Lanes, "grow", _no_room)
+            for number in range(rounds):
+                for partition in partitions:
+                    value = (b"%d " % number).ljust(300, b"x")
+                    receipt = await producer.publish("t", value, partition=partition)
+                    published[partition].append(value)
+            await _until(lambda: sum(map(len, kafka.logs.values())) == FIRST_BLOCKS * rounds)
+            (waiting,) = [number for number, log in kafka.logs.items() if not log]
+            assert producer.statistics().lanes_stalled == 1
+            receipt = await producer.publish("t", b"last", partition=waiting)
+            published[waiting].append(b"last")
+            with pytest.raises(DeliveryPendingError) as pending:
+                await receipt.delivered(timeout_ms=50)
+            assert f"waits for room on the disk topic=t partition={waiting} error=" in str(pending.value)
+            lines = [record.getMessage() for record in caplog.records]
+            told = [line for line in lines if line.startswith("a batch cannot be written down before it is sent")]
+            assert [f"topic=t partition={waiting} error=" in line for line in told] == [True], lines
+        await producer.flush(timeout_ms=10_000)
+        assert (producer.statistics().lanes_stalled, kafka.repeats) == (0, 0)
+    assert kafka.logs == published
 
 
 def _holds(kafka: Broker, partition: int, count: int) -> bool:

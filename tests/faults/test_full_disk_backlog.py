@@ -191,12 +191,13 @@ async def publish_until_refused(producer: RecoverableProducer, published: Publis
     return refusal is not None
 
 
-async def accepted_at_last(producer: RecoverableProducer, published: Published) -> None:
-    """A full ring accepts once it has come down to its low mark."""
+async def accepted_at_last(producer: RecoverableProducer, published: Published, partition: int | None = None) -> None:
+    """A full ring accepts once it has come down to its low mark. ``partition``: None: any, in turn."""
+    chosen = published.count % MORE if partition is None else partition
     async with asyncio.timeout(20):
         while True:
             with suppress(WalFullError):
-                return await published.publish(producer, "t", published.count % MORE)
+                return await published.publish(producer, "t", chosen)
             await asyncio.sleep(0.005)
 
 

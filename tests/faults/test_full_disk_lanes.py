@@ -1,0 +1,76 @@
+"""A disk that is full when more lanes come than have a block in `lanes`, and go on publishing.
+
+A lane without a block sends nothing. It may hold three batches, and what comes for it then must not keep the records of
+all others waiting, nor the slots in which these stand. The stand-in for Kafka drops no repeats, and takes none.
+"""
+
+import asyncio
+from pathlib import Path
+
+from aiorecover import RecoverableProducer
+from aiorecover.wal.lanes import FIRST_BLOCKS
+from tests.faults.ledger import SLOT
+from tests.faults.scene import play, small_disk
+from tests.faults.test_full_disk import filled, pages_free
+from tests.faults.test_full_disk_backlog import (
+    KNOWN,
+    OPTIONS,
+    Kafka,
+    Published,
+    accepted_at_last,
+    all_adds_up,
+    be_quick,
+)
+from tests.support.eventually import until
+
+SLOTS = 24  # of the ring, when the disk is filled
+WAITING = FIRST_BLOCKS  # the lane that comes one too late
+ROUNDS = 60  # records of each lane: more than the ring holds together, and of one lane more than three batches
+
+
+async def publish_to_more_lanes_than_have_a_block(place: Path) -> None:
+    be_quick()
+    kafka, published = Kafka(), Published()
+    async with RecoverableProducer(place / "wal", bootstrap_servers="nowhere:1", **OPTIONS) as producer:
+        await grow_the_ring(producer, kafka, published)
+        with filled(place):
+            await give_every_block_away(producer, kafka, published)
+            for _ in range(ROUNDS):
+                for partition in range(WAITING + 1):
+                    await accepted_at_last(producer, published, partition)
+            await until(lambda: kafka.has(published, WAITING))
+            assert kafka.values("t", WAITING) == []
+            figures = producer.statistics()
+            assert (figures.lanes_stalled, figures.pending) == (1, ROUNDS)
+            assert figures.slots_moved > 0
+            await until(lambda: slots_in_use(producer) <= 2)  # nothing waits in the main ring but what is in a batch
+            all_adds_up(producer)
+            assert pages_free(place) == 0
+        await producer.flush(timeout_ms=20_000)
+        all_adds_up(producer)
+    assert kafka.log == published.values
+
+
+async def grow_the_ring(producer: RecoverableProducer, kafka: Kafka, published: Published) -> None:
+    """Lanes of which each has a block by then."""
+    kafka.answers.clear()
+    while producer.statistics().bytes_allocated < SLOTS * SLOT:
+        await published.publish(producer, "t", published.count % KNOWN)
+        await asyncio.sleep(0)
+    kafka.answers.set()
+    await producer.flush(timeout_ms=20_000)
+
+
+async def give_every_block_away(producer: RecoverableProducer, kafka: Kafka, published: Published) -> None:
+    for partition in range(FIRST_BLOCKS):
+        await accepted_at_last(producer, published, partition)
+    await until(lambda: kafka.has(published, FIRST_BLOCKS))
+
+
+def slots_in_use(producer: RecoverableProducer) -> int:
+    assert producer._opened is not None
+    return sum(not slot.moved for slot in producer._opened.directory.ring.live)
+
+
+def test_a_lane_without_room_for_its_entry_keeps_no_other_waiting_and_no_slot_of_the_ring(tmp_path: Path) -> None:
+    play(publish_to_more_lanes_than_have_a_block, tmp_path, prefix=small_disk(tmp_path, "size=4m"))
