@@ -19,11 +19,13 @@ A turn is short. A process that restarts with ``instance="name"`` waits for its 
 that somebody waits; so it lets go after a third of that wait (10 s of 30 s), and takes up again half a second later if
 nobody came: opening, and connecting, costs some 50 ms each time. A lane that is stalled, or halted, so keeps nobody
 from his directory. A recovery check is not cut off, because the next turn could not begin it again: after a power cut a
-first turn may take 10 s more. Nor is what tells whether a partition is gone (`delivery.gone`), for 30 s at most,
-whoever answers. And after a power cut the next turn begins where the last one did until all that is suspect was judged
-in one: a turn in which that was not done is followed by one of twice the time (`orphans`), which its owner has to wait
-for, or to start once more. Directories with names are adopted like those with numbers: a home that was scaled away
-has nobody else who would deliver it.
+first turn may take 10 s more. Nor is what tells whether a partition is gone (`delivery.gone`); but a turn of 10 s ends
+by 26 s, whatever is found out by then, for its owner waits for 30 s.
+
+After a power cut the next turn begins where the last one did until all that is suspect was judged in one: a turn in
+which that was not done is followed by one of twice the time (`orphans`), which its owner has to wait for, or to start
+once more. Directories with names are adopted like those with numbers: a
+home that was scaled away has nobody else who would deliver it.
 
 Letters that are owed to ``dead_letter_topic`` are published by whoever has that option, and a directory in which
 nothing else waits is opened for them.
@@ -47,6 +49,10 @@ TURN_LEAST = 0.2  # seconds: in less, opening and connecting may be all that is 
 TURN_SHARE = 1 / 3  # of the owner's wait
 LET_GO = 1.0  # seconds to wait for what is in flight at the end of a turn
 LET_GO_SHARE = 1 / 6  # of the owner's wait, if that is less; closing takes its time, too
+PROLONGED = 16.0
+"""Seconds that a turn may take beyond `TURN_MAX`, or its own time if that is more, to find something out: an owner who
+waits for 30 s has his directory then, with what letting go takes. More than a recovery check reads (10 s), and enough
+to know of a partition whether it is gone (`delivery.gone`)."""
 
 
 class Home(Protocol):
@@ -166,14 +172,18 @@ class Adoption:
         return True
 
     async def _deliver(self, home: Home, turn: float) -> bool:
-        """Deliver for one turn; whether everything is settled."""
+        """Deliver for one turn, or some in one while something is found out; whether everything is settled."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + turn
+        longest = until + max(TURN_MAX - turn, 0.0) + PROLONGED
         while True:
             try:
-                async with asyncio.timeout(turn):
+                async with asyncio.timeout_at(until):
                     await home.drain()
             except TimeoutError:
-                if not home.checking:
+                if not home.checking or until >= longest:
                     return False
+                until = min(until + turn, longest)
             except (DeliveryError, WalError):
                 # A lane is halted, and the others have had their turn; kafka is another cluster; or the disk failed.
                 return False

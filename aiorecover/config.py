@@ -96,7 +96,7 @@ class Config:
             dead ring is taken from that, too, if it has to be.
         on_full: "raise" ``WalFullError`` at once, or "wait" in line for room.
         full_timeout_ms: how long ``on_full="wait"`` waits for room, and ``instance`` for its folder, which an adopter
-            lets go of within a third of this (10 s at most).
+            lets go of within a third of this (10 s at most; more is said under Several workers).
         slot_bytes: the ring is freed and grows by slots of this size, a power of two from 16 KiB to 1 GiB; a directory
             keeps its own.
         max_batch_size: records of one partition that travel together, before compression; at most

@@ -17,7 +17,10 @@ from aiokafka.errors import PolicyViolationError
 
 from aiorecover import DeliveryReport, RecoverableProducer, WalIOError, WalLockedError
 from aiorecover import adoption as adoption_module
+from aiorecover.config import Config
+from aiorecover.deadline import LET_GO_AT_LEAST
 from aiorecover.delivery import sessions as sessions_module
+from aiorecover.delivery.recovery_check import CHECK_LIMIT
 from aiorecover.delivery.resume import take_up
 from aiorecover.opened import Opened
 from aiorecover.testing import MemoryDisk, MockCluster, MockClusterProcess
@@ -588,6 +591,28 @@ async def test_a_recovery_check_is_not_cut_off_and_what_follows_has_one_turn(tur
     adoption = adoption_module.Adoption(0, 0.3, nothing, nothing, take=nothing, ready=nothing, own=nothing)
     assert not await adoption._deliver(home, 0.2)
     assert home.drained == turns + 1
+
+
+async def test_what_may_be_found_out_for_ever_keeps_the_directory_no_longer_than_its_owner_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(adoption_module, "TURN_MAX", 0.2)
+    monkeypatch.setattr(adoption_module, "PROLONGED", 0.3)
+    home: Any = Checked(1_000)
+    nothing: Any = None
+    adoption = adoption_module.Adoption(0, 30, nothing, nothing, take=nothing, ready=nothing, own=nothing)
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    async with asyncio.timeout(5):
+        assert not await adoption._deliver(home, 0.2)
+    assert 0.5 <= clock() - began < 1
+
+
+async def test_the_longest_first_turn_ends_before_its_owner_gives_up() -> None:
+    owner = Config.from_options("wal", NOWHERE, {}).full_timeout_ms / 1000
+    longest = adoption_module.TURN_MAX + adoption_module.PROLONGED
+    assert longest + adoption_module.LET_GO + LET_GO_AT_LEAST < owner
+    assert longest > CHECK_LIMIT + adoption_module.TURN_MAX / 2, "time is left for what comes of it"
 
 
 async def test_a_directory_whose_disk_fails_is_let_go_not_called_delivered(caplog: pytest.LogCaptureFixture) -> None:

@@ -25,6 +25,7 @@ from aiorecover.delivery.exactly_once import ExactlyOnce, first_id
 from aiorecover.delivery.expiry import Expiry
 from aiorecover.delivery.flush import Flush
 from aiorecover.delivery.frames import frames_of, position_at
+from aiorecover.delivery.gone import LOOK_MOST
 from aiorecover.delivery.holders import Frames, Holders
 from aiorecover.delivery.identity_life import is_forgotten
 from aiorecover.delivery.in_kafka import InKafka, oldest_hints
@@ -332,7 +333,7 @@ class Delivery:
                 except (OSError, RuntimeError, ClosedError) as error:  # KafkaError is a RuntimeError
                     log.debug("no metadata yet error=%r", error)
                 await self._until_more_falls_behind(pause)
-                pause = min(pause * 2, DISCOVER_MAX)
+                pause = min(pause * 2, LOOK_MOST if self.router.undecided else DISCOVER_MAX)
             self.dispatcher.fell_behind.clear()
 
     async def _until_more_falls_behind(self, pause: float) -> None:

@@ -10,9 +10,13 @@ from collections.abc import Collection
 GONE_AFTER = 20.0
 """Seconds for which every answer has to name the same partitions. Answers come from any broker, and one that is cut off
 is fenced by its controller after 9 s (18 s with ZooKeeper): by then others were asked, too. Seen at the first look
-behind it, some 26 s after the first answer: who adopts a directory keeps it for that, and its owner waits for 30 s."""
+behind it, some 23 s after the first answer: who adopts a directory keeps it for up to 26 s until then, and its owner
+waits for 30 s."""
+LOOK_MOST = 5.0
+"""Seconds between two answers until it is decided: looks are twice as far apart each time, and the one behind
+`GONE_AFTER` comes 22.5 s after the first."""
 UNANSWERED = 30.0
-"""Seconds without an answer behind which it is asked anew: it is asked every 10 s, each time for 10 s at most. Else the
+"""Seconds without an answer behind which it is asked anew: it is asked every 5 s, each time for 10 s at most. Else the
 last answer before an outage and the first one behind it would decide, both of the same broker perhaps."""
 SOON = 30.0
 """Seconds from the first answer within which it is decided, if Kafka answers, and always the same."""

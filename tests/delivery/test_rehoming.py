@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -12,11 +13,14 @@ import pytest
 from aiokafka.errors import PolicyViolationError
 
 from aiorecover import RecoverableProducer
+from aiorecover.adoption import PROLONGED, TURN_MAX
 from aiorecover.delivery import batches as batches_module
 from aiorecover.delivery import gone as gone_module
 from aiorecover.delivery import rehoming as rehoming_module
 from aiorecover.delivery import sessions as sessions_module
+from aiorecover.delivery.delivery import Delivery
 from aiorecover.delivery.frames import record_at
+from aiorecover.delivery.gone import GONE_AFTER
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.partitioner import partition_for
 from aiorecover.errors import PermanentDeliveryError, WalCorruptError, WalIOError
@@ -191,6 +195,28 @@ async def test_a_lane_that_was_suspect_is_none_any_more(
         await until(lambda: holds_in_order(broker, 2, *names))
         await producer.flush(timeout_ms=20_000)
         assert producer.statistics().lanes_suspect == 0
+
+
+async def test_it_is_decided_some_seconds_before_who_adopts_a_directory_lets_go_of_it(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each answer may take half a second, and what was in flight there has to be sent."""
+    monkeypatch.setattr(gone_module, "GONE_AFTER", GONE_AFTER)
+    left = await dying(broker, MemoryDisk(), behind=[])
+    broker.make_anew("t", 2)
+    began = now = time.monotonic()
+
+    async def passes(_self: Delivery, pause: float) -> None:
+        nonlocal now
+        now += pause + 0.5
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(Delivery, "_until_more_falls_behind", passes)
+    async with producer_on(left) as producer:
+        producer._get_opened().delivery.router._clock = lambda: now
+        await producer.flush(timeout_ms=20_000)
+    assert holds_in_order(broker, 2, b"a")
+    assert GONE_AFTER <= now - began < TURN_MAX + PROLONGED
 
 
 async def test_a_process_that_dies_at_any_step_of_it_leaves_everything_once_and_in_order(
