@@ -22,10 +22,13 @@ from his directory. A recovery check is not cut off, because the next turn could
 first turn may take 10 s more. Nor is what tells whether a partition is gone (`delivery.gone`); but a turn of 10 s ends
 by 26 s, whatever is found out by then, for its owner waits for 30 s.
 
-After a power cut the next turn begins where the last one did until all that is suspect was judged in one: a turn in
-which that was not done is followed by one of twice the time (`orphans`), which its owner has to wait for, or to start
-once more. Directories with names are adopted like those with numbers: a
-home that was scaled away has nobody else who would deliver it.
+The next turn begins where the last one did with what does not get through, in the retry ring or in the main one; and
+after a power cut with everything, until all that is suspect was judged in one. So one that is cut off in the middle of
+that (`headway`) is followed by one of twice the time (`orphans`), which its owner has to wait for, or to start once
+more: else nobody would come to what stands behind it.
+
+Directories with names are adopted like those with numbers: a home that was scaled away has nobody else who would
+deliver it.
 
 Letters that are owed to ``dead_letter_topic`` are published by whoever has that option, and a directory in which
 nothing else waits is opened for them.
@@ -37,6 +40,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from aiorecover.errors import DeliveryError, WalError, WalLockedError
+from aiorecover.headway import Headway
 from aiorecover.orphans import Orphans
 from aiorecover.statistics import Statistics
 from aiorecover.wal.keeper import Keeper
@@ -156,12 +160,15 @@ class Adoption:
         self._home = home
         if self._orphans.begin(name):
             log.info("a directory without an owner is adopted directory=%s", name)
-        limit, whole = 0.0, False
+        limit, whole, turn = 0.0, False, self._turn * self._orphans.turns(name)
+        headway = Headway(_unread(home))
+        middle = asyncio.get_running_loop().call_later(turn / 2, lambda: headway.half_over(_unread(home)))
         try:
-            whole = await self._deliver(home, self._turn * self._orphans.turns(name))
+            whole = await self._deliver(home, turn)
             limit = self._let_go
         finally:
-            left = await self._close(name, home, limit)
+            middle.cancel()
+            left = await self._close(name, home, limit, headway)
         if not left and (whole or await self._is_empty(name)):
             self.directories += 1
             log.info("the adopted directory is delivered and let go directory=%s", name)
@@ -198,15 +205,15 @@ class Adoption:
         seen = await self._keeper.submit(self._neighbours.look, name)
         return seen.waiting is False
 
-    async def _close(self, name: str, home: Home, limit: float) -> int:
+    async def _close(self, name: str, home: Home, limit: float, headway: Headway) -> int:
         try:
             left = await home.stop(limit)
         finally:
             self._home = None
             settled = _settled(home)
             self._settled += settled
-            now = asyncio.get_running_loop().time()
-            self._orphans.let_go(name, now, settled=settled, left=_left(home), judged=home.judged)
+            now, cut_off = asyncio.get_running_loop().time(), headway.cut_off(_unread(home), settled)
+            self._orphans.let_go(name, now, settled=settled, left=_left(home), judged=home.judged, cut_off=cut_off)
         task = asyncio.current_task()
         if task is not None and task.cancelling():  # a stop that is cancelled closes in a hurry, and returns
             raise asyncio.CancelledError
@@ -216,6 +223,10 @@ class Adoption:
 def _settled(home: Home) -> int:
     counts = home.statistics("adopted")
     return counts.delivered + counts.dead_lettered
+
+
+def _unread(home: Home) -> int:
+    return home.statistics("adopted").unread
 
 
 def _left(home: Home) -> int:

@@ -6,9 +6,11 @@ that they take turns. It is let go after a turn even if something is left in it:
 progress it is due again as soon as an owner who waits can have taken it; without, after a pause that doubles. A turn of
 somebody else that brought nothing counts as one of ours: many workers try no more often than one.
 
-After a power cut each turn begins where the first one did, until one of them has judged all that is suspect
-(`wal.suffix`). So a turn that did not come so far is followed by one of twice the time, and without a pause: that it
-brought nothing is no sign that nothing can be delivered. Of the longest one it is.
+Each turn begins where the last one did with what does not get through; and after a power cut with everything, until
+one of them has judged all that is suspect (`wal.suffix`). So one that was cut off as it read that (`headway`), or did
+not judge all, is followed by one of twice the time, and without a pause: that it brought nothing is no sign that
+nothing can be delivered. Of the longest one it is. One that came through is followed by a short one: what it left for
+partitions that do not get through is delivered from the front, and an owner waits for nothing meanwhile.
 
 Where a directory belongs is told by its name and by the cluster that it remembers. One that never reached a cluster,
 and has no name, belongs to us if it was looking for its Kafka at an address that is one of ours. An address such as
@@ -25,7 +27,7 @@ from aiorecover.wal.neighbours import Neighbour
 RETAKE = 0.5  # seconds free before any turn, also with a shorter grace: who waits for it by name looks every 50 ms
 PAUSE_FIRST = 10.0  # seconds after a turn that delivered nothing, or an opening that failed: about one turn
 PAUSE_MAX = 600.0  # seconds: a directory that can be delivered at last waits no longer than this
-LONGEST = 32  # turns in one: five minutes, enough to pass over what was settled of a ring of 10 GB (5 us a record)
+LONGEST = 32  # turns in one: five minutes, enough to read past 10 GB that are settled, or that wait (5 us a record)
 LOOK_SHARE = 0.25  # of the grace period between two looks: an owner that was there for longer than this is seen
 LOOK_LEAST = 0.1  # seconds, also with a grace period of zero: a look costs about a millisecond
 LOOK_MOST = 5.0  # seconds: so late is an orphan noticed
@@ -91,6 +93,8 @@ class Orphans:
     def _saw(self, now: float, seen: Neighbour, refusal: str | None) -> Iterator[tuple[str, str]]:
         known = self._known[seen.name]
         known.undecided = refusal is None
+        if seen.free and seen.waiting is False:
+            known.turns = 1  # of what comes next nothing is known
         why = seen.error or refusal or ""
         if not (seen.free and seen.waiting) or why:
             known.since, known.left = None, 0
@@ -152,14 +156,17 @@ class Orphans:
         news, known.told = why != known.told, why
         return news
 
-    def let_go(self, name: str, now: float, *, settled: int, left: int, judged: bool = True) -> None:
+    def let_go(
+        self, name: str, now: float, *, settled: int, left: int, judged: bool = True, cut_off: bool = False
+    ) -> None:
         """A turn is over: so many records were settled in it, so many are known to be left.
 
-        ``judged``: the next turn begins behind them.
+        ``judged``: the next turn begins behind them. ``cut_off``: it has to read all that once more, as in `Headway`.
         """
         known = self._known[name]
-        too_short = not judged and known.turns < LONGEST  # no sign that nothing can be delivered
-        known.turns = 1 if judged else min(known.turns * 2, LONGEST)
+        begins_anew = cut_off or not judged
+        too_short = begins_anew and known.turns < LONGEST  # no sign that nothing can be delivered
+        known.turns = min(known.turns * 2, LONGEST) if begins_anew else 1
         known.ours, known.told, known.left = True, "", left
         if settled:
             known.not_before, known.pause = now + RETAKE, 0.0

@@ -20,6 +20,7 @@ from aiorecover import adoption as adoption_module
 from aiorecover.config import Config
 from aiorecover.deadline import LET_GO_AT_LEAST
 from aiorecover.delivery import sessions as sessions_module
+from aiorecover.delivery import stalls as stalls_module
 from aiorecover.delivery.recovery_check import CHECK_LIMIT
 from aiorecover.delivery.resume import take_up
 from aiorecover.opened import Opened
@@ -783,3 +784,35 @@ async def test_what_is_too_much_for_a_turn_after_a_power_cut_is_delivered_in_lon
             await until(lambda: worker.statistics().directories_adopted == 1, limit=60)
         ids = [one.record_id for one in await read_topic(cluster.bootstrap_servers, TOPIC)]
     assert len(set(ids)) == count
+
+
+@pytest.mark.parametrize("delivered", [0, 2], ids=["in the ring", "moved"])
+async def test_what_is_too_much_for_a_turn_beside_a_stuck_partition_is_read_past_in_longer_ones(
+    cluster: MockClusterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delivered: int
+) -> None:
+    """Each turn reads anew what waits for that partition: in turns of one length nobody comes to what stands behind.
+
+    ``delivered``: records of other partitions for each one of it: where they leave gaps, it is moved out of their way.
+    """
+    monkeypatch.setattr(adoption_module, "TURN_LEAST", 0.1)
+    monkeypatch.setattr(stalls_module, "STALLED_AFTER", 0.02)  # else a turn ends before anything is passed over
+    count, last = 40_000, 300  # 5 us each to be read past: two turns of nothing else
+    options = {"adoption_grace_ms": None, "checkpoint_interval_ms": 50, "full_timeout_ms": 300, "slot_bytes": 1 << 18}
+    async with worker(tmp_path, cluster, instance="gone", **options) as gone:
+        await (await gone.publish(TOPIC, b"v", partition=0)).delivered(timeout_ms=20_000)
+        await cluster.set_leader(TOPIC, 0, None)
+        for _ in range(count):
+            await gone.publish(TOPIC, b"v", partition=0)
+            for _ in range(delivered):
+                await gone.publish(TOPIC, b"v", partition=1)
+        most = 0.8 * count if delivered else 0
+        await until(lambda: gone.statistics().records_moved >= most and gone.statistics().pending <= count, 60)
+        await cluster.broker_down()
+        accepted = [(await gone.publish(TOPIC, b"last", partition=2)).record_id for _ in range(last)]
+        assert await gone.stop(timeout_ms=0) == count + last
+    await cluster.broker_up()
+    async with worker(tmp_path, cluster, **{**options, "adoption_grace_ms": 0}) as producer:
+        await until(lambda: producer.statistics().records_adopted == last, limit=60)
+    await cluster.set_leader(TOPIC, 0, 1)
+    found = [one.record_id for one in await read_topic(cluster.bootstrap_servers, TOPIC) if one.value == b"last"]
+    assert list(dict.fromkeys(found)) == accepted  # the mock recognises no repeats

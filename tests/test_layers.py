@@ -26,7 +26,7 @@ LAYERS = [
     ["aiorecover.background", "aiorecover.adoption"],
     [
         f"aiorecover.{part}"
-        for part in ("orphans", "compactor", "recounting", "source_positions", "manifests", "guarantee")
+        for part in ("orphans", "headway", "compactor", "recounting", "source_positions", "manifests", "guarantee")
     ],
     ["aiorecover.delivery", "aiorecover.deduplicator"],
     ["aiorecover.record_id"],
@@ -88,6 +88,7 @@ PURE = {
     "aiorecover.delivery.outcomes": ("asyncio.CancelledError",),  # an error like the others, to be looked up
     "aiorecover.delivery.partitioner": (),
     "aiorecover.orphans": (),
+    "aiorecover.headway": (),
     "aiorecover.record": (),
     "aiorecover.record_id": (),
     "aiorecover.deduplicator": (),

@@ -146,6 +146,49 @@ def test_a_turn_too_short_to_judge_all_says_nothing_of_kafka_and_the_longest_one
     assert moment(orphans, now) == now + PAUSE_FIRST
 
 
+@pytest.mark.parametrize("settled", [0, 5])
+def test_who_was_cut_off_as_it_read_has_twice_the_time_at_once_until_one_comes_through(settled: int) -> None:
+    orphans = seen((100, ORPHAN))
+    now = 160.0
+    for turns in (2, 4, 8):
+        orphans.let_go("1", now, settled=settled, left=3, cut_off=True)
+        assert orphans.turns("1") == turns
+        assert moment(orphans, now) == now + RETAKE
+        now += RETAKE
+    orphans.let_go("1", now, settled=0, left=3)
+    assert orphans.turns("1") == 1
+    assert moment(orphans, now) == now + PAUSE_FIRST
+
+
+def test_where_even_the_longest_turn_is_cut_off_with_nothing_delivered_turns_are_further_apart() -> None:
+    orphans = seen((100, ORPHAN))
+    for _ in range(5):
+        orphans.let_go("1", 160, settled=0, left=3, cut_off=True)
+    assert orphans.turns("1") == LONGEST
+    assert moment(orphans, 160) == 160 + RETAKE
+    for pause in (PAUSE_FIRST, 2 * PAUSE_FIRST):
+        orphans.let_go("1", 160, settled=0, left=3, cut_off=True)
+        assert orphans.turns("1") == LONGEST
+        assert moment(orphans, 160) == 160 + pause
+
+
+def test_turns_that_were_cut_off_do_not_begin_the_pauses_anew() -> None:
+    """Each time the pause is over the first turns come to nothing, and the one that comes through delivers nothing."""
+    orphans = seen((100, ORPHAN))
+    for pause in (PAUSE_FIRST, 2 * PAUSE_FIRST, 4 * PAUSE_FIRST):
+        orphans.let_go("1", 160, settled=0, left=3, cut_off=True)
+        orphans.let_go("1", 160, settled=0, left=3)
+        assert moment(orphans, 160) == 160 + pause
+
+
+def test_what_waits_after_all_was_delivered_begins_with_a_short_turn() -> None:
+    orphans = seen((100, ORPHAN))
+    orphans.let_go("1", 160, settled=0, left=3, cut_off=True)
+    orphans.saw(170, [DELIVERED], OWN)  # by its owner
+    orphans.saw(180, [replace(ORPHAN, stamp=b"by its owner")], OWN)
+    assert orphans.turns("1") == 1
+
+
 def test_several_orphans_take_turns() -> None:
     orphans = Orphans(GRACE)
     both = [ORPHAN, replace(ORPHAN, name="2", directory_id=102)]
