@@ -21,6 +21,7 @@ from aiorecover.delivery.cluster import Cluster
 from aiorecover.delivery.committed import Committed
 from aiorecover.delivery.dead_letters import DeadLetters
 from aiorecover.delivery.delivery import Delivery
+from aiorecover.delivery.dispatcher import Dispatcher
 from aiorecover.delivery.journal import Doubt
 from aiorecover.delivery.journaling import Journal
 from aiorecover.delivery.lane import Identity, Lane
@@ -49,6 +50,8 @@ __all__ = ["FAULTS", "plant", "planted"]
 
 LATE_S = 2.0  # longer than any transaction that is not held up
 FAILING_FLUSH = 3
+TICK_S = 0.01  # a timer of the loop's may be early by some part of it
+STANDING_S = 3.0  # so short that a span of ten seconds has room for making up for it
 
 
 def settle_at_hand_over() -> None:
@@ -145,6 +148,23 @@ def send_the_newest_batch_first() -> None:
         return self.in_flight
 
     _put(Lane, "next", newest)
+
+
+def stand_still_when_one_is_gone_back_for() -> None:
+    """Against the neighbours' rate: a turn of who catches up takes seconds, and nobody else gets one meanwhile."""
+    advance = Dispatcher._advance
+    until: list[float] = []
+
+    def stand_still(self: Dispatcher) -> bool:
+        loop = asyncio.get_running_loop()
+        if self._drain and not until:
+            until.append(loop.time() + STANDING_S)
+            loop.call_at(until[0] + TICK_S, self.wake)
+        if until and loop.time() < until[0]:
+            return False
+        return advance(self)
+
+    _put(Dispatcher, "_advance", stand_still)
 
 
 def stand_still_in_the_sequence() -> None:
@@ -378,6 +398,7 @@ FAULTS: dict[str, Callable[[], None]] = {
         let_copies_count_that_were_not_made,
         open_without_a_new_epoch,
         send_the_newest_batch_first,
+        stand_still_when_one_is_gone_back_for,
         stand_still_in_the_sequence,
         give_every_refused_sequence_back,
         follow_without_a_fence,

@@ -1,11 +1,23 @@
 """One or two partitions of 51 stuck for minutes, under steady load: what that costs the others, and the disk.
 
 Why they are stuck: `stuck`. A record for every partition comes so many times a second, by the clock and not by what is
-delivered. In spans of some seconds each, what the slowest of the others and all of them together got through is held
-against what was published then: also in the first ones from the harm on, in which the lanes move to a session of their
-own (`moving`). And several times a second the size of the ring and of the retry ring is held against what waits for the
-partitions that are stuck. (While that is caught up, against what waited for them when the brokers were mended: a slot
-is freed by the checkpoint behind the acknowledgement.) At last everything is read back and judged by record id.
+delivered. There are five phases, one right behind the other:
+
+    before     nothing is harmed
+    moving     from the harm on: the lanes that are stuck move to a session of their own
+    stuck      until the brokers are mended, which begins the next one
+    caught up  until nothing waits for them any more, in whole spans of ten seconds: also where that takes two
+    healed     all of them are well
+
+In spans of some seconds each what the slowest of the others and all of them together got through is held against what
+was published then. Nothing is chosen among the spans but before and behind all harm: there the first one counts in
+which everything kept its pace, as a machine that is too busy for that can tell nothing. What stood still within a span,
+and caught up in it, is not seen at its end; so several times a second is looked how long the oldest record of the
+others has waited: once the lanes have moved, never so long that anybody would be below the rate in any ten seconds.
+
+As often the size of the ring and of the retry ring is held against what waits for the partitions that are stuck. (While
+that is caught up, against what waited for them when the brokers were mended: a slot is freed by the checkpoint behind
+the acknowledgement.) At last everything is read back and judged by record id.
 """
 
 import asyncio
@@ -43,7 +55,9 @@ SLOTS_BESIDE = 4  # … and so many slots
 SLOT_BYTES = 1 << 19
 RATE = 40  # records a second, of each partition: two cores carry that easily, and four slots are more than their pauses
 SPAN_S = 10.0  # seconds of each span at most: of a busy machine, too, half a second is not a tenth
-_HELD_UP_MOST_S = 8.0  # at any moment, healing included: twice what it took lanes to get a session apart
+_HELD_UP_MOST_S = 8.0  # at any moment: twice what it took lanes to get a session apart
+_BEHIND_MOST_S = SPAN_S * (1 - KEPT)  # who is further behind got through less than it may in the ten seconds until then
+_BESIDE_HARM = ("stuck", "caught up")  # phases in which that is so at any moment: the lanes have moved
 _SPANS_AT_PACE = 6  # beside no harm: a machine that is too busy for all of them proves nothing
 _TICK_S = 0.125  # some records of each partition at once, which make a batch: the brokers share the cores with us
 _LOOK_S = 0.25
@@ -89,7 +103,9 @@ class Sample:
     allocated: int
     """Bytes of the files."""
     behind_s: float = 0.0
-    """Seconds of records that the slowest of the other partitions had not got through."""
+    """For how long the oldest record had waited that one of the other partitions had not got through."""
+    phase: str = "moving"
+    """In which that was, up to the beginning of the next one."""
 
     @property
     def over(self) -> int:
@@ -125,7 +141,7 @@ class Stall:
     def __str__(self) -> str:
         rates = " ".join(
             f"{phase}: slowest={min(one.slowest for one in spans):.3f} total={min(one.total for one in spans):.3f} "
-            f"published={_mean(spans):.3f}"
+            f"published={_mean(spans):.3f} held_up_s={self._held_up_s(phase):.2f}"
             for phase, spans in self._phases().items()
         )
         worst = max(self.samples, key=lambda sample: sample.over)
@@ -137,8 +153,12 @@ class Stall:
             f"most_over_slots={worst.over / SLOT_BYTES:.1f} at={worst.at:.1f}s waiting_kb={worst.waiting / 1e3:.0f} "
             f"rings_mb_most={largest.rings / 1e6:.2f} for_waiting_mb={largest.waiting / 1e6:.2f} "
             f"files_mb_most={max(sample.allocated for sample in self.samples) / 1e6:.1f} "
-            f"held_up_s={max(sample.behind_s for sample in self.samples):.1f} samples={len(self.samples)}"
+            f"held_up_s={self._held_up_s():.1f} samples={len(self.samples)}"
         )
+
+    def _held_up_s(self, *phases: str) -> float:
+        """How long at the most a neighbour was held up in these, without any: at all."""
+        return max((one.behind_s for one in self.samples if not phases or one.phase in phases), default=0.0)
 
     def _phases(self) -> dict[str, list[Span]]:
         return {span.phase: [one for one in self.spans if one.phase == span.phase] for span in self.spans}
@@ -153,9 +173,13 @@ class Stall:
             for phase, spans in self._phases().items()
             if _mean(spans) < KEPT
         ]
-        held_up = max(sample.behind_s for sample in self.samples)
-        if held_up > _HELD_UP_MOST_S:
-            found.append(f"a neighbour was held up for {held_up:.1f} s")
+        if self._held_up_s() > _HELD_UP_MOST_S:
+            found.append(f"a neighbour was held up for {self._held_up_s():.1f} s")
+        found += [
+            f"a neighbour below {KEPT} of the rate for ten seconds: {phase}: held up for {self._held_up_s(phase):.1f} s"
+            for phase in _BESIDE_HARM
+            if self._held_up_s(phase) > _BEHIND_MOST_S
+        ]
         over = [sample for sample in self.samples if sample.over > 0]
         if over:
             most = max(over, key=lambda sample: sample.over)
@@ -203,6 +227,8 @@ class _Run:
         self._well = [lane for lane in range(PARTITIONS) if lane not in cause.places]
         self._delivered: Counter[int | None] = Counter()
         self._published = 0  # of each partition
+        self._published_at: list[float] = []  # each of these
+        self._phase = "before"
         self._accepted: list[Accepted] = []
         self._spans: list[Span] = []
         self._samples: list[Sample] = []
@@ -221,7 +247,7 @@ class _Run:
         self._frame_bytes = frame_end(0, len(encode(record)))
 
     async def through(self, seconds: float, around: float) -> Stall:
-        """Before, stuck, and healed."""
+        """Phase after phase."""
         async with self._producer as producer:
             await self._warm_up()
             async with self._at_work(self._publish), self._at_work(self._look):
@@ -236,10 +262,10 @@ class _Run:
                 moved = producer.statistics().slots_moved - moved
                 waiting, published = self._waiting(), self._published - published
                 self._came_back, lasted = waiting, time.monotonic() - began
-                await asyncio.to_thread(self._cluster.heal)
-                back = time.monotonic()
-                await self._catch_up(_BACK_WITHIN_S + lasted)
-                caught_up = time.monotonic() - back - _FREED_S
+                async with asyncio.TaskGroup() as tasks:
+                    catching_up = tasks.create_task(self._catch_up(lasted))
+                    while not catching_up.done():
+                        await self._measure("caught up", SPAN_S)
                 await self._measure_at_pace("healed", around)
             await producer.flush(_FLUSH_MS)
         return Stall(
@@ -250,17 +276,22 @@ class _Run:
             waiting,
             published * PARTITIONS * self._frame_bytes,
             moved,
-            caught_up,
+            catching_up.result(),
             unlike=unlike,
             complaints=self._complaints[:_EXAMPLES],
             spans=self._spans,
             samples=self._samples,
         )
 
-    async def _catch_up(self, within_s: float) -> None:
-        await until(lambda: self._waiting() <= RATE * len(self._cause.places), within_s)
+    async def _catch_up(self, lasted: float) -> float:
+        """Mend the brokers; how long what waits takes from then on."""
+        await asyncio.to_thread(self._cluster.heal)
+        back = time.monotonic()
+        await until(lambda: self._waiting() <= RATE * len(self._cause.places), _BACK_WITHIN_S + lasted)
+        caught_up = time.monotonic()
         await asyncio.sleep(_FREED_S)
         self._came_back = 0
+        return caught_up - back
 
     async def _unlike(self) -> list[str]:
         """What a node that is well tells of the partitions that are stuck."""
@@ -299,6 +330,7 @@ class _Run:
 
     async def _publish_each(self) -> None:
         self._published += 1
+        self._published_at.append(time.monotonic())
         for partition in range(PARTITIONS):
             value = _value(len(self._accepted))
             receipt = await self._producer.publish(self._topic, value, partition=partition)
@@ -308,7 +340,10 @@ class _Run:
         self._delivered[report.partition] += 1
 
     async def _measure_at_pace(self, phase: str, seconds: float) -> None:
-        """Where nothing is harmed: the span that counts is the first one that the machine has time for."""
+        """Where nothing is harmed, and nothing caught up: what counts is the first span that the machine has time for.
+
+        Elsewhere a span in which a neighbour is slow is what is looked for, and none is measured in its stead.
+        """
         for _ in range(_SPANS_AT_PACE):
             self._spans = [one for one in self._spans if one.phase != phase]
             await self._measure(phase, seconds)
@@ -317,6 +352,7 @@ class _Run:
 
     async def _measure(self, phase: str, seconds: float) -> None:
         """Span by span."""
+        self._phase = phase
         for _ in range(max(1, round(seconds / SPAN_S))):
             before, published, began = self._delivered.copy(), self._published, time.monotonic()
             await asyncio.sleep(min(seconds, SPAN_S))
@@ -333,8 +369,11 @@ class _Run:
             self._complaints += uneven(msgspec.structs.asdict(now))
             rings = now.bytes_ring + now.bytes_retry
             waiting = max(self._held_up(at), self._waiting(), self._came_back) * self._frame_bytes
-            behind = (self._published - min(self._delivered[lane] for lane in self._well)) / RATE
-            self._samples.append(Sample(at, waiting, rings, now.bytes_allocated, behind))
+            self._samples.append(Sample(at, waiting, rings, now.bytes_allocated, self._behind_s(), self._phase))
+
+    def _behind_s(self) -> float:
+        slowest = min(self._delivered[lane] for lane in self._well)
+        return time.monotonic() - self._published_at[slowest] if slowest < self._published else 0.0
 
     def _held_up(self, at: float) -> int:
         """Records of all partitions that waited at most while no broker answers; as for those that come back."""

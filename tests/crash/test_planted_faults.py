@@ -203,6 +203,7 @@ def test_every_fault_has_its_scenario() -> None:
         "send_to_any_cluster",
         "follow_without_a_fence",  # in test_delayed_batches
         "let_copies_count_that_were_not_made",  # in test_rewriting
+        "stand_still_when_one_is_gone_back_for",  # in test_stalled
         "bury_behind_settling",  # both in test_letters
         "leave_letters_of_what_came_through",
         "commit_the_position_apart",  # these in test_transactions

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from aiorecover import compactor
-from tests.crash.stalled import KEPT, SLOT_BYTES, SLOTS_BESIDE, Sample, Span, Stall, run_stalled
+from tests.crash.planted import planted
+from tests.crash.stalled import KEPT, SLOT_BYTES, SLOTS_BESIDE, SPAN_S, Sample, Span, Stall, run_stalled
 from tests.crash.stuck import CAUSES
 from tests.support.admin import View
 from tests.support.broker import KafkaCluster
@@ -36,6 +37,7 @@ FINE = Stall(
     spans=[Span("leaderless", KEPT, KEPT)],
     samples=[Sample(1.0, WAITING, MOST, MOST)],
 )
+LATE = SPAN_S * (1 - KEPT)  # seconds of ten
 
 
 @pytest.mark.parametrize(
@@ -46,6 +48,8 @@ FINE = Stall(
         ({"spans": [Span("healed", 1.0, 1.0, KEPT - 0.01)]}, "published below 0.9 of the pace"),
         ({"samples": [Sample(1.0, WAITING, MOST + 1, MOST)]}, "beyond their bound in 1 of 1 looks"),
         ({"samples": [Sample(1.0, WAITING, MOST, MOST, behind_s=9.0)]}, "held up for 9.0 s"),
+        ({"samples": [Sample(1.0, WAITING, MOST, MOST, LATE + 0.1, "stuck")]}, "for ten seconds: stuck"),
+        ({"samples": [Sample(1.0, WAITING, MOST, MOST, LATE + 0.1, "caught up")]}, "for ten seconds: caught up"),
         ({"verdict": Verdict(accepted=1, delivered=0, missing=["a/1/1"])}, "missing (1)"),
         ({"verdict": Verdict(accepted=1, delivered=1, repeated=1)}, "repeated=1"),
         ({"verdict": Verdict(accepted=1, delivered=1, foreign=["a/1/2"])}, "foreign (1)"),
@@ -63,6 +67,11 @@ def test_what_is_wrong_with_a_stall_is_seen(change: dict[str, Any], told: str) -
     assert FINE.wrong() == []
     (wrong,) = replace(FINE, **change).wrong()
     assert told in wrong
+
+
+@pytest.mark.parametrize(("phase", "behind_s"), [("moving", 3.0), ("stuck", LATE), ("caught up", LATE)])
+def test_a_neighbour_may_wait_while_lanes_move_and_then_for_a_tenth_of_ten_seconds(phase: str, behind_s: float) -> None:
+    assert replace(FINE, samples=[Sample(1.0, WAITING, MOST, MOST, behind_s, phase)]).wrong() == []
 
 
 def test_a_freeze_is_held_against_every_time_out() -> None:
@@ -100,6 +109,15 @@ def test_beside_a_partition_without_a_leader_fifty_keep_their_rate_and_the_rings
     stall = run_stalled(mortal3, tmp_path, LEADERLESS, seconds=SECONDS, around=AROUND)
     print(stall)
     assert stall.wrong() == [], str(stall)
+
+
+def test_neighbours_that_stand_still_while_one_catches_up_are_seen(mortal3: KafkaCluster, tmp_path: Path) -> None:
+    """Though they have made up for it before the span is over."""
+    with planted("stand_still_when_one_is_gone_back_for"):
+        stall = run_stalled(mortal3, tmp_path, LEADERLESS, seconds=SECONDS, around=AROUND)
+    print(stall)
+    assert any("for ten seconds: caught up" in wrong for wrong in stall.wrong()), str(stall)
+    assert stall.verdict.ok, str(stall.verdict)
 
 
 def test_rings_of_which_nothing_is_moved_are_seen(
