@@ -15,7 +15,7 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 
 from aiorecover import opened
-from aiorecover.delivery import delivery, resume, session, transaction, transactions
+from aiorecover.delivery import delivery, resume, session, sessions, suspicion, transaction, transactions
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.cluster import Cluster
 from aiorecover.delivery.committed import Committed
@@ -375,6 +375,12 @@ def wait_less_for_transactions() -> None:
     _put(session, "CONNECT_LIMIT", 2.0)
 
 
+def close_idle_sessions_soon() -> None:
+    """No fault: a session that nobody needs any more is closed after a second, not after a minute."""
+    _put(sessions, "IDLE_LIMIT", 1.0)
+    _put(suspicion, "LONGEST_STAY", 1.0)
+
+
 def fail_a_flush() -> None:
     """No fault of ours: the disk fails the third flush of the ring, once."""
     sync, flushes = StorageFile.sync, count(1)
@@ -419,6 +425,7 @@ FAULTS: dict[str, Callable[[], None]] = {
         remember_a_source_too_many,
         forget_sources_behind_the_checkpoint,
         wait_less_for_transactions,
+        close_idle_sessions_soon,
         fail_a_flush,
     )
 }

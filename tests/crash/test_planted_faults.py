@@ -212,6 +212,7 @@ def test_every_fault_has_its_scenario() -> None:
         "go_on_beside_a_copy",
         "wait_less_for_transactions",
         "fail_a_flush",  # in test_crash_points
+        "close_idle_sessions_soon",  # in test_day
         "commit_without_a_flush",  # both in test_cuts
         "tell_before_the_flush",
         "remember_a_source_too_many",  # both in test_etl

@@ -1,7 +1,7 @@
 """`python -m tests.prove day --seed S --count HOURS --seconds S --rate R`: a day of outages, and nothing is left of it.
 
 What it looks at: `tests.crash.day`. Every record has to stand there once, in order, and the process to be as it was
-before: memory, the ring's file, descriptors, threads, tasks.
+before: memory, the ring's file, descriptors, threads, tasks; nor may memory creep up from one quarter to another.
 
 A run in which next to nothing was published, or hardly a broker failed, proves nothing, and fails.
 
