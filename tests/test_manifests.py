@@ -184,6 +184,32 @@ async def test_what_waits_in_an_outage_is_in_the_ring(broker: Auditing) -> None:
     assert told_of(broker, producer).sealed_at == 22
 
 
+async def test_nothing_of_a_later_epoch_is_told_as_settled_while_records_of_an_earlier_one_wait(
+    broker: Auditing,
+) -> None:
+    """So an audit takes the earlier one for told to its end by then, sealed or not."""
+    disk = MemoryDisk()
+    async with quiet(disk) as first:
+        for _ in range(20):
+            await first.publish("missing", b"v")
+        left = disk.after_process_death()
+    broker.rows.clear()
+    async with producer_on(left) as second:
+        await publish(second, 30)
+        await until(lambda: len(broker.delivered(second.producer_id, 2)) == 30)
+        await until(lambda: bool(broker.rows) and told_of(broker, second).last == 30)
+        await asyncio.sleep(0.1)
+        assert told_of(broker, second).settled == 0
+        assert told_of(broker, first).settled == 0
+        broker.topics["missing"] = 1
+        await until(lambda: told_of(broker, second).settled == 30)
+    assert told_of(broker, first).settled == 20
+    for count in range(1, len(broker.rows) + 1):
+        told = told_in(broker.rows[:count])
+        if told.get((second.producer_id, 2), Told()).settled:
+            assert told[first.producer_id, 1].settled == 20
+
+
 async def test_what_a_power_cut_took_is_lost_where_the_process_had_told_of_it(broker: Auditing) -> None:
     disk = MemoryDisk()
     async with quiet(disk, fsync="never") as first:

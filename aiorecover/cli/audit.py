@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from aiorecover import spark as downstream
-from aiorecover.cli.audit_page import WRONG, left_out, lost, not_landed, page, without_id
+from aiorecover.cli.audit_page import WRONG, left_out, lost, not_known, not_landed, page, without_id
 from aiorecover.cli.endings import StoppedError
 from aiorecover.cli.pairs import pairs
 from aiorecover.cli.spark_work import with_spark
@@ -295,6 +295,8 @@ def show(console: Console, found: dict[str, Any]) -> None:
         console.print(said, markup=False, soft_wrap=True)
     if "manifests" in found:
         _show_verdicts(console, found["manifests"])
+    for said in not_known(totals):
+        console.print(said, style="yellow", markup=False, soft_wrap=True)
     if "compared" in found:
         _show_compared(console, found["compared"])
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
-__all__ = ["WRONG", "left_out", "lost", "not_landed", "page", "without_id"]
+__all__ = ["WRONG", "left_out", "lost", "not_known", "not_landed", "page", "without_id"]
 
 _WIDTH, _HEIGHT = 960, 240  # of the picture, in its own units: it is as wide as the window
 _LEAST = 3  # a piece that lacks one record of a million must be seen, too
@@ -36,7 +36,7 @@ def page(found: dict[str, Any]) -> str:
     parts = [
         f'<h1 class="{"lacking" if missing else "whole"}">{escape(_headline(totals))}</h1>',
         f"<p>{escape(_rest(totals))}</p>",
-        *(f"<p>{escape(said)}</p>" for said in (without_id(totals), left_out(totals)) if said),
+        *(f"<p>{escape(said)}</p>" for said in (without_id(totals), left_out(totals), *not_known(totals)) if said),
         "<h2>Completeness over time</h2>",
         _picture(found["timeline"]),
         "<h2>Producers and epochs that lack most</h2>",
@@ -87,6 +87,39 @@ def left_out(totals: dict[str, Any]) -> str:
     }
     said = ", ".join(f"{count:,} {what}" for what, count in apart.items() if count)
     return f"not counted: {said}" if said else ""
+
+
+def not_known(totals: dict[str, Any]) -> list[str]:
+    """What no manifest tells, whatever was found; nothing where all is told, or nobody has asked."""
+    return [said for said in (_open(totals), _untold(totals)) if said]
+
+
+def _open(totals: dict[str, Any]) -> str:
+    count = totals.get("open_epochs", 0)
+    if not count:
+        return ""
+    since_ms = totals["open_told_ms"]
+    told = f"{totals['open_oldest']}, told last at {'?' if since_ms is None else _time(since_ms // 1000)} UTC"
+    if count == 1:
+        return (
+            f"1 epoch is open, {told}: what it accepted since is not known here; look at its directory with "
+            "aiorecover inspect"
+        )
+    return (
+        f"{count:,} epochs are open, the oldest, {told}: what they accepted since is not known here; look at their "
+        "directories with aiorecover inspect"
+    )
+
+
+def _untold(totals: dict[str, Any]) -> str:
+    count = totals.get("untold_epochs", 0)
+    if not count:
+        return ""
+    which, who = ("1 epoch was", "it") if count == 1 else (f"{count:,} epochs were", "they")
+    return (
+        f"{which} found that no manifest tells of: what {who} accepted behind the last record found is not known here; "
+        "give the producers audit_topic, or name --sink-manifests for those of Spark"
+    )
 
 
 def lost(verdicts: dict[str, int]) -> int:

@@ -36,6 +36,9 @@ Who tells
     its own process when that stops, with the last sequence that it gave out; after a crash by the next opening, as
     soon as it has read to the epoch's end. An epoch in which nothing was accepted is not told of.
 
+    What a process accepted since its newest manifest nothing tells but its ring. In an outage that is all of the
+    outage's, since manifests wait for Kafka as records do; so an audit calls an epoch open until that is told.
+
     After a power cut that took accepted records, the process that is gone has said more of ``last`` than is left: the
     seal of the next one is lower, and what lies between is lost, unless it is in the topics.
 

@@ -43,7 +43,7 @@ from aiorecover.spark.leftovers import (
     with_verdict,
     write_of,
 )
-from aiorecover.spark.manifests import Manifests, judge, of_table
+from aiorecover.spark.manifests import Manifests, judge, of_table, unknown
 from aiorecover.spark.persisted import Persisted
 from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
 from aiorecover.spark.repeats import repeats
@@ -89,7 +89,11 @@ class Audit(Persisted):
     """One row: ``records`` (rows read), ``without_id``, ``epochs``, and the sums of `producers`: ``expected``,
     ``found``, ``missing``, ``repeated``, ``out_of_order``. With ``sink_manifests`` what is none of these: ``leftovers``
     (of attempts that do not count) and ``undecided`` (of writes without a manifest: they go on, or their manifests are
-    in another topic)."""
+    in another topic). With ``manifests`` what nobody has told, whether anything is missing or not: ``open_epochs`` (how
+    many are ``open``, see `Manifests`: what they have accepted since their last manifest is not known here),
+    ``open_oldest`` and ``open_told_ms`` (``producer id/epoch`` of the one whose newest manifest is the oldest, and when
+    that was made; null: none is open), ``untold_epochs`` (of `producers`, those that no manifest tells of: what they
+    have accepted behind the last one found is not known)."""
     _buckets: DataFrame
     verdicts: DataFrame | None = None
     """With ``manifests`` or ``sink_manifests``: `missing`, cut where the verdict changes, with ``verdict`` and ``why``
@@ -155,12 +159,15 @@ def audit(
     producers = _producers(buckets, known, from_first=from_first)
     missing = _missing(buckets, known, from_first=from_first)
     verdicts = _verdicts(missing, told, producers) if told else None
+    totals = _totals(every, producers)
+    if manifests is not None:
+        totals = totals.crossJoin(unknown(producers, manifests.epochs, [epochs for epochs, _ in told]))
     return Audit(
         producers=producers,
         missing=missing,
         repeated=repeats(records, buckets),
         out_of_order=_out_of_order(buckets),
-        totals=_totals(every, producers),
+        totals=totals,
         _buckets=every,
         verdicts=of_table(verdicts) if verdicts is not None and by_name else verdicts,
     )

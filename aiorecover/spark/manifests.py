@@ -3,6 +3,13 @@
 `aiorecover.delivery.manifest` says what a manifest claims. Of each key the newest counts, and of an epoch all together:
 the highest numbers and the union of the ranges. Missing ranges and told ranges meet by their edges, in order, epoch by
 epoch: so what travels are ranges, and neither records nor sequences.
+
+What nobody has told is not known here, above all what an epoch accepted since its last manifest: a machine that dies
+in an outage, which holds up manifests as well, leaves no trace of it but in its ring. So it is counted of how many
+epochs that may be said (`unknown`), next to what is found. An epoch is open until it is sealed; or until something of a
+later epoch of its directory is settled, for the watermark goes over both, so that nothing of the earlier one waits by
+then, told or not. (That is how an epoch ends of which nobody tells the seal: `aiorecover.delivery.manifest`, limits.
+Copies of a directory are one here, as they are where an epoch is sealed.)
 """
 
 from __future__ import annotations
@@ -18,11 +25,14 @@ from aiorecover.delivery.manifest import VERSION
 from aiorecover.errors import ConfigError
 from aiorecover.spark.handed_over import WHOLE, check_columns, check_frame
 from aiorecover.spark.persisted import Persisted
+from aiorecover.wal.format import DIRECTORY_TEXT
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import Column
 
-__all__ = ["NOT_IN_TABLE", "VERDICTS", "Manifests", "judge", "of_table", "read_manifests"]
+__all__ = ["NOT_IN_TABLE", "VERDICTS", "Manifests", "judge", "of_table", "read_manifests", "unknown"]
 
 VERDICTS = ("lost", "untold", "in_ring", "dead_lettered", "skipped")
 NOT_IN_TABLE = "not_in_table"
@@ -44,8 +54,10 @@ class Manifests(Persisted):
 
     epochs: DataFrame
     """One row for each ``producer_id`` and ``epoch``: ``last`` sequence given out, ``settled`` up to where,
-    ``sealed_at`` (the last one that was left when the epoch was closed; null: it is open), ``time_ms`` of the newest
-    manifest."""
+    ``sealed_at`` (the last one that was left when the epoch was closed; null: nobody has told that), ``time_ms`` of the
+    newest manifest, ``open``: whether it may have accepted more than was told, since then (it is not sealed, and
+    nothing of a later epoch of its directory is settled). Each one whose producer lives is. What one that died has
+    accepted since stands in its directory alone, until that is opened again."""
     ranges: DataFrame
     """One row for each range of sequences that was told of: ``producer_id``, ``epoch``, ``kind`` (``dead_lettered``,
     ``skipped``, ``damaged``), ``first``, ``last``; some more than once."""
@@ -73,17 +85,25 @@ def read_manifests(df: DataFrame) -> Manifests:
     rows = newest.select(F.from_json(F.col("value").cast("string"), _SCHEMA).alias("told")).select("told.*").persist()
     known = F.coalesce(F.col("version") == VERSION, F.lit(False)) & F.col("last").isNotNull()  # noqa: FBT003 - a literal
     told = rows.where(known)
+    epochs = told.groupBy(*_EPOCH).agg(
+        F.max("last").alias("last"),
+        F.max("settled").alias("settled"),
+        F.max(F.when(F.col("sealed"), F.col("last"))).alias("sealed_at"),
+        F.max("time_ms").alias("time_ms"),
+    )
     return Manifests(
-        epochs=told.groupBy(*_EPOCH).agg(
-            F.max("last").alias("last"),
-            F.max("settled").alias("settled"),
-            F.max(F.when(F.col("sealed"), F.col("last"))).alias("sealed_at"),
-            F.max("time_ms").alias("time_ms"),
-        ),
+        epochs=epochs.withColumn("open", _is_open()),
         ranges=reduce(DataFrame.unionByName, [_ranges(told, kind) for kind in _KINDS]),
         unreadable=rows.where(~known).agg(F.count(F.lit(1)).alias("count")),
         _buckets=rows,
     )
+
+
+def _is_open() -> Column:
+    directory = Window.partitionBy(F.substring("producer_id", 1, DIRECTORY_TEXT))
+    newest_settled = F.max(F.when(F.col("settled") > 0, F.col("epoch"))).over(directory)
+    is_passed = F.coalesce(F.col("epoch") < newest_settled, F.lit(False))  # noqa: FBT003 - a literal
+    return F.col("sealed_at").isNull() & ~is_passed
 
 
 def _ranges(told: DataFrame, kind: str) -> DataFrame:
@@ -115,6 +135,22 @@ def judge(missing: DataFrame, epochs: DataFrame, ranges: DataFrame) -> DataFrame
         _edge(epochs.where("sealed_at is not null").withColumn("kind", F.lit("gone")), F.col("sealed_at") + 1, 1),
     ]
     return _joined(_cut(reduce(DataFrame.unionByName, edges)))
+
+
+def unknown(producers: DataFrame, epochs: DataFrame, told: Sequence[DataFrame]) -> DataFrame:
+    """One row of what nobody has told, as in the ``totals`` of an audit with ``manifests``.
+
+    ``producers`` as in `Audit`, ``epochs`` as in `Manifests`; ``told``: the epochs that anybody tells of, these among
+    them.
+    """
+    open_ones = epochs.where("open").agg(
+        F.count(F.lit(1)).alias("open_epochs"),
+        F.min_by(F.concat_ws("/", *_EPOCH), "time_ms").alias("open_oldest"),
+        F.min("time_ms").alias("open_told_ms"),
+    )
+    all_told = reduce(DataFrame.unionByName, [one.select(*_EPOCH) for one in told])
+    untold = producers.join(all_told, _EPOCH, "left_anti").agg(F.count(F.lit(1)).alias("untold_epochs"))
+    return open_ones.crossJoin(untold)
 
 
 def of_table(verdicts: DataFrame) -> DataFrame:

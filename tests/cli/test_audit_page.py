@@ -116,3 +116,31 @@ def test_what_a_table_lacks_as_far_as_producers_tell_is_not_called_lost() -> Non
 
 def test_that_others_write_to_the_topics_is_said_where_there_are_records_without_an_id() -> None:
     assert "somebody else writes to these topics" in page(found([(0, 5, 0)]))
+
+
+@pytest.mark.parametrize(
+    ("unknown", "said"),
+    [
+        (
+            {"open_epochs": 1, "open_oldest": "p/1", "open_told_ms": 1_795_669_207_999, "untold_epochs": 0},
+            ["1 epoch is open, p/1, told last at 2026-11-26 05:00:07 UTC: what it accepted since is not known here"],
+        ),
+        (
+            {"open_epochs": 2_000, "open_oldest": "p/1", "open_told_ms": 1_795_669_207_999, "untold_epochs": 1},
+            [
+                "2,000 epochs are open, the oldest, p/1, told last at 2026-11-26 05:00:07 UTC: what they accepted",
+                "1 epoch was found that no manifest tells of: what it accepted behind",
+            ],
+        ),
+        (
+            {"open_epochs": 0, "open_oldest": None, "open_told_ms": None, "untold_epochs": 3},
+            ["3 epochs were found that no manifest tells of: what they accepted behind"],
+        ),
+    ],
+)
+def test_what_no_manifest_tells_is_said_to_be_unknown(unknown: dict[str, Any], said: list[str]) -> None:
+    told = found([(0, 5, 0)])
+    text = page(told | {"totals": told["totals"] | unknown})
+    assert [line for line in said if line not in text] == []
+    assert text.count("not known here") == len(said)
+    assert "not known here" not in page(told)

@@ -24,12 +24,13 @@ from aiorecover.cli.app import app
 from aiorecover.errors import ConfigError
 from aiorecover.spark.session import clear_errors
 from tests.spark.by_sink import Sink
+from tests.spark.test_manifests import told as manifest
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
 from tests.support.oracle import read_topic
 from tests.wal.rig import storing_fails
 
-P = "abcdefghij234"
+P, Q = "abcdefghij234", "zyxwvutsrq765"
 DIRECTORY = 7  # characters of a producer id; what follows is each opening's own
 
 
@@ -328,6 +329,36 @@ def test_every_fate_of_records_that_are_not_there_is_told_by_their_producers(
         for sequence in range(row["first"], row["last"] + 1)
     }
     assert rows == wanted
+
+
+async def written(cluster: Cluster, topic: str, rows: list[tuple[bytes, bytes]]) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for key, value in rows:
+            await producer.send_and_wait(topic, value, key=key)
+
+
+def test_what_nobody_has_told_is_said_to_be_unknown_and_is_no_failure(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """A machine that died in an outage: all that was told is there, and what it accepted since is not known here."""
+    read, told = topic(kafka, partitions=1), topic(kafka, partitions=1)
+    admin.run(published(kafka, read, [f"{P}/1/1", f"{P}/1/2", f"{Q}/7/1"]))
+    moment = int(datetime(2026, 11, 26, 5, 0, 7, tzinfo=UTC).timestamp() * 1000)
+    admin.run(written(kafka, told, [manifest(P, 1, last=2, settled=2, time_ms=moment)]))
+    where = "--bootstrap-servers", kafka.bootstrap_servers, "--topic", read, "--manifests", told
+    page = tmp_path / "page.html"
+    done = run(*where, "--html", page)
+    assert (done.exit_code, "3 of 3 found, 0 missing" in done.stdout) == (0, True), done.output
+    opened = f"1 epoch is open, {P}/1, told last at 2026-11-26 05:00:07 UTC: what it accepted since is not known here;"
+    untold = "1 epoch was found that no manifest tells of: what it accepted behind"
+    drawn = page.read_text(encoding="utf-8")
+    for line in (opened, untold):
+        assert line in done.stdout, done.stdout
+        assert line in drawn
+    admin.run(written(kafka, told, [manifest(P, 1, last=2, settled=2, sealed=True), manifest(Q, 7, last=1)]))
+    found = json.loads(run(*where, "--json").stdout)["totals"]
+    unknown = {"open_epochs": 1, "open_oldest": f"{Q}/7", "open_told_ms": 1, "untold_epochs": 0}
+    assert found.items() >= unknown.items()
 
 
 def test_a_table_alone_is_judged_by_manifests_that_are_read_from_kafka(

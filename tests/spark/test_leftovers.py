@@ -8,7 +8,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.errors import ConfigError
-from aiorecover.spark import Audit, audit, compare, counted_attempts, undecided_writes, without_leftovers
+from aiorecover.spark import (
+    Audit,
+    audit,
+    compare,
+    counted_attempts,
+    read_manifests,
+    undecided_writes,
+    without_leftovers,
+)
 from aiorecover.spark.leftovers import judged, needed, parse_manifests, winners
 from aiorecover.spark.record_id import parse_record_id
 from aiorecover.spark.session import clear_errors
@@ -205,6 +213,17 @@ def test_what_is_missing_of_topics_that_are_read_is_lost(spark: SparkSession) ->
     # A copy of the topic under another name.
     copied = lost(spark, [attempt(FIRST, A, topics=("of another cluster",))], *whole[:2])
     assert copied == [("a", 3, 4, "dead_lettered"), ("a", 5, 5, "lost")]
+
+
+def test_an_attempt_that_a_sinks_manifest_names_is_told_of_and_never_open(spark: SparkSession) -> None:
+    rows = records(spark, *((f"{A}/1/{number}", FIRST.name) for number in (1, 2, 5)), (f"{D}/1/1", None))
+    of_producers, of_sinks = topic_of(spark), topic_of(spark, *manifest_of(FIRST, [attempt(FIRST, A)]))
+    with (
+        read_manifests(of_producers) as said,
+        audit(rows, manifests=said, sink_manifests=of_sinks) as found,
+    ):
+        (totals,) = found.totals.collect()
+    assert (totals["open_epochs"], totals["untold_epochs"]) == (0, 1)
 
 
 def test_no_machine_has_all_writes_or_all_records_of_no_sink(spark: SparkSession) -> None:

@@ -20,8 +20,8 @@ LATER, LATEST = "abcdefg765432", "abcdefg222222"  # openings of the directory of
 
 
 def told(producer_id: str, epoch: int, by: str | None = None, part: int = 0, **said: Any) -> tuple[bytes, bytes]:
-    given = {"last": 0, "settled": 0, "sealed": False, **said}
-    one = Manifest(producer_id=producer_id, epoch=epoch, told_by=by or producer_id, part=part, time_ms=1, **given)
+    given = {"last": 0, "settled": 0, "sealed": False, "time_ms": 1, **said}
+    one = Manifest(producer_id=producer_id, epoch=epoch, told_by=by or producer_id, part=part, **given)
     return key_of(one), encode(one)
 
 
@@ -171,3 +171,46 @@ def test_what_is_told_joins_what_is_known_of_the_last_sequences(spark: SparkSess
     ):
         expected_of = {(row["producer_id"], row["epoch"]): row["expected"] for row in found.producers.collect()}
     assert expected_of == {(P, 1): 7, (Q, 2): 2}
+
+
+def open_in(spark: SparkSession, rows: Rows) -> set[tuple[str, int]]:
+    with read_manifests(topic_of(spark, rows)) as said:
+        return {(row["producer_id"], row["epoch"]) for row in said.epochs.where("open").collect()}
+
+
+def test_an_epoch_without_a_seal_is_open_until_something_of_a_later_one_of_its_directory_is_settled(
+    spark: SparkSession,
+) -> None:
+    rows: Rows = [told(P, 1, last=9, settled=9), told(Q, 7, last=3), told(Q, 8, last=3, sealed=True)]
+    assert open_in(spark, rows) == {(P, 1), (Q, 7)}
+    # The next start has told how far it knew of the epoch, and still reads; what it settled of its own comes behind.
+    rows += [told(P, 1, by=LATER, last=12, settled=9), told(LATER, 2, last=5)]
+    assert open_in(spark, rows) == {(P, 1), (LATER, 2), (Q, 7)}
+    assert open_in(spark, [*rows, told(LATER, 2, last=5, settled=1)]) == {(LATER, 2), (Q, 7)}
+    assert open_in(spark, [*rows, told(P, 1, by=LATER, last=14, settled=9, sealed=True)]) == {(LATER, 2), (Q, 7)}
+
+
+def test_how_many_epochs_are_open_or_untold_is_counted_where_nothing_is_missing(spark: SparkSession) -> None:
+    rows: Rows = [
+        told(P, 1, last=2, settled=2, time_ms=5_000),
+        told(P, 1, part=1, last=1, settled=1, time_ms=4_000),
+        told(LATER, 2, last=1, settled=0, time_ms=9_000),
+        told(Q, 7, last=1, settled=1, sealed=True, time_ms=2_000),
+    ]
+    identities = {(P, 1, 1), (P, 1, 2), (LATER, 2, 1), (Q, 7, 1), (Q, 8, 1), (Q, 9, 1)}
+
+    def totals(told_of: Rows) -> dict[str, Any]:
+        with (
+            read_manifests(topic_of(spark, told_of)) as said,
+            audit(records(spark, identities), manifests=said) as found,
+        ):
+            one: dict[str, Any] = found.totals.collect()[0].asDict()
+        assert one["missing"] == 0
+        return {name: one[name] for name in ("open_epochs", "open_oldest", "open_told_ms", "untold_epochs")}
+
+    unknown = {"open_epochs": 2, "open_oldest": f"{P}/1", "open_told_ms": 5_000, "untold_epochs": 2}
+    assert totals(rows) == unknown
+    unknown = {"open_epochs": 0, "open_oldest": None, "open_told_ms": None, "untold_epochs": 4}
+    assert totals(rows[3:]) == unknown
+    with audit(records(spark, identities)) as found:
+        assert not {"open_epochs", "untold_epochs"} & set(found.totals.columns), "nobody was to tell"
