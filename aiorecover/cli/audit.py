@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 from aiorecover import spark as downstream
-from aiorecover.cli.audit_page import WRONG, left_out, lost, not_known, not_landed, page, without_id
+from aiorecover.cli.audit_page import (
+    WRONG,
+    fewer_without_id,
+    left_out,
+    lost,
+    not_known,
+    not_landed,
+    page,
+    without_id,
+)
 from aiorecover.cli.endings import StoppedError
 from aiorecover.cli.pairs import pairs
 from aiorecover.cli.spark_work import with_spark
@@ -343,6 +352,8 @@ def _show_compared(console: Console, compared: dict[str, Any]) -> None:
         f"{totals['without_id_in_table']:,} in the table"
     )
     console.print(verdict, style="red" if totals["absent"] else "green", markup=False, soft_wrap=True)
+    if hint := fewer_without_id(totals):
+        console.print(hint, style="yellow", markup=False, soft_wrap=True)
 
 
 def _print_ranges(console: Console, what: str, ranges: list[dict[str, Any]], style: str | None = None) -> None:

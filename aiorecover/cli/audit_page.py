@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
-__all__ = ["WRONG", "left_out", "lost", "not_known", "not_landed", "page", "without_id"]
+__all__ = ["WRONG", "fewer_without_id", "left_out", "lost", "not_known", "not_landed", "page", "without_id"]
 
 _WIDTH, _HEIGHT = 960, 240  # of the picture, in its own units: it is as wide as the window
 _LEAST = 3  # a piece that lacks one record of a million must be seen, too
@@ -59,6 +59,7 @@ def page(found: dict[str, Any]) -> str:
         parts += [
             "<h2>In the topics, not in the table</h2>",
             f"<p>{escape(_compared(compared['totals']))}</p>",
+            *([f"<p>{escape(said)}</p>"] if (said := fewer_without_id(compared["totals"])) else []),
             _table(_RANGE, compared["absent"]),
         ]
     return (
@@ -144,6 +145,17 @@ def not_landed(verdicts: dict[str, Any]) -> str:
     return (
         "not in the table: these were in Kafka; name their topics, too (--topic), to see whether they are still to be "
         "landed, or lost"
+    )
+
+
+def fewer_without_id(compared: dict[str, Any]) -> str:
+    """What it may mean that the table has fewer records without an id than the topics; nothing where it has not."""
+    count = compared["without_id_absent"]
+    if not count:
+        return ""
+    return (
+        f"without an id: the table has {count:,} fewer than the topics; they may be still to be landed, in the "
+        "quarantine of land (an aiorecover-id that is none), or lost: which they are, nothing tells"
     )
 
 

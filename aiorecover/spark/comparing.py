@@ -41,7 +41,9 @@ class Comparison(Persisted):
     totals: DataFrame
     """One row, of different ids: ``in_topics``, ``in_table``, ``absent`` (in the topics, not in the table) and
     ``only_in_table`` (Kafka has deleted them by now, or they are from other topics); of rows without an id, which
-    cannot be compared: ``without_id_in_topics``, ``without_id_in_table``."""
+    cannot be compared one by one: ``without_id_in_topics``, ``without_id_in_table`` and ``without_id_absent``, by how
+    many the table has fewer. These may be in the quarantine of a landing; and where it is 0, what Kafka has deleted by
+    now may make up for others that are absent."""
     _buckets: DataFrame
 
 
@@ -96,7 +98,7 @@ def _absent(buckets: DataFrame) -> DataFrame:
 def _totals(buckets: DataFrame) -> DataFrame:
     with_id = F.col("bucket").isNotNull()
     only_in_table = F.col("in_table") + F.col("absent") - F.col("in_topics")
-    return buckets.agg(
+    totals = buckets.agg(
         _sum(F.when(with_id, F.col("in_topics"))).alias("in_topics"),
         _sum(F.when(with_id, F.col("in_table"))).alias("in_table"),
         _sum(F.when(with_id, F.col("absent"))).alias("absent"),
@@ -104,6 +106,8 @@ def _totals(buckets: DataFrame) -> DataFrame:
         _sum(F.when(~with_id, F.col("topics_rows"))).alias("without_id_in_topics"),
         _sum(F.when(~with_id, F.col("table_rows"))).alias("without_id_in_table"),
     )
+    fewer = F.greatest(F.col("without_id_in_topics") - F.col("without_id_in_table"), F.lit(0))
+    return totals.withColumn("without_id_absent", fewer)
 
 
 def _sum(counts: Column) -> Column:

@@ -68,7 +68,7 @@ def test_each_moment_is_a_bar_and_what_is_missing_is_red_and_seen() -> None:
 
 def test_nothing_is_loaded_and_names_are_text() -> None:
     compared = {"in_topics": 10, "in_table": 8, "absent": 2, "only_in_table": 0}
-    compared |= {"without_id_in_topics": 1, "without_id_in_table": 1}
+    compared |= {"without_id_in_topics": 1, "without_id_in_table": 1, "without_id_absent": 0}
     absent = {"producer_id": "p", "epoch": 1, "first": 5, "last": 6, "count": 2}
     text = page(found([(0, 5, 0)], compared={"totals": compared, "absent": [absent]}))
     assert re.search(r"https?:|src=|href=|@import|url\(|<script|<link", text) is None
@@ -144,3 +144,18 @@ def test_what_no_manifest_tells_is_said_to_be_unknown(unknown: dict[str, Any], s
     assert [line for line in said if line not in text] == []
     assert text.count("not known here") == len(said)
     assert "not known here" not in page(told)
+
+
+def test_fewer_records_without_an_id_in_the_table_than_in_the_topics_are_told_and_no_failure() -> None:
+    counts = {"in_topics": 10, "in_table": 10, "absent": 0, "only_in_table": 0}
+
+    def drawn(fewer: int) -> str:
+        strangers = {"without_id_in_topics": 4, "without_id_in_table": 4 - fewer, "without_id_absent": fewer}
+        return page(found([(0, 5, 0)], compared={"totals": counts | strangers, "absent": []}))
+
+    text = drawn(3)
+    assert "without an id: the table has 3 fewer than the topics; they may" in text
+    headline = read(text).find(".//h1")
+    assert headline is not None
+    assert headline.attrib["class"] == "whole"
+    assert "fewer than the topics" not in drawn(0)

@@ -227,11 +227,14 @@ def test_what_the_table_lacks_of_the_topics_is_named_with_status_1_and_drawn(
     found: Any = json.loads(done.stdout)
     assert found["totals"]["missing"] == 0
     wanted = {"in_topics": 10, "in_table": 7, "absent": 4, "only_in_table": 1}
-    assert found["compared"]["totals"] == wanted | {"without_id_in_topics": 1, "without_id_in_table": 0}
+    strangers = {"without_id_in_topics": 1, "without_id_in_table": 0, "without_id_absent": 1}
+    assert found["compared"]["totals"] == wanted | strangers
     absent = sorted((row["first"], row["last"]) for row in found["compared"]["absent"])
     assert absent == [(3, 3), (7, 8), (10, 10)]
     drawn = page.read_text(encoding="utf-8")
     assert "4 of 10 absent from the table" in drawn
+    fewer = "without an id: the table has 1 fewer than the topics; "
+    assert fewer in drawn
     assert sum(one["found"] for one in found["timeline"]["moments"]) == 10
     # What is whole is status 0, and the terminal says the same.
     identities = {"producer_id": [P] * 10, "epoch": pa.array([1] * 10, pa.int32()), "sequence": range(1, 11)}
@@ -239,6 +242,11 @@ def test_what_the_table_lacks_of_the_topics_is_named_with_status_1_and_drawn(
     done = run(*where, "--table", landed)
     assert done.exit_code == 0, done.output
     assert "table: 0 of 10 records absent, 0 only in the table" in done.stdout
+    assert fewer in done.stdout, "nothing names the record, and a line says so"
+    columns = {"producer_id": pa.array([P] * 10 + [None]), "epoch": pa.array([1] * 10 + [None], pa.int32())}
+    pq.write_table(pa.table(columns | {"sequence": [*range(1, 11), None]}), landed / "part.parquet")
+    done = run(*where, "--table", landed)
+    assert (done.exit_code, "fewer than the topics" in done.stdout) == (0, False), done.output
 
 
 async def ran(cluster: Cluster, topic: str, audit_topic: str, wal: Path) -> str:

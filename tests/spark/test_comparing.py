@@ -54,6 +54,7 @@ def test_what_the_table_lacks_is_named_by_ranges_that_are_as_long_as_they_go(spa
         "only_in_table": len(ONLY_IN_TABLE),
         "without_id_in_topics": 3,
         "without_id_in_table": 2,
+        "without_id_absent": 1,
     }
 
 
@@ -64,5 +65,8 @@ def test_a_table_that_has_all_lacks_nothing(spark: SparkSession) -> None:
         assert found.totals.collect()[0]["absent"] == 0
     with compare(topics.where("false"), topics) as found:
         assert found.totals.collect()[0].asDict()["only_in_table"] == 2
+    with compare(topics, table(spark, {(P, 1, 1)}, repeated=0, strangers=4)) as found:
+        totals = found.totals.collect()[0].asDict()
+    assert (totals["without_id_in_table"], totals["without_id_absent"]) == (4, 0), "more of others are no difference"
     with pytest.raises(ConfigError, match="includeHeaders"):
         compare(topics, topics.drop("epoch"))
