@@ -17,6 +17,7 @@ from aiorecover.cli.audit_page import (
     not_known,
     not_landed,
     page,
+    sequences,
     without_id,
 )
 from aiorecover.cli.endings import StoppedError
@@ -364,10 +365,12 @@ def _print_ranges(console: Console, what: str, ranges: list[dict[str, Any]], sty
 
 def _table(epochs: list[dict[str, Any]]) -> Table:
     table = Table(box=None, padding=(0, 0, 0, 2), header_style="dim")
-    table.add_column("producer", no_wrap=True)
-    for title in ("epoch", *_COUNTS.values()):
+    # Two lines, as one of 80 columns has no room beside the counts; what is longer still is folded, and never cut.
+    table.add_column("producer/epoch\nsequences", overflow="fold")
+    for title in _COUNTS.values():
         table.add_column(title, justify="right", no_wrap=True)
     for one in epochs:
         counts = ("?" if one[name] is None else f"{one[name]:,}" for name in _COUNTS)
-        table.add_row(one["producer_id"], str(one["epoch"]), *counts, style="red" if one["missing"] else None)
+        named = f"{one['producer_id']}/{one['epoch']}\n{sequences(one)}"
+        table.add_row(named, *counts, style="red" if one["missing"] else None)
     return table

@@ -6,7 +6,17 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
-__all__ = ["WRONG", "fewer_without_id", "left_out", "lost", "not_known", "not_landed", "page", "without_id"]
+__all__ = [
+    "WRONG",
+    "fewer_without_id",
+    "left_out",
+    "lost",
+    "not_known",
+    "not_landed",
+    "page",
+    "sequences",
+    "without_id",
+]
 
 _WIDTH, _HEIGHT = 960, 240  # of the picture, in its own units: it is as wide as the window
 _LEAST = 3  # a piece that lacks one record of a million must be seen, too
@@ -21,7 +31,7 @@ th { font-weight: 500; color: #5c646c }
 """.strip()
 WRONG = "not_in_table", "lost", "untold"
 """Verdicts of what should be there as far as is told, and of what nothing is told of."""
-_EPOCH = ["producer_id", "epoch", "expected", "found", "missing", "repeated", "out_of_order"]
+_EPOCH = ["producer_id", "epoch", "sequences", "expected", "found", "missing", "repeated", "out_of_order"]
 _JUDGED = ["producer_id", "epoch", "first", "last", "count", "verdict", "why"]
 _RANGE = ["producer_id", "epoch", "first", "last", "count"]
 _REPEATED = [*_RANGE, "repeated"]
@@ -40,7 +50,7 @@ def page(found: dict[str, Any]) -> str:
         "<h2>Completeness over time</h2>",
         _picture(found["timeline"]),
         "<h2>Producers and epochs that lack most</h2>",
-        _table(_EPOCH, found["epochs"]),
+        _table(_EPOCH, [{**epoch, "sequences": sequences(epoch)} for epoch in found["epochs"]]),
         "<h2>Missing sequences, the longest ranges</h2>",
         _table(_RANGE, found["missing"]),
     ]
@@ -78,6 +88,11 @@ def _rest(totals: dict[str, Any]) -> str:
         f"{totals['epochs']:,} epochs of producers, {totals['repeated']:,} repeated, {disorder}, "
         f"{totals['without_id']:,} records without an id"
     )
+
+
+def sequences(epoch: dict[str, Any]) -> str:
+    """The first one and the last that were found."""
+    return "none found" if epoch["first"] is None else f"{epoch['first']}-{epoch['last']}"
 
 
 def left_out(totals: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ def found(moments: Moments, **more: Any) -> dict[str, Any]:
     here, lost = sum(one[1] for one in moments), sum(one[2] for one in moments)
     totals = {"records": here, "without_id": 3, "epochs": 1, "expected": here + lost, "found": here, "missing": lost}
     epoch = {"producer_id": "<b>&", "epoch": 1, "expected": here + lost, "found": here, "missing": lost, "repeated": 1}
+    epoch |= {"first": 3, "last": 2_000} if here else {"first": None, "last": None}
     return {
         "totals": totals | {"repeated": 1, "out_of_order": None},
         "epochs": [epoch | {"out_of_order": None}],
@@ -159,3 +160,8 @@ def test_fewer_records_without_an_id_in_the_table_than_in_the_topics_are_told_an
     assert headline is not None
     assert headline.attrib["class"] == "whole"
     assert "fewer than the topics" not in drawn(0)
+
+
+def test_the_sequences_of_each_epoch_stand_beside_its_counts() -> None:
+    assert "<td>3-2000</td>" in page(found([(0, 5, 0)]))
+    assert "<td>none found</td>" in page(found([(None, 0, 7)]))

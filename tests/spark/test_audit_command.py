@@ -73,11 +73,13 @@ def test_what_is_missing_repeated_or_out_of_order_in_topics_is_named_with_status
     assert found["out_of_order"] == [{**at, "first": 3, "last": 3}]
     page = tmp_path / "page.html"
     said = run(*where, "--topic", two, "--html", page).stdout
+    assert [line.split() for line in said.splitlines()[2:4]] == [[f"{P}/1", "7", "5", "2", "1", "1"], ["1-7"]]
     assert f"repeated: {P}/1 sequences=2-2 1\nout of order: {P}/1 sequences=3-3 1\n" in said
     assert "there is more" not in said
     drawn = page.read_text(encoding="utf-8")
     assert "<h2>Sequences repeated, the" in drawn
     assert "<h2>Sequences out of order, the" in drawn
+    assert f"<td>{P}</td><td>1</td><td>1-7</td>" in drawn
 
 
 def test_what_failed_attempts_of_a_sink_have_left_does_not_count(
@@ -471,16 +473,19 @@ def test_an_error_that_is_not_known_is_not_hidden() -> None:
 
 def test_a_terminal_of_80_columns_holds_every_count() -> None:
     epoch = {"producer_id": P, "epoch": 8_388_607, "out_of_order": None, "repeated": 12_345, "missing": 1_234_567}
-    epoch |= {"expected": 234_567_890, "found": 233_333_323}
+    epoch |= {"expected": 234_567_890, "found": 233_333_323, "first": 8_234_567_890, "last": 8_469_135_779}
     totals = {"records": 1, "without_id": 0, "epochs": 2, **epoch}
     console = Console(record=True, width=80)
     lists: dict[str, list[Any]] = {"epochs": [epoch], "missing": [], "repeated": [], "out_of_order": []}
     command.show(console, {"totals": totals, **lists, "more": ["epochs"]})
-    titles, row, more, verdict = console.export_text().splitlines()
-    assert row.split() == [P, "8388607", "234,567,890", "233,333,323", "1,234,567", "12,345", "?"]
+    titles, sequences, row, found, more, verdict = console.export_text().splitlines()
+    assert titles.split() == ["producer/epoch"]
+    assert sequences.split() == ["sequences", "expected", "found", "missing", "repeated", "disorder"]
+    assert row.split() == [f"{P}/8388607", "234,567,890", "233,333,323", "1,234,567", "12,345", "?"]
+    assert found.split() == ["8234567890-8469135779"]
     assert "--limit" in more
     assert "order unknown" in verdict
-    assert len(titles) <= 80
+    assert max(map(len, (titles, sequences, row, found))) <= 80
 
 
 def test_that_there_is_more_is_said_of_what_is_printed_alone() -> None:
