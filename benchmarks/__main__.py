@@ -27,6 +27,7 @@ from benchmarks.ring import commit as ring_commit
 from benchmarks.ring import delivery as ring_delivery
 from benchmarks.ring import levels as ring_levels
 from benchmarks.setting import DiskTooSmallError, Result, Setting
+from benchmarks.spark import audit as spark_audit
 from benchmarks.spark import land as spark_land
 from benchmarks.spark import sink as spark_sink
 from benchmarks.spark import source as spark_source
@@ -57,7 +58,10 @@ SPARK_WITH_KAFKA: dict[str, Callable[[Setting], Result]] = {
     "spark_land": spark_land.run,
     "spark_sink": spark_sink.run,
 }
-SPARK_WITHOUT_KAFKA: dict[str, Callable[[Setting], Result]] = {"spark_source": spark_source.run}
+SPARK_WITHOUT_KAFKA: dict[str, Callable[[Setting], Result]] = {
+    "spark_audit": spark_audit.run,
+    "spark_source": spark_source.run,
+}
 WITH_BROKERS_OF_ITS_OWN: dict[str, Callable[[Setting], Result]] = {"neighbours": neighbours.run}
 BENCHMARKS = {**WITH_KAFKA, **WITH_BROKERS_OF_ITS_OWN, **WITHOUT_KAFKA, **SPARK_WITH_KAFKA, **SPARK_WITHOUT_KAFKA}
 GROUPS = {

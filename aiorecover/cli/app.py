@@ -161,6 +161,9 @@ def audit(
         bool,
         typer.Option("--from-first", help="What Kafka has deleted by now is not missing: begin with what is there."),
     ] = False,
+    no_order: Annotated[  # noqa: FBT002 - an option, never passed by place
+        bool, typer.Option("--no-order", help="Leave out what is out of order: nothing is sorted then, it is quicker.")
+    ] = False,
     sink_manifests: Annotated[
         str | None,
         typer.Option(help="The manifest topic of Spark jobs that write to these topics: failed attempts do not count."),
@@ -200,6 +203,7 @@ def audit(
                 last=last or [],
                 manifests=manifests,
                 from_first=from_first,
+                order=not no_order,
                 sink_manifests=sink_manifests,
                 limit=limit,
                 html=html,

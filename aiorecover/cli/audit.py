@@ -65,6 +65,7 @@ class Options:
     last: Sequence[str]
     manifests: str | None
     from_first: bool
+    order: bool
     sink_manifests: str | None
     limit: int
     html: pathlib.Path | None
@@ -152,7 +153,12 @@ def _found(spark: SparkSession, options: Options, known_last: dict[tuple[str, in
     if options.html is not None:
         check_timestamps(records)
     with downstream.audit(
-        records, known_last=known_last, manifests=told, from_first=options.from_first, sink_manifests=sinks
+        records,
+        known_last=known_last,
+        manifests=told,
+        from_first=options.from_first,
+        sink_manifests=sinks,
+        order=options.order,
     ) as audit:
         totals = _rows(audit.totals)[0]
         if totals["records"] and not totals["epochs"]:

@@ -6,7 +6,8 @@ those that are not. How it is found, with nothing collected that grows with the 
 1. Each record says whether it is *ahead*: its epoch and sequence are above those of every record of its directory that
    stands before it in its Kafka partition, whichever start of it published that: their producer ids have the first
    characters in common. (An attempt of a sink has a directory of its own, and there are so many of these that some have
-   these characters in common, too; so of what their header tells the whole id counts.) That takes one sort by offset.
+   these characters in common, too; so of what their header tells the whole id counts.) That takes one sort by offset,
+   a third of what an audit costs; with ``order=False`` there is none, and nothing is told of the order.
    (The order of rows in files proves nothing: Spark reads files by their size.)
 2. The records of a producer, epoch and bucket of 32,768 sequences become one bitmap, and those that were ahead another
    one. So few bytes travel: 4 KiB for a bucket, not the records.
@@ -75,8 +76,8 @@ class Audit(Persisted):
     found, null where there is none. ``expected``: how many there should be. ``found``: how many different ones there
     are. ``missing``: ``expected`` less ``found``. ``repeated``: appearances beyond the first. ``out_of_order``: records
     that have, at each of their places, a record of a later epoch, or of theirs and behind them, of the same directory
-    before them in the same Kafka partition; null where the places are not known. So what two copies of a directory
-    publish into one partition by turns is out of order."""
+    before them in the same Kafka partition; null where the places are not known, or nobody has asked (``order``). So
+    what two copies of a directory publish into one partition by turns is out of order."""
     missing: DataFrame
     """One row for each range of missing sequences, as long as it goes: ``producer_id``, ``epoch``, ``first``,
     ``last``, ``count``."""
@@ -84,7 +85,7 @@ class Audit(Persisted):
     """The same of those that stand more than once, with ``repeated``: appearances beyond the first of each. The records
     are read again for it, so topics that go on may have more of them by then."""
     out_of_order: DataFrame
-    """The same of those that are out of order; nothing where the places are not known."""
+    """The same of those that are out of order; nothing where the places are not known, or nobody has asked."""
     totals: DataFrame
     """One row: ``records`` (rows read), ``without_id``, ``epochs``, and the sums of `producers`: ``expected``,
     ``found``, ``missing``, ``repeated``, ``out_of_order``. With ``sink_manifests`` what is none of these: ``leftovers``
@@ -109,6 +110,7 @@ def audit(
     manifests: Manifests | None = None,
     from_first: bool = False,
     sink_manifests: DataFrame | None = None,
+    order: bool = True,
 ) -> Audit:
     """Find what is missing, repeated or out of order.
 
@@ -130,6 +132,9 @@ def audit(
     named then is in Kafka already. One manifest topic belongs to topics that are audited together: using what is found
     fails, and says so, where it names writes to topics of which nothing is among the records.
 
+    With ``order=False`` records are not sorted by their offsets, so ``out_of_order`` is null. All else is the same, in
+    two thirds of the time (`benchmarks/README.md`).
+
     Raises:
         ConfigError: columns are absent or of another type, or the table is not there; a name was given, and no session
             is active; one of the others is not what it should be.
@@ -137,17 +142,17 @@ def audit(
     """
     by_name = isinstance(df, str)
     df = _records(df)
-    _check(manifests, sink_manifests, from_first=from_first)
+    _check(manifests, sink_manifests, from_first=from_first, order=order)
     known = known_frame(df.sparkSession, known_last)
     told = [] if manifests is None else [(manifests.epochs, manifests.ranges)]
     ends = [epochs for epochs, _ in told]
     if sink_manifests is None:
         records = with_record_id(df)
-        every = buckets = _buckets(records, judged=False).persist()
+        every = buckets = _buckets(records, judged=False, order=order).persist()
     else:
         judged = with_verdict(df, sink_manifests)
         records = judged.where(F.col("verdict") == COUNTS)
-        every = _buckets(judged, judged=True).persist()
+        every = _buckets(judged, judged=True, order=order).persist()
         buckets = every.where(F.col("verdict") == COUNTS)
         epochs, ranges = told_by_sinks(sink_manifests)
         told.append((epochs, ranges))
@@ -187,15 +192,16 @@ def _records(named: object) -> DataFrame:
     return df
 
 
-def _check(manifests: object, sink_manifests: object, *, from_first: object) -> None:
+def _check(manifests: object, sink_manifests: object, **switches: object) -> None:
     if manifests is not None and not isinstance(manifests, Manifests):
         raise ConfigError(
             f"manifests must be what read_manifests(...) gives: read the audit topic {shown('manifests', manifests)}"
         )
     if sink_manifests is not None:
         check_frame("sink_manifests", sink_manifests, "read the topic with read_topics(...)")
-    if not isinstance(from_first, bool):
-        raise ConfigError(f"from_first must be True or False: {shown('from_first', from_first)}")
+    for name, value in switches.items():
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name} must be True or False: {shown(name, value)}")
 
 
 def _verdicts(missing: DataFrame, told: Sequence[tuple[DataFrame, DataFrame]], producers: DataFrame) -> DataFrame:
@@ -207,16 +213,17 @@ def _verdicts(missing: DataFrame, told: Sequence[tuple[DataFrame, DataFrame]], p
     return judge(missing, epochs, ranges).join(ends, _EPOCH).withColumn("tail", tail).drop("found_last")
 
 
-def _buckets(records: DataFrame, *, judged: bool) -> DataFrame:
+def _buckets(records: DataFrame, *, judged: bool, order: bool) -> DataFrame:
     """A row for each producer, epoch and bucket: counts, first and last sequence, and the clear places between them.
 
     The records without an id are a row of their own, all null but for the count. Where ``records`` are ``judged``,
-    there is one for each ``verdict``, with the ``topics`` that its records stand in.
+    there is one for each ``verdict``, with the ``topics`` that its records stand in. Without ``order``, or places, what
+    tells of the order is null.
     """
-    places = set(_PLACE) <= set(records.columns)
+    ordered = order and set(_PLACE) <= set(records.columns)
     narrow = records.select(
         *ID_COLUMNS,
-        (_ahead(records) if places else F.lit(None).cast("boolean")).alias("ahead"),
+        *([_ahead(records).alias("ahead")] if ordered else []),
         *(["verdict"] if judged else []),
         *(["topic"] if judged and "topic" in records.columns else []),
     )
@@ -228,16 +235,17 @@ def _buckets(records: DataFrame, *, judged: bool) -> DataFrame:
         F.min("sequence").alias("first"),
         F.max("sequence").alias("last"),
         F.bitmap_construct_agg(bit).alias("bits"),
-        F.bitmap_construct_agg(F.when(F.col("ahead"), bit)).alias("orderly"),
-        F.count("ahead").alias("placed"),
+        *([F.bitmap_construct_agg(F.when(F.col("ahead"), bit)).alias("orderly")] if ordered else []),
         *topics,
     )
     edges = ["records", "first", "last", "found"]
+    # Where the order is not known there is no telling: null, not 0.
+    disorder = F.bitmap_count("bits") - F.bitmap_count("orderly") if ordered else _null("bigint")
+    behind = F.when(F.col("out_of_order") > 0, set_in_one("bits", "orderly")) if ordered else _null("array<int>")
     measured = counted.withColumns(
         {
             "found": F.bitmap_count("bits"),
-            # Where the places are not known there is no telling: null, not 0.
-            "out_of_order": F.when(F.col("placed") > 0, F.bitmap_count("bits") - F.bitmap_count("orderly")),
+            "out_of_order": disorder,
             "low": bit_of(F.col("first")).cast("int"),
             "high": bit_of(F.col("last")).cast("int"),
         }
@@ -250,8 +258,12 @@ def _buckets(records: DataFrame, *, judged: bool) -> DataFrame:
         *kinds,
         *(["topics"] if topics else []),
         F.when(F.col("found") < F.col("last") - F.col("first") + 1, clear_bits("bits", "low", "high")).alias("clear"),
-        F.when(F.col("out_of_order") > 0, set_in_one("bits", "orderly")).alias("behind"),
+        behind.alias("behind"),
     )
+
+
+def _null(kind: str) -> Column:
+    return F.lit(None).cast(kind)
 
 
 def _ahead(records: DataFrame) -> Column:
@@ -343,8 +355,10 @@ def _totals(buckets: DataFrame, producers: DataFrame) -> DataFrame:
     sums = producers.agg(
         F.count(F.lit(1)).alias("epochs"),
         *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("expected", "found", "missing", "repeated")),
-        # Without any epoch nothing is out of order; without places there is no telling.
-        F.when(F.count(F.lit(1)) == 0, 0).otherwise(F.sum("out_of_order")).alias("out_of_order"),
+        # Without any epoch nothing is out of order; where it is not known of one there is no telling.
+        F.when(F.count(F.lit(1)) == F.count("out_of_order"), F.coalesce(F.sum("out_of_order"), F.lit(0))).alias(
+            "out_of_order"
+        ),
     )
     return rows.crossJoin(sums)
 

@@ -130,9 +130,9 @@ def measured(table: DataFrame, what: Planted) -> Cost:
     return Cost(what.rows, seconds, _shuffled(spark) - before, differences(found, what))
 
 
-def said(table: DataFrame, what: Planted) -> Said:
+def said(table: DataFrame, what: Planted, *, order: bool = True) -> Said:
     """What the audit says, by the names of its data frames."""
-    with audit(table, known_last=what.last) as found:
+    with audit(table, known_last=what.last, order=order) as found:
         names = "totals", "producers", "missing", "repeated", "out_of_order"
         return {name: getattr(found, name).collect() for name in names}
 

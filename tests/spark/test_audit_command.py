@@ -251,6 +251,17 @@ def test_what_the_table_lacks_of_the_topics_is_named_with_status_1_and_drawn(
     assert (done.exit_code, "fewer than the topics" in done.stdout) == (0, False), done.output
 
 
+def test_without_order_nothing_is_told_of_it(tmp_path: Path) -> None:
+    ids = {"producer_id": [P] * 3, "epoch": pa.array([1] * 3, pa.int32()), "sequence": [1, 3, 2]}
+    places = {"topic": ["t"] * 3, "partition": pa.array([0] * 3, pa.int32()), "offset": [1, 2, 3]}
+    pq.write_table(pa.table(ids | places), tmp_path / "part.parquet")
+    assert "0 repeated, 1 out of order" in run("--table", tmp_path).stdout
+    done = run("--table", tmp_path, "--no-order")
+    assert (done.exit_code, "0 repeated, order unknown" in done.stdout) == (0, True), done.output
+    found: Any = json.loads(run("--table", tmp_path, "--no-order", "--json").stdout)
+    assert (found["totals"]["out_of_order"], found["out_of_order"], found["more"]) == (None, [], [])
+
+
 async def ran(cluster: Cluster, topic: str, audit_topic: str, wal: Path) -> str:
     """40 records and one that is too large for the topic, and what the producer of them is called."""
     options = {"audit_topic": audit_topic, "wal_min_free_bytes": 0}

@@ -99,9 +99,13 @@ def ranges(found: DataFrame) -> dict[tuple[str, int], list[tuple[int, int]]]:
 
 
 def collected(
-    records: DataFrame, known_last: DataFrame | dict[tuple[str, int], int] | None, *, from_first: bool
+    records: DataFrame,
+    known_last: DataFrame | dict[tuple[str, int], int] | None,
+    *,
+    from_first: bool,
+    order: bool = True,
 ) -> Found:
-    with audit(records, known_last=known_last, from_first=from_first) as found:
+    with audit(records, known_last=known_last, from_first=from_first, order=order) as found:
         repeated = {
             (row["producer_id"], row["epoch"]): row["repeated"]
             for row in found.repeated.groupBy("producer_id", "epoch").agg(F.sum("repeated").alias("repeated")).collect()
@@ -200,6 +204,23 @@ def test_ids_without_places_are_audited_but_their_order_is_unknown(spark: SparkS
     assert found.epochs[WHOLE, 1].out_of_order is None
     assert found.totals["out_of_order"] is None
     assert found.totals["without_id"] == 1
+
+
+def test_where_nobody_asks_for_the_order_nothing_is_sorted_and_all_else_is_found_the_same(
+    records: DataFrame, found: Found
+) -> None:
+    unsorted = collected(records, KNOWN, from_first=False, order=False)
+    assert unsorted.epochs == {
+        key: one._replace(out_of_order=None if one.found else 0, behind=[]) for key, one in found.epochs.items()
+    }
+    assert unsorted.totals == found.totals | {"out_of_order": None}
+
+    def is_sorted(*, order: bool) -> bool:
+        with audit(records, order=order) as one:
+            return "Window" in one._buckets._jdf.queryExecution().analyzed().toString()
+
+    assert is_sorted(order=True)
+    assert not is_sorted(order=False)
 
 
 def test_a_table_is_audited_by_its_path_and_by_its_name(spark: SparkSession, tmp_path: Path) -> None:

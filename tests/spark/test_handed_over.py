@@ -81,6 +81,7 @@ def test_what_an_audit_is_told_besides_is_looked_at_too(spark: SparkSession) -> 
             r"sink_manifests must be a data frame: read the topic with read_topics",
         ),
         ({"from_first": "no"}, "from_first must be True or False: type=str"),
+        ({"order": "no"}, "order must be True or False: type=str"),
         ({"known_last": 5}, "known_last maps"),
         ({"known_last": {"x": 5}}, "known_last has keys"),
     ]
