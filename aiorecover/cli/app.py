@@ -185,8 +185,9 @@ def audit(
 
     For each producer and epoch: how many there should be (sequences begin with 1 and have no gaps), how many were
     found, repeated, and out of order in their partition. With topics and a table also what the table lacks of them.
-    With --manifests: whether what is missing is a dead letter, still in the ring, or lost; with --sink-manifests the
-    same of what Spark's sinks have published.
+    With --manifests: whether what is missing is a dead letter, still in the ring, or lost, and of how many epochs the
+    end is not known (that is no failure: a producer that lives is one of these); with --sink-manifests the first of
+    what Spark's sinks have published.
 
     Exit status 0: nothing is missing; with either of these, nothing is lost, or, of a table alone, not in it. 1:
     something is. 2: there is no audit: an option, an installation or Kafka needs mending, or Spark failed (or the page
