@@ -215,8 +215,10 @@ Operations
                 Where there is no more, a ring grows by what is free in another one. That holds where the disk is what
                 there is no more of, too: the room to rewrite is left of what is free in the rings then, by moves and by
                 the main ring, but for its four slots. Where others have filled the disk before there was that room,
-                moves that take less than they give make it. A full ring whose one slot holds
-                nothing any more gives up that slot, once no reader stands in it.
+                moves that take less than they give make it. A full ring whose one slot holds nothing any more gives up
+                that slot, once no reader stands in it. A lane that waits for a block in the file `lanes`, where the
+                disk has none, gets it in the place of as many free slots as that takes, one of the ordinary size: in
+                vain only once, if somebody else is quicker to take what was given up.
     shrink      Free slots at the end of the file that nobody needed for twelve checkpoints, a minute, are cut off. A
                 durable checkpoint covers them (or their headers were taken away) and knows an ordinal above theirs;
                 nothing maps them; file sizes are changed under one lock. Of such slots those that another ring grows

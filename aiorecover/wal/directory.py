@@ -28,11 +28,12 @@ from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile, Destination, R
 from aiorecover.wal.ends import above, furthest
 from aiorecover.wal.epochs import Epochs
 from aiorecover.wal.kept import DAMAGED, keep
-from aiorecover.wal.lanes import Lanes
+from aiorecover.wal.lanes import LEAST_BYTES, Lanes
 from aiorecover.wal.losses import Losses, Stretch
 from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.sources import Sources
+from aiorecover.wal.spares import Quota
 from aiorecover.wal.storage import OPERATING_SYSTEM, FileSystem, StorageFile, when_forked
 from aiorecover.wal.suffix import Suspicion
 
@@ -128,6 +129,7 @@ class Directory:
     all_copies_settled: bool | None = None  # known once the files are closed
     _writing: bool = False  # the keeper's thread writes a checkpoint
     _untold: bool = False  # a flush has failed, and no word of it was left yet
+    _gave_in_vain: bool = False  # somebody else took the slots that were given up for a lane
 
     def __post_init__(self) -> None:
         """Have a forked child abandon it, and the rings wait for one another where settle words are suspect."""
@@ -358,17 +360,37 @@ class Directory:
     def grow_lanes(self) -> None:
         """Have blocks for more lanes, if they are wanted (the keeper's thread).
 
+        A lane that waits for one gets it in the place of free slots, where the disk has no more room: else nothing of
+        it would be delivered before a person makes some, and it would fill the rings.
+
         Raises:
             WalFullError: the disk is full.
 
         """
         with self._allocating:
-            self.lanes.grow()
+            try:
+                self.lanes.grow()
+            except WalFullError:
+                if not self._make_room_for_a_lane():
+                    raise
+                self.lanes.grow()
+            self._gave_in_vain = False
+
+    def _make_room_for_a_lane(self) -> bool:
+        """Give up free slots, once: who fills the disk as fast as that takes no more of them."""
+        if self._gave_in_vain or not self.lanes.awaited:
+            return False
+        self._gave_in_vain = self._quota.make_room(LEAST_BYTES)
+        return self._gave_in_vain
 
     @property
     def _allocating(self) -> AbstractContextManager[bool]:
         """Nobody else allocates: what a file takes before it fails must not refuse a slot that there is room for."""
-        return self.ring.spares.quota.lock
+        return self._quota.lock
+
+    @property
+    def _quota(self) -> Quota:
+        return self.ring.spares.quota
 
     def shrink(self) -> int:
         """Give back to the disk what was not needed for long; bytes (the keeper's thread)."""

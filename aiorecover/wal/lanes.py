@@ -17,10 +17,12 @@ process dies it never counts more than there are. For all other batches it is ri
 the two copies of a block one alone may be blank only before the second store since the block was blank itself; that is
 told by the low half of the generation, which begins anew with each clearing, while the high half goes on.
 
-Stored by pwrite and not through a mapping: that takes 6 us more (10 instead of 4, for an entry of 3,000 records), and
-a full or failing disk is an error that can be handled, where a mapping ends the process. Blocks are allocated by the
+Stored by pwrite and not through a mapping: that takes 6 us more (10 instead of 4, for an entry of 3,000 records), and a
+full or failing disk is an error that can be handled, where a mapping ends the process. Blocks are allocated by the
 keeper's thread before they are given out: a lane that has one can always write to it, for delivery is what makes room.
-A file that has holes, as a copy may, is allocated as a whole by the opening.
+One that waits for a block on a full disk gets it in the place of slots of the rings that are free, or come free: its
+records may be what keeps these full. So it waits for longer only where somebody else takes what is given up, or where
+the file system makes no holes in files. A file that has holes, as a copy may, is allocated as a whole by the opening.
 
 It is a journal and no more, so what cannot be read keeps no directory closed: it counts as damaged, and its block is
 not used by this opening. (The file of another directory does: who put it there may have our own.) Nor does a full disk:
@@ -52,6 +54,7 @@ ENTRY_BYTES = 33 * SECTOR  # 4,096 words of 4 bytes, and a sector for all else: 
 BODY_MOST = ENTRY_BYTES - ENTRY.size
 BLOCK_BYTES = 2 * ENTRY_BYTES
 FIRST_BLOCKS = 8  # 270 KB: allocated by the opening
+LEAST_BYTES = BLOCK_BYTES + PAGE  # room for one more block: the file may end within a page
 MOST_AT_ONCE = 1024  # blocks, 35 MB: a file that doubles must not take half of a small disk for lanes never seen
 
 _BOOT_BYTES = 40
@@ -204,6 +207,7 @@ class Lanes:
         self._untold = self.missing  # in the header until somebody was told: this process may die before
         # Always in this order: the lowest is taken first.
         self._free = [block for block in reversed(range(self._blocks)) if block not in self._unusable]
+        self.awaited = False  # a lane has found none, and waits for one
         self._stored = False
         self._header = replace(now, since=self._since)
         self._late = False  # there was no room for it yet; then it is the keeper's
@@ -247,7 +251,7 @@ class Lanes:
     def grow(self) -> None:
         """Allocate as many blocks again as there are, if they are wanted, and the file's holes (the keeper's thread).
 
-        Where none is left, and no room for so many, half of that, down to a single one.
+        Where a lane waits for one, and there is no room for so many, half of that, down to a single one.
         And write the header that there was no room for: what this opening has stored is known from then on, in this
         boot and this file. Nobody waits for that.
 
@@ -281,9 +285,9 @@ class Lanes:
             try:
                 self._file.allocate(_place(first, 0), count * BLOCK_BYTES)
             except WalFullError:
-                if count == 1 or self._free or not first:
+                if count == 1 or not self.awaited:
                     raise
-                count //= 2  # a lane waits for one, and its records may be what keeps the ring full
+                count //= 2  # its records may be what keeps the ring full
             else:
                 return count
 
@@ -358,6 +362,7 @@ class Lanes:
 
     def take(self) -> int | None:
         """A block for a lane without one; None: let the keeper call `grow`."""
+        self.awaited = not self._free
         return self._free.pop() if self._free else None
 
     def store(self, block: int, body: bytes) -> None:

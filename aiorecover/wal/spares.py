@@ -97,6 +97,19 @@ class Quota:
         giver = max(others, key=lambda member: member.holding.free)
         return giver.give_up(1) > 0
 
+    def make_room(self, size: int) -> bool:
+        """Have as many free slots given back to the disk, for another file, as take ``size`` bytes (the keeper's).
+
+        False: nothing was, as there are not so many; or less than that, where the file system makes no holes.
+        """
+        count = -(-size // self.limits.slot_bytes)
+        with self.lock:
+            frees = sum(member.holding.free for member in self.members)
+            return frees >= count and all(self._give_back_one() for _ in range(count))
+
+    def _give_back_one(self) -> bool:
+        return max(self.members, key=lambda member: member.holding.free).give_back_one()
+
 
 class Spares:
     """Where a ring takes its next slot from, and where it puts those that it has recycled."""
@@ -335,6 +348,11 @@ class Spares:
             self._cut_end(count)
             self.give_up(count - (before - len(self._free)))
             return before - len(self._free)
+
+    def give_back_one(self) -> bool:
+        """Give a free slot back to the disk, as `give_up` (the keeper's thread); False where that cannot be."""
+        with self._preparing():
+            return self.give_up(1) > 0
 
     def give_up(self, count: int) -> int:
         """Give so many free slots back to the disk, those at the end of the file first; how many it could.
