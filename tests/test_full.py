@@ -219,7 +219,7 @@ async def test_while_a_backlog_is_delivered_it_is_told_how_long_the_rest_takes(
             moment = asyncio.get_running_loop().time() - began
             if last // 4 < now.delivered < last // 2 and now.seconds_left is not None:
                 told.append((moment, now.seconds_left))
-            await until(lambda: broker.held or not producer.statistics().pending)
+            await until(lambda: broker.held > 0 or not producer.statistics().pending)
             broker.answers.set()
             await asyncio.sleep(0)
             broker.answers.clear()
