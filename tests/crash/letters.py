@@ -46,6 +46,10 @@ class Fates:
         """Which promise was broken, in words."""
         return [*([] if self.verdict.ok else [str(self.verdict)]), *self._complaints()]
 
+    def whole(self) -> Verdict:
+        """The verdict, with what is wrong with letters among its complaints."""
+        return replace(self.verdict, complaints=[*self.verdict.complaints, *self._complaints()])
+
     def _complaints(self) -> Iterator[str]:
         for what in ("twice", "both", "of_good_ones", "uncopied", "strays"):
             found = getattr(self, what)

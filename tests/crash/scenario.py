@@ -110,6 +110,12 @@ class Scenario:
         child.kill()
         self.ledger.take(child)
 
+    def dies(self, child: Child, within_s: float) -> bool:
+        """Wait until a life kills itself (`Task.crash`), and remember what it had said; whether it did in time."""
+        reached = child.wait_dead(within_s)
+        self.ledger.take(child)
+        return reached
+
     def finish(self, child: Child) -> dict[str, Any]:
         """Let a life end by itself; its last statistics."""
         statistics = child.finish(_FINISH_WITHIN_S)

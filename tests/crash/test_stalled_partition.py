@@ -9,57 +9,42 @@ import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from aiorecover import DeliveryReport
 from aiorecover.delivery.partitioner import partition_for
 from tests.crash.crash_points import DRAINING_POINTS, MOVING_POINTS, STALLED_POINTS
-from tests.crash.lives import Child
-from tests.crash.scenario import FLUSH, Scenario, Step
+from tests.crash.scenario import Scenario
+from tests.crash.stalling import (
+    PARTITIONS,
+    SMALL_SLOTS,
+    STUCK,
+    dies_beside_a_stall,
+    heal,
+    placed_topic,
+    stalled,
+    stuck,
+)
 from tests.crash.test_outages import BLOCKED_S, DELIVERED_WITHIN_MS, Publisher, assert_exactly_once, judged, started
 from tests.support import admin
-from tests.support.broker import Cluster, KafkaCluster
+from tests.support.broker import KafkaCluster
 from tests.support.eventually import until
-from tests.support.node import Node
 from tests.support.oracle import judge, read_topic
 
 pytestmark = pytest.mark.timeout(240)
 
-PARTITIONS = 12
-STUCK = 3
 GROWN = 18  # partitions
-OPTIONS: dict[str, Any] = {
-    "max_batch_size": 16 * 1024,
-    "slot_bytes": 1 << 18,
-}  # what a lane may have is soon full: some 300 records
-SMALL_SLOTS = {**OPTIONS, "slot_bytes": 1 << 16}  # so that the ring goes round many times
-BEGIN: list[Step] = [("publish", {"count": 2_000}), FLUSH, ("wait", {})]
 MOVED_AT_LEAST = 20  # slots of some 90, with one record in twelve for the partition that is stuck
 MOVED_SOON = 5
 RECORD_BYTES = 200  # in the ring, about
-DIES_WITHIN_S = 60.0  # it takes seconds
+TIMES = {"in the middle of catching up": 5, "when copies are read": 2}
 
 
 @pytest.fixture
 def placed(mortal3: KafkaCluster) -> str:
     """The topic."""
-    name = f"placed-{os.urandom(4).hex()}"
-    healthy = itertools.cycle(node.node_id for node in mortal3.nodes[:2])
-    replicas = {number: [next(healthy)] for number in range(PARTITIONS)}
-    replicas[STUCK] = [stuck(mortal3).node_id]
-    admin.run(admin.create_placed_topic(mortal3.bootstrap_servers, name, replicas))
-    return name
-
-
-def stuck(cluster: Cluster) -> Node:
-    return cluster.nodes[2]
-
-
-def heal(cluster: Cluster) -> None:
-    stuck(cluster).start()
-    cluster.wait_ready()
+    return placed_topic(mortal3)
 
 
 @pytest.mark.asyncio
@@ -170,7 +155,7 @@ async def test_a_topic_that_grows_while_a_lane_is_stalled_spreads_anew_only_what
 def test_killed_twice_while_a_lane_is_stalled(mortal3: KafkaCluster, placed: str, tmp_path: Path) -> None:
     scenario = Scenario(mortal3, tmp_path, lanes=PARTITIONS, topic=placed)
     for life in range(2):
-        child = stalled(scenario, mortal3, die=life == 0)
+        child = stalled(scenario, die=life == 0)
         scenario.kill(child)
     heal(mortal3)
     verdict = scenario.verdict()
@@ -178,66 +163,15 @@ def test_killed_twice_while_a_lane_is_stalled(mortal3: KafkaCluster, placed: str
     assert (verdict.kills, verdict.resumed) == (2, 2)
 
 
-@pytest.mark.parametrize("point", STALLED_POINTS)
-def test_killed_around_a_stall_everything_arrives_once_and_in_order(
+@pytest.mark.parametrize("point", STALLED_POINTS | MOVING_POINTS | DRAINING_POINTS)
+def test_killed_around_a_stall_and_while_records_are_moved_everything_arrives_once_and_in_order(
     mortal3: KafkaCluster, placed: str, tmp_path: Path, point: str
 ) -> None:
     scenario = Scenario(mortal3, tmp_path, lanes=PARTITIONS, topic=placed)
-    times = 5 if point == "in the middle of catching up" else 1
-    if point == "when a lane is passed over":
-        child = scenario.life(*BEGIN, ("publish", {"rate": 5_000}), crash=(point, times), **OPTIONS)
-        child.wait_for("wait")
-        stuck(mortal3).kill()
-        child.tell()
-    else:
-        child = stalled(scenario, mortal3, ("publish", {"rate": 5_000}), crash=(point, times))
-        heal(mortal3)
-        child.tell()
-    assert child.wait_dead(DIES_WITHIN_S), f"never reached: {point}"
-    scenario.ledger.take(child)
+    times = TIMES.get(point, 5 if point in MOVING_POINTS else 1)
+    assert dies_beside_a_stall(scenario, point, times), f"never reached: {point}"
     mortal3.heal()
     verdict = scenario.verdict()
     print(verdict)
     assert verdict.ok, str(verdict)
     assert verdict.kills == 1
-
-
-@pytest.mark.parametrize("point", MOVING_POINTS | DRAINING_POINTS)
-def test_killed_while_records_are_moved_everything_arrives_once_and_in_order(
-    mortal3: KafkaCluster, placed: str, tmp_path: Path, point: str
-) -> None:
-    scenario = Scenario(mortal3, tmp_path, lanes=PARTITIONS, topic=placed)
-    if point in MOVING_POINTS:
-        child = scenario.life(*BEGIN, ("publish", {"rate": 5_000}), crash=(point, 5), **SMALL_SLOTS)
-        child.wait_for("wait")
-        stuck(mortal3).kill()
-    else:
-        child = stalled(scenario, mortal3, ("publish", {"rate": 5_000}), crash=(point, 2), options=SMALL_SLOTS)
-        heal(mortal3)
-    child.tell()
-    assert child.wait_dead(DIES_WITHIN_S), f"never reached: {point}"
-    scenario.ledger.take(child)
-    mortal3.heal()
-    verdict = scenario.verdict()
-    print(verdict)
-    assert verdict.ok, str(verdict)
-    assert verdict.kills == 1
-
-
-def stalled(
-    scenario: Scenario,
-    cluster: KafkaCluster,
-    *then: Step,
-    die: bool = True,
-    options: dict[str, Any] = OPTIONS,
-    **task: Any,
-) -> Child:
-    """A life in which a lane is stalled; its last step but ``then`` is to wait. Its node dies in it, or has before."""
-    steps = [*BEGIN, ("publish", {"count": 15_000, "rate": 6_000}), ("wait_stalled", {"lanes": 1}), ("wait", {})]
-    child = scenario.life(*(steps if die else steps[len(BEGIN) :]), *then, **options, **task)
-    if die:
-        child.wait_for("wait")
-        stuck(cluster).kill()
-        child.tell()
-    child.wait_for("wait", times=2 if die else 1)
-    return child

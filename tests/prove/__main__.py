@@ -10,6 +10,7 @@ import sys
 PROOFS = {
     "kills": "kill -9 of the publishing process, every record looked for in a real Kafka",
     "identity": "kill -9 while three brokers are frozen, killed and rolled: nothing twice, nothing out of order",
+    "steps": "kill -9 at drawn steps of stalls, moves to the retry ring, dead letters and adoptions: each record once",
     "transactions": "exactly_once, kill -9 in each step of a transaction, while brokers fail: each record once",
     "cuts": "exactly_once, power cuts in each step of a transaction, in memory or on ext4: each record once",
     "outages": "all brokers gone for ten minutes under load: memory flat, resumed at once, nothing lost",

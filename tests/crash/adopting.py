@@ -1,0 +1,73 @@
+"""A worker that is gone, what it has left, and the adopters that die while they deliver it."""
+
+from typing import Any, Final
+
+from aiorecover.wal.instances import instances
+from tests.crash.judgement import Verdict
+from tests.crash.lives import Child
+from tests.crash.scenario import Scenario
+from tests.support.admin import run, until
+
+__all__ = ["FIRST", "NOWHERE", "adopter", "dies_adopting", "left_alone", "let_go", "until_adopted"]
+
+NOWHERE = "127.0.0.1:1"  # no broker listens there
+FIRST: Final = {
+    "before an opening is durable": 2,
+    "after an opening is durable": 2,
+    "before a directory is closed": 1,
+    "when a partition is added": 1,
+    "when all is answered": 1,
+    "when those who wait for a flush are known": 1,
+    "before those who waited for a flush are told": 1,
+    "after the ring is flushed": 1,
+    "before the position is read": 2,
+    "after the position is read": 2,
+}
+"""Points that an adopter reaches so often and no oftener, or not for sure: those of a directory that it opens, behind
+its own one; and of the first transaction in which records are; the two before, one of each directory, have none."""
+_WITHIN_S = 60.0  # it takes a second
+
+
+def adopter(scenario: Scenario, **task: Any) -> Child:
+    """A worker that publishes nothing: whatever it sends, flushes and settles belongs to another one's directory.
+
+    ``task``: more of `Scenario.life`.
+    """
+    return scenario.life(
+        ("wait", {}),
+        servers=f"{scenario.cluster.bootstrap_servers},{NOWHERE}",  # where the owner looked for a broker, too
+        instance="b",
+        adoption_grace_ms=0,
+        max_batch_size=2048,
+        **task,
+    )
+
+
+def left_alone(scenario: Scenario, count: int, **task: Any) -> None:
+    """A worker has accepted so many records, reached no broker, and is gone; ``task``: as of `adopter`."""
+    owner = scenario.life(("publish", {"count": count}), ("wait", {}), servers=NOWHERE, instance="a", **task)
+    owner.wait_for("wait")
+    scenario.kill(owner)
+
+
+def dies_adopting(scenario: Scenario, point: str, times: int, **task: Any) -> bool:
+    """Another adopter is killed when it reaches the point for that time; whether it did. ``task``: as of `adopter`."""
+    return scenario.dies(adopter(scenario, crash=(point, times), **task), _WITHIN_S)
+
+
+def until_adopted(scenario: Scenario, child: Child) -> Verdict:
+    """The verdict over everything, once nothing waits in the directory that was left."""
+    let_go(scenario, child)
+    return scenario.verdict()
+
+
+def let_go(scenario: Scenario, child: Child) -> None:
+    """Until nothing waits in the directory that was left; the adopter stops then."""
+
+    async def nothing_waits() -> bool | None:
+        (left,) = (one for one in instances(scenario.wal_dir) if one.path.name == "a")
+        return (left.state == "free" and left.waiting is False) or None
+
+    run(until(nothing_waits, timeout_s=_WITHIN_S, what="the directory was not adopted"))
+    child.tell()
+    scenario.finish(child)
