@@ -254,6 +254,13 @@ def land(
         bool, typer.Option("--available-now", help="Land what stands in Kafka now, and end.")
     ] = False,
     max_offsets_per_trigger: Annotated[int, typer.Option(min=1, help="Records of a batch, at most.")] = 1_000_000,
+    files_per_batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="By so many tasks a batch is sorted and written. Default: as many as Spark has cores at the start.",
+        ),
+    ] = None,
     master: Annotated[str, typer.Option(help="Where Spark runs.")] = "local[*]",
     conf: Annotated[list[str] | None, typer.Option(help="A setting of Spark, name=value.")] = None,
     kafka_option: Annotated[
@@ -283,6 +290,7 @@ def land(
                 sink_manifests=sink_manifests,
                 available_now=available_now,
                 max_offsets_per_trigger=max_offsets_per_trigger,
+                files_per_batch=files_per_batch,
                 master=master,
                 settings=conf or [],
                 kafka_options=kafka_option or [],

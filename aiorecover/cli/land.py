@@ -42,6 +42,7 @@ class Options:
     sink_manifests: str | None
     available_now: bool
     max_offsets_per_trigger: int
+    files_per_batch: int | None
     master: str | None
     settings: Sequence[str]
     kafka_options: Sequence[str]
@@ -85,6 +86,7 @@ def run(options: Options, console: Console) -> None:
             sink_manifests=options.sink_manifests,
             available_now=options.available_now,
             max_offsets_per_trigger=options.max_offsets_per_trigger,
+            files_per_batch=options.files_per_batch,
             options=kafka_options,
             on_batch=tell,
         )

@@ -139,7 +139,9 @@ def land(
     their failed attempts have left is not landed, and the rest once its manifest is there. The query reads that topic,
     too; a checkpoint keeps to it.
 
-    ``max_offsets_per_trigger``: records of a batch, at most. ``files_per_batch``: default, as many as Spark has cores.
+    ``max_offsets_per_trigger``: records of a batch, at most. ``files_per_batch``: by so many tasks a batch is
+    sorted and written; default, as many as Spark has cores now, which with dynamic allocation is often two for all
+    that follows.
     ``options`` are those of Spark's Kafka source and win over the defaults: from the earliest offset on, committed
     records only. ``on_batch`` is called on the driver after each batch; the log ``aiorecover.spark`` tells it, too.
     Not over Spark Connect: directories are renamed through the driver's JVM.

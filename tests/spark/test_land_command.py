@@ -10,7 +10,9 @@ from typer.testing import CliRunner, Result
 
 from aiorecover.cli import land as command
 from aiorecover.cli.app import app
+from tests.spark import feed
 from tests.spark.by_sink import Sink
+from tests.spark.feed import P
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
 
@@ -57,6 +59,15 @@ def test_how_much_is_left_is_told_behind_a_batch(
     done = run(kafka, name, tmp_path, "--max-offsets-per-trigger", "3")
     told = [line for line in done.stdout.splitlines() if "to go" in line]
     assert told == ["batch 0 is done: 1 offsets to go"], done.output
+
+
+def test_a_batch_is_in_as_many_files_as_are_asked_for(kafka: Cluster, topic: TopicFactory, tmp_path: Path) -> None:
+    name = topic(kafka, partitions=1)
+    identities = [f"{P}/{epoch}/1" for epoch in range(1, 100)]
+    admin.run(feed.published(kafka, name, [(0, identity) for identity in identities]))
+    done = run(kafka, name, tmp_path, "--files-per-batch", "5")
+    assert done.exit_code == 0, done.output
+    assert len(list((tmp_path / "table" / "batch_id=0").glob("*.parquet"))) == 5
 
 
 def test_a_topic_that_is_not_there_is_status_2_and_one_sentence(kafka: Cluster, tmp_path: Path) -> None:
