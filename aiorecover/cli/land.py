@@ -60,7 +60,7 @@ def run(options: Options, console: Console) -> None:
     kafka_options = pairs(options.kafka_options)
     # Refused here, before Spark fetches and starts anything.
     checked_options(
-        *(options.topics, options.target, options.checkpoint),
+        *(options.topics, options.target, options.checkpoint, options.quarantine),
         *(options.bootstrap_servers, options.sink_manifests, kafka_options),
     )
     settings, counted = pairs(options.settings), _Counted()

@@ -31,6 +31,8 @@ _STAGING = "_staging"
 class Directory:
     """Batches as directories of Parquet files, on a file system that renames a directory in one step."""
 
+    is_renamed = True
+
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.path = path.rstrip("/")
         self._spark = spark
@@ -40,6 +42,10 @@ class Directory:
     def name(self) -> str:
         """With its file system, and from its root on."""
         return self._files.qualified(self.path)
+
+    def where(self) -> str:
+        """Where its files stand, or will stand, as it was told."""
+        return self.path
 
     def location(self) -> str:
         """As `name`, without links in it where they can be told."""

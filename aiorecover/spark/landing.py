@@ -19,7 +19,7 @@ How each record comes once:
 
 So a reader of the target sees whole batches, and each record once at any time, without knowing anything of this. The
 checkpoint, and a target of Parquet, stand on directories that are renamed in one step, as HDFS and local file systems
-do it; object stores without directories (S3) do not.
+do it; object stores without directories (S3) do not, and are refused (:mod:`aiorecover.spark.places`).
 
 A target belongs to one checkpoint, and says so: another one would also count from 0. The two are of one day, or a
 number would have other offsets than those that were landed under it (:mod:`aiorecover.spark.progress`), and they and
@@ -48,9 +48,10 @@ from aiorecover.spark.handed_over import path_of
 from aiorecover.spark.leftovers import COUNTS
 from aiorecover.spark.lock import Lock
 from aiorecover.spark.observed import counts_of
-from aiorecover.spark.places import check_places
+from aiorecover.spark.places import check_places, check_renaming
 from aiorecover.spark.query_log import QueryLog
 from aiorecover.spark.record_id import ID_COLUMNS, parse_record_id, undecodable
+from aiorecover.spark.schemes import LOCAL, default_scheme
 from aiorecover.spark.session import clear_errors
 from aiorecover.spark.subscription import check_subscription
 from aiorecover.spark.targets import find_target
@@ -151,17 +152,20 @@ def land(
             a batch that was left unfinished. (Of later batches the query says it: `StreamingQueryException`.)
         ConfigError: no topic or server is named, a number is out of range, the target is none that can be landed in,
             target and checkpoint do not belong together or are not of one day, one of them or the quarantine is in
-            another one's way or may not be written, another landing works with the checkpoint, these are not the topics
-            of the checkpoint, one is not there, Kafka cannot be reached, or Spark lacks its connector.
+            another one's way, in an object store, or may not be written, another landing works with the checkpoint, these
+            are not the topics of the checkpoint, one is not there, Kafka cannot be reached, or Spark lacks its
+            connector.
         StreamingQueryException: a batch that was left unfinished is done first, before this returns, and failed again.
 
     """
     if max_offsets_per_trigger < 1 or (files_per_batch is not None and files_per_batch < 1):
         raise ConfigError(f"at least 1: {max_offsets_per_trigger=} {files_per_batch=}")
     target, checkpoint = path_of("target", target), path_of("checkpoint", checkpoint)
-    told = checked_options(topics, target, checkpoint, bootstrap_servers, sink_manifests, options)
+    quarantine = None if quarantine is None else path_of("quarantine", quarantine)
+    told = checked_options(topics, target, checkpoint, quarantine, bootstrap_servers, sink_manifests, options)
+    _check_names(target, checkpoint, quarantine, default_scheme(spark))
     checkpoint = checkpoint.rstrip("/")
-    apart_in = f"{checkpoint}/quarantine" if quarantine is None else path_of("quarantine", quarantine)
+    apart_in = f"{checkpoint}/quarantine" if quarantine is None else quarantine
     there = find_target(spark, target)
     check_places(spark, there, apart_in, checkpoint)
     lock = Lock(spark, checkpoint)
@@ -193,6 +197,7 @@ def checked_options(
     topics: Sequence[str],
     target: str,
     checkpoint: str,
+    quarantine: str | None,
     bootstrap_servers: str,
     sink_manifests: str | None,
     options: Mapping[str, str] | None,
@@ -208,12 +213,19 @@ def checked_options(
             "name a checkpoint, a directory that belongs to the target for good: a landing goes on from it after a "
             f"crash, and knows by it what is landed {target=}"
         )
+    _check_names(target, checkpoint, quarantine)
     told = source_options(topics, bootstrap_servers, options)
     if sink_manifests is None:
         return told
     if checked_topic("sink_manifests must be a topic's name", sink_manifests) in topics:
         raise ConfigError(f"manifests are no records to land: leave the topic out of topics {sink_manifests=}")
     return {**told, "subscribe": f"{told['subscribe']},{sink_manifests}"}
+
+
+def _check_names(target: str, checkpoint: str, quarantine: str | None, default: str = LOCAL) -> None:
+    """Whether one is known by its name to stand where it cannot be; a table is not."""
+    directory = target if "/" in target else None
+    check_renaming({"target": directory, "quarantine": quarantine, "checkpoint": checkpoint}, default)
 
 
 def held_in(spark: SparkSession, checkpoint: str) -> Waiting:

@@ -1,7 +1,12 @@
-"""Where target, quarantine and checkpoint stand: none in the way of another one.
+"""Where target, quarantine and checkpoint stand: on a file system that can do it, none in the way of another one.
 
 What is in a target or a quarantine is read as a table, but for names that readers pass over, and what killed attempts
 have left there is deleted; in a checkpoint Spark and landing delete what they need no more.
+
+All of it rests on directories that are renamed in one step. Object stores move one object after the other, and a kill
+in between leaves half a batch under the name of a whole one. They are known by their schemes. Some have a kind of
+bucket that does rename directories (``gs``, ``oss``, ``obs`` and ``cosn``), or a setting for it (``wasb``); a scheme
+does not tell, and so they are refused, too. ``abfs`` is made for storage that does (a hierarchical namespace).
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from typing import TYPE_CHECKING
 from aiorecover.errors import ConfigError
 from aiorecover.spark.directory import is_passed_over
 from aiorecover.spark.files import Files
+from aiorecover.spark.schemes import LOCAL, default_scheme, scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +27,10 @@ if TYPE_CHECKING:
 
     from aiorecover.spark.targets import Target
 
-__all__ = ["check_places", "in_the_way"]
+__all__ = ["OBJECT_STORES", "check_places", "check_renaming", "in_the_way"]
+
+OBJECT_STORES = frozenset({"s3", "s3a", "s3n", "gs", "oss", "obs", "cosn", "swift", "wasb", "wasbs"})
+"""Schemes of stores which, as a rule, rename a directory object by object."""
 
 _CHECKPOINT = "checkpoint"
 _OF_CHECKPOINT = frozenset({"query", "ids", "sinks", "topic_ids", "_added", "landing.json"})
@@ -31,9 +40,11 @@ def check_places(spark: SparkSession, target: Target, quarantine: str, checkpoin
     """Look only. A table that is not there yet has no place.
 
     Raises:
-        ConfigError: one is another one, or stands in it where it would be read or deleted.
+        ConfigError: one is in an object store, or is another one, or stands in it where it would be read or deleted.
 
     """
+    table = target.where() if target.is_renamed else None
+    check_renaming({"target": table, "quarantine": quarantine, _CHECKPOINT: checkpoint}, default_scheme(spark))
     paths = {
         "quarantine": Files(spark, quarantine).real(quarantine),
         _CHECKPOINT: Files(spark, checkpoint).real(checkpoint),
@@ -46,6 +57,22 @@ def check_places(spark: SparkSession, target: Target, quarantine: str, checkpoin
         raise ConfigError(
             f"the {inner} is, or is in, the {outer}: name a directory beside it "
             f"{inner}={places[inner]} {outer}={places[outer]}"
+        )
+
+
+def check_renaming(places: Mapping[str, str | None], default: str = LOCAL) -> None:
+    """Look at names only; ``default``: the scheme of those without one.
+
+    Raises:
+        ConfigError: one of these paths is in an object store.
+
+    """
+    found = {name: path for name, path in places.items() if path and scheme_of(path, default) in OBJECT_STORES}
+    if found:
+        raise ConfigError(
+            "an object store renames a directory object by object, and after a kill half a batch would pass for all of "
+            "it: land in a table of Iceberg, and name a checkpoint and a quarantine on HDFS or a file system that all "
+            f"machines share {' '.join(f'{name}={path!r}' for name, path in found.items())}"
         )
 
 

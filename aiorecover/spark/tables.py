@@ -44,11 +44,16 @@ class _Table:
     """A table by its name, which need not be there yet."""
 
     provider: str
+    is_renamed: bool
     made_with = ""
 
     def __init__(self, spark: SparkSession, name: str) -> None:
         self.name = name
         self._spark = spark
+
+    def where(self) -> str | None:
+        """Where its files stand, as the catalogue says; None where it is not there yet, or has none."""
+        return (_described(self._spark, self.name, "Location") or None) if self._is_there() else None
 
     def mark(self) -> str | None:
         """Which landing it belongs to."""
@@ -112,12 +117,13 @@ class IcebergTable(_Table):
     """
 
     provider = "iceberg"
+    is_renamed = False
 
     def location(self) -> str | None:
-        """Where its files stand; None where it is not there yet, or no file system of Hadoop's has them."""
-        where = _described(self._spark, self.name, "Location") if self._is_there() else ""
+        """As `where`, from the root on and without links; None also where no file system of Hadoop's has it."""
+        where = self.where()
         try:
-            return Files(self._spark, where).real(where) if where else None
+            return None if where is None else Files(self._spark, where).real(where)
         except Py4JJavaError:  # as of s3://, which Iceberg reaches by itself
             return None
 
@@ -180,20 +186,21 @@ class ParquetTable(_Table):
     """
 
     provider = "parquet"
+    is_renamed = True
     made_with = "USING parquet PARTITIONED BY (batch_id)"
 
     def location(self) -> str | None:
-        """Where its files stand; None where it is not there yet, or has none."""
-        where = self._where()
-        return Files(self._spark, where).real(where) if where else None
+        """As `where`, from the root on and without links."""
+        where = self.where()
+        return None if where is None else Files(self._spark, where).real(where)
 
     def is_used(self) -> bool:
         """Whether there are rows in it, or files: those of a table that was dropped stay where it was an external one.
 
         The catalogue knows none of their partitions once it is made anew.
         """
-        where = self._where()
-        return super().is_used() or (bool(where) and Directory(self._spark, where).is_used())
+        where = self.where()
+        return super().is_used() or (where is not None and Directory(self._spark, where).is_used())
 
     def clear(self) -> None:
         """Remove what killed attempts have left, and make known what they have landed."""
@@ -238,11 +245,8 @@ class ParquetTable(_Table):
         if directory.mark() == mark:
             self._set_mark(mark)
 
-    def _where(self) -> str:
-        return _described(self._spark, self.name, "Location") if self._is_there() else ""
-
     def _directory(self) -> Directory:
-        return Directory(self._spark, self._where())
+        return Directory(self._spark, self.where() or "")
 
     def _make_known(self, batch_id: int) -> None:
         self._spark.sql(f"ALTER TABLE {self.name} ADD IF NOT EXISTS PARTITION (batch_id = {batch_id})")

@@ -25,8 +25,17 @@ class Target(Protocol):
         """What it is called, by whoever and from wherever."""
         ...
 
+    @property
+    def is_renamed(self) -> bool:
+        """Whether a batch is a directory that is renamed."""
+        ...
+
+    def where(self) -> str | None:
+        """Where its files stand, or will stand, as it was told; None where that is not known before it is made."""
+        ...
+
     def location(self) -> str | None:
-        """Where its files stand; None where it is not there yet, or no file system of Hadoop's has them."""
+        """As `where`, from the root on and without links; None also where no file system of Hadoop's has it."""
         ...
 
     def mark(self) -> str | None:

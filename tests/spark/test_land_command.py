@@ -98,6 +98,9 @@ def test_other_topics_than_the_checkpoint_s_are_status_2_and_one_sentence(
         (["--checkpoint", "c", "--sink-manifests", "t"], "manifests are no records to land"),
         (["--checkpoint", "c", "--topic", ""], "name the topics"),
         (["--checkpoint", "c", "--bootstrap-servers", ""], "name Kafka's servers"),
+        (["--checkpoint", "s3a://bucket/c"], "checkpoint='s3a://bucket/c'\n"),
+        (["--checkpoint", "c", "--quarantine", "gs://bucket/q"], "quarantine='gs://bucket/q'\n"),
+        (["--checkpoint", "c", "--target", "wasbs://c@a/t"], "target='wasbs://c@a/t'\n"),
     ],
 )
 def test_what_cannot_be_is_one_sentence_and_status_2_before_spark_starts(

@@ -1,5 +1,6 @@
 """Target, quarantine and checkpoint that stand in one another's way."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from aiorecover.errors import ConfigError
 from aiorecover.spark import land
-from aiorecover.spark.places import in_the_way
+from aiorecover.spark.places import OBJECT_STORES, check_places, check_renaming, in_the_way
 from aiorecover.spark.tables import IcebergTable, ParquetTable
 
 
@@ -81,3 +82,58 @@ def test_a_table_tells_where_it_stands_once_it_is_there(spark: SparkSession, tmp
         f"LOCATION '{tmp_path}/there'"
     )
     assert table.location() == f"file:{tmp_path}/there"
+
+
+STORE = "an object store renames a directory object by object, and after a kill half a batch would pass for all of it: "
+
+
+@pytest.mark.parametrize("scheme", [*sorted(OBJECT_STORES), "S3A"])
+@pytest.mark.parametrize("place", ["target", "quarantine", "checkpoint"])
+def test_a_place_in_an_object_store_is_refused_before_anything_is_made_or_asked_for(
+    place: str, scheme: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    places = {name: f"{tmp_path}/{name}" for name in ("target", "quarantine", "checkpoint")}
+    places[place] = f"{scheme}://bucket/{place}"
+    with pytest.raises(ConfigError) as refused:
+        land(
+            spark,
+            ["x"],
+            places["target"],
+            places["checkpoint"],
+            bootstrap_servers="x",
+            quarantine=places["quarantine"],
+        )
+    said = str(refused.value)
+    assert (said.startswith(STORE), said.endswith(f" {place}='{places[place]}'"), "\n" in said) == (True, True, False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["/lake", "lake/a:b", "file:/s3a", "hdfs://n/s3a:/x", "abfs://c@a/x", "abfss://c@a/x"])
+def test_no_other_place_is_taken_for_one_in_an_object_store(path: str) -> None:
+    check_renaming({"checkpoint": path})
+
+
+def test_a_place_without_a_scheme_is_where_hadoop_has_it_by_default(spark: SparkSession, tmp_path: Path) -> None:
+    configuration = spark.sparkContext._jsc.hadoopConfiguration()
+    before = configuration.get("fs.defaultFS")
+    configuration.set("fs.defaultFS", "s3a://bucket")
+    try:
+        with pytest.raises(ConfigError) as refused:
+            land(spark, ["x"], f"file:{tmp_path}/table", "/lake/checkpoint", bootstrap_servers="x")
+    finally:
+        configuration.set("fs.defaultFS", before)
+    assert str(refused.value).endswith(" share checkpoint='/lake/checkpoint'")
+
+
+@pytest.mark.parametrize("is_renamed", [True, False], ids=["Parquet", "Iceberg"])
+def test_a_table_in_an_object_store_is_refused_unless_it_is_of_iceberg(
+    is_renamed: bool, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind: type[IcebergTable | ParquetTable] = ParquetTable if is_renamed else IcebergTable
+    table = kind(spark, "stored")
+    monkeypatch.setattr(kind, "where", lambda _: "s3a://bucket/stored")
+    monkeypatch.setattr(kind, "location", lambda _: None)  # its jar is not there
+    with (
+        pytest.raises(ConfigError, match=rf"^{STORE}.* target='s3a://bucket/stored'$") if is_renamed else nullcontext()
+    ):
+        check_places(spark, table, f"{tmp_path}/apart", f"{tmp_path}/checkpoint")
