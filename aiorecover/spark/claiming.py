@@ -12,6 +12,7 @@ from aiorecover.spark.directory import Directory
 from aiorecover.spark.files import Files
 from aiorecover.spark.places import check_places
 from aiorecover.spark.progress import check_progress
+from aiorecover.spark.sharing import check_shared
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +41,8 @@ def claim(spark: SparkSession, target: Target, checkpoint: str, quarantine: str)
     Returns the quarantine.
 
     Raises:
-        ConfigError: they do not belong together, or are not of one day any more.
+        ConfigError: they do not belong together, or are not of one day any more, or a table that is made has no place
+            where it can be landed in.
 
     """
     here, apart = Files(spark, checkpoint), Directory(spark, quarantine)
@@ -63,8 +65,11 @@ def claim(spark: SparkSession, target: Target, checkpoint: str, quarantine: str)
         raise _used_by_another(apart)
     check_progress(spark, None if mark is None else target, apart, checkpoint)
     if mark is None:
+        was_there = target.where() is not None
         _claim_target(target, checkpoint, bond.landing)
         check_places(spark, target, quarantine, checkpoint)  # a table that was made just now has its place only now
+        if not was_there:
+            check_shared(spark, {"target": target.where()})
     _claim_quarantine(apart, bond.landing)
     apart.clear()
     target.clear()

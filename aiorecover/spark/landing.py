@@ -19,7 +19,8 @@ How each record comes once:
 
 So a reader of the target sees whole batches, and each record once at any time, without knowing anything of this. The
 checkpoint, and a target of Parquet, stand on directories that are renamed in one step, as HDFS and local file systems
-do it; object stores without directories (S3) do not, and are refused (:mod:`aiorecover.spark.places`).
+do it; object stores without directories (S3) do not, and are refused (:mod:`aiorecover.spark.places`). So are local
+directories that executors do not share with the driver (:mod:`aiorecover.spark.sharing`).
 
 A target belongs to one checkpoint, and says so: another one would also count from 0. The two are of one day, or a
 number would have other offsets than those that were landed under it (:mod:`aiorecover.spark.progress`), and they and
@@ -53,6 +54,7 @@ from aiorecover.spark.query_log import QueryLog
 from aiorecover.spark.record_id import ID_COLUMNS, parse_record_id, undecodable
 from aiorecover.spark.schemes import LOCAL, default_scheme
 from aiorecover.spark.session import clear_errors
+from aiorecover.spark.sharing import check_shared
 from aiorecover.spark.subscription import check_subscription
 from aiorecover.spark.targets import find_target
 from aiorecover.spark.topic_ids import check_topic_ids
@@ -152,9 +154,9 @@ def land(
             a batch that was left unfinished. (Of later batches the query says it: `StreamingQueryException`.)
         ConfigError: no topic or server is named, a number is out of range, the target is none that can be landed in,
             target and checkpoint do not belong together or are not of one day, one of them or the quarantine is in
-            another one's way, in an object store, or may not be written, another landing works with the checkpoint, these
-            are not the topics of the checkpoint, one is not there, Kafka cannot be reached, or Spark lacks its
-            connector.
+            another one's way, in an object store, on a local disk that executors do not share with the driver, or may
+            not be written, another landing works with the checkpoint, these are not the topics of the checkpoint, one
+            is not there, Kafka cannot be reached, or Spark lacks its connector.
         StreamingQueryException: a batch that was left unfinished is done first, before this returns, and failed again.
 
     """
@@ -168,6 +170,7 @@ def land(
     apart_in = f"{checkpoint}/quarantine" if quarantine is None else quarantine
     there = find_target(spark, target)
     check_places(spark, there, apart_in, checkpoint)
+    check_shared(spark, {"target": there.where(), "quarantine": apart_in, "checkpoint": checkpoint})
     lock = Lock(spark, checkpoint)
     try:
         apart = claim(spark, there, checkpoint, apart_in)
