@@ -142,12 +142,17 @@ def land(
     their failed attempts have left is not landed, and the rest once its manifest is there. The query reads that topic,
     too; a checkpoint keeps to it.
 
-    ``max_offsets_per_trigger``: records of a batch, at most. ``files_per_batch``: by so many tasks a batch is
-    sorted and written; default, as many as Spark has cores now, which with dynamic allocation is often two for all
-    that follows.
-    ``options`` are those of Spark's Kafka source and win over the defaults: from the earliest offset on, committed
-    records only. ``on_batch`` is called on the driver after each batch; the log ``aiorecover.spark`` tells it, too.
-    Not over Spark Connect: directories are renamed through the driver's JVM.
+    What is remembered stands in the checkpoint: of ids as much as the front takes at which records come in, where all
+    topics of a producer are landed, and up to an eighth of a byte for each of its records where others have the rest;
+    with ``sink_manifests`` what is under way, and for good the writes with dead letters or with rows for topics that
+    are not landed.
+
+    ``max_offsets_per_trigger``: so many records are read for a batch, at most; those of a sink's write that were held
+    come on top, all in the batch in which its manifest comes. ``files_per_batch``: by so many tasks a batch is sorted
+    and written; default, as many as Spark has cores now, which with dynamic allocation is often two for all that
+    follows. ``options`` are those of Spark's Kafka source and win over the defaults: from the earliest offset on,
+    committed records only. ``on_batch`` is called on the driver after each batch; the log ``aiorecover.spark`` tells
+    it, too. Not over Spark Connect: directories are renamed through the driver's JVM.
 
     Raises:
         RecordsGoneError: a topic was deleted and made anew since it was landed last, or Kafka has deleted records of

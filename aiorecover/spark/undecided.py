@@ -8,9 +8,12 @@ What never gets one is held for good: `aiorecover.spark.give_up_writes` makes it
 A write is *over* once as many ids of each of its attempts have been landed as the manifest says: nothing but repeats
 and leftovers can come of it. Then it is forgotten, with the ids of its attempts, but for one row for each job: the
 number of its last write that is over. Spark does the batches of a job one after the other, so what comes of an earlier
-one that is not known any more is a repeat or a leftover, too. So the state is as small as what is under way. Two kinds
-of writes stay for good, as ids of theirs are in topics that are not landed: those with dead letters, and those that go
-to other topics, too.
+one that is not known any more is a repeat or a leftover, too. So the state is as small as what is under way.
+
+Two kinds of writes stay for good. Those that go to topics that are not landed, too: ids of theirs never come here. And
+those with dead letters, though a letter that is published again gets another id. It may be in Kafka all the same, where
+an earlier attempt to send it had no answer (`DeadLetter.persisted`), and is landed then. In a sum of what is landed and
+of dead letters it would stand twice, in the place of a record that comes with a later batch, and would be passed over.
 
 What stands in a directory of its own, each whole or not there:
 
@@ -235,7 +238,7 @@ def waiting_in(spark: SparkSession, directory: str) -> Waiting:
 
 
 def _over(parts: DataFrame, landed: LandedIds) -> DataFrame:
-    """The attempts of the writes that have been landed whole."""
+    """The attempts of the writes that have been landed whole; with a dead letter no sum tells (see the module)."""
     attempts = winners(parts).select("write", "batch_id", F.inline_outer("attempts"))
     counted = attempts.join(landed.counts(), _EPOCH, "left")
     whole = (F.size("dead_letters") == 0) & (F.coalesce("landed", F.lit(0)) == F.col("last"))
