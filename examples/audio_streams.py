@@ -100,6 +100,8 @@ def main() -> int:
     published = asyncio.run(publish(told.kafka, told.topic, told.directory / "wal", told.streams, told.seconds))
     packets = told.streams * told.seconds * PACKETS_A_SECOND
     print(f"{packets:,} packets accepted in {published.accepted_s:.1f} s, in Kafka after {published.delivered_s:.1f} s")
+    if published.accepted_s > told.seconds + 1:
+        print(f"too many streams for this machine: they are live for {told.seconds} s, try fewer")
     builder = SparkSession.builder.master("local[*]")
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
