@@ -73,6 +73,9 @@ def test_directories_that_do_not_belong_together_are_refused(spark: SparkSession
         start("fresh", "full")
     (tmp_path / "checkpoint1" / "query" / "commits").mkdir(parents=True)
     (tmp_path / "checkpoint1" / "query" / "commits" / "0").touch()
+    for made in ("ids/after=0", "query/offsets"):
+        (tmp_path / "checkpoint1" / made).mkdir(parents=True)
+    (tmp_path / "checkpoint1" / "query" / "offsets" / "0").write_text("v1\n{}\n{}")
     with pytest.raises(ConfigError, match=rf"belongs to another target: .* belongs_to=file:{tmp_path}/table1$"):
         start("elsewhere", "checkpoint1")
     (tmp_path / "table1").rename(tmp_path / "moved")
