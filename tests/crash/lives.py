@@ -63,13 +63,24 @@ class Child:
 
     def wait_for(self, word: str, timeout_s: float = _START_WITHIN_S, *, times: int = 1) -> str:
         """Wait until it has said so (so many times); the rest of that line."""
-        with self._news:
-            self._news.wait_for(lambda: self._ended or len(self._said(word)) >= times, timeout_s)
-            found = self._said(word)
-        if len(found) < times:
+        if not self._comes_to(word, timeout_s, times):
             self.kill()
             raise self._failure(f"the child did not say {word!r} {times} time(s) within {timeout_s} s")
-        return found[times - 1]
+        return self._said(word)[times - 1]
+
+    def comes_to(self, word: str, timeout_s: float = _START_WITHIN_S, *, times: int = 1) -> bool:
+        """As `wait_for`, of one that may kill itself before that (`Task.crash`): False then."""
+        if self._comes_to(word, timeout_s, times):
+            return True
+        if self._ended and self.wait_dead(_STOP_WITHIN_S):
+            return False
+        self.kill()
+        raise self._failure(f"the child neither said {word!r} {times} time(s) within {timeout_s} s nor killed itself")
+
+    def _comes_to(self, word: str, timeout_s: float, times: int) -> bool:
+        with self._news:
+            self._news.wait_for(lambda: self._ended or len(self._said(word)) >= times, timeout_s)
+            return len(self._said(word)) >= times
 
     def tell(self) -> None:
         """End its step `wait`."""

@@ -46,9 +46,11 @@ def killed_while_rewriting(
     child.wait_for("wait")
     cluster.nodes[2].kill()
     child.tell()
-    child.wait_for("wait", times=2)
+    # On a busy machine replicas fall behind elsewhere, too, for a moment: then it is rewritten for these, and it dies.
+    lives = child.comes_to("wait", times=2)
     admin.run(admin.configure_topic(cluster.bootstrap_servers, below, {"min.insync.replicas": "1"}))
-    child.tell()
+    if lives:
+        child.tell()
     scenario.dies(child, _DIES_WITHIN_S)
 
     steps: list[Step] = [("publish", {"count": 2_000, "rate": 3_000}), ("wait_stalled", {"lanes": 1}), ("wait", {})]
