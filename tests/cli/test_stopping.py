@@ -27,7 +27,9 @@ ended = threading.Event()
 {before}
 
 def work():
-    child = subprocess.Popen(["sh", "-c", {child!r} + "; echo $$ > there; while :; do sleep 0.05; done"])
+    shell = {child!r} + "; echo $$ > there; while :; do sleep 0.05; done"
+    # It has words of its own for a sleep that was ended before it was itself.
+    child = subprocess.Popen(["sh", "-c", shell], stderr=subprocess.DEVNULL)
     ended.wait()
     child.wait()
     return "whole"
