@@ -18,6 +18,7 @@ from tests.crash.crash_points import (
 )
 from tests.crash.flights import die_before_a_paused_broker
 from tests.crash.letters import examine_letters
+from tests.crash.refusing import COMPACTED, POISON
 from tests.crash.scenario import Scenario
 from tests.crash.stalling import PASSED_OVER, placed_topic, stuck
 from tests.crash.workers import too_late
@@ -25,7 +26,6 @@ from tests.support.broker import Cluster, KafkaCluster, TopicFactory
 
 LANES = 6
 LEFT = 1_500  # records: some 16 slots, and several batches of each lane
-POISON = 40  # one record in so many
 SOME = 3  # how often any other point is reached: in the middle of what is adopted
 STOP_MS = 3_000
 
@@ -78,7 +78,7 @@ def test_adopters_killed_at_each_step_of_a_letter_bury_every_poison_record_once(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     """And the copies that are owed for them are published, though who buried them is dead."""
-    refusing, dead = topic(kafka, LANES, config={"cleanup.policy": "compact"}), topic(kafka, 1)
+    refusing, dead = topic(kafka, LANES, config=COMPACTED), topic(kafka, 1)
     scenario = Scenario(kafka, tmp_path, lanes=LANES, topic=refusing)
     letters: dict[str, Any] = {"poison": POISON, "dead_letter_topic": dead}
     left_alone(scenario, LEFT, **letters)

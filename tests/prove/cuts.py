@@ -35,9 +35,9 @@ from tests.crash.planted import planted
 from tests.crash.power_cut import CUT_POINTS, Cut, cuts_of
 from tests.power.lives import Geometry
 from tests.power.possible import folder, why_impossible
+from tests.prove.brokers import on_brokers
 from tests.prove.rounds import below, chosen
-from tests.support.broker import BrokerUnavailableError, Cluster, KafkaCluster
-from tests.support.jars import JarsError
+from tests.support.broker import Cluster, KafkaCluster
 
 __all__ = ["main", "too_little"]
 
@@ -64,13 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"a disk cannot be logged: {impossible}", file=sys.stderr)
         return 2
     logging.getLogger("aiorecover").setLevel(logging.CRITICAL)
-    try:
-        with KafkaCluster(1) as cluster:
-            print(f"broker: {cluster.description}", flush=True)
-            return _Proof(cluster, options.disk).run(chosen(options.seed), options.count)
-    except (BrokerUnavailableError, JarsError) as error:
-        print(f"broker: {error}", file=sys.stderr)
-        return 2
+    return on_brokers(
+        lambda: KafkaCluster(1),
+        lambda cluster: _Proof(cluster, options.disk).run(chosen(options.seed), options.count),
+    )
 
 
 def too_little(verdict: Verdict) -> list[str]:

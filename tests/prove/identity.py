@@ -16,7 +16,6 @@ happened, 2 cannot run.
 """
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,10 +25,10 @@ from pathlib import Path
 from tests.crash.broker_faults import HARD, BrokerFaults, LateNetwork
 from tests.crash.cycles import run_cycles
 from tests.crash.judgement import Verdict
+from tests.prove.brokers import on_brokers
 from tests.prove.rounds import below, chosen, progress, prove_rounds
-from tests.support.broker import BrokerUnavailableError, KafkaCluster
+from tests.support.broker import KafkaCluster
 from tests.support.detour import Detour
-from tests.support.jars import JarsError
 
 __all__ = ["main", "prove", "too_little"]
 
@@ -52,13 +51,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="repeat a run; without it a random one is chosen and printed")
     parser.add_argument("--count", type=int, default=500, help="how many cycles (default 500)")
     options = parser.parse_args(arguments)
-    try:
-        with KafkaCluster(_BROKERS, detour_host="127.0.0.1") as cluster:
-            print(f"broker: {cluster.description}", flush=True)
-            return prove(cluster, chosen(options.seed), options.count)
-    except (BrokerUnavailableError, JarsError) as error:
-        print(f"broker: {error}", file=sys.stderr)
-        return 2
+    return on_brokers(
+        lambda: KafkaCluster(_BROKERS, detour_host="127.0.0.1"),
+        lambda cluster: prove(cluster, chosen(options.seed), options.count),
+    )
 
 
 def prove(cluster: KafkaCluster, seed: int, cycles: int) -> int:

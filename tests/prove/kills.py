@@ -19,9 +19,9 @@ from pathlib import Path
 from tests.crash.broker_faults import BrokerFaults
 from tests.crash.cycles import run_cycles
 from tests.crash.judgement import Verdict
+from tests.prove.brokers import on_brokers
 from tests.prove.rounds import below, chosen, progress, prove_rounds
-from tests.support.broker import BrokerUnavailableError, Cluster, choose_cluster
-from tests.support.jars import JarsError
+from tests.support.broker import Cluster, choose_cluster
 
 __all__ = ["main", "too_little"]
 
@@ -37,19 +37,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prove it, or say what is broken."""
     options = _options(arguments)
     play, flags = (_play_with_faults, " --faults") if options.faults else (_play, "")
-    try:
-        with choose_cluster(options.brokers) as cluster:
-            print(f"broker: {cluster.description}", flush=True)
-            if options.faults and not cluster.can_kill:
-                print("--faults needs brokers that can be killed: unset the cluster, install java", file=sys.stderr)
-                return 2
-            flags = f" --brokers {cluster.size}{flags}"
-            return prove_rounds(
-                "kills", partial(play, cluster), chosen(options.seed), options.count, flags=flags, floor=too_little
-            )
-    except (BrokerUnavailableError, JarsError) as error:
-        print(f"broker: {error}", file=sys.stderr)
-        return 2
+
+    def prove(cluster: Cluster) -> int:
+        if options.faults and not cluster.can_kill:
+            print("--faults needs brokers that can be killed: unset the cluster, install java", file=sys.stderr)
+            return 2
+        told = f" --brokers {cluster.size}{flags}"
+        return prove_rounds(
+            "kills", partial(play, cluster), chosen(options.seed), options.count, flags=told, floor=too_little
+        )
+
+    return on_brokers(lambda: choose_cluster(options.brokers), prove)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

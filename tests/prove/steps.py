@@ -15,7 +15,6 @@ happened, 2 cannot run.
 """
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -24,9 +23,9 @@ from pathlib import Path
 from tests.crash.judgement import Verdict
 from tests.crash.lives import ChildFailedError
 from tests.crash.steps import KINDS, draw, play
+from tests.prove.brokers import on_brokers
 from tests.prove.rounds import below, chosen, prove_rounds
-from tests.support.broker import BrokerUnavailableError, KafkaCluster
-from tests.support.jars import JarsError
+from tests.support.broker import KafkaCluster
 
 __all__ = ["main", "too_little"]
 
@@ -43,14 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="repeat a run; without it a random one is chosen and printed")
     parser.add_argument("--count", type=int, default=200, help="how many rounds (default 200)")
     options = parser.parse_args(arguments)
-    try:
-        with KafkaCluster(_BROKERS) as cluster:
-            print(f"broker: {cluster.description}", flush=True)
-            seed = chosen(options.seed)
-            return prove_rounds("steps", partial(_play, cluster), seed, options.count, size=1, floor=too_little)
-    except (BrokerUnavailableError, JarsError) as error:
-        print(f"broker: {error}", file=sys.stderr)
-        return 2
+
+    def prove(cluster: KafkaCluster) -> int:
+        seed = chosen(options.seed)
+        return prove_rounds("steps", partial(_play, cluster), seed, options.count, size=1, floor=too_little)
+
+    return on_brokers(lambda: KafkaCluster(_BROKERS), prove)
 
 
 def _play(cluster: KafkaCluster, seed: int, _: int, directory: Path, hit: Counter[str]) -> tuple[Verdict, str]:
