@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from aiorecover.wal.ages import MARK_EVERY
 from tests.crash.flights import (
     BATCHES_BYTES,
     LANES,
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.timeout(240)
 
 AGE_MS = 5_000  # a successor that takes so long to deliver what it has published itself would bury that, too
 AGES: dict[str, Any] = {"delivery_timeout_ms": AGE_MS, "request_timeout_ms": 2_000}
-UNTIL_MARKED_S = 0.5  # how old what is behind the last checkpoint is, no successor knows
+UNTIL_MARKED_S = 2 * MARK_EVERY / 1000  # then a checkpoint has a mark behind the last record
 UNTIL_OLD_S = 1.125 * AGE_MS / 1000 + 1.5  # an eighth and a second later at most
 
 
@@ -37,17 +38,21 @@ def scenario(detoured: KafkaCluster, tmp_path: Path) -> Scenario:
     return Scenario(detoured, tmp_path, lanes=LANES, servers=detoured.detour_servers)
 
 
-def die_held(scenario: Scenario, detour: Detour, held: int = 0, pause: float = 0, **options: Any) -> None:
-    """With batches in flight that the detour has, beside those that it ``held`` before, for so long.
+def die_held(scenario: Scenario, detour: Detour, held: int = 0, *, aged: bool = False, **options: Any) -> None:
+    """With batches in flight that the detour has, beside those that it ``held`` before.
 
-    ``options``: as of `Scenario.life`.
+    ``aged``: a successor knows how old each record is; ``options``: as of `Scenario.life`.
     """
-    child = ready(scenario, **options)
+    child = ready(scenario, then=[("wait_checkpointed", {}), ("wait", {})], **options)
     detour.hold()
     take_off(child)
     detour.wait_held(held + BATCHES_BYTES)
-    time.sleep(pause)
+    if aged:
+        time.sleep(UNTIL_MARKED_S)
+        child.tell()
+        child.wait_for("wait", times=3)
     scenario.kill(child)
+    detour.wait_late(held + BATCHES_BYTES)
 
 
 @pytest.mark.parametrize("fault", [None, "forget_what_was_in_flight", "write_down_after_the_send"])
@@ -108,7 +113,7 @@ def test_a_batch_that_arrives_after_its_age_was_up_and_others_followed_is_not_ap
     scenario: Scenario, detour: Detour, fault: str | None
 ) -> None:
     """Its records are dead letters by then, and nothing is sent again as it was: what follows fences it."""
-    die_held(scenario, detour, pause=UNTIL_MARKED_S, **AGES)
+    die_held(scenario, detour, aged=True, **AGES)
     held = {record.record_id for record in scenario.ledger.accepted[0]}
     time.sleep(UNTIL_OLD_S)
     last = scenario.finish(scenario.life(*MORE_THAN_REMEMBERED, fault=fault, **AGES))

@@ -93,6 +93,10 @@ class Detour:
         """Wait until so many bytes are held."""
         self._wait("held", size)
 
+    def wait_late(self, size: int) -> None:
+        """Wait until so many bytes are held whose clients are gone: it is told of a death a moment later."""
+        self._wait("late", size)
+
     def wait_carried(self, size: int) -> None:
         """Wait until so many bytes were carried to the brokers, altogether."""
         self._wait("count", size)
