@@ -20,12 +20,12 @@ that somebody waits; so it lets go after a third of that wait (10 s of 30 s), an
 nobody came: opening, and connecting, costs some 50 ms each time. A lane that is stalled, or halted, so keeps nobody
 from his directory. A recovery check is not cut off, because the next turn could not begin it again: after a power cut a
 first turn may take 10 s more. Nor is what tells whether a partition is gone (`delivery.gone`); but a turn of 10 s ends
-by 26 s, whatever is found out by then, for its owner waits for 30 s.
+by 26 s, for its owner waits for 30 s, and where Kafka takes long to answer the next one has more time for it.
 
 The next turn begins where the last one did with what does not get through, in the retry ring or in the main one; and
 after a power cut with everything, until all that is suspect was judged in one. So one that is cut off in the middle of
-that (`headway`) is followed by one of twice the time (`orphans`), which its owner has to wait for, or to start once
-more: else nobody would come to what stands behind it.
+that (`headway`), or had not found out which partitions are gone, is followed by one of twice the time (`orphans`). Its
+owner has to wait for it, or to start some times more: else nobody would come to what stands behind.
 
 Directories with names are adopted like those with numbers: a home that was scaled away has nobody else who would
 deliver it.
@@ -36,12 +36,13 @@ nothing else waits is opened for them.
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from aiorecover.errors import DeliveryError, WalError, WalLockedError
 from aiorecover.headway import Headway
-from aiorecover.orphans import Orphans
+from aiorecover.orphans import LONGEST, Orphans
 from aiorecover.statistics import Statistics
 from aiorecover.wal.keeper import Keeper
 from aiorecover.wal.neighbours import Neighbour, Neighbours
@@ -106,8 +107,8 @@ class Adoption:
             own: our own directory, as the others would see it.
 
         """
-        self._orphans = Orphans(grace)
         self._turn = max(TURN_LEAST, min(TURN_MAX, patience * TURN_SHARE))
+        self._orphans = Orphans(grace, math.ceil(LONGEST * TURN_MAX / self._turn))
         self._let_go = min(LET_GO, patience * LET_GO_SHARE)
         self._neighbours = neighbours
         self._keeper = keeper
@@ -206,13 +207,15 @@ class Adoption:
         return seen.waiting is False
 
     async def _close(self, name: str, home: Home, limit: float, headway: Headway) -> int:
+        checking = home.checking
         try:
             left = await home.stop(limit)
         finally:
             self._home = None
             settled = _settled(home)
             self._settled += settled
-            now, cut_off = asyncio.get_running_loop().time(), headway.cut_off(_unread(home), settled)
+            now = asyncio.get_running_loop().time()
+            cut_off = headway.cut_off(_unread(home), settled, checking=checking)
             self._orphans.let_go(name, now, settled=settled, left=_left(home), judged=home.judged, cut_off=cut_off)
         task = asyncio.current_task()
         if task is not None and task.cancelling():  # a stop that is cancelled closes in a hurry, and returns

@@ -28,9 +28,16 @@ class Headway:
         """Half of its time is."""
         self._at_half = unread
 
-    def cut_off(self, unread: int, settled: int) -> bool:
-        """Whether it lacked time; not one that ended in its first half. ``settled``: so many of those that it read."""
-        if unread <= 0 or self._at_half is None:
+    def cut_off(self, unread: int, settled: int, *, checking: bool = False) -> bool:
+        """Whether it lacked time; not one that ended in its first half. ``settled``: so many of those that it read.
+
+        ``checking``: it was about to find something out, which the next one begins anew.
+        """
+        if self._at_half is None:
+            return False
+        if checking:
+            return True
+        if unread <= 0:
             return False
         read, late = self._at_first - unread, self._at_half - unread
         return SHARE * settled < read <= SHARE * late

@@ -8,7 +8,8 @@ somebody else that brought nothing counts as one of ours: many workers try no mo
 
 Each turn begins where the last one did with what does not get through; and after a power cut with everything, until
 one of them has judged all that is suspect (`wal.suffix`). So one that was cut off as it read that (`headway`), or did
-not judge all, is followed by one of twice the time, and without a pause: that it brought nothing is no sign that
+not judge all, or had not found out yet which partitions are gone, is followed by one of twice the time, and without a
+pause: that it brought nothing is no sign that
 nothing can be delivered. Of the longest one it is. One that came through is followed by a short one: what it left for
 partitions that do not get through is delivered from the front, and an owner waits for nothing meanwhile.
 
@@ -27,7 +28,7 @@ from aiorecover.wal.neighbours import Neighbour
 RETAKE = 0.5  # seconds free before any turn, also with a shorter grace: who waits for it by name looks every 50 ms
 PAUSE_FIRST = 10.0  # seconds after a turn that delivered nothing, or an opening that failed: about one turn
 PAUSE_MAX = 600.0  # seconds: a directory that can be delivered at last waits no longer than this
-LONGEST = 32  # turns in one: five minutes, enough to read past 10 GB that are settled, or that wait (5 us a record)
+LONGEST = 32  # turns in one: five minutes of 10 s, enough to read past 10 GB that are settled, or wait (5 us a record)
 LOOK_SHARE = 0.25  # of the grace period between two looks: an owner that was there for longer than this is seen
 LOOK_LEAST = 0.1  # seconds, also with a grace period of zero: a look costs about a millisecond
 LOOK_MOST = 5.0  # seconds: so late is an orphan noticed
@@ -53,9 +54,13 @@ class _Known:
 class Orphans:
     """The other directories of one ``wal_dir``, from look to look."""
 
-    def __init__(self, grace: float) -> None:
-        """``grace``: seconds that a process which restarts has to come back for its own directory."""
+    def __init__(self, grace: float, longest: int = LONGEST) -> None:
+        """``grace``: seconds that a process which restarts has to come back for its own directory.
+
+        ``longest``: how many turns one may be worth, more of them where a turn is short.
+        """
         self._grace = max(grace, RETAKE)
+        self._longest = longest
         self._known: dict[str, _Known] = {}
         self._interval = min(max(self._grace * LOOK_SHARE, LOOK_LEAST), LOOK_MOST)
 
@@ -114,6 +119,7 @@ class Orphans:
         known.since, known.begun = now, False
         if last is None or last.progress != seen.progress:
             known.pause = known.not_before = 0.0
+            known.turns = 1  # somebody came further: of what it is like now nothing is known
         elif opened:
             _back_off(known, now)
 
@@ -161,12 +167,13 @@ class Orphans:
     ) -> None:
         """A turn is over: so many records were settled in it, so many are known to be left.
 
-        ``judged``: the next turn begins behind them. ``cut_off``: it has to read all that once more, as in `Headway`.
+        ``judged``: the next turn begins behind them. ``cut_off``: it has to do anew what took the time of this one,
+        as in `Headway`.
         """
         known = self._known[name]
         begins_anew = cut_off or not judged
-        too_short = begins_anew and known.turns < LONGEST  # no sign that nothing can be delivered
-        known.turns = min(known.turns * 2, LONGEST) if begins_anew else 1
+        too_short = begins_anew and known.turns < self._longest  # no sign that nothing can be delivered
+        known.turns = min(known.turns * 2, self._longest) if begins_anew else 1
         known.ours, known.told, known.left = True, "", left
         if settled:
             known.not_before, known.pause = now + RETAKE, 0.0

@@ -6,9 +6,10 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,11 +25,13 @@ from aiorecover.delivery import stalls as stalls_module
 from aiorecover.delivery.recovery_check import CHECK_LIMIT
 from aiorecover.delivery.resume import take_up
 from aiorecover.opened import Opened
+from aiorecover.orphans import LONGEST
 from aiorecover.testing import MemoryDisk, MockCluster, MockClusterProcess
 from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.instances import instances
 from aiorecover.wal.moved import DEAD, RETRY, RING
+from aiorecover.wal.neighbours import Neighbour
 from aiorecover.wal.room import KEEP_FREE
 from aiorecover.wal.view import open_view
 from tests.delivery.refusing import Broker
@@ -607,6 +610,52 @@ async def test_what_may_be_found_out_for_ever_keeps_the_directory_no_longer_than
     async with asyncio.timeout(5):
         assert not await adoption._deliver(home, 0.2)
     assert 0.5 <= clock() - began < 1
+
+
+@pytest.mark.parametrize("patience", [0.3, 3.0, 30.0, 300.0])
+async def test_the_longest_turn_takes_as_long_however_short_one_is(patience: float) -> None:
+    nothing: Any = None
+    adoption = adoption_module.Adoption(0, patience, nothing, nothing, take=nothing, ready=nothing, own=nothing)
+    assert adoption._orphans._longest * adoption._turn == pytest.approx(LONGEST * adoption_module.TURN_MAX, rel=0.01)
+
+
+class Undecided(Checked):
+    """One of which a turn finds nothing out."""
+
+    judged = True
+
+    async def stop(self, _: float) -> int:
+        return 1
+
+    def statistics(self, _: str) -> Any:
+        return SimpleNamespace(delivered=0, dead_lettered=0, pending=1, unread=0)
+
+
+@pytest.mark.parametrize(("turns", "following"), [(1_000, [2, 4, 8]), (0, [1, 1, 1])])
+async def test_who_has_not_found_out_in_a_turn_what_is_gone_has_twice_the_time_for_it_in_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, turns: int, following: Sequence[int]
+) -> None:
+    for name, value in {"TURN_LEAST": 0.02, "TURN_MAX": 0.02, "PROLONGED": 0.03}.items():
+        monkeypatch.setattr(adoption_module, name, value)
+    nothing: Any = None
+
+    async def take(_: str) -> Any:
+        return Undecided(turns)
+
+    keeper = SimpleNamespace(submit=lambda *_: _later(SimpleNamespace(waiting=True)))
+    neighbours = SimpleNamespace(look=None)
+    adoption: Any = adoption_module.Adoption(0, 30, neighbours, keeper, take=take, ready=nothing, own=nothing)  # type: ignore[arg-type]
+    look = Neighbour("a", b"stamp", free=True, waiting=True, destination=Destination(cluster_id="here"))
+    adoption._orphans.saw(0, [look], look)
+    found = []
+    for _ in range(3):
+        assert await adoption._adopt("a")
+        found.append(adoption._orphans.turns("a"))
+    assert found == following
+
+
+async def _later(answer: Any) -> Any:
+    return answer
 
 
 async def test_the_longest_first_turn_ends_before_its_owner_gives_up() -> None:

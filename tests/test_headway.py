@@ -49,3 +49,12 @@ def test_who_reads_ahead_of_a_kafka_that_takes_less_was_not_however_much_it_take
 
 def test_a_turn_that_ended_by_itself_in_its_first_half_was_not_cut_off() -> None:
     assert not cut_off(MANY, MANY - 1_000_000, settled=0)
+
+
+@pytest.mark.parametrize("unread", [0, MANY // 4])
+def test_who_was_finding_something_out_was_cut_off_unless_it_ended_in_its_first_half(unread: int) -> None:
+    headway = Headway(MANY)
+    assert not headway.cut_off(unread, 1, checking=True)
+    headway.half_over(MANY // 2)
+    assert headway.cut_off(unread, MANY, checking=True)
+    assert not headway.cut_off(unread, MANY)

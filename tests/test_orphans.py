@@ -189,6 +189,30 @@ def test_what_waits_after_all_was_delivered_begins_with_a_short_turn() -> None:
     assert orphans.turns("1") == 1
 
 
+def test_who_finds_that_its_owner_came_further_begins_with_a_short_turn() -> None:
+    """He may have worked for days, and died with other things waiting; and another one may wait for it by name."""
+    orphans = seen((100, ORPHAN))
+    orphans.let_go("1", 160, settled=0, left=3, cut_off=True)
+    orphans.saw(170, [replace(ORPHAN, stamp=b"by our turn")], OWN)
+    assert orphans.turns("1") == 2
+    orphans.saw(180, [LOCKED], OWN)
+    orphans.saw(190, [replace(ORPHAN, stamp=b"by another worker")], OWN)
+    assert orphans.turns("1") == 2, "who came no further has found it as it was"
+    orphans.saw(200, [LOCKED], OWN)
+    orphans.saw(210, [replace(ORPHAN, stamp=b"by its owner", progress=(1,))], OWN)
+    assert orphans.turns("1") == 1
+
+
+def test_where_turns_are_short_more_of_them_are_in_the_longest_one() -> None:
+    orphans = Orphans(GRACE, 100)
+    orphans.saw(100, [ORPHAN], OWN)
+    turns = []
+    for _ in range(8):
+        orphans.let_go("1", 160, settled=0, left=3, cut_off=True)
+        turns.append(orphans.turns("1"))
+    assert turns == [2, 4, 8, 16, 32, 64, 100, 100]
+
+
 def test_several_orphans_take_turns() -> None:
     orphans = Orphans(GRACE)
     both = [ORPHAN, replace(ORPHAN, name="2", directory_id=102)]

@@ -42,6 +42,9 @@ class Journal:
         self._on_failed = on_failed
         self._troubled = False  # it was told that the disk fails
         self._lacks_room = False  # and that a lane waits for a block: also while those that have one go on
+        self._growing = asyncio.Lock()
+        self._refusal: WalError | None = None  # why there was no room for a block when somebody asked last
+        self._ask_from = 0.0  # by `time.monotonic`
 
     async def enter(self, lane: Lane, batch: LaneBatch, over: Callable[[], bool] | None = None) -> bool:
         """Have ``batch`` stand in the lane's block under its present identity; it stands there when this returns.
@@ -58,6 +61,7 @@ class Journal:
                 await asyncio.sleep(ROOM_PAUSE)
                 if over is not None and over():
                     lane.no_room = ""
+                    self._lanes.awaited = False  # of others that wait each says so again
                     return False
                 continue
             try:
@@ -161,8 +165,22 @@ class Journal:
 
     async def _block(self) -> int:
         while (block := self._lanes.take()) is None:
-            await self._grow()
+            await self._grow_once()
         return block
+
+    async def _grow_once(self) -> None:
+        """For all lanes that wait, a thousand perhaps: the keeper has checkpoints and syncs to do, too."""
+        async with self._growing:
+            if self._lanes.free:
+                return
+            if self._refusal is not None and time.monotonic() < self._ask_from:
+                raise self._refusal.with_traceback(None)
+            try:
+                await self._grow()
+            except WalError as error:
+                self._refusal, self._ask_from = error, time.monotonic() + ROOM_PAUSE / 2
+                raise
+            self._refusal = None
 
     def _tell_no_room(self, lane: Lane, error: WalError) -> None:
         """One line until some lane gets a block again."""

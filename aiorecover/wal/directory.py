@@ -341,13 +341,13 @@ class Directory:
         if self.checkpoint_file.wants_room:
             with suppress(WalFullError), self._allocating:
                 self.checkpoint_file.allocate()
-        with suppress(WalFullError):  # whoever needs a block asks again
-            self.grow_lanes()
         reserved = self.retry, self.dead
         for ring in reserved:
             if ring.wants_spare and ring.spares.empty:
                 with suppress(WalFullError):
                     ring.prepare_spare()
+        with suppress(WalFullError):  # whoever needs a block asks again
+            self.grow_lanes()
         try:
             if self.ring.wants_spare:
                 self.ring.prepare_spare()

@@ -21,8 +21,9 @@ Stored by pwrite and not through a mapping: that takes 6 us more (10 instead of 
 full or failing disk is an error that can be handled, where a mapping ends the process. Blocks are allocated by the
 keeper's thread before they are given out: a lane that has one can always write to it, for delivery is what makes room.
 One that waits for a block on a full disk gets it in the place of slots of the rings that are free, or come free: its
-records may be what keeps these full. So it waits for longer only where somebody else takes what is given up, or where
-the file system makes no holes in files. A file that has holes, as a copy may, is allocated as a whole by the opening.
+records may be what keeps these full. So it waits for longer only where somebody else takes what is given up, where the
+file system makes no holes in files, or where no slot comes free, since nothing that fills the rings is delivered and no
+move makes room in them. A file that has holes, as a copy may, is allocated as a whole by the opening.
 
 It is a journal and no more, so what cannot be read keeps no directory closed: it counts as damaged, and its block is
 not used by this opening. (The file of another directory does: who put it there may have our own.) Nor does a full disk:
@@ -264,6 +265,11 @@ class Lanes:
         if self._wants_blocks:
             self._add_blocks()
         if self._holes:
+            self._fill_holes()
+
+    def _fill_holes(self) -> None:
+        """For want of room they stay, and nobody waits for that: a lane may have got its block."""
+        with suppress(WalFullError):
             with suppress(WalIOError):  # if it is the disk, the next store says so
                 self._file.allocate(0, self._file.size())
             self._holes = False
@@ -362,8 +368,13 @@ class Lanes:
 
     def take(self) -> int | None:
         """A block for a lane without one; None: let the keeper call `grow`."""
-        self.awaited = not self._free
-        return self._free.pop() if self._free else None
+        try:
+            block = self._free.pop()
+        except IndexError:
+            self.awaited = True
+            return None
+        self.awaited = False  # of others that wait each says so again, when it tries again
+        return block
 
     def store(self, block: int, body: bytes) -> None:
         """Put ``body`` in the place of the older copy.

@@ -100,12 +100,15 @@ class Quota:
     def make_room(self, size: int) -> bool:
         """Have as many free slots given back to the disk, for another file, as take ``size`` bytes (the keeper's).
 
+        The next slots of retry and dead ring come first: what is in the way of all others leaves through them.
+
         False: nothing was, as there are not so many; or less than that, where the file system makes no holes.
         """
         count = -(-size // self.limits.slot_bytes)
         with self.lock:
             frees = sum(member.holding.free for member in self.members)
-            return frees >= count and all(self._give_back_one() for _ in range(count))
+            first = sum(member.empty for member in self.members if member.ring != MAIN)
+            return frees >= count + first and all(self._give_back_one() for _ in range(count))
 
     def _give_back_one(self) -> bool:
         return max(self.members, key=lambda member: member.holding.free).give_back_one()

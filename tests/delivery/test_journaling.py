@@ -241,6 +241,36 @@ async def test_a_lane_that_nothing_is_to_be_sent_to_any_more_waits_for_no_room(s
     assert (entered, lane.no_room, lane.block) == (False, "", None)
 
 
+async def test_many_lanes_that_wait_for_room_ask_for_it_no_more_often_than_one(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journaling, "ROOM_PAUSE", 0.1)
+    scene.file.before["allocate"] = no_room
+    lanes = [Lane("t", number) for number in range(50)]
+    entering = asyncio.gather(*[scene.journal.enter(lane, batch_of(lane, 36)) for lane in lanes])
+    began = time.monotonic()
+    await _until(lambda: scene.growths > 4)
+    assert time.monotonic() - began > 0.15
+    assert all(lane.no_room for lane in lanes)
+    scene.file.before.clear()
+    await entering
+    assert len({lane.block for lane in lanes}) == len(lanes)
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_a_lane_that_waits_for_room_no_more_is_not_waited_for(scene: Scene, leaves: bool) -> None:
+    lane = Lane("t", 3)
+    scene.file.before["allocate"] = no_room
+    entering = asyncio.ensure_future(scene.journal.enter(lane, batch_of(lane, 36), lambda: leaves))
+    await _until(lambda: scene.growths > 0)
+    waits = [scene.lanes.awaited]
+    if not leaves:
+        scene.file.before.clear()
+    await entering
+    waits.append(scene.lanes.awaited)
+    assert waits == [True, False]
+
+
 async def test_lanes_without_room_are_one_line_beside_one_that_goes_on(
     scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,7 +1,7 @@
 """The file of the lanes: what counts of it, whatever became of its bytes; and room for a thousand lanes."""
 
 import threading
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 
 import pytest
@@ -555,6 +555,29 @@ def test_holes_that_there_is_no_room_for_keep_no_directory_closed_and_are_filled
     assert not directory.lanes.wants_room
     directory.lanes.store(3, b"x" * BODY_MOST)
     assert directory.lanes.found[0].bodies == (b"in flight",)
+
+
+def test_beside_holes_that_there_is_no_room_for_a_lane_gets_its_block() -> None:
+    file = sparse(stored(b"one"))
+    lanes = opened(file, epoch=2)
+    file.before["allocate"] = no_room
+    with suppress(WalFullError):
+        lanes.grow()
+    while lanes.take() is not None:
+        pass
+    blocks, calls = lanes.blocks, iter(range(2))
+
+    def the_second_time() -> None:
+        if next(calls):
+            no_room()
+
+    file.before["allocate"] = the_second_time
+    lanes.grow()
+    assert (lanes.blocks, lanes.take()) == (2 * blocks, blocks)
+    assert lanes.wants_room
+    file.before.clear()
+    lanes.grow()
+    assert not lanes.wants_room
 
 
 def test_a_file_without_holes_is_not_allocated_again() -> None:

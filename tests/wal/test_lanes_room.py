@@ -1,6 +1,7 @@
 """A lane that waits for a block on a full disk gets it in the place of free slots."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -49,6 +50,11 @@ class Shared:
     def free_slots(self) -> int:
         return sum(ring.spares.holding.free for ring in self.directory.rings)
 
+    def is_full(self) -> None:
+        """The file system says so, too."""
+        quota = self.directory.ring.spares.quota
+        quota.limits = replace(quota.limits, free_bytes=lambda: 0)
+
     def goes(self) -> None:
         """The stranger has given back what he had."""
         self.is_greedy, self._strangers = False, 0
@@ -73,6 +79,24 @@ def test_it_gets_one_also_as_slots_are_made_ready_for_others(shared: Shared) -> 
     assert shared.directory.lanes.take() is None
     shared.directory.prepare_spares()
     assert shared.directory.lanes.take() == FIRST_BLOCKS
+
+
+def test_the_next_slot_of_what_is_moved_or_dead_comes_before_a_block(shared: Shared) -> None:
+    """What is in the way of all others leaves the main ring through them, and frees slots for blocks, too."""
+    directory = shared.directory
+    while shared.free_slots > TAKEN:
+        directory.ring.spares.take()
+    for ring in (directory.retry, directory.dead):
+        assert ring.spares.take() is not None
+    shared.is_full()
+    assert directory.lanes.take() is None
+    with pytest.raises(WalFullError):
+        directory.grow_lanes()
+    assert shared.free_slots == TAKEN
+    with pytest.raises(WalFullError, match="ring=ring "):  # nor is there room for the main ring
+        directory.prepare_spares()
+    assert (directory.retry.spares.empty, directory.dead.spares.empty) == (False, False)
+    assert directory.lanes.blocks == FIRST_BLOCKS
 
 
 def test_where_no_lane_waits_the_rings_keep_what_they_have(shared: Shared) -> None:
@@ -114,6 +138,19 @@ def test_where_files_have_no_holes_a_lane_waits(shared: Shared, monkeypatch: pyt
     assert shared.directory.lanes.take() is None
     with pytest.raises(WalFullError):
         shared.directory.grow_lanes()
+    assert shared.free_slots == free
+
+
+def test_once_a_lane_that_waited_has_a_block_the_rings_keep_what_they_have(shared: Shared) -> None:
+    lanes = shared.directory.lanes
+    assert lanes.take() is None
+    shared.directory.grow_lanes()
+    assert lanes.take() is not None
+    shared.directory.prepare_spares()
+    free = shared.free_slots
+    for _ in range(3):
+        shared.directory.prepare_spares()
+    assert (lanes.blocks, lanes.free) == (FIRST_BLOCKS + 1, 0)
     assert shared.free_slots == free
 
 
