@@ -11,6 +11,7 @@ PROOFS = {
     "kills": "kill -9 of the publishing process, every record looked for in a real Kafka",
     "identity": "kill -9 while three brokers are frozen, killed and rolled: nothing twice, nothing out of order",
     "steps": "kill -9 at drawn steps of stalls, moves to the retry ring, dead letters and adoptions: each record once",
+    "destinations": "a topic of the backlog deleted, the cluster another one, kill -9 of who finds out: nothing lost",
     "transactions": "exactly_once, kill -9 in each step of a transaction, while brokers fail: each record once",
     "cuts": "exactly_once, power cuts in each step of a transaction, in memory or on ext4: each record once",
     "outages": "all brokers gone for ten minutes under load: memory flat, resumed at once, nothing lost",
