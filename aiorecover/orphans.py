@@ -29,6 +29,8 @@ RETAKE = 0.5  # seconds free before any turn, also with a shorter grace: who wai
 PAUSE_FIRST = 10.0  # seconds after a turn that delivered nothing, or an opening that failed: about one turn
 PAUSE_MAX = 600.0  # seconds: a directory that can be delivered at last waits no longer than this
 LONGEST = 32  # turns in one: five minutes of 10 s, enough to read past 10 GB that are settled, or wait (5 us a record)
+REMEMBERED = 600.0
+"""Seconds behind a turn of ours in which somebody else's may have been a turn, too: nearly two of the longest."""
 LOOK_SHARE = 0.25  # of the grace period between two looks: an owner that was there for longer than this is seen
 LOOK_LEAST = 0.1  # seconds, also with a grace period of zero: a look costs about a millisecond
 LOOK_MOST = 5.0  # seconds: so late is an orphan noticed
@@ -48,6 +50,7 @@ class _Known:
     pause: float = 0.0
     left: int = 0
     turns: int = 1  # in one
+    held: float = 0.0  # when our last turn ended
     told: str = ""
 
 
@@ -119,7 +122,8 @@ class Orphans:
         known.since, known.begun = now, False
         if last is None or last.progress != seen.progress:
             known.pause = known.not_before = 0.0
-            known.turns = 1  # somebody came further: of what it is like now nothing is known
+            if now - known.held > REMEMBERED:  # its owner came back for a while: nothing is known of what he has left
+                known.turns = 1
         elif opened:
             _back_off(known, now)
 
@@ -174,7 +178,7 @@ class Orphans:
         begins_anew = cut_off or not judged
         too_short = begins_anew and known.turns < self._longest  # no sign that nothing can be delivered
         known.turns = min(known.turns * 2, self._longest) if begins_anew else 1
-        known.ours, known.told, known.left = True, "", left
+        known.ours, known.told, known.left, known.held = True, "", left, now
         if settled:
             known.not_before, known.pause = now + RETAKE, 0.0
         elif too_short:

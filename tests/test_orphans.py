@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from aiorecover.orphans import LONGEST, LOOK_LEAST, LOOK_MOST, PAUSE_FIRST, PAUSE_MAX, RETAKE, Orphans
+from aiorecover.orphans import LONGEST, LOOK_LEAST, LOOK_MOST, PAUSE_FIRST, PAUSE_MAX, REMEMBERED, RETAKE, Orphans
 from aiorecover.wal.checkpoint import Destination
 from aiorecover.wal.neighbours import Neighbour
 
@@ -189,18 +189,31 @@ def test_what_waits_after_all_was_delivered_begins_with_a_short_turn() -> None:
     assert orphans.turns("1") == 1
 
 
-def test_who_finds_that_its_owner_came_further_begins_with_a_short_turn() -> None:
+def test_whose_owner_came_further_since_begins_with_a_short_turn() -> None:
     """He may have worked for days, and died with other things waiting; and another one may wait for it by name."""
     orphans = seen((100, ORPHAN))
     orphans.let_go("1", 160, settled=0, left=3, cut_off=True)
     orphans.saw(170, [replace(ORPHAN, stamp=b"by our turn")], OWN)
     assert orphans.turns("1") == 2
     orphans.saw(180, [LOCKED], OWN)
-    orphans.saw(190, [replace(ORPHAN, stamp=b"by another worker")], OWN)
-    assert orphans.turns("1") == 2, "who came no further has found it as it was"
-    orphans.saw(200, [LOCKED], OWN)
-    orphans.saw(210, [replace(ORPHAN, stamp=b"by its owner", progress=(1,))], OWN)
+    orphans.saw(160 + REMEMBERED, [replace(ORPHAN, stamp=b"by its owner", progress=(1,))], OWN)
+    assert orphans.turns("1") == 2, "or by another worker's turn, which came a little further"
+    orphans.saw(800, [replace(ORPHAN, stamp=b"by one who came no further", progress=(1,))], OWN)
+    assert orphans.turns("1") == 2
+    orphans.saw(900, [replace(ORPHAN, stamp=b"by its owner", progress=(2,))], OWN)
     assert orphans.turns("1") == 1
+
+
+def test_who_takes_turns_with_another_one_comes_to_long_turns_all_the_same() -> None:
+    """Each comes a little further, and is cut off."""
+    orphans = seen((100, ORPHAN))
+    now = 160.0
+    for turns in (2, 4, 8, 16, 32):
+        orphans.let_go("1", now, settled=1, left=3, cut_off=True)
+        orphans.saw(now, [replace(ORPHAN, stamp=b"ours %d" % turns, progress=(turns, 0))], OWN)
+        now += 10.0 * turns
+        orphans.saw(now, [replace(ORPHAN, stamp=b"another's %d" % turns, progress=(turns, 1))], OWN)
+        assert orphans.turns("1") == turns
 
 
 def test_where_turns_are_short_more_of_them_are_in_the_longest_one() -> None:
