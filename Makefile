@@ -34,6 +34,7 @@ demo: $(VENV)/demo.stamp  ## see it survive: no Java, no Docker, no Kafka needed
 
 test: $(VENV)/dev.stamp  ## all tests, against a real Kafka (Java 17 or newer, or Docker)
 	@$(BIN)/python -m tests.support.broker
+	@$(BIN)/python -m tests.spark.archive
 	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope $(ARGS)
 
 check: $(VENV)/dev.stamp  ## style, format and types

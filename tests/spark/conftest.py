@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from tests.spark.started import started
+from tests.spark.started import ended, started
 
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else the workers' Python is whichever is called python3
 
@@ -38,19 +37,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     # A task is tried twice.
     session = started(tmp_path_factory.mktemp("spark"), "aiorecover tests", master="local[2, 2]")
     yield session
-    session.stop()
-    _end_java()
-
-
-def _end_java() -> None:
-    """Java, too: pyspark keeps it for a next session."""
-    gateway = SparkContext._gateway
-    assert gateway is not None
-    process = gateway.proc
-    gateway.shutdown()
-    process.stdin.close()
-    process.wait(60)
-    SparkContext._gateway = SparkContext._jvm = None
+    ended(session)
 
 
 @pytest.fixture(scope="module")

@@ -1,20 +1,26 @@
 """How Spark is set up for the tests: small, with the jars that `tests.support.jars` has fetched."""
 
+import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyspark
 from pyspark.sql import SparkSession
 
-from tests.support.jars import spark_jars
+from tests.support.classes import archive_of, sharing
+from tests.support.jars import find_java, spark_jars
 
-__all__ = ["command_words", "session_settings", "shuffling"]
+__all__ = ["DRIVER_JAVA", "QUICK", "archive", "command_words", "session_settings", "shuffling"]
+
+DRIVER_JAVA = "spark.driver.extraJavaOptions"
 
 # Under pytest a Java lives for seconds and minutes, and most of its work would be to compile well: 1.5 s of a core
 # instead of 4.5 for a small audit. The long proofs have the default.
-_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-_JAVA = {"spark.driver.extraJavaOptions": _QUICK, "spark.executor.extraJavaOptions": _QUICK}
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_MUTE = "-Xlog:disable"  # of an archive that does not fit Java tells on stdout, where commands print what they found
+_PYSPARK = Path(pyspark.__file__).parent / "jars"
 
 
 def session_settings(directory: Path) -> dict[str, str]:
@@ -33,8 +39,23 @@ def session_settings(directory: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        **(_JAVA if "PYTEST_VERSION" in os.environ else {}),
+        **(_quick_java() if "PYTEST_VERSION" in os.environ else {}),
     }
+
+
+def archive() -> Path:
+    """Where the classes of a driver are kept (`tests.spark.archive`); those of executors have other paths."""
+    return archive_of(find_java(), _PYSPARK, _kept())
+
+
+@functools.cache
+def _quick_java() -> Mapping[str, str]:
+    shared = sharing(find_java(), _PYSPARK, _kept())
+    return {DRIVER_JAVA: " ".join([QUICK, _MUTE, *shared]), "spark.executor.extraJavaOptions": QUICK}
+
+
+def _kept() -> Path:
+    return spark_jars().with_name("pyspark")
 
 
 def command_words(directory: Path, master: str = "local[2]") -> list[str]:

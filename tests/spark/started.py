@@ -5,11 +5,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.spark.settings import session_settings
 
-__all__ = ["started"]
+__all__ = ["ended", "started"]
 
 
 def started(
@@ -23,3 +24,15 @@ def started(
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def ended(session: SparkSession, within_s: float = 60) -> None:
+    """Stop it, and Java, too: pyspark keeps it for a next session."""
+    session.stop()
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    process = gateway.proc
+    gateway.shutdown()
+    process.stdin.close()
+    process.wait(within_s)
+    SparkContext._gateway = SparkContext._jvm = None

@@ -24,6 +24,12 @@ def test_an_archive_that_is_there_is_shared_and_none_that_is_not(java: Path, jar
     assert sharing(java, jars) == [f"-XX:SharedArchiveFile={archive_of(java, jars)}"]
 
 
+def test_an_archive_may_be_kept_elsewhere(java: Path, jars: Path) -> None:
+    kept = archive_of(java, jars, java.parent / "kept" / "spark")
+    assert kept.parent == java.parent / "kept"
+    assert kept.name == archive_of(java, jars).name.replace("broker-", "spark-")
+
+
 @pytest.mark.parametrize("other", ["java", "broker/one.jar", "broker/two.jar"])
 def test_another_java_or_other_jars_take_an_archive_of_their_own(java: Path, jars: Path, other: str) -> None:
     before = archive_of(java, jars)
