@@ -44,14 +44,14 @@ def session_settings(directory: Path) -> dict[str, str]:
 
 
 def archive() -> Path:
-    """Where the classes of a driver are kept (`tests.spark.archive`); those of executors have other paths."""
+    """Where the classes of drivers and executors are kept (`tests.spark.archive`)."""
     return archive_of(find_java(), _PYSPARK, _kept())
 
 
 @functools.cache
 def _quick_java() -> Mapping[str, str]:
-    shared = sharing(find_java(), _PYSPARK, _kept())
-    return {DRIVER_JAVA: " ".join([QUICK, _MUTE, *shared]), "spark.executor.extraJavaOptions": QUICK}
+    options = " ".join([QUICK, _MUTE, *sharing(find_java(), _PYSPARK, _kept())])
+    return {DRIVER_JAVA: options, "spark.executor.extraJavaOptions": options}
 
 
 def _kept() -> Path:
