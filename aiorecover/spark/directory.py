@@ -1,7 +1,8 @@
 """A directory to which whole batches are added, each under its number: ``batch_id=<batch>``, once or not at all.
 
 A batch is written to a directory of its own, ``_staging/<batch>-<random>``, and this is then renamed. Tasks of a driver
-that was killed may still be writing for a while: to a directory of theirs, which nobody will ever rename.
+that was killed may still be writing for a while: to a directory of theirs, which nobody will ever rename. It is renamed
+only where all rows stand in it that Spark has written (:mod:`aiorecover.spark.written`).
 
 Beside the files of a batch stands which offsets it has, in ``_aiorecover.json``, which readers pass over.
 """
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from aiorecover.spark.files import Files
 from aiorecover.spark.record_id import ID_SCHEMA
+from aiorecover.spark.written import check_whole, write_counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -85,11 +87,17 @@ class Directory:
         return None if found is None else str(json.loads(found)[_OFFSETS])
 
     def add(self, rows: DataFrame, batch_id: int, fingerprint: str | None) -> None:
-        """Add a batch that is not there yet; ``fingerprint``: which offsets it has."""
+        """Add a batch that is not there yet; ``fingerprint``: which offsets it has.
+
+        Raises:
+            ConfigError: fewer rows stand in its files than Spark has written; nothing is added.
+
+        """
         aside = f"{self.path}/{_STAGING}/{batch_id}-{uuid.uuid4().hex}"
-        rows.write.parquet(aside)
+        written = write_counted(rows, aside)
         if fingerprint is not None:
             self._files.write_new(f"{aside}/{_MARK}", json.dumps({_OFFSETS: fingerprint}).encode())
+        check_whole(self._spark, aside, written)
         self._files.move(aside, self.place(batch_id))
 
     def ids(self, batch_id: int) -> DataFrame:

@@ -10,7 +10,7 @@ import re
 
 import pyspark
 
-__all__ = ["CONNECTOR", "FILES", "UNREAD_TOPICS", "cause_of", "failure_of", "meaning_of"]
+__all__ = ["CONNECTOR", "FILES", "LACKING_ROWS", "UNREAD_TOPICS", "cause_of", "failure_of", "meaning_of"]
 
 CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 """The coordinates of Spark's Kafka connector of pyspark's version."""
@@ -21,6 +21,11 @@ UNREAD_TOPICS = (
     "audited apart a manifest topic of their own; if they were read, all that they held is gone"
 )
 """What an audit says of them (:mod:`aiorecover.spark.leftovers`)."""
+LACKING_ROWS = (
+    "rows that Spark has written are not in the files, so these are not landed: see that no other landing works with "
+    "this checkpoint, and that all executors share the directory with the driver, and start again"
+)
+"""What a batch ends with then (:mod:`aiorecover.spark.written`)."""
 
 _LONGEST_LINE = 1000  # characters of one of Spark's own: what it names stands behind stages, tasks and classes
 _LONGEST_CAUSE = 300  # characters: what it quotes can be pages long
@@ -31,6 +36,7 @@ _TWO_LANDINGS = "another landing works with this checkpoint: see that it is the 
 
 # What a part of the text means where an option, the installation or Kafka is to be mended: the first that fits is said.
 _MEANINGS = {
+    LACKING_ROWS: LACKING_ROWS,
     "UnknownTopicOrPartitionException": "a topic does not exist: check the names of the topics",
     "Failed to find data source: kafka": "Spark's Kafka connector is missing: add "
     f"--conf spark.jars.packages={CONNECTOR}",

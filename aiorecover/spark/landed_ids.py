@@ -27,6 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 
 from aiorecover.spark.bitmaps import BUCKET_SIZE, bit_of, bucket_of, first_bits, is_set
 from aiorecover.spark.files import Files
+from aiorecover.spark.written import write_whole
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -100,10 +101,15 @@ class LandedIds:
         return LandedIds(complete, placed.where("not follows").select(*_BUCKET, "filled", "bits"))
 
     def write(self, directory: str) -> None:
-        """Store it as files; not all at once, so in a directory that nobody reads yet."""
-        self.complete.coalesce(1).write.parquet(f"{directory}/complete")
+        """Store it as files; not all at once, so in a directory that nobody reads yet.
+
+        Raises:
+            ConfigError: fewer rows stand there than Spark has written.
+
+        """
+        write_whole(self.complete.coalesce(1), f"{directory}/complete")
         # Uncompressed, because Spark takes the size of files for the room that they need when it chooses a join.
-        self.buckets.write.option("compression", "uncompressed").parquet(f"{directory}/{_REST}")
+        write_whole(self.buckets, f"{directory}/{_REST}", compression="uncompressed")
 
 
 def empty(spark: SparkSession) -> LandedIds:

@@ -22,6 +22,9 @@ checkpoint, and a target of Parquet, stand on directories that are renamed in on
 do it; object stores without directories (S3) do not, and are refused (:mod:`aiorecover.spark.places`). So are local
 directories that executors do not share with the driver (:mod:`aiorecover.spark.sharing`).
 
+All rows of what is renamed are known to stand there (:mod:`aiorecover.spark.written`): executors that were not tried
+may have disks of their own, and where nothing is locked somebody else may clear away what is being written.
+
 A target belongs to one checkpoint, and says so: another one would also count from 0. The two are of one day, or a
 number would have other offsets than those that were landed under it (:mod:`aiorecover.spark.progress`), and they and
 the quarantine stand apart (:mod:`aiorecover.spark.places`). A checkpoint is locked while one works with it

@@ -46,6 +46,7 @@ from aiorecover.spark.leftovers import (
     winners,
     write_of,
 )
+from aiorecover.spark.written import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -207,7 +208,7 @@ class Undecided:
         path = self._path(kind, batch_id)
         if not self._files.exists(path):
             aside = f"{self._directory}/_staging/{uuid.uuid4().hex}"
-            rows().write.parquet(aside)
+            write_whole(rows(), aside)
             self._files.make_directory(path.rpartition("/")[0])
             self._files.move(aside, path)
 
