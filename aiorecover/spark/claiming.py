@@ -13,6 +13,7 @@ from aiorecover.spark.files import Files
 from aiorecover.spark.places import check_places
 from aiorecover.spark.progress import check_progress
 from aiorecover.spark.sharing import check_shared
+from aiorecover.spark.staging import clear_staging
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,10 +36,12 @@ class _Bond:
     """None: it was begun before checkpoints named their targets."""
 
 
-def claim(spark: SparkSession, target: Target, checkpoint: str, quarantine: str) -> Directory:
+def claim(
+    spark: SparkSession, target: Target, checkpoint: str, quarantine: str, *, is_locked: bool = False
+) -> Directory:
     """Bind target and quarantine to the checkpoint, or find them bound, and clear away what killed attempts left.
 
-    Returns the quarantine.
+    ``is_locked``: nobody else works with the checkpoint. Returns the quarantine.
 
     Raises:
         ConfigError: they do not belong together, or are not of one day any more, or a table that is made has no place
@@ -71,9 +74,9 @@ def claim(spark: SparkSession, target: Target, checkpoint: str, quarantine: str)
         if not was_there:
             check_shared(spark, {"target": target.where()})
     _claim_quarantine(apart, bond.landing)
-    apart.clear()
-    target.clear()
-    here.delete(f"{checkpoint}/ids/_staging")
+    apart.clear(is_locked=is_locked)
+    target.clear(is_locked=is_locked)
+    clear_staging(here, f"{checkpoint}/ids", is_locked=is_locked)
     return apart
 
 

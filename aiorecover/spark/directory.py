@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from aiorecover.spark.files import Files
 from aiorecover.spark.record_id import ID_SCHEMA
+from aiorecover.spark.staging import STAGING, clear_staging
 from aiorecover.spark.written import check_whole, write_counted
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ _LISTS = frozenset({"_delta_log", "_spark_metadata"})  # where they are, readers
 _MARK = "_aiorecover.json"
 _LANDING = "landing"
 _OFFSETS = "offsets"
-_STAGING = "_staging"
 
 
 class Directory:
@@ -68,9 +68,9 @@ class Directory:
         self._files.make_directory(self.path)
         self._files.write_new(f"{self.path}/{_MARK}", json.dumps({_LANDING: mark}).encode())
 
-    def clear(self) -> None:
-        """Remove what killed attempts have left."""
-        self._files.delete(f"{self.path}/{_STAGING}")
+    def clear(self, *, is_locked: bool) -> None:
+        """Remove what killed attempts have left; ``is_locked``: nobody else lands here."""
+        clear_staging(self._files, self.path, is_locked=is_locked)
 
     def holds(self, batch_id: int) -> bool:
         """Whether the batch is there."""
@@ -93,7 +93,7 @@ class Directory:
             ConfigError: fewer rows stand in its files than Spark has written; nothing is added.
 
         """
-        aside = f"{self.path}/{_STAGING}/{batch_id}-{uuid.uuid4().hex}"
+        aside = f"{self.path}/{STAGING}/{batch_id}-{uuid.uuid4().hex}"
         written = write_counted(rows, aside)
         if fingerprint is not None:
             self._files.write_new(f"{aside}/{_MARK}", json.dumps({_OFFSETS: fingerprint}).encode())
@@ -115,4 +115,4 @@ class Directory:
 
 def is_passed_over(name: str) -> bool:
     """Whether readers of such a directory, and landings, leave alone what has this name in it."""
-    return name.startswith(_HIDDEN) and name != _STAGING and name not in _LISTS
+    return name.startswith(_HIDDEN) and name != STAGING and name not in _LISTS

@@ -7,6 +7,7 @@ and local file systems do that in one step. Object stores without directories do
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -80,6 +81,21 @@ class Files:
         with _told(path):
             self._context.delete(self._path(path), True)  # noqa: FBT003 - as Java calls it: recursive
 
+    def delete_unchanged(self, path: str, seconds: float, prefix: str = "") -> None:
+        """Remove, of what stands in a directory under names that begin so, what was last changed so long ago.
+
+        Of a directory that is when something right in it was made, renamed or removed. Where a file system does not
+        tell, it stays.
+
+        Raises:
+            ConfigError: it may not be removed.
+
+        """
+        before_ms = (time.time() - seconds) * 1000
+        for one in (f"{path.rstrip('/')}/{name}" for name in self.names(path) if name.startswith(prefix)):
+            if 0 < self._changed_ms(one) < before_ms:
+                self.delete(one)
+
     def make_directory(self, path: str) -> None:
         """With those above it; it may be there already.
 
@@ -110,6 +126,15 @@ class Files:
         """
         with _told(path):
             self._write_new(path, content)
+
+    def _changed_ms(self, path: str) -> int:
+        """When, since 1970; 0: it is gone, or nothing tells."""
+        try:
+            return int(self._context.getFileStatus(self._path(path)).getModificationTime())
+        except Py4JJavaError as error:
+            if "FileNotFoundException" in str(error):
+                return 0
+            raise
 
     def _write_new(self, path: str, content: bytes) -> None:
         aside = f"{path}.{uuid.uuid4().hex}.new"

@@ -27,9 +27,9 @@ may have disks of their own, and where nothing is locked somebody else may clear
 
 A target belongs to one checkpoint, and says so: another one would also count from 0. The two are of one day, or a
 number would have other offsets than those that were landed under it (:mod:`aiorecover.spark.progress`), and they and
-the quarantine stand apart (:mod:`aiorecover.spark.places`). A checkpoint is locked while one works with it
-(:mod:`aiorecover.spark.lock`), and keeps to its topics (:mod:`aiorecover.spark.subscription`). One that was deleted and
-made anew is another topic, which its id tells (:mod:`aiorecover.spark.topic_ids`).
+the quarantine stand apart (:mod:`aiorecover.spark.places`). A checkpoint is locked while one works with it, where its
+file system can (:mod:`aiorecover.spark.lock`), and keeps to its topics (:mod:`aiorecover.spark.subscription`). One that
+was deleted and made anew is another topic, which its id tells (:mod:`aiorecover.spark.topic_ids`).
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ from aiorecover.spark.record_id import ID_COLUMNS, parse_record_id, undecodable
 from aiorecover.spark.schemes import LOCAL, default_scheme
 from aiorecover.spark.session import clear_errors
 from aiorecover.spark.sharing import check_shared
+from aiorecover.spark.staging import STAGING
 from aiorecover.spark.subscription import check_subscription
 from aiorecover.spark.targets import find_target
 from aiorecover.spark.topic_ids import check_topic_ids
@@ -181,8 +182,8 @@ def land(
     check_shared(spark, {"target": there.where(), "quarantine": apart_in, "checkpoint": checkpoint})
     lock = Lock(spark, checkpoint)
     try:
-        apart = claim(spark, there, checkpoint, apart_in)
-        sinks = _sinks(spark, checkpoint, sink_manifests)
+        apart = claim(spark, there, checkpoint, apart_in, is_locked=lock.is_held)
+        sinks = _sinks(spark, checkpoint, sink_manifests, is_locked=lock.is_held)
         files_per_batch = files_per_batch or spark.sparkContext.defaultParallelism
         log = QueryLog(spark, f"{checkpoint}/query")
         landing = _Landing(spark, there, apart, log, f"{checkpoint}/ids", sinks, files_per_batch, on_batch)
@@ -248,7 +249,7 @@ def _sinks_in(checkpoint: str) -> str:
     return f"{checkpoint}/sinks"
 
 
-def _sinks(spark: SparkSession, checkpoint: str, topic: str | None) -> Undecided | None:
+def _sinks(spark: SparkSession, checkpoint: str, topic: str | None, *, is_locked: bool) -> Undecided | None:
     directory = _sinks_in(checkpoint)
     if topic is None:
         if Files(spark, directory).exists(directory):
@@ -257,7 +258,7 @@ def _sinks(spark: SparkSession, checkpoint: str, topic: str | None) -> Undecided
             )
         return None
     sinks = Undecided(spark, directory, topic)
-    sinks.clear()
+    sinks.clear(is_locked=is_locked)
     return sinks
 
 
@@ -328,7 +329,7 @@ class _Landing:
         landed = self._target.ids(batch_id)
         states, state = Files(self._spark, self._ids), f"{self._ids}/after={batch_id}"
         if not states.exists(state):
-            aside = f"{self._ids}/_staging/{batch_id}-{uuid.uuid4().hex}"
+            aside = f"{self._ids}/{STAGING}/{batch_id}-{uuid.uuid4().hex}"
             before = self._before(self._spark, batch_id)
             if self._sinks is not None:
                 before = before.without(self._sinks.over(self._spark, batch_id))

@@ -1,8 +1,15 @@
 """One landing at a time works with a checkpoint: a second one would clear away what the first is writing.
 
-A directory that the operating system knows is locked by it, until the query has ended or the process is gone, however
-that came. On other file systems, and on those that lock no directories, nothing is locked: there Spark notices two
-queries when both begin the same batch, and ends one of them.
+Where the operating system knows the directory it is locked, until the query has ended or the process is gone, however
+that came: by itself, as earlier versions do it, too, and by the file `_lock` in it. File systems of several machines
+pass the lock of a file on to one another, and mostly not that of a directory: NFS, which is asked to lock a directory,
+locks it for this machine alone, or not at all. (Some pass on none, as they are mounted: NFS with ``nolock``, Lustre
+with ``localflock``. There a lock is this machine's.)
+
+On other file systems, such as HDFS, nothing is locked, nor where no file can be. There a start leaves alone what
+another one may be writing (:mod:`aiorecover.spark.staging`), a batch counts only with all its rows
+(:mod:`aiorecover.spark.written`), and Spark notices two queries when both begin the same batch, and ends one of them.
+So a directory of Parquet files loses nothing and gets nothing twice. A table of Iceberg may get a batch twice.
 """
 
 from __future__ import annotations
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Lock"]
 
+_FILE = "_lock"
 _held: dict[str, Lock] = {}  # of this process, by directory
 _guard = threading.Lock()
 
@@ -40,7 +48,8 @@ class Lock:
 
         """
         self._query: StreamingQuery | None = None
-        self._descriptor = -1
+        self._descriptors: list[int] = []
+        self._is_held = False
         files = Files(spark, checkpoint)
         files.make_directory(checkpoint)
         local = files.local(checkpoint)
@@ -51,9 +60,14 @@ class Lock:
             before = _held.get(self._directory)
             if before is not None and before._has_ended():  # noqa: SLF001 - of its own class
                 before._unlock()  # noqa: SLF001 - likewise
-            self._descriptor = self._locked(checkpoint)
-            if self._descriptor >= 0:
+            self._lock(checkpoint)
+            if self._descriptors:
                 _held[self._directory] = self
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nobody else works with it, on another machine either, as far as its file system can tell."""
+        return self._is_held
 
     def release(self) -> None:
         """Leave it to others; harmless where that was done before."""
@@ -63,7 +77,7 @@ class Lock:
     def release_after(self, query: StreamingQuery) -> None:
         """Hold it until the query has ended."""
         self._query = query
-        if self._descriptor >= 0:
+        if self._descriptors:
             threading.Thread(target=self._wait, args=(query,), name="aiorecover-lock", daemon=True).start()
 
     def _wait(self, query: StreamingQuery) -> None:
@@ -83,37 +97,55 @@ class Lock:
         except (Py4JError, OSError):  # Java is gone, and the query with it
             return True
 
-    def _locked(self, checkpoint: str) -> int:
+    def _lock(self, checkpoint: str) -> None:
         try:
-            descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
+            directory = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise ConfigError(f"the checkpoint cannot be opened: check its rights error={error}") from error
+        self._take(directory, checkpoint)
+        try:
+            # Open for writing, or NFS would not lock it.
+            file = os.open(f"{self._directory}/{_FILE}", os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError:  # somebody else's
+            return
+        self._is_held = self._take(file, checkpoint)
+
+    def _take(self, descriptor: int, checkpoint: str) -> bool:
+        """Whether its file system locks it; otherwise it is closed."""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
+            self._close()
             raise ConfigError(
                 f"another landing works with this checkpoint: wait until it has ended, or stop it {checkpoint=}"
             ) from None
-        except OSError:  # a file system that locks no directories, as NFS
+        except OSError:
             os.close(descriptor)
-            return -1
-        return descriptor
+            return False
+        self._descriptors.append(descriptor)
+        return True
 
     def _unlock(self) -> None:
-        if self._descriptor < 0:
+        if not self._descriptors:
             return
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # a forked child has the same open file, and may live for longer
-        os.close(self._descriptor)
-        self._descriptor = -1
+        self._close()
         del _held[self._directory]
+
+    def _close(self) -> None:
+        self._is_held = False
+        for descriptor in self._descriptors:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked child has the same open file, and may live for longer
+            os.close(descriptor)
+        self._descriptors.clear()
 
 
 def _leave_in_child() -> None:
     """A child of a fork that outlives this process would keep the lock for it."""
     for lock in _held.values():
-        os.close(lock._descriptor)  # noqa: SLF001 - of this room
-        lock._descriptor = -1  # noqa: SLF001 - likewise
+        for descriptor in lock._descriptors:  # noqa: SLF001 - of this room
+            os.close(descriptor)
+        lock._descriptors.clear()  # noqa: SLF001 - likewise
     _held.clear()
 
 

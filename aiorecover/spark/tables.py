@@ -127,7 +127,7 @@ class IcebergTable(_Table):
         except Py4JJavaError:  # as of s3://, which Iceberg reaches by itself
             return None
 
-    def clear(self) -> None:
+    def clear(self, *, is_locked: bool) -> None:
         """Nothing: what no snapshot names is for Iceberg's ``remove_orphan_files``."""
 
     def holds(self, batch_id: int) -> bool:
@@ -202,10 +202,10 @@ class ParquetTable(_Table):
         where = self.where()
         return super().is_used() or (where is not None and Directory(self._spark, where).is_used())
 
-    def clear(self) -> None:
+    def clear(self, *, is_locked: bool) -> None:
         """Remove what killed attempts have left, and make known what they have landed."""
         self._check()
-        self._directory().clear()
+        self._directory().clear(is_locked=is_locked)
         for batch_id in self._directory().batch_ids()[-1:]:
             self._make_known(batch_id)
 

@@ -50,8 +50,8 @@ class Target(Protocol):
         """Make it belong to this landing for good, unless it belongs to another one by now: `mark` tells."""
         ...
 
-    def clear(self) -> None:
-        """Put in order what killed attempts have left."""
+    def clear(self, *, is_locked: bool) -> None:
+        """Put in order what killed attempts have left; ``is_locked``: nobody else lands here."""
         ...
 
     def holds(self, batch_id: int) -> bool:

@@ -46,6 +46,7 @@ from aiorecover.spark.leftovers import (
     winners,
     write_of,
 )
+from aiorecover.spark.staging import STAGING, clear_staging
 from aiorecover.spark.written import write_whole
 
 if TYPE_CHECKING:
@@ -128,9 +129,9 @@ class Undecided:
         """Whether anything was stored for a batch."""
         return any(self._files.exists(self._path(kind, batch_id)) for kind in (*_STATES, _HELD))
 
-    def clear(self) -> None:
-        """Remove what killed attempts have left."""
-        self._files.delete(f"{self._directory}/_staging")
+    def clear(self, *, is_locked: bool) -> None:
+        """Remove what killed attempts have left; ``is_locked``: nobody else works with the checkpoint."""
+        clear_staging(self._files, self._directory, is_locked=is_locked)
 
     def _jobs(self, spark: SparkSession, batch_id: int) -> DataFrame:
         return self._read(spark, "jobs", batch_id, _JOBS_SCHEMA)
@@ -207,7 +208,7 @@ class Undecided:
         """Store it, unless that was done before the driver died."""
         path = self._path(kind, batch_id)
         if not self._files.exists(path):
-            aside = f"{self._directory}/_staging/{uuid.uuid4().hex}"
+            aside = f"{self._directory}/{STAGING}/{uuid.uuid4().hex}"
             write_whole(rows(), aside)
             self._files.make_directory(path.rpartition("/")[0])
             self._files.move(aside, path)

@@ -1,10 +1,13 @@
 """Two landings with one checkpoint: the second is refused, and the first goes on unharmed."""
 
 import asyncio
+import errno
+import fcntl
 import os
+import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +27,8 @@ from tests.support.eventually import until
 
 REFUSED = "another landing works with this checkpoint: wait until it has ended, or stop it"
 LOCKS = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+# As a file system does that knows no locks of directories, or of nothing.
+LOCK_NO_DIRECTORY, LOCK_NOTHING = "no directory", "nothing"
 HOLDS = f"{LOCKS}; print(flush=True); sys.stdin.read()"
 
 
@@ -57,6 +62,74 @@ def test_a_checkpoint_that_another_process_works_with_is_refused_and_stays_as_it
         land(spark, ["x"], str(tmp_path / "table"), str(somebody_s), bootstrap_servers="x")
     assert list(somebody_s.iterdir()) == []
     assert staging.exists()
+
+
+@pytest.fixture
+def flock(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """What this machine's file system locks from now on."""
+    real = fcntl.flock
+
+    def locks(which: str) -> None:
+        def refusing(descriptor: int, operation: int) -> None:
+            if which == LOCK_NOTHING or stat.S_ISDIR(os.fstat(descriptor).st_mode):
+                raise OSError(errno.ENOLCK, "No locks available")
+            real(descriptor, operation)
+
+        monkeypatch.setattr(fcntl, "flock", refusing)
+
+    return locks
+
+
+@pytest.mark.parametrize("which", ["all", LOCK_NO_DIRECTORY])
+def test_a_file_in_the_checkpoint_is_locked_as_well_which_other_machines_are_told_of(
+    which: str, flock: Callable[[str], None], spark: SparkSession, tmp_path: Path
+) -> None:
+    if which != "all":
+        flock(which)
+    lock = Lock(spark, str(tmp_path))
+    assert lock.is_held
+    assert (is_free(tmp_path / "_lock"), is_free(tmp_path)) == (False, which != "all")
+    with pytest.raises(ConfigError, match=REFUSED):
+        Lock(spark, str(tmp_path))
+    assert not is_free(tmp_path / "_lock")
+    lock.release()
+    assert (lock.is_held, is_free(tmp_path / "_lock"), is_free(tmp_path)) == (False, True, True)
+
+
+def test_who_has_the_file_alone_as_one_on_another_machine_has_it_is_not_disturbed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "_lock").touch()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(tmp_path / "_lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with pytest.raises(ConfigError, match=REFUSED):
+            Lock(spark, str(tmp_path))
+        assert is_free(tmp_path), "who is refused holds nothing"
+        process.kill()
+    Lock(spark, str(tmp_path)).release()
+
+
+def test_where_nothing_can_be_locked_nobody_is_refused_and_nothing_is_held(
+    flock: Callable[[str], None], spark: SparkSession, tmp_path: Path
+) -> None:
+    flock(LOCK_NOTHING)
+    locks = Lock(spark, str(tmp_path)), Lock(spark, str(tmp_path))
+    assert [lock.is_held for lock in locks] == [False, False]
+    for lock in locks:
+        lock.release()
+
+
+def test_where_the_file_cannot_be_made_the_lock_is_this_machine_s_and_counts_as_none(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "_lock").mkdir()
+    lock = Lock(spark, str(tmp_path))
+    assert (lock.is_held, is_free(tmp_path)) == (False, False)
+    lock.release()
+    assert is_free(tmp_path)
 
 
 def test_a_query_holds_its_checkpoint_until_it_has_ended(
