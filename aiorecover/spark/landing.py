@@ -163,9 +163,9 @@ def land(
             a batch that was left unfinished. (Of later batches the query says it: `StreamingQueryException`.)
         ConfigError: no topic or server is named, a number is out of range, the target is none that can be landed in,
             target and checkpoint do not belong together or are not of one day, one of them or the quarantine is in
-            another one's way, in an object store, on a local disk that executors do not share with the driver, or may
-            not be written, another landing works with the checkpoint, these are not the topics of the checkpoint, one
-            is not there, Kafka cannot be reached, or Spark lacks its connector.
+            another one's way, in an object store, on a local disk that executors do not share with the driver, not to
+            be reached, or may not be written, another landing works with the checkpoint, these are not the topics of
+            the checkpoint, one is not there, Kafka cannot be reached, or Spark lacks its connector.
         StreamingQueryException: a batch that was left unfinished is done first, before this returns, and failed again.
 
     """
@@ -363,11 +363,13 @@ class _Landing:
         return landed_ids.read(spark, f"{self._ids}/after={batch_id - 1}")
 
     def _forget(self, states: Files, batch_id: int) -> None:
-        """States that no batch will ask for again: the one before this batch must stay until the next one is done."""
-        needed = {f"after={batch_id}", f"after={batch_id - 1}", "_staging"}
-        for name in states.names(self._ids):
-            if name not in needed:
-                states.delete(f"{self._ids}/{name}")
+        """States that no batch will ask for again: the one before this batch must stay until the next one is done.
+
+        A later one is that of another landing, which got ahead where nothing is locked: without it none could go on.
+        """
+        for number in states.numbers(self._ids, "after="):
+            if number < batch_id - 1:
+                states.delete(f"{self._ids}/after={number}")
 
     def _tell(self, landed: DataFrame, batch_id: int, counts: dict[str, int] | None) -> None:
         count, identified = landed.agg(F.count(F.lit(1)), F.count("sequence")).collect()[0]

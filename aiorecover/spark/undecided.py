@@ -50,7 +50,7 @@ from aiorecover.spark.staging import STAGING, clear_staging
 from aiorecover.spark.written import write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -116,13 +116,15 @@ class Undecided:
         return self._read(spark, "over", batch_id, _OVER_SCHEMA)
 
     def forget(self, spark: SparkSession, batch_id: int) -> None:
-        """What no batch will ask for again: the state before this batch must stay until the next one is done."""
-        asked_for = {f"after={batch_id}", f"after={batch_id - 1}"}
-        for kind in _STATES:
-            self._keep(kind, asked_for)
+        """What no batch will ask for again: the state before this batch must stay until the next one is done.
+
+        What is later is another landing's, which got ahead where nothing is locked: without it none could go on.
+        """
+        for kind in (*_STATES, _HELD):
+            self._drop(kind, "after=", lambda number: number < batch_id - 1)
         if self._files.names(self._held_directory):
             waits = {*self._held_rows(spark, batch_id - 1), *self._held_rows(spark, batch_id)}
-            self._keep(_HELD, asked_for | {f"batch={number}" for number in waits})
+            self._drop(_HELD, "batch=", lambda number: number <= batch_id and number not in waits)
         self._rows = {batch_id: self._held_rows(spark, batch_id)}
 
     def is_touched(self, batch_id: int) -> bool:
@@ -193,10 +195,11 @@ class Undecided:
             self._rows[batch_id] = {row["batch_id"]: row["records"] for row in of_batch.collect()}
         return self._rows[batch_id]
 
-    def _keep(self, kind: str, names: Collection[str]) -> None:
-        for name in self._files.names(f"{self._directory}/{kind}"):
-            if name not in names:
-                self._files.delete(f"{self._directory}/{kind}/{name}")
+    def _drop(self, kind: str, prefix: str, is_done: Callable[[int], bool]) -> None:
+        directory = f"{self._directory}/{kind}"
+        for number in self._files.numbers(directory, prefix):
+            if is_done(number):
+                self._files.delete(f"{directory}/{prefix}{number}")
 
     def _read(self, spark: SparkSession, kind: str, batch_id: int, schema: str) -> DataFrame:
         path = self._path(kind, batch_id)

@@ -54,6 +54,29 @@ def test_each_record_is_landed_once_whenever_the_driver_dies(
     assert sorted(path.name for path in (tmp_path / "checkpoint" / "ids").glob("after=*")) == ["after=2", "after=3"]
 
 
+def test_a_landing_that_does_a_batch_again_leaves_alone_what_another_one_that_is_ahead_has_stored(
+    spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing is locked, without it neither could go on, for good."""
+    name, ids, move = topic(kafka, partitions=1), tmp_path / "checkpoint" / "ids", Files.move
+    admin.run(published(kafka, name, [(0, f"{P}/1/{sequence}") for sequence in range(1, 9)]))
+
+    def move_behind_another(self: Files, source: str, destination: str) -> None:
+        move(self, source, destination)
+        if destination.endswith("ids/after=2"):
+            (ids / "after=3").mkdir()
+
+    monkeypatch.setattr(Files, "move", move_behind_another)
+    query = land(
+        *(spark, [name], tmp_path / "table", tmp_path / "checkpoint"),
+        bootstrap_servers=kafka.bootstrap_servers,
+        available_now=True,
+        max_offsets_per_trigger=3,
+    )
+    query.awaitTermination()
+    assert sorted(path.name for path in ids.glob("after=*")) == ["after=1", "after=2", "after=3"]
+
+
 def test_directories_that_do_not_belong_together_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     def start(target: str, checkpoint: str) -> None:
         there = find_target(spark, str(tmp_path / target))

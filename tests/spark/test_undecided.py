@@ -152,6 +152,26 @@ def test_what_waits_is_put_aside_once_and_read_when_it_is_decided(spark: SparkSe
     assert waiting_in(spark, str(tmp_path)) == (0, [])
 
 
+def test_who_does_a_batch_again_leaves_alone_what_another_one_that_is_ahead_has_stored(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    state, one = State(spark, tmp_path), Write("one", 0)
+    for number in range(1, 4):
+        state.land(records(spark, (f"{A}/1/{number}", one.name)))
+    kinds = ("over", "jobs", "manifests", "waiting")
+    ahead = [*(tmp_path / kind / "after=3" for kind in kinds), tmp_path / "held" / "batch=3"]
+    for path in ahead:
+        path.mkdir()
+    state.batch = 2
+    state.land(records(spark, (f"{A}/1/3", one.name)))
+    assert [path.exists() for path in ahead] == [True] * len(ahead)
+    left = {kind: sorted(path.name for path in (tmp_path / kind).iterdir()) for kind in (*kinds, "held")}
+    assert left == {
+        **{kind: ["after=1", "after=2", "after=3"] for kind in kinds},
+        "held": ["batch=0", "batch=1", "batch=2", "batch=3"],
+    }
+
+
 def test_what_waits_since_an_earlier_version_is_read_on(spark: SparkSession, tmp_path: Path) -> None:
     state, nothing = State(spark, tmp_path), records(spark)
     one, other = Write("one", 0), Write("other", 0)
