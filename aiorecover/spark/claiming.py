@@ -55,7 +55,8 @@ def claim(
         raise ConfigError(
             f"something else is in the target: name a new one, or one that was landed in target={target.name}"
         )
-    bond = _read(here, checkpoint) or _begun(here, checkpoint, target, mark)
+    before = _read(here, checkpoint)
+    bond = before or _begun(here, checkpoint, target, mark)
     if mark is None:
         _check_bond(here, checkpoint, target, bond)
     elif mark != bond.landing:
@@ -70,9 +71,15 @@ def claim(
     if mark is None:
         was_there = target.where() is not None
         _claim_target(target, checkpoint, bond.landing)
-        check_places(spark, target, quarantine, checkpoint)  # a table that was made just now has its place only now
-        if not was_there:
-            check_shared(spark, {"target": target.where()})
+        try:
+            check_places(spark, target, quarantine, checkpoint)  # a table that was made just now has its place only now
+            if not was_there:
+                check_shared(spark, {"target": target.where()})
+        except ConfigError:
+            # As if it had never been named: the advice is to name others with this checkpoint.
+            if target.take_back(bond.landing) and before is None:
+                here.delete(f"{checkpoint}/{_LANDING}.json")
+            raise
     _claim_quarantine(apart, bond.landing)
     apart.clear(is_locked=is_locked)
     target.clear(is_locked=is_locked)

@@ -68,6 +68,10 @@ class Directory:
         self._files.make_directory(self.path)
         self._files.write_new(f"{self.path}/{_MARK}", json.dumps({_LANDING: mark}).encode())
 
+    def take_back(self, mark: str) -> bool:  # noqa: ARG002 - as others have it
+        """No: where it stands is known before it is made, and it is not claimed where it cannot be landed in."""
+        return False
+
     def clear(self, *, is_locked: bool) -> None:
         """Remove what killed attempts have left; ``is_locked``: nobody else lands here."""
         clear_staging(self._files, self.path, is_locked=is_locked)

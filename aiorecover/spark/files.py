@@ -51,6 +51,13 @@ class Files:
         local = self.local(path)
         return self.qualified(path) if local is None else f"file:{os.path.realpath(local)}"
 
+    def resolved(self, path: str) -> str:
+        """As `qualified`, behind links and the mounts of a view; of the directory, or of the nearest one above it."""
+        one = self._context.makeQualified(self._path(path))
+        while not self._context.util().exists(one) and one.getParent() is not None:
+            one = one.getParent()
+        return str(self._context.resolvePath(one).toString())
+
     def local(self, path: str) -> str | None:
         """What the operating system calls it; None on another file system."""
         uri = self._context.makeQualified(self._path(path)).toUri()

@@ -5,8 +5,10 @@ have left there is deleted; in a checkpoint Spark and landing delete what they n
 
 All of it rests on directories that are renamed in one step. Object stores move one object after the other, and a kill
 in between leaves half a batch under the name of a whole one. They are known by their schemes. Some have a kind of
-bucket that does rename directories (``gs``, ``oss``, ``obs`` and ``cosn``), or a setting for it (``wasb``); a scheme
-does not tell, and so they are refused, too. ``abfs`` is made for storage that does (a hierarchical namespace).
+bucket that does rename directories (``gs``, ``oss``, ``obs``, ``cosn``, ``tos``), or a setting for it (``wasb``), and
+some stand before a store that may be of either kind (``dbfs``, ``alluxio``); a scheme does not tell, and so they are
+refused, too. ``abfs`` is made for storage that does (a hierarchical namespace). ``viewfs`` shows directories of other
+file systems, and these count.
 """
 
 from __future__ import annotations
@@ -29,9 +31,16 @@ if TYPE_CHECKING:
 
 __all__ = ["OBJECT_STORES", "check_places", "check_renaming", "in_the_way"]
 
-OBJECT_STORES = frozenset({"s3", "s3a", "s3n", "gs", "oss", "obs", "cosn", "swift", "wasb", "wasbs"})
-"""Schemes of stores which, as a rule, rename a directory object by object."""
+OBJECT_STORES = frozenset(
+    {
+        *("s3", "s3a", "s3n", "gs", "wasb", "wasbs", "swift"),
+        *("oss", "obs", "cosn", "cos", "ks3", "tos", "bos", "oci"),
+        *("dbfs", "alluxio", "lakefs"),
+    }
+)
+"""Schemes of stores which, as a rule, rename a directory object by object, and of what stands before such stores."""
 
+_VIEW = "viewfs"
 _CHECKPOINT = "checkpoint"
 _OF_CHECKPOINT = frozenset({"query", "ids", "sinks", "topic_ids", "_added", "landing.json"})
 
@@ -43,8 +52,10 @@ def check_places(spark: SparkSession, target: Target, quarantine: str, checkpoin
         ConfigError: one is in an object store, or is another one, or stands in it where it would be read or deleted.
 
     """
-    table = target.where() if target.is_renamed else None
-    check_renaming({"target": table, "quarantine": quarantine, _CHECKPOINT: checkpoint}, default_scheme(spark))
+    table, default = target.where() if target.is_renamed else None, default_scheme(spark)
+    renamed = {"target": table, "quarantine": quarantine, _CHECKPOINT: checkpoint}
+    check_renaming(renamed, default)
+    check_renaming({name: _mounted(spark, path, default) for name, path in renamed.items()}, default)
     paths = {
         "quarantine": Files(spark, quarantine).real(quarantine),
         _CHECKPOINT: Files(spark, checkpoint).real(checkpoint),
@@ -58,6 +69,11 @@ def check_places(spark: SparkSession, target: Target, quarantine: str, checkpoin
             f"the {inner} is, or is in, the {outer}: name a directory beside it "
             f"{inner}={places[inner]} {outer}={places[outer]}"
         )
+
+
+def _mounted(spark: SparkSession, path: str | None, default: str) -> str | None:
+    """What a path of a view on other file systems stands for there; any other path is what it is."""
+    return path if path is None or scheme_of(path, default) != _VIEW else Files(spark, path).resolved(path)
 
 
 def check_renaming(places: Mapping[str, str | None], default: str = LOCAL) -> None:

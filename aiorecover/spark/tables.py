@@ -50,6 +50,7 @@ class _Table:
     def __init__(self, spark: SparkSession, name: str) -> None:
         self.name = name
         self._spark = spark
+        self._is_made = False  # by its `claim`
 
     def where(self) -> str | None:
         """Where its files stand, as the catalogue says; None where it is not there yet, or has none."""
@@ -75,10 +76,18 @@ class _Table:
         if not self._is_there():
             made = f"CREATE TABLE IF NOT EXISTS {self.name} ({', '.join(_COLUMNS)}) {self.made_with}"
             self._spark.sql(f"{made} TBLPROPERTIES ('{_MARK}' = '{mark}')")
+            self._is_made = True
         if self.mark() is not None:
             return
         self._check()
         self._claim_made_before(mark)
+
+    def take_back(self, mark: str) -> bool:
+        """Whether `claim` has made it for this landing, and it is gone again: nothing was in it."""
+        if not self._is_made or self.mark() != mark or self.is_used():
+            return False
+        self._spark.sql(f"DROP TABLE {self.name}")
+        return True
 
     def _claim_made_before(self, mark: str) -> None:
         raise NotImplementedError

@@ -50,6 +50,10 @@ class Target(Protocol):
         """Make it belong to this landing for good, unless it belongs to another one by now: `mark` tells."""
         ...
 
+    def take_back(self, mark: str) -> bool:
+        """Whether `claim` has made it for this landing, and it is gone again: nothing was in it."""
+        ...
+
     def clear(self, *, is_locked: bool) -> None:
         """Put in order what killed attempts have left; ``is_locked``: nobody else lands here."""
         ...

@@ -1,5 +1,6 @@
 """Target, quarantine and checkpoint that stand in one another's way."""
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -7,9 +8,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from aiorecover.errors import ConfigError
-from aiorecover.spark import land
+from aiorecover.spark import land, places
+from aiorecover.spark.claiming import claim
 from aiorecover.spark.places import OBJECT_STORES, check_places, check_renaming, in_the_way
 from aiorecover.spark.tables import IcebergTable, ParquetTable
+from aiorecover.spark.targets import find_target
 
 
 @pytest.mark.parametrize(
@@ -74,6 +77,40 @@ def test_a_quarantine_in_the_files_of_a_table_is_refused(is_there: bool, spark: 
     assert not Path(apart).exists()
 
 
+@pytest.mark.parametrize("kind", [ParquetTable, IcebergTable])
+def test_a_table_that_was_made_where_it_cannot_be_landed_in_is_taken_back_and_the_checkpoint_is_free(
+    kind: type[ParquetTable | IcebergTable], spark: SparkSession, tmp_path: Path
+) -> None:
+    above, prefix = (
+        (f"{spark.conf.get('spark.sql.catalog.lake.warehouse')}/taken", "lake.taken.")
+        if kind is IcebergTable
+        else (str(spark.conf.get("spark.sql.warehouse.dir")).removeprefix("file:"), "taken_")
+    )
+    refused, instead = kind(spark, f"{prefix}back"), kind(spark, f"{prefix}instead")
+    name = refused.name.rpartition(".")[2]
+    checkpoint = str(tmp_path / "checkpoint")
+    with pytest.raises(ConfigError, match=r"^the quarantine is, or is in, the target"):
+        claim(spark, refused, checkpoint, f"{above}/{name}/apart")
+    assert not spark.catalog.tableExists(refused.name)
+    assert list(tmp_path.rglob("landing.json")) == []
+    claim(spark, instead, checkpoint, str(tmp_path / "apart"))
+    assert instead.mark() is not None
+
+
+def test_what_was_made_before_or_holds_anything_is_not_taken_back(spark: SparkSession, tmp_path: Path) -> None:
+    table, again = IcebergTable(spark, "lake.taken.never"), IcebergTable(spark, "lake.taken.never")
+    table.claim("mark")
+    again.claim("mark")
+    assert not again.take_back("mark"), "it is another one's"
+    assert not table.take_back("other")
+    spark.range(1).selectExpr(*(f"null as {name}" for name in spark.table(table.name).columns)).writeTo(
+        table.name
+    ).append()
+    assert not table.take_back("mark")
+    assert spark.table(table.name).count() == 1
+    assert not find_target(spark, str(tmp_path)).take_back("mark")
+
+
 def test_a_table_tells_where_it_stands_once_it_is_there(spark: SparkSession, tmp_path: Path) -> None:
     table = ParquetTable(spark, "stands_somewhere")
     assert table.location() is None
@@ -92,20 +129,48 @@ STORE = "an object store renames a directory object by object, and after a kill 
 def test_a_place_in_an_object_store_is_refused_before_anything_is_made_or_asked_for(
     place: str, scheme: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    places = {name: f"{tmp_path}/{name}" for name in ("target", "quarantine", "checkpoint")}
-    places[place] = f"{scheme}://bucket/{place}"
+    named = {name: f"{tmp_path}/{name}" for name in ("target", "quarantine", "checkpoint")}
+    named[place] = f"{scheme}://bucket/{place}"
     with pytest.raises(ConfigError) as refused:
         land(
             spark,
             ["x"],
-            places["target"],
-            places["checkpoint"],
+            named["target"],
+            named["checkpoint"],
             bootstrap_servers="x",
-            quarantine=places["quarantine"],
+            quarantine=named["quarantine"],
         )
     said = str(refused.value)
-    assert (said.startswith(STORE), said.endswith(f" {place}='{places[place]}'"), "\n" in said) == (True, True, False)
+    assert (said.startswith(STORE), said.endswith(f" {place}='{named[place]}'"), "\n" in said) == (True, True, False)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_other_makers_stores_and_what_stands_before_such_stores_are_known_by_their_schemes() -> None:
+    for scheme in ("dbfs", "oci", "cos", "ks3", "tos", "bos", "alluxio", "lakefs"):
+        with pytest.raises(ConfigError, match=f"^{STORE}.* checkpoint='{scheme}:/bucket/x'$"):
+            check_renaming({"checkpoint": f"{scheme}:/bucket/x"})
+
+
+@pytest.fixture
+def view(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
+    """A view's directory, which is one of this machine's."""
+    configuration = spark.sparkContext._jsc.hadoopConfiguration()
+    name = "fs.viewfs.mounttable.lake.link./here"
+    configuration.set(name, f"file:{tmp_path}")
+    yield "viewfs://lake/here"
+    configuration.unset(name)
+
+
+def test_in_a_view_on_other_file_systems_these_count(
+    view: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = find_target(spark, f"{view}/table")
+    check_places(spark, target, f"{view}/apart", f"{view}/checkpoint")
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(places, "OBJECT_STORES", OBJECT_STORES | {"file"})  # what is behind it is an object store
+    told = f"{STORE}.* target='file:{tmp_path}' quarantine='file:{tmp_path}' checkpoint='file:{tmp_path}'$"
+    with pytest.raises(ConfigError, match=f"^{told}"):
+        check_places(spark, target, f"{view}/apart", f"{view}/checkpoint/deep")
 
 
 @pytest.mark.parametrize("path", ["/lake", "lake/a:b", "file:/s3a", "hdfs://n/s3a:/x", "abfs://c@a/x", "abfss://c@a/x"])
