@@ -7,10 +7,23 @@ back, and each puts its own around it. What happened stands innermost, which is 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 import pyspark
 
-__all__ = ["CONNECTOR", "FILES", "LACKING_ROWS", "UNREAD_TOPICS", "cause_of", "failure_of", "meaning_of"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "CONNECTOR",
+    "FILES",
+    "LACKING_ROWS",
+    "UNREAD_TOPICS",
+    "cause_of",
+    "failure_of",
+    "meaning_of",
+    "meaning_of_files",
+]
 
 CONNECTOR = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 """The coordinates of Spark's Kafka connector of pyspark's version."""
@@ -32,6 +45,7 @@ _LONGEST_CAUSE = 300  # characters: what it quotes can be pages long
 _MOST_LINES = 20  # of what led to it, from the outside in: some errors quote others at length
 
 _NO_NAME = "this is no name of a table: quote its parts as in lake.`my-db`.orders, or name a path with a / in it"
+_NO_SCHEME = "Hadoop knows no file system of this scheme: check the path, or name its jar in spark.jars.packages"
 _TWO_LANDINGS = "another landing works with this checkpoint: see that it is the only one, or stop it and start again"
 
 # What a part of the text means where an option, the installation or Kafka is to be mended: the first that fits is said.
@@ -64,8 +78,23 @@ _MEANINGS = {
     "INVALID_IDENTIFIER": _NO_NAME,
     "PARSE_SYNTAX_ERROR": _NO_NAME,
     "ParentNotDirectoryException": "a path leads through a file: check target and checkpoint",
+    "No FileSystem for scheme": _NO_SCHEME,
+    "No AbstractFileSystem configured for scheme": _NO_SCHEME,
+    "ClassNotFoundException: Class ": "a class is missing that Hadoop's settings name: name its jar in "
+    "spark.jars.packages; for a path of abfs, org.apache.hadoop:hadoop-azure of Hadoop's version",
     UNREAD_TOPICS: UNREAD_TOPICS,
     "UNABLE_TO_INFER_SCHEMA": "no Parquet file is there: check the path",
+}
+
+# Likewise, where a file system was asked: of a job of Spark's these may be said of an executor that is gone.
+_OF_FILES = {
+    "UnknownHostException": "no host is known by this name: check the path, and fs.defaultFS",
+    "ConnectException": "the file system cannot be reached: check host and port in the path, fs.defaultFS and the "
+    "network",
+    "NoRouteToHostException": "the file system cannot be reached: check the path, fs.defaultFS and the network",
+    "SocketTimeoutException": "the file system does not answer: check the path, fs.defaultFS and the network",
+    "AccessControlException": "this may not be read or written: check its rights",
+    "Permission denied": "this may not be read or written: check its rights",
 }
 
 # Likewise, where all was well when it was started.
@@ -87,10 +116,19 @@ def meaning_of(text: str, **told: object) -> str | None:
 
     ``told`` stands behind it, for what the text does not name.
     """
-    meaning = next((meaning for part, meaning in _MEANINGS.items() if part in text), None)
+    return _meaning_in(_MEANINGS, text, told)
+
+
+def meaning_of_files(text: str, **told: object) -> str | None:
+    """Likewise, of what a file system has said by itself."""
+    return _meaning_in({**_MEANINGS, **_OF_FILES}, text, told)
+
+
+def _meaning_in(meanings: Mapping[str, str], text: str, told: Mapping[str, object]) -> str | None:
+    meaning = next((meaning for part, meaning in meanings.items() if part in text), None)
     if meaning is None:
         return None
-    first = next(line for line in text.splitlines() if any(part in line for part in _MEANINGS))
+    first = next(line for line in text.splitlines() if any(part in line for part in meanings))
     what = "".join(f"{name}={value!r} " for name, value in told.items())
     return f"{meaning} {what}error={first.strip()[:_LONGEST_LINE]!r}"
 

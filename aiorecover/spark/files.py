@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JJavaError
 
 from aiorecover.errors import ConfigError
-from aiorecover.spark.failures import cause_of, meaning_of
+from aiorecover.spark.failures import cause_of, meaning_of_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,23 +24,40 @@ if TYPE_CHECKING:
 
 __all__ = ["Files"]
 
+_APART = "\0"  # in no name of a file
+
 
 class Files:
     """The file system of a path."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
+        """Find it.
+
+        Raises:
+            ConfigError: Hadoop knows none of this scheme, or no such host.
+
+        """
         gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - pyspark offers no other way to Hadoop's interface
         self._hadoop: Any = gateway.jvm.org.apache.hadoop
         configuration = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
-        self._context: Any = self._hadoop.fs.FileContext.getFileContext(self._path(path).toUri(), configuration)
+        with _asked(path):
+            uri = self._path(path).toUri()
+            self._context: Any = self._hadoop.fs.FileContext.getFileContext(uri, configuration)
         self._no_options: Any = gateway.new_array(self._hadoop.fs.Options.Rename, 0)
         self._create: Any = gateway.jvm.java.util.EnumSet.of(self._hadoop.fs.CreateFlag.CREATE)
         self._no_create_options: Any = gateway.new_array(self._hadoop.fs.Options.CreateOpts, 0)
         self._io: Any = gateway.jvm.org.apache.commons.io.IOUtils
+        self._scala: Any = gateway.jvm.scala.runtime.ScalaRunTime
 
     def exists(self, path: str) -> bool:
-        """Whether something has this name."""
-        return bool(self._context.util().exists(self._path(path)))
+        """Whether something has this name.
+
+        Raises:
+            ConfigError: it cannot be reached, or may not be looked at; so with all that looks.
+
+        """
+        with _asked(path):
+            return bool(self._context.util().exists(self._path(path)))
 
     def qualified(self, path: str) -> str:
         """The path with its file system, and from its root on."""
@@ -53,10 +70,11 @@ class Files:
 
     def resolved(self, path: str) -> str:
         """As `qualified`, behind links and the mounts of a view; of the directory, or of the nearest one above it."""
-        one = self._context.makeQualified(self._path(path))
-        while not self._context.util().exists(one) and one.getParent() is not None:
-            one = one.getParent()
-        return str(self._context.resolvePath(one).toString())
+        with _asked(path):
+            one = self._context.makeQualified(self._path(path))
+            while not self._context.util().exists(one) and one.getParent() is not None:
+                one = one.getParent()
+            return str(self._context.resolvePath(one).toString())
 
     def local(self, path: str) -> str | None:
         """What the operating system calls it; None on another file system."""
@@ -65,9 +83,7 @@ class Files:
 
     def names(self, path: str) -> list[str]:
         """What stands in a directory; nothing where there is none."""
-        if not self.exists(path):
-            return []
-        return sorted(str(one.getPath().getName()) for one in self._context.util().listStatus(self._path(path)))
+        return self._names(path)
 
     def numbers(self, path: str, prefix: str = "") -> list[int]:
         """Of what stands in a directory under names that end with a number, in order."""
@@ -99,7 +115,7 @@ class Files:
 
         """
         before_ms = (time.time() - seconds) * 1000
-        for one in (f"{path.rstrip('/')}/{name}" for name in self.names(path) if name.startswith(prefix)):
+        for one in (f"{path.rstrip('/')}/{name}" for name in self._names(path) if name.startswith(prefix)):
             if 0 < self._changed_ms(one) < before_ms:
                 self.delete(one)
 
@@ -118,11 +134,12 @@ class Files:
         """All of a small file; None where there is none."""
         if not self.exists(path):
             return None
-        stream = self._context.open(self._path(path))
-        try:
-            return bytes(self._io.toByteArray(stream))
-        finally:
-            stream.close()
+        with _asked(path):
+            stream = self._context.open(self._path(path))
+            try:
+                return bytes(self._io.toByteArray(stream))
+            finally:
+                stream.close()
 
     def write_new(self, path: str, content: bytes) -> None:
         """A small file that is whole or not there; where something has the name by then, that stays.
@@ -133,6 +150,17 @@ class Files:
         """
         with _told(path):
             self._write_new(path, content)
+
+    def _names(self, path: str) -> list[str]:
+        if not self.exists(path):
+            return []
+        with _asked(path):
+            listed = self._context.util().listStatus(self._path(path))
+        if not len(listed):
+            return []
+        # All at once: each call of Java's takes its time, and a target has a name for each of its batches.
+        paths = self._scala.genericWrapArray(self._hadoop.fs.FileUtil.stat2Paths(listed))
+        return sorted(one.rpartition("/")[2] for one in str(paths.mkString(_APART)).split(_APART))
 
     def _changed_ms(self, path: str) -> int:
         """When, since 1970; 0: it is gone, or nothing tells."""
@@ -162,12 +190,23 @@ class Files:
 
 
 @contextmanager
+def _asked(path: str) -> Iterator[None]:
+    """In one sentence what Java says in many lines, where the cause is in the reader's hands."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        if meaning := meaning_of_files(str(error)):
+            raise ConfigError(f"{meaning} {path=}") from error
+        raise
+
+
+@contextmanager
 def _told(path: str) -> Iterator[None]:
-    """In one sentence what Java says in many lines."""
+    """Likewise, of what was to be written, whatever the cause."""
     try:
         yield
     except Py4JJavaError as error:
         said = str(error)
         unknown = "this may not be written: check its path, its rights and the room on its disk"
-        meaning = meaning_of(said) or f"{unknown} error={cause_of(said)!r}"
+        meaning = meaning_of_files(said) or f"{unknown} error={cause_of(said)!r}"
         raise ConfigError(f"{meaning} {path=}") from error

@@ -6,8 +6,13 @@ system that is mounted on all machines has the same paths, so the name does not 
 
 Files of the driver's are read by executors first. Where these are not in sight, nothing has been written on disks that
 the driver cannot tidy up. Then executors write, as they do when they land, and the driver counts; some file systems
-show what was there before, and keep what is new to themselves. There are at least as many tasks as cores, so that each
-executor has one. An executor that joins later is not tried.
+show what was there before, and keep what is new to themselves.
+
+So it is a sample. There are twice as many tasks as Spark has cores then, as a rule enough for each executor to have
+one; but Spark gives them out as it likes, one that is busy may have none, and with dynamic allocation most of them join
+later and are not tried at all. What an executor like that writes for a target of Parquet, a quarantine or the state in
+a checkpoint is found to be missing when the batch is counted, and the batch is not landed
+(:mod:`aiorecover.spark.written`).
 """
 
 from __future__ import annotations
@@ -16,9 +21,14 @@ import uuid
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
 from aiorecover.errors import ConfigError
+from aiorecover.spark.failures import cause_of
 from aiorecover.spark.files import Files
 from aiorecover.spark.schemes import LOCAL, default_scheme, scheme_of
+from aiorecover.spark.staging import ABANDONED_AFTER_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,13 +39,14 @@ __all__ = ["check_shared", "is_one_machine"]
 
 _TASKS_MOST = 200  # the driver makes a file for each, some milliseconds; one executor is met before another one twice
 _PART = "part-"  # what Spark's files are called
+_PROBE = "_aiorecover-"  # hidden: nobody takes it for data
 
 
 def check_shared(spark: SparkSession, places: Mapping[str, str | None]) -> None:
     """``places``: paths by what they are to the reader, which need not be there yet; None: there is none.
 
     Raises:
-        ConfigError: executors have a directory of their own by this name.
+        ConfigError: executors have a directory of their own by this name, or may not read and write there.
 
     """
     if is_one_machine(str(spark.sparkContext.master)):
@@ -67,13 +78,19 @@ def _nearest(files: Files, path: str) -> str:
 
 
 def _is_shared(spark: SparkSession, directory: str, tasks: int) -> bool:
-    """Leave nothing there."""
+    """Leave nothing there, nor what a start has left that was killed here."""
     files = Files(spark, directory)
-    probe = f"{directory.rstrip('/')}/_aiorecover-{uuid.uuid4().hex}"  # hidden: nobody takes it for data
+    files.delete_unchanged(directory, ABANDONED_AFTER_S, _PROBE)
+    probe = f"{directory.rstrip('/')}/{_PROBE}{uuid.uuid4().hex}"
     try:
         return _executors_see(spark, files, f"{probe}/drivers", tasks) and _driver_sees(
             spark, files, f"{probe}/executors", tasks
         )
+    except (PySparkException, Py4JJavaError) as error:
+        raise ConfigError(
+            "executors cannot read and write in this directory: see that the user may that they run as, or name "
+            f"another one path={directory!r} error={cause_of(str(error))!r}"
+        ) from error
     finally:
         files.delete(probe)
 

@@ -133,7 +133,7 @@ class IcebergTable(_Table):
         where = self.where()
         try:
             return None if where is None else Files(self._spark, where).real(where)
-        except Py4JJavaError:  # as of s3://, which Iceberg reaches by itself
+        except (ConfigError, Py4JJavaError):  # as of s3://, which Iceberg reaches by itself
             return None
 
     def clear(self, *, is_locked: bool) -> None:

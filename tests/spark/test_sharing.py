@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from aiorecover.spark import sharing
 from aiorecover.spark.files import Files
 from aiorecover.spark.schemes import scheme_of
 from aiorecover.spark.sharing import check_shared, is_one_machine
+from aiorecover.spark.staging import ABANDONED_AFTER_S
 from tests.spark.death import DeathError
 from tests.spark.feed import P, published
 from tests.spark.own_disks import CASES, OWN
@@ -89,6 +92,39 @@ def test_what_executors_write_has_to_be_seen_and_the_trial_is_removed_in_any_cas
         DeathError if dies else ConfigError, match=None if dies else "^driver and executors do not share"
     ):
         check_shared(spark, {"target": str(tmp_path)})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("cluster")
+def test_what_a_killed_trial_has_left_is_removed_by_the_next_one_a_day_later(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    then = time.time() - ABANDONED_AFTER_S
+    for name, when in [("_aiorecover-old", then - 60), ("_aiorecover-new", then + 60), ("_others", then - 60)]:
+        (tmp_path / name / "drivers").mkdir(parents=True)
+        os.utime(tmp_path / name, (when, when))
+    check_shared(spark, {"target": str(tmp_path)})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["_aiorecover-new", "_others"]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_executors_that_may_not_write_there_are_one_sentence_and_the_trial_is_removed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    see = sharing._executors_see
+
+    def see_and_be_shut_out(spark: SparkSession, files: Files, directory: str, tasks: int) -> bool:
+        found = see(spark, files, directory, tasks)
+        probe = Path(directory.removeprefix("file:")).parent
+        shutil.rmtree(probe)
+        probe.touch()
+        return found
+
+    monkeypatch.setattr(sharing, "_executors_see", see_and_be_shut_out)
+    with pytest.raises(ConfigError, match=r"^executors cannot read and write in this directory: see that ") as refused:
+        check_shared(spark, {"target": str(tmp_path)})
+    assert "\n" not in str(refused.value)
+    assert f"path='file:{tmp_path}' error='" in str(refused.value)
     assert list(tmp_path.iterdir()) == []
 
 
