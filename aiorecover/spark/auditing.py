@@ -93,8 +93,8 @@ class Audit(Persisted):
     in another topic). With ``manifests`` what nobody has told, whether anything is missing or not: ``open_epochs`` (how
     many are ``open``, see `Manifests`: what they have accepted since their last manifest is not known here),
     ``open_oldest`` and ``open_told_ms`` (``producer id/epoch`` of the one whose newest manifest is the oldest, and when
-    that was made; null: none is open), ``untold_epochs`` (of `producers`, those that no manifest tells of: what they
-    have accepted behind the last one found is not known)."""
+    that was made; null: none is open), ``untold_epochs`` (of `producers`, those found that no manifest tells of: what
+    they have accepted behind the last one found is not known)."""
     _buckets: DataFrame
     verdicts: DataFrame | None = None
     """With ``manifests`` or ``sink_manifests``: `missing`, cut where the verdict changes, with ``verdict`` and ``why``
@@ -164,7 +164,7 @@ def audit(
     producers = _producers(buckets, known, from_first=from_first)
     missing = _missing(buckets, known, from_first=from_first)
     verdicts = _verdicts(missing, told, producers) if told else None
-    totals = _totals(every, producers)
+    totals = _totals(every, producers, order=order)
     if manifests is not None:
         totals = totals.crossJoin(unknown(producers, manifests.epochs, [epochs for epochs, _ in told]))
     return Audit(
@@ -343,7 +343,7 @@ def _producers(buckets: DataFrame, known: DataFrame, *, from_first: bool) -> Dat
     )
 
 
-def _totals(buckets: DataFrame, producers: DataFrame) -> DataFrame:
+def _totals(buckets: DataFrame, producers: DataFrame, *, order: bool) -> DataFrame:
     judged = "verdict" in buckets.columns
     counts = F.col("verdict") == COUNTS if judged else F.lit(True)  # noqa: FBT003 - a literal
     apart = {"leftovers": LEFTOVER, "undecided": UNDECIDED} if judged else {}
@@ -355,12 +355,15 @@ def _totals(buckets: DataFrame, producers: DataFrame) -> DataFrame:
     sums = producers.agg(
         F.count(F.lit(1)).alias("epochs"),
         *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("expected", "found", "missing", "repeated")),
-        # Without any epoch nothing is out of order; where it is not known of one there is no telling.
-        F.when(F.count(F.lit(1)) == F.count("out_of_order"), F.coalesce(F.sum("out_of_order"), F.lit(0))).alias(
-            "out_of_order"
-        ),
+        (_sum_of_out_of_order() if order else _null("bigint")).alias("out_of_order"),
     )
     return rows.crossJoin(sums)
+
+
+def _sum_of_out_of_order() -> Column:
+    """Without any epoch nothing is out of order; where it is not known of one there is no telling."""
+    is_known = F.count(F.lit(1)) == F.count("out_of_order")
+    return F.when(is_known, F.coalesce(F.sum("out_of_order"), F.lit(0)))
 
 
 def _records_where(condition: Column) -> Column:

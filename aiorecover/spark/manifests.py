@@ -149,7 +149,8 @@ def unknown(producers: DataFrame, epochs: DataFrame, told: Sequence[DataFrame]) 
         F.min("time_ms").alias("open_told_ms"),
     )
     all_told = reduce(DataFrame.unionByName, [one.select(*_EPOCH) for one in told])
-    untold = producers.join(all_told, _EPOCH, "left_anti").agg(F.count(F.lit(1)).alias("untold_epochs"))
+    found = producers.where("found > 0")  # of others somebody says which is the last one, and nothing else is known
+    untold = found.join(all_told, _EPOCH, "left_anti").agg(F.count(F.lit(1)).alias("untold_epochs"))
     return open_ones.crossJoin(untold)
 
 

@@ -223,6 +223,14 @@ def test_where_nobody_asks_for_the_order_nothing_is_sorted_and_all_else_is_found
     assert not is_sorted(order=False)
 
 
+def test_where_nobody_asks_for_the_order_it_is_unknown_of_all_together_also_where_nothing_is_found(
+    records: DataFrame,
+) -> None:
+    for known in ({(GONE, 4): 3}, None):
+        found = collected(records.where("false"), known, from_first=False, order=False)
+        assert (found.totals["found"], found.totals["out_of_order"]) == (0, None)
+
+
 def test_a_table_is_audited_by_its_path_and_by_its_name(spark: SparkSession, tmp_path: Path) -> None:
     columns = {"producer_id": [WHOLE, WHOLE], "epoch": [1, 1], "sequence": [1, 3]}
     rows = spark.createDataFrame(pa.table(columns))

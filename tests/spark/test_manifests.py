@@ -214,3 +214,18 @@ def test_how_many_epochs_are_open_or_untold_is_counted_where_nothing_is_missing(
     assert totals(rows[3:]) == unknown
     with audit(records(spark, identities)) as found:
         assert not {"open_epochs", "untold_epochs"} & set(found.totals.columns), "nobody was to tell"
+
+
+def test_of_an_epoch_of_which_nothing_is_found_it_is_not_said_that_it_was_found_without_a_manifest(
+    spark: SparkSession,
+) -> None:
+    known = {(Q, 3): 2, (Q, 4): 2}
+    with (
+        read_manifests(topic_of(spark, [told(P, 1, last=1, settled=1)])) as said,
+        audit(records(spark, {(P, 1, 1), (Q, 3, 1)}), manifests=said, known_last=known) as found,
+    ):
+        assert found.verdicts is not None
+        one = found.totals.collect()[0]
+        untold = {(row["epoch"], row["count"]) for row in found.verdicts.where("verdict = 'untold'").collect()}
+    assert (one["epochs"], one["untold_epochs"]) == (3, 1)
+    assert untold == {(3, 1), (4, 2)}
