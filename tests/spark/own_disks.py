@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from aiorecover.errors import ConfigError
 from aiorecover.spark import Landed, land
 from tests.spark.machines import MASTER, Machines
+from tests.spark.settings import DRIVER_JAVA, session_settings
 from tests.spark.started import started
 
 __all__ = ["CASES", "OWN"]
@@ -41,7 +42,7 @@ def _hive(directory: Path) -> dict[str, str]:
     return {
         "spark.sql.catalogImplementation": "hive",
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={directory}/metastore;create=true",
-        "spark.driver.extraJavaOptions": f"-Dderby.stream.error.file={directory}/derby.log",
+        DRIVER_JAVA: f"{session_settings(directory)[DRIVER_JAVA]} -Dderby.stream.error.file={directory}/derby.log",
         "spark.sql.warehouse.dir": f"{OWN}/warehouse",
     }
 
