@@ -13,13 +13,14 @@ from pyspark.sql import SparkSession
 
 from aiorecover.errors import ConfigError
 from aiorecover.spark import sharing
+from aiorecover.spark.failures import LACKING_ROWS
 from aiorecover.spark.files import Files
 from aiorecover.spark.schemes import scheme_of
 from aiorecover.spark.sharing import check_shared, is_one_machine
 from aiorecover.spark.staging import ABANDONED_AFTER_S
 from tests.spark.death import DeathError
 from tests.spark.feed import P, published
-from tests.spark.own_disks import CASES, OWN
+from tests.spark.own_disks import CASES, OWN, UNTRIED
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
 
@@ -46,8 +47,11 @@ def test_where_driver_and_executors_have_disks_of_their_own_a_landing_is_refused
         check=False,
     )
     assert child.returncode == 0, child.stderr[-4000:]
-    found = dict(zip(CASES, json.loads(child.stdout.splitlines()[-1]), strict=True))
+    found = dict(zip([*CASES, *UNTRIED], json.loads(child.stdout.splitlines()[-1]), strict=True))
     assert found.pop("none") == RECORDS
+    for case in UNTRIED:
+        assert LACKING_ROWS in str(found.pop(case)), f"landed, with so many records in sight: {found}"
+        (driver / case).rename(tmp_path / f"driver-{case}")
     for case, said in found.items():
         assert isinstance(said, str), f"landed, with so many records in sight: {found}"
         place = f"target='file:{OWN}/warehouse/records'" if case == "table" else f"{case}='{OWN}/{case}'"
