@@ -25,9 +25,10 @@ Journal
     Before a batch is sent it is written down in the file `lanes`: its identity and its frames (`journal`, I6b). A batch
     holds at most 4,096 words of these, with room for what a move adds to them. An entry is overwritten only when its
     batch is settled, was refused or has expired with nothing possibly persisted, is parted with (below), or its lane
-    took a fresh identity; a lane that finds no room for its first one does not get through until there is some. While
-    the disk fails delivery goes on (I7), under the next producer epoch: whoever finds what stands there instead, and
-    uses its identity, is fenced.
+    took a fresh identity. A lane that finds no room for its first one takes the block of another one, whose entry is
+    spent, and that one takes some other block with its next batch; where there is no such lane, it does not get through
+    until there is one, or room. While the disk fails delivery goes on (I7), under the next producer epoch: whoever
+    finds what stands there instead, and uses its identity, is fenced.
 
     The next process goes through the entries before anything is read (`resume`). If all records of one are settled it
     is spent. If not, and it can be trusted, its frames are claimed and sent again as the very same batch, before all

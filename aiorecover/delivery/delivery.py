@@ -107,6 +107,7 @@ class Delivery:
         )
         self.refused = self._refused_of(config, dead, journal)
         self.exactly_once = self._exactly_once_of(config, durable) if in_transactions else None
+        self._journal = journal
         self.sender = self._sender_of(config, journal)
         self.rehoming = Rehoming(
             self.router,
@@ -235,6 +236,8 @@ class Delivery:
             lane.resume(entry.offset, resumed.block)
             if entry.parted:
                 lane.inherit(entry.identity.fence(random.uniform))
+            else:
+                self._journal.took_up(lane)
             if resumed.frames:
                 lane.hold(entry.count)
                 self._held.append((lane, resumed))

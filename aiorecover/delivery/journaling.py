@@ -10,7 +10,7 @@ from itertools import groupby
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.journal import MAIN, RETRY, Entry, Group, encode
 from aiorecover.delivery.lane import Identity, Lane
-from aiorecover.errors import WalError
+from aiorecover.errors import WalError, WalFullError
 from aiorecover.wal.lanes import Lanes
 from aiorecover.wal.slot import Slot
 
@@ -45,6 +45,11 @@ class Journal:
         self._growing = asyncio.Lock()
         self._refusal: WalError | None = None  # why there was no room for a block when somebody asked last
         self._ask_from = 0.0  # by `time.monotonic`
+        self._holders: dict[Lane, None] = {}  # whose entries are to be spent once, or are, the oldest ones first
+
+    def took_up(self, lane: Lane) -> None:
+        """An earlier process has stored what stands in the lane's block, and has not parted with it."""
+        self._holders[lane] = None
 
     async def enter(self, lane: Lane, batch: LaneBatch, over: Callable[[], bool] | None = None) -> bool:
         """Have ``batch`` stand in the lane's block under its present identity; it stands there when this returns.
@@ -68,7 +73,10 @@ class Journal:
                 for groups in _places(batch):
                     self._lanes.store(block, encode(self._entry(lane, batch.identity, batch, groups)))
                 self._troubled = lane.unwritten = False
+                self._holders.pop(lane, None)
+                self._holders[lane] = None
             except WalError as error:
+                self._holders.pop(lane, None)
                 self._tell_once(lane, error)
                 if not lane.unwritten:
                     lane.unwritten = True
@@ -102,6 +110,7 @@ class Journal:
         batch = lane.entered
         if batch is None or batch.entered is None or lane.block is None:
             return
+        self._holders.pop(lane, None)
         slot, places = batch.frames[0]
         entry = self._entry(lane, batch.entered, batch, (_group(slot, places[:1]),))
         try:
@@ -160,13 +169,38 @@ class Journal:
             lane.no_room = str(error)
             self._on_failed(lane, began)
             return None
-        self._lacks_room, lane.no_room = False, ""
+        self._lacks_room &= not self._lanes.free  # with a block that another one had there is no more room than before
+        lane.no_room = ""
         return lane.block
 
     async def _block(self) -> int:
         while (block := self._lanes.take()) is None:
-            await self._grow_once()
+            try:
+                await self._grow_once()
+            except WalFullError:
+                if not self._free_block():
+                    raise
         return block
+
+    def _free_block(self) -> bool:
+        """Take the block of a lane whose entry is spent: what it tells of is acknowledged, and settled.
+
+        Of these, of the one that has stored it the longest ago. It takes a block again with its next batch: so where
+        the disk is full, more lanes than there are blocks get through in turns. Not of one that has parted with a
+        batch, until another one has followed.
+        """
+        lane = next((one for one in self._holders if _is_spent(one)), None)
+        if lane is None or lane.block is None:
+            return False
+        del self._holders[lane]
+        try:
+            self._lanes.clear(lane.block)
+        except WalError as error:
+            self._tell_once(lane, error)
+            return False
+        self._lanes.give_back(lane.block)
+        lane.block = None
+        return True
 
     async def _grow_once(self) -> None:
         """For all lanes that wait, a thousand perhaps: the keeper has checkpoints and syncs to do, too."""
@@ -202,6 +236,11 @@ class Journal:
                 "a batch cannot be written down before it is sent: do what error= says topic=%s partition=%d error=%s"
             )
             log.warning(message, lane.topic, lane.partition, error)
+
+
+def _is_spent(lane: Lane) -> bool:
+    """Whether nothing that its entry tells of may be in Kafka without our knowing, or is sent again."""
+    return lane.entered is None and lane.in_flight is None and not lane.held
 
 
 def _places(batch: LaneBatch) -> list[tuple[Group, ...]]:

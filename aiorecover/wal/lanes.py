@@ -21,9 +21,10 @@ Stored by pwrite and not through a mapping: that takes 6 us more (10 instead of 
 full or failing disk is an error that can be handled, where a mapping ends the process. Blocks are allocated by the
 keeper's thread before they are given out: a lane that has one can always write to it, for delivery is what makes room.
 One that waits for a block on a full disk gets it in the place of slots of the rings that are free, or come free: its
-records may be what keeps these full. So it waits for longer only where somebody else takes what is given up, where the
-file system makes no holes in files, or where no slot comes free, since nothing that fills the rings is delivered and no
-move makes room in them. A file that has holes, as a copy may, is allocated as a whole by the opening.
+records may be what keeps these full. Where none is, since others take what is given up, the file system makes no holes,
+or records of such lanes stand in each slot, lanes take turns: one that has nothing in flight leaves its block to it
+(`delivery.journaling`). So it waits for longer only while each block tells of a batch that is in flight. A file that
+has holes, as a copy may, is allocated as a whole by the opening.
 
 It is a journal and no more, so what cannot be read keeps no directory closed: it counts as damaged, and its block is
 not used by this opening. (The file of another directory does: who put it there may have our own.) Nor does a full disk:

@@ -7,10 +7,11 @@ Full and not full any more are two marks (`Room`). A ring that accepted as soon 
 a moment later, and every publisher would see errors and successes in turn.
 
 Why nothing waits for room for ever: delivering and settling take no room, but for a block of each new lane (`lanes`),
-which gets it in the place of free slots, beyond those that the other rings have to have ready; so all that is not
-stalled leaves the main ring by itself. What stands in its way leaves it through the retry or the dead ring, and for
-each of these a slot is ready before the main ring takes its last one. A retry ring at its limit is emptied by delivery,
-too; a dead ring by whoever purges it, which takes no room either. So no ring waits for another one that waits for it.
+which gets it in the place of free slots, beyond those that the other rings have to have ready, and else takes turns
+with the others; so all that is not stalled leaves the main ring by itself. What stands in its way leaves it through the
+retry or the dead ring, and for each of these a slot is ready before the main ring takes its last one. A retry ring at
+its limit is emptied by delivery, too; a dead ring by whoever purges it, which takes no room either. So no ring waits
+for another one that waits for it.
 
 A retry ring is freed oldest first as well: beside one lane that does not come back, what all others have delivered
 would stay in it. Then it is rewritten, which takes room before it gives any. So moves leave that much room in its

@@ -241,6 +241,97 @@ async def test_a_lane_that_nothing_is_to_be_sent_to_any_more_waits_for_no_room(s
     assert (entered, lane.no_room, lane.block) == (False, "", None)
 
 
+def acknowledge(lane: Lane, batch: LaneBatch) -> None:
+    lane.in_flight = batch
+    lane.acknowledged()
+
+
+async def test_where_there_is_no_room_lanes_take_turns_with_the_blocks_that_there_are(scene: Scene) -> None:
+    lanes = [Lane("t", number) for number in range(FIRST_BLOCKS + 3)]
+    batches = [batch_of(lane, 36) for lane in lanes]
+    for lane, batch in zip(lanes[:FIRST_BLOCKS], batches, strict=False):
+        await scene.journal.enter(lane, batch)
+    scene.file.before["allocate"] = no_room
+    for number in (2, 5, 3):  # and those of the others are not answered yet
+        acknowledge(lanes[number], batches[number])
+    await scene.journal.enter(lanes[5], again := batch_of(lanes[5], 72))
+    acknowledge(lanes[5], again)
+    for lane, batch in zip(lanes[FIRST_BLOCKS:], batches[FIRST_BLOCKS:], strict=True):
+        assert await scene.journal.enter(lane, batch)
+    assert [lane.block for lane in lanes] == [0, 1, None, None, 4, None, 6, 7, 2, 3, 5]
+    assert [entry.partition for entry in scene.entries()] == [0, 1, 8, 9, 4, 10, 6, 7]
+    acknowledge(lanes[9], batches[9])
+    assert await scene.journal.enter(lanes[2], batch_of(lanes[2], 90))
+    assert [entry.partition for entry in scene.entries()] == [0, 1, 8, 2, 4, 10, 6, 7]
+
+
+@pytest.mark.parametrize("what", ["in flight", "put back", "parted with", "not written", "of the last process"])
+async def test_what_the_next_process_may_need_keeps_its_block(scene: Scene, what: str) -> None:
+    lane, waiting = Lane("t", 0), Lane("t", 1)
+    if what == "of the last process":
+        await scene.journal.enter(Lane("t", 0), batch_of(Lane("t", 0), 36))
+        lane.resume(5, 0)
+        scene.journal.took_up(lane)
+        lane.hold(1)
+    else:
+        batch = batch_of(lane, 36)
+        await scene.journal.enter(lane, batch)
+        if what in {"in flight", "not written"}:
+            lane.in_flight = batch
+        if what == "not written":
+            acknowledge(lane, batch)
+            scene.file.before["write"] = broken
+            await scene.journal.enter(lane, following := batch_of(lane, 72))
+            scene.file.before.clear()
+            acknowledge(lane, following)
+        if what == "parted with":
+            scene.journal.part_with(lane)
+    while scene.lanes.take() is not None:
+        pass
+    scene.file.before["allocate"] = no_room
+    before = scene.entries()
+    entering = asyncio.ensure_future(scene.journal.enter(waiting, batch_of(waiting, 36)))
+    await _until(lambda: scene.growths > 5)
+    assert (entering.done(), lane.block) == (False, 0)
+    assert scene.entries() == before
+    scene.file.before.clear()
+    assert await entering
+
+
+async def test_what_was_spent_when_the_last_process_died_keeps_no_block(scene: Scene) -> None:
+    lanes = [Lane("t", number) for number in range(FIRST_BLOCKS)]
+    for lane in lanes:
+        await scene.journal.enter(lane, batch_of(lane, 36))
+    last, waiting = Journal(scene.lanes, scene.grow, lambda: 0), Lane("t", FIRST_BLOCKS)
+    resumed = [Lane("t", number) for number in range(FIRST_BLOCKS)]
+    for number, lane in enumerate(resumed):
+        lane.resume(5, number)
+        if number != 4:  # it had parted with its batch
+            last.took_up(lane)
+        if number != 6:
+            lane.hold(1)
+    scene.file.before["allocate"] = no_room
+    assert await last.enter(waiting, batch_of(waiting, 36))
+    assert (waiting.block, resumed[6].block) == (6, None)
+    assert [entry.partition for entry in scene.entries()] == [0, 1, 2, 3, 4, 5, FIRST_BLOCKS, 7]
+
+
+async def test_a_block_that_cannot_be_cleared_is_given_to_nobody(scene: Scene) -> None:
+    lane, waiting = Lane("t", 0), Lane("t", 1)
+    batch = batch_of(lane, 36)
+    await scene.journal.enter(lane, batch)
+    acknowledge(lane, batch)
+    while scene.lanes.take() is not None:
+        pass
+    scene.file.before.update(allocate=no_room, write=broken)
+    entering = asyncio.ensure_future(scene.journal.enter(waiting, batch_of(waiting, 36)))
+    await _until(lambda: scene.growths > 5)
+    assert (entering.done(), lane.block) == (False, 0)
+    scene.file.before.clear()
+    assert await entering
+    assert waiting.block != 0
+
+
 async def test_many_lanes_that_wait_for_room_ask_for_it_no_more_often_than_one(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -345,6 +436,7 @@ async def test_a_lane_without_room_for_its_entry_is_not_sent_and_holds_up_no_oth
     async with producer_of(MemoryDisk(), stop_timeout_ms=500) as producer:
         with monkeypatch.context() as full:
             full.setattr(Lanes, "grow", _no_room)
+            full.setattr(Journal, "_free_block", _none_is_spent)
             for partition in range(FIRST_BLOCKS + 1):
                 await producer.publish("t", b"x", partition=partition)
             await _until(lambda: sum(map(len, kafka.logs.values())) == FIRST_BLOCKS)
@@ -372,6 +464,7 @@ async def test_a_lane_without_room_for_its_entry_is_passed_over_and_caught_up_on
     async with producer_of(MemoryDisk(), stop_timeout_ms=500, max_batch_size=1024) as producer:
         with monkeypatch.context() as full, caplog.at_level(logging.WARNING, "aiorecover.delivery"):
             full.setattr(Lanes, "grow", _no_room)
+            full.setattr(Journal, "_free_block", _none_is_spent)
             for number in range(rounds):
                 for partition in partitions:
                     value = (b"%d " % number).ljust(300, b"x")
@@ -399,6 +492,11 @@ def _holds(kafka: Broker, partition: int, count: int) -> bool:
 
 def _no_room(_: Lanes) -> None:
     no_room()
+
+
+def _none_is_spent(_: Journal) -> bool:
+    """As if each lane with a block had something in flight at any time."""
+    return False
 
 
 async def _until(condition: Callable[[], bool]) -> None:

@@ -1,8 +1,9 @@
 """A disk that is full when more lanes come than have a block in `lanes`, and go on publishing.
 
 A lane without a block sends nothing. It gets one in the place of slots that are free. Where somebody else is quicker to
-take what is given up for it, it waits: it may hold three batches, and what comes for it then must not keep the records
-of all others waiting, nor the slots in which these stand. The stand-in for Kafka drops no repeats, and takes none.
+take what is given up for it, it gets that of a lane which has nothing in flight. Where there is none, it waits: it may
+hold three batches, and what comes for it then must not keep the records of all others waiting, nor the slots in which
+these stand. The stand-in for Kafka drops no repeats, and takes none.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from aiorecover import RecoverableProducer
+from aiorecover.delivery.journaling import Journal
 from aiorecover.wal.lanes import FIRST_BLOCKS
 from aiorecover.wal.storage import StorageFile
 from tests.faults.ledger import SLOT
@@ -21,6 +23,7 @@ from tests.faults.scene import play, small_disk
 from tests.faults.test_full_disk import PAGE, filled, pages_free
 from tests.faults.test_full_disk_backlog import (
     KNOWN,
+    MORE,
     OPTIONS,
     Kafka,
     Published,
@@ -57,12 +60,20 @@ def take_all(filler: Path) -> None:
             file.seek(0, os.SEEK_END)
 
 
+@contextmanager
+def something_in_flight_in_each() -> Iterator[None]:
+    """In each lane with a block, as it seems to those without one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Journal, "_free_block", lambda _: False)
+        yield
+
+
 async def publish_to_more_lanes_than_have_a_block(place: Path, is_quicker: bool) -> None:
     be_quick()
     kafka, published = Kafka(), Published()
     async with RecoverableProducer(place / "wal", bootstrap_servers="nowhere:1", **OPTIONS) as producer:
         await grow_the_ring(producer, kafka, published)
-        with filled_by_one_who_is_quicker(place) if is_quicker else filled(place):
+        with filled_by_one_who_is_quicker(place) if is_quicker else filled(place), something_in_flight_in_each():
             await give_every_block_away(producer, kafka, published)
             for _ in range(ROUNDS):
                 for partition in range(WAITING + 1):
@@ -97,6 +108,23 @@ async def give_every_block_away(producer: RecoverableProducer, kafka: Kafka, pub
     await until(lambda: kafka.has(published, FIRST_BLOCKS))
 
 
+async def come_to_a_full_disk_with_more_lanes_than_have_a_block(place: Path) -> None:
+    be_quick()
+    kafka, published = Kafka(), Published()
+    kafka.answers.clear()
+    async with RecoverableProducer(place / "wal", bootstrap_servers="nowhere:1", **OPTIONS) as producer:
+        while producer.statistics().bytes_allocated < SLOTS * SLOT:
+            await published.publish(producer, "t", published.count % MORE)
+            await asyncio.sleep(0)
+        with filled_by_one_who_is_quicker(place):
+            kafka.answers.set()
+            await until(lambda: kafka.has(published, MORE))
+            await until(lambda: producer.statistics().pending == 0)
+            assert pages_free(place) == 0
+            all_adds_up(producer)
+    assert kafka.log == published.values
+
+
 def slots_in_use(producer: RecoverableProducer) -> int:
     assert producer._opened is not None
     return sum(not slot.moved for slot in producer._opened.directory.ring.live)
@@ -104,6 +132,11 @@ def slots_in_use(producer: RecoverableProducer) -> int:
 
 def test_a_lane_without_room_for_its_entry_keeps_no_other_waiting_and_no_slot_of_the_ring(tmp_path: Path) -> None:
     play(publish_to_more_lanes_than_have_a_block, tmp_path, True, prefix=small_disk(tmp_path, "size=4m"))
+
+
+def test_more_lanes_than_have_room_for_an_entry_get_through_in_turns(tmp_path: Path) -> None:
+    """What waits for those without one fills every slot, so none comes free for them."""
+    play(come_to_a_full_disk_with_more_lanes_than_have_a_block, tmp_path, prefix=small_disk(tmp_path, "size=4m"))
 
 
 def test_a_lane_without_room_for_its_entry_gets_it_in_the_place_of_free_slots(tmp_path: Path) -> None:
