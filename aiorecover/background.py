@@ -27,7 +27,7 @@ from aiorecover.compactor import Compactor
 from aiorecover.config import Config
 from aiorecover.delivery import backlog as backlogs
 from aiorecover.delivery.delivery import Delivery
-from aiorecover.errors import WalError, WalFullError, WalIOError
+from aiorecover.errors import ClosedError, WalError, WalFullError, WalIOError
 from aiorecover.recounting import Recounting
 from aiorecover.supervised import Supervised
 from aiorecover.wal.directory import Directory
@@ -141,6 +141,8 @@ class Background:
                     log.error("the %s loop stops until the directory is reopened error=%s", name, error)  # noqa: TRY400
                     return
                 log.error("the %s loop failed and is begun again error=%s", name, error)  # noqa: TRY400
+            except ClosedError:
+                return  # the producer stops
             except Exception:
                 log.exception("the %s loop failed and is begun again", name)
             else:

@@ -133,7 +133,8 @@ class DeadLetters:
     async def purge(self, what: "str | Exported") -> int:
         """Forget some; how many. What halted for want of room in the dead ring goes on.
 
-        To look at all of them and lose none that comes meanwhile: ``purge(await export(path))``.
+        To look at all of them and lose none that comes meanwhile: ``purge(await export(path))``. One whose copy for
+        ``dead_letter_topic`` was not made yet (`owed`) gets none any more.
 
         Args:
             what: a letter's ``record_id``; what `export` has returned: the letters in its file, and no others; or

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from aiorecover import RecoverableProducer
+from aiorecover import ClosedError, RecoverableProducer
 from aiorecover import background as module
 from aiorecover import supervised as supervised_module
 from aiorecover.delivery.backlog import Backlog
+from aiorecover.delivery.dead_letter_topic import DeadLetterTopic
 from aiorecover.delivery.dispatcher import Dispatcher
 from aiorecover.testing import MemoryDisk, MockCluster
 from aiorecover.wal.directory import Directory
@@ -101,3 +102,25 @@ async def test_a_loop_that_meets_what_it_does_not_expect_goes_on_after_a_pause(
     told = [line for line in caplog.records if f"the {loop} loop failed and is begun again" in line.getMessage()]
     assert [line.levelno for line in told] == [logging.ERROR] * TIMES
     assert all(line.exc_info and line.exc_info[0] is Odd for line in told)
+
+
+async def test_a_loop_that_finds_the_producer_stopped_ends_without_a_word(
+    mock: MockCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As it stores a copy of a dead letter just then: the next start does."""
+    runs: list[bool] = []
+
+    async def run(_: DeadLetterTopic) -> None:
+        runs.append(True)
+        message = "the producer is stopped: nothing was stored"
+        raise ClosedError(message)
+
+    monkeypatch.setattr(module, "FAILURE_PAUSE", 0.001)
+    monkeypatch.setattr(DeadLetterTopic, "run", run)
+    async with RecoverableProducer(
+        MemoryDisk(), bootstrap_servers=mock.bootstrap_servers, dead_letter_topic="dead", slot_bytes=SLOT
+    ) as producer:
+        await publish(producer, range(2))
+        await producer.flush(timeout_ms=20_000)
+    assert runs == [True]
+    assert not [line for line in caplog.records if line.levelno >= logging.ERROR]

@@ -574,6 +574,6 @@ class Spares:
         if limits.min_free_bytes and (free_bytes or 0) >= self.slot_bytes:  # else the guard is not what is in the way
             message += ", or lower wal_min_free_bytes"
         elif all(holding.used == holding.ready for holding in self.quota.holdings()):  # nothing to wait for
-            size = self.slot_bytes
-            message = f"the disk has no room for a slot of {size} bytes: free space on it, or lower slot_bytes"
+            remedy = "free space on it, or begin another directory with a lower slot_bytes: this one keeps its own"
+            message = f"the disk has no room for a slot of {self.slot_bytes} bytes: {remedy}"
         return WalFullError(f"{message} ring={name} free={free_bytes} wal_min_free_bytes={limits.min_free_bytes}")

@@ -553,7 +553,8 @@ def test_a_disk_on_which_no_slot_fits_is_told_so_with_what_helps() -> None:
     with Opened() as opened:
         quota = opened.ring.spares.quota
         quota.limits = dataclasses.replace(quota.limits, free_bytes=lambda: SLOT - 1)
-        told = rf"the disk has no room for a slot of {SLOT} bytes: free space on it, or lower slot_bytes ring=ring"
+        remedy = "free space on it, or begin another directory with a lower slot_bytes: this one keeps its own"
+        told = rf"the disk has no room for a slot of {SLOT} bytes: {remedy} ring=ring"
         with pytest.raises(WalFullError, match=told):
             opened.append(b"first")
 
