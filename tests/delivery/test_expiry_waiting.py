@@ -34,6 +34,7 @@ async def test_a_lane_that_finds_no_room_in_the_journal(
             def no_room(_: Lanes) -> None:
                 raise WalFullError("no room")
 
+            full.setattr(Lanes, "free", 0)
             full.setattr(Lanes, "take", lambda _: None)
             full.setattr(Lanes, "grow", no_room)
             await producer.publish("t", b"old", key=b"k")
