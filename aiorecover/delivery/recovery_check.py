@@ -8,9 +8,10 @@ known to be acknowledged, and what is found there is settled instead of sent (`i
 Best effort, and bounded: in time (`CHECK_LIMIT`), how far back (`in_kafka.LOOK_BACK`) and in memory. A tail that could
 not be read to its end counts for nothing, and its lane goes on as without the check; a leader that does not answer ends
 it for all. Entries are durable with a checkpoint: of a lane that was first used since the last one before a power cut
-nothing is known. Records that are published meanwhile are stored, and wait behind the others; what is sent again as the
-very same batch does not wait. Its consumer's connections are asked for their cluster, as the session's are: what stands
-in another one says nothing of ours.
+nothing is known, nor of one that has left its block to another lane on a full disk (`journaling`). Records that are
+published meanwhile are stored, and wait behind the others; what is sent again as the very same batch does not wait. Its
+consumer's connections are asked for their cluster, as the session's are: what stands in another one says nothing of
+ours.
 """
 
 import asyncio
