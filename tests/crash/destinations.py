@@ -69,7 +69,7 @@ def _without_topic(cluster: KafkaCluster, directory: Path, rng: random.Random) -
     backlog.wait_for("wait")
     scenario.kill(backlog)
     cluster.heal()
-    admin.run(_deleted(cluster, gone))
+    admin.run(admin.delete_topic_everywhere(cluster.bootstrap_servers, gone))
     for _ in range(rng.randint(*_LIVES)):
         _killed(scenario, scenario.life(("publish", {"rate": _RATE})), rng)
     last = scenario.life(("publish", {"count": _LAST, "rate": _RATE}), FLUSH)
@@ -78,17 +78,6 @@ def _without_topic(cluster: KafkaCluster, directory: Path, rng: random.Random) -
     cluster.create_topic(gone, _LANES)
     scenario.finish(last)
     return scenario.examine()
-
-
-async def _deleted(cluster: KafkaCluster, topic: str) -> None:
-    """Return when no node knows it any more."""
-
-    async def is_gone() -> bool | None:
-        views = await admin.ask_every_node(cluster.bootstrap_servers, topic)
-        return all(not view.leaders for view in views.values()) or None
-
-    await admin.delete_topic(cluster.bootstrap_servers, topic)
-    await admin.until(is_gone, timeout_s=60, what="the topic is there yet")
 
 
 def _at_another_cluster(

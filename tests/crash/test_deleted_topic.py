@@ -101,15 +101,6 @@ def assert_nothing_was_given_up(now: Statistics) -> None:
     assert (now.dead_lettered, now.lost) == (0, 0)
 
 
-async def delete(cluster: Cluster, topic: str) -> None:
-    async def is_gone() -> bool | None:
-        views = await admin.ask_every_node(cluster.bootstrap_servers, topic)
-        return all(not view.leaders for view in views.values()) or None
-
-    await admin.delete_topic(cluster.bootstrap_servers, topic)
-    await admin.until(is_gone, timeout_s=30, what="the topic is there yet")
-
-
 async def make(cluster: Cluster, topics: Sequence[str]) -> None:
     async def made(topic: str) -> bool:
         await admin.create_topic(cluster.bootstrap_servers, topic, LANES, 1, {})
@@ -137,7 +128,7 @@ async def test_the_half_of_a_backlog_whose_topic_was_deleted_waits_beside_others
     only_made.nodes[0].kill()
     ledger = killed_with_a_backlog(only_made, topics, tmp_path)
     only_made.heal()
-    await delete(only_made, topics[DELETED])
+    await admin.delete_topic_everywhere(only_made.bootstrap_servers, topics[DELETED])
     half = len(ledger.accepted[DELETED])
     assert abs(half / BACKLOG - 0.5) < NEARLY
     waiting = half + len(ledger.accepted[NEVER])
@@ -193,7 +184,7 @@ async def test_a_topic_deleted_under_a_living_producer_holds_up_no_other_and_get
             for publisher in publishers:
                 tasks.create_task(publisher.publish(int(LIVING * RATE), RATE))
             await until(lambda: len(ids(DELETED) & delivered) > RATE)
-            await delete(only_made, topics[DELETED])
+            await admin.delete_topic_everywhere(only_made.bootstrap_servers, topics[DELETED])
             await asyncio.sleep(MOVING)
             before, began = len(ids(WELL) & delivered), time.monotonic()
             await asyncio.sleep(SPAN)

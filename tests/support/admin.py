@@ -30,6 +30,7 @@ __all__ = [
     "create_topic",
     "delete_records",
     "delete_topic",
+    "delete_topic_everywhere",
     "grow_topic",
     "remake_topic",
     "run",
@@ -174,6 +175,17 @@ async def delete_topic(bootstrap_servers: str, name: str) -> None:
     for _, code in answer.topic_error_codes:
         if code:
             raise for_code(code)(f"topic not deleted: {name=}")
+
+
+async def delete_topic_everywhere(bootstrap_servers: str, name: str) -> None:
+    """As `delete_topic`; return when no node knows it any more."""
+
+    async def is_gone() -> bool | None:
+        views = await ask_every_node(bootstrap_servers, name)
+        return all(not view.leaders for view in views.values()) or None
+
+    await delete_topic(bootstrap_servers, name)
+    await until(is_gone, timeout_s=30, what="the topic is there yet")
 
 
 async def remake_topic(bootstrap_servers: str, name: str, partitions: int) -> None:
