@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from aiorecover.errors import ConfigError
 from aiorecover.spark import Landed, land, landing
 from tests.spark.machines import MASTER, Machines
-from tests.spark.settings import DRIVER_JAVA, session_settings
+from tests.spark.settings import hive_settings
 from tests.spark.started import started
 
 __all__ = ["CASES", "OWN", "UNTRIED"]
@@ -34,21 +34,12 @@ def _main(told: dict[str, Any]) -> None:
     machines = Machines(directory)
     machines.make()
     os.environ |= machines.environment
-    spark = started(directory, "aiorecover own disks", master=MASTER, settings=_hive(directory))
+    settings = {**hive_settings(directory), "spark.sql.warehouse.dir": f"{OWN}/warehouse"}
+    spark = started(directory, "aiorecover own disks", master=MASTER, settings=settings)
     tried = [_landed(spark, told, directory / case, case) for case in CASES]
     landing.check_shared = lambda *_: None  # type: ignore[attr-defined]
     print(json.dumps([*tried, *(_landed(spark, told, directory / case, case) for case in UNTRIED)]))
     spark.stop()
-
-
-def _hive(directory: Path) -> dict[str, str]:
-    """A catalogue with tables of Parquet."""
-    return {
-        "spark.sql.catalogImplementation": "hive",
-        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={directory}/metastore;create=true",
-        DRIVER_JAVA: f"{session_settings(directory)[DRIVER_JAVA]} -Dderby.stream.error.file={directory}/derby.log",
-        "spark.sql.warehouse.dir": f"{OWN}/warehouse",
-    }
 
 
 def _landed(spark: SparkSession, told: dict[str, Any], directory: Path, case: str) -> str | int:

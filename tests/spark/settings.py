@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.support.classes import archive_of, sharing
 from tests.support.jars import find_java, spark_jars
 
-__all__ = ["DRIVER_JAVA", "QUICK", "archive", "command_words", "session_settings", "shuffling"]
+__all__ = ["DRIVER_JAVA", "QUICK", "archive", "command_words", "hive_settings", "session_settings", "shuffling"]
 
 DRIVER_JAVA = "spark.driver.extraJavaOptions"
 
@@ -40,6 +40,16 @@ def session_settings(directory: Path) -> dict[str, str]:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         **(_quick_java() if "PYTEST_VERSION" in os.environ else {}),
+    }
+
+
+def hive_settings(directory: Path) -> dict[str, str]:
+    """Beside `session_settings`: a catalogue in ``directory`` with tables of Parquet."""
+    log = f"-Dderby.stream.error.file={directory}/derby.log"
+    return {
+        "spark.sql.catalogImplementation": "hive",
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={directory}/metastore;create=true",
+        DRIVER_JAVA: f"{session_settings(directory).get(DRIVER_JAVA, '')} {log}".strip(),
     }
 
 

@@ -16,7 +16,7 @@ from aiorecover.spark.files import Files
 from aiorecover.spark.session import clear_errors
 from aiorecover.spark.tables import IcebergTable, ParquetTable
 from tests.spark.feed import ROWS, P, land_in_child, landing, once, published, shuffled
-from tests.spark.settings import DRIVER_JAVA, session_settings
+from tests.spark.settings import hive_settings
 from tests.spark.table import files
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
@@ -70,9 +70,7 @@ def test_a_table_of_the_hive_catalogue_gets_each_record_once_and_knows_all_batch
 ) -> None:
     name, rows = topic(kafka, partitions=3), shuffled(3)
     admin.run(published(kafka, name, rows))
-    derby = f"jdbc:derby:;databaseName={tmp_path}/metastore;create=true"
-    hive = {"spark.sql.catalogImplementation": "hive", "spark.hadoop.javax.jdo.option.ConnectionURL": derby}
-    hive[DRIVER_JAVA] = f"{session_settings(tmp_path)[DRIVER_JAVA]} -Dderby.stream.error.file={tmp_path}/derby.log"
+    hive = hive_settings(tmp_path)
     land_in_child(kafka, name, tmp_path, "records", death="partition", settings=hive)
     assert (tmp_path / "warehouse" / "records" / "batch_id=1").exists()
     assert Counter(land_in_child(kafka, name, tmp_path, "records", death=None, settings=hive)) == once(rows)
