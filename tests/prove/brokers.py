@@ -13,11 +13,19 @@ __all__ = ["on_brokers"]
 _Brokers = TypeVar("_Brokers", bound=Cluster)
 
 
-def on_brokers(brokers: Callable[[], AbstractContextManager[_Brokers]], prove: Callable[[_Brokers], int]) -> int:
-    """Say which ones they are, and ``prove`` it there; its exit status, or 2 where there are none."""
+def on_brokers(
+    brokers: Callable[[], AbstractContextManager[_Brokers]], prove: Callable[[_Brokers], int], *, faults: bool = False
+) -> int:
+    """Say which ones they are, and ``prove`` it there; its exit status, or 2 where there are none.
+
+    ``faults``: it has to be possible to kill them, as for the option of that name.
+    """
     try:
         with brokers() as cluster:
             print(f"broker: {cluster.description}", flush=True)
+            if faults and not cluster.can_kill:
+                print("--faults needs brokers that can be killed: unset the cluster, install java", file=sys.stderr)
+                return 2
             return prove(cluster)
     except (BrokerUnavailableError, JarsError) as error:
         print(f"broker: {error}", file=sys.stderr)

@@ -10,7 +10,6 @@ happened, 2 cannot run.
 """
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -39,15 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     play, flags = (_play_with_faults, " --faults") if options.faults else (_play, "")
 
     def prove(cluster: Cluster) -> int:
-        if options.faults and not cluster.can_kill:
-            print("--faults needs brokers that can be killed: unset the cluster, install java", file=sys.stderr)
-            return 2
         told = f" --brokers {cluster.size}{flags}"
         return prove_rounds(
             "kills", partial(play, cluster), chosen(options.seed), options.count, flags=told, floor=too_little
         )
 
-    return on_brokers(lambda: choose_cluster(options.brokers), prove)
+    return on_brokers(lambda: choose_cluster(options.brokers), prove, faults=options.faults)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -12,7 +12,6 @@ happened, 2 cannot run.
 """
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -40,9 +39,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
 
     def prove(cluster: Cluster) -> int:
-        if options.faults and not cluster.can_kill:
-            print("--faults needs brokers that can be killed: unset the cluster, install java", file=sys.stderr)
-            return 2
         flags = f" --most {options.most} --brokers {cluster.size}{' --faults' if options.faults else ''}"
         return prove_rounds(
             "workers",
@@ -54,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             floor=too_little,
         )
 
-    return on_brokers(lambda: choose_cluster(options.brokers), prove)
+    return on_brokers(lambda: choose_cluster(options.brokers), prove, faults=options.faults)
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
