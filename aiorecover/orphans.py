@@ -6,12 +6,12 @@ that they take turns. It is let go after a turn even if something is left in it:
 progress it is due again as soon as an owner who waits can have taken it; without, after a pause that doubles. A turn of
 somebody else that brought nothing counts as one of ours: many workers try no more often than one.
 
-Each turn begins where the last one did with what does not get through; and after a power cut with everything, until
-one of them has judged all that is suspect (`wal.suffix`). So one that was cut off as it read that (`headway`), or did
-not judge all, or had not found out yet which partitions are gone, is followed by one of twice the time, and without a
-pause: that it brought nothing is no sign that
-nothing can be delivered. Of the longest one it is. One that came through is followed by a short one: what it left for
-partitions that do not get through is delivered from the front, and an owner waits for nothing meanwhile.
+Each turn begins where the last one did with what does not get through; and after a power cut with everything, until one
+of them has judged all that is suspect (`wal.suffix`). So one that was cut off as it read that (`headway`), or did not
+judge all, or had not found out yet which partitions are gone, is followed by one of twice the time, and without a
+pause: that it brought nothing is no sign that nothing can be delivered. Of the longest one it is. One that came through
+is followed by a short one: what it left for partitions that do not get through is delivered from the front, and an
+owner waits for nothing meanwhile.
 
 Where a directory belongs is told by its name and by the cluster that it remembers. One that never reached a cluster,
 and has no name, belongs to us if it was looking for its Kafka at an address that is one of ours. An address such as

@@ -69,14 +69,13 @@ class Journal:
                     self._lanes.awaited = False  # of others that wait each says so again
                     return False
                 continue
+            self._holders.pop(lane, None)
             try:
                 for groups in _places(batch):
                     self._lanes.store(block, encode(self._entry(lane, batch.identity, batch, groups)))
                 self._troubled = lane.unwritten = False
-                self._holders.pop(lane, None)
                 self._holders[lane] = None
             except WalError as error:
-                self._holders.pop(lane, None)
                 self._tell_once(lane, error)
                 if not lane.unwritten:
                     lane.unwritten = True
