@@ -81,7 +81,8 @@ def waits(retry: Ring, position: int, counts_up_to: int | None) -> bool | None:
     with slot.words.cast("B") as data:
         found = _first_from(position, data, slot, ((place - fmt.SETTLE_WORD) * fmt.WORD, sequence))
         if isinstance(found, int):
-            return slot.words[found] != slot.done_word  # a flipped bit settles nothing
+            # A flipped bit settles nothing.
+            return slot.words[found] != slot.done_word and not slot.is_given_up(found)
         lost = [each for passed in found for each in _lost(data, slot, passed)]
     return None if lost and _is_open(slot, lost) else False
 

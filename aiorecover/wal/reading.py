@@ -388,10 +388,19 @@ class Reader:
         if not records:
             return None, holds
         words = [self._word(slot, mark) for mark in marks] if suspects else None
-        run: Run | None = Run(slot, sequences, places, records, words)
-        if slot.claimed and not self._stays and run is not None:
-            run = run.pick([number for number, place in enumerate(places) if place not in slot.claimed])
-        return run, holds
+        run = Run(slot, sequences, places, records, words)
+        return (self._ours(run) if slot.claimed or slot.counted is not None else run), holds
+
+    def _ours(self, run: Run) -> Run | None:
+        """Without the frames of a batch that goes to Kafka once more, and without those that were given up for lost."""
+        slot, stays, everything = run.slot, self._stays, self._everything
+        return run.pick(
+            [
+                number
+                for number, place in enumerate(run.places)
+                if (stays or place not in slot.claimed) and (everything or not slot.is_given_up(place))
+            ]
+        )
 
     def _word(self, slot: Slot, mark: int) -> Word | Unfinished:
         return Word.WAITING if mark > VOID else self._ring.suspect.word(slot.header.epoch, mark)

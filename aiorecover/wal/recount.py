@@ -5,10 +5,15 @@ as they are read. Damage that is met afterwards leaves that count too high: nobo
 slot would never be done, and the ring would grow until it is full for ever. Which of the frames that are lost were
 settled before, their own words cannot tell. So the slot is read once more: what holds and waits, and what somebody has
 in hand already, still counts, and nothing else does.
+
+What nobody can deliver any more may be readable again later, where a disk was away for some minutes. Were it given out
+then, and settled, the slot would pass for done with others waiting in it. So the slot keeps in mind what counts, and
+readers pass the rest; if the slot is still there, the next opening finds it.
 """
 
 from array import array
 from collections.abc import Set as AbstractSet
+from heapq import merge
 from typing import NamedTuple
 
 from aiorecover.wal import copies
@@ -81,6 +86,8 @@ class Recount:
         gone = frozenset(held).difference(self._places)
         lost = max(0, counted - len(there) - len(gone))
         if lost:
+            slot.counted = array("I", merge(self._places, sorted(gone)))
+            slot.counted_to = self._reader.offset // fmt.WORD
             slot.ring.lose(slot, lost)
         if not gone:
             slot.ring.losses.counted(slot, self._reports)

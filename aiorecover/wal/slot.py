@@ -15,6 +15,8 @@ import errno
 import logging
 import mmap
 import sys
+from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import suppress
 from operator import attrgetter
@@ -41,8 +43,10 @@ class Slot:
     slot is counted there (always for slots written by this process; for older ones once the reader reached their end).
     ``passed``: how many frames the first reader has passed, and at which offset it stands, unless it is ``complete``.
     ``readers``: who stands in it. ``claimed``: places of frames of a batch that a crash left in flight; they count
-    as ``unsettled``, and readers pass them. ``warm``: pages of it may count as memory of the process, as they always do
-    where it is written to. ``marks``: in the retry ring, where some of its copies stand (`copies`).
+    as ``unsettled``, and readers pass them. ``counted``: where some were given up for lost (`recount`), the places of
+    those before ``counted_to`` that are waited for, and readers pass the others; else None. ``warm``: pages of it may
+    count as memory of the process, as they always do where it is written to. ``marks``: in the retry ring, where some
+    of its copies stand (`copies`).
     ``hot_from``: whose settle word is at this place, or behind it, was stored since pages were last given back.
     ``had_back``: between these two offsets all pages were had back since.
     """
@@ -52,6 +56,8 @@ class Slot:
         "complete",
         "copies",
         "count",
+        "counted",
+        "counted_to",
         "done_word",
         "faulted",
         "had_back",
@@ -100,6 +106,8 @@ class Slot:
         self.passed = (0, fmt.FIRST_FRAME)
         self.readers = 0
         self.claimed: set[int] = set()
+        self.counted: array[int] | None = None  # in order
+        self.counted_to = 0
         self.ring: Any = None  # the ring that it is a slot of
         self.moved = False  # a durable checkpoint's P covers it: copies count in place of what is unsettled here
         self.marks: list[tuple[int, int, int]] = []  # position of the record, place and sequence of its copy; ascending
@@ -134,6 +142,14 @@ class Slot:
             return False
         self.reach((place,))
         return self.words[place] == self.done_word
+
+    def is_given_up(self, place: int) -> bool:
+        """Whether nobody waits for the frame any more, because it was lost, though it may be readable by now."""
+        counted = self.counted
+        if counted is None or place > self.counted_to:
+            return False
+        at = bisect_left(counted, place)
+        return at == len(counted) or counted[at] != place
 
     def counts_at(self, place: int) -> tuple["Slot", int]:
         """Where the frame counts: here, or where its copy stands once that does; a settled one has no copy."""

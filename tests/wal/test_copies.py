@@ -120,6 +120,7 @@ def test_of_a_copy_that_rotted_it_is_not_known_that_it_is_settled_before_its_slo
     slot = life.directory.retry.live[1]
     inside = copies_in(life, slot)
     position, place = inside[number]
+    whole = life.opened.disk.retry.live()[slot.file_offset + 4 * (place + 10) :][:3]
     rot(life, slot, place)
     at = life.waiting.index(position)
     assert [where for where, known in enumerate(settled(life)) if known is not False] == [at]
@@ -130,6 +131,9 @@ def test_of_a_copy_that_rotted_it_is_not_known_that_it_is_settled_before_its_slo
     assert not life.directory.retry.losses.miscounted
     assert settled(life)[at], "who asks is told of the damage by what was counted"
     assert not life.directory.retry.losses.miscounted, "nobody has it counted once more"
+    rot(life, slot, place, data=whole)
+    assert settled(life)[at], "nobody waits for it, though it can be read again"
+    assert position not in positions(read(life.first.back_to(0)))
 
 
 def test_what_is_settled_in_front_of_a_copy_that_rotted_or_behind_one_is_known_to_be(life: Life) -> None:

@@ -41,6 +41,11 @@ def rot(opened: Opened, *sequences: int) -> None:
         opened.disk.ring.damage(fmt.FIRST_FRAME + FRAME * (sequence - 1) + 30, b"rot")
 
 
+def unrot(opened: Opened, sequence: int, record: bytes) -> None:
+    """A page that could not be read for a while can be read again."""
+    opened.disk.ring.damage(fmt.FIRST_FRAME + FRAME * (sequence - 1) + fmt.FRAME_BYTES, record)
+
+
 def rot_length(opened: Opened, sequence: int, end: int) -> None:
     """So that the frame seems to end there, counted from its beginning."""
     opened.disk.ring.damage(fmt.FIRST_FRAME + FRAME * (sequence - 1), (end - fmt.FRAME_BYTES).to_bytes(4, "little"))
@@ -174,6 +179,58 @@ def test_a_record_that_somebody_has_in_hand_is_settled_as_any_other() -> None:
     assert all_counted_anew(opened) == 0
     assert is_freed(opened, slot)
     assert opened.ring.failure is None
+
+
+def test_what_was_given_up_is_passed_though_it_can_be_read_again_and_found_by_the_next_opening() -> None:
+    """Nobody waits for it: settled, it would make the slot pass for done, with another one waiting in it."""
+    opened = Opened()
+    entries = filled(opened)
+    opened.ring.go_on()
+    opened.append(b"next slot")
+    opened.read()
+    slot, ring = entries[0][0], opened.ring
+    rot(opened, 11, 30)
+    second(opened, entries[0])
+    assert all_counted_anew(opened) == 2
+    unrot(opened, 11, entries[10][3])
+    again = [entry for entry in second(opened, entries[0]) if entry[0] is slot]
+    assert [sequence for _, _, sequence, _ in again] == [one for one in range(1, 41) if one not in (11, 30)]
+    assert counted_anew(opened.directory, slot).waiting == {fmt.position(1, one[2]) for one in again}
+    opened.settle(again[1:])
+    assert not slot.done, "the first one waits"
+    after = opened.dies()
+    assert [sequence for _, _, sequence, _ in after.read() if sequence < 41] == [1, 11]
+    opened.settle(again[:1])
+    assert [waiting.header.ordinal for waiting in ring.live if not waiting.done] == [slot.header.ordinal + 1]
+    assert ring.failure is None
+
+
+def test_what_is_stored_behind_a_count_is_read_and_counts() -> None:
+    opened = Opened()
+    entries = filled(opened)
+    rot(opened, 11)
+    second(opened, entries[0])
+    assert all_counted_anew(opened) == 1
+    unrot(opened, 11, entries[10][3])
+    opened.append(b"new")
+    again = second(opened, entries[0])
+    assert [sequence for _, _, sequence, _ in again] == [one for one in range(1, 42) if one != 11]
+    ends_well(opened, entries[0][0], [*again, *opened.read()][:40])
+
+
+def test_what_is_in_hand_and_is_given_up_is_read_by_who_comes_later_if_it_can_be() -> None:
+    opened = Opened()
+    entries = filled(opened)
+    rot(opened, 5, 11)
+    second(opened, entries[0])
+    found = counted_anew(opened.directory, entries[0][0], [entries[4][1]])
+    assert (found.lost, len(found.held)) == (1, 1)
+    for number in (5, 11):
+        unrot(opened, number, entries[number - 1][3])
+    again = second(opened, entries[0])
+    assert [sequence for _, _, sequence, _ in again] == [one for one in range(1, 41) if one != 11]
+    assert all_counted_anew(opened) == 0
+    ends_well(opened, entries[0][0], again)
 
 
 def test_what_was_in_hand_and_was_given_up_is_lost_after_all() -> None:
