@@ -658,7 +658,7 @@ class RecoverableProducer:
             async with asyncio.timeout(limit):
                 await wait()
         except TimeoutError:
-            message = f"{otherwise}, it stays in the ring, do not publish it again"
+            message = f"{otherwise}, {_where_it_is(opened)}, do not publish it again"
             why, pending = opened.delivery.delays.of_any(), self.statistics().pending
             raise DeliveryPendingError(f"{message}: {why} pending={pending}") from None
 
@@ -852,6 +852,13 @@ def _refuse_unencodable(error: Exception, context: object) -> None:
     if context is not None or isinstance(error, rec.UNENCODABLE):
         message = "the record cannot be stored: context must be plain data that msgspec can encode"
         raise EncodeError(f"{message} error={error}") from error
+
+
+def _where_it_is(opened: Opened) -> str:
+    gone = opened.directory.moved_away()
+    if gone is None:
+        return "it stays in the ring"
+    return f"it is in files that were removed or replaced ({gone}) and no start finds it unless you put those back"
 
 
 def _refused_nowait() -> Exception:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aiorecover import RecoverableProducer, WalIOError
+from aiorecover import DeliveryPendingError, RecoverableProducer, WalIOError
 from aiorecover.background import Background
 from aiorecover.testing import MockCluster
 from aiorecover.wal.view import open_view
@@ -161,14 +161,19 @@ async def test_a_producer_that_does_not_look_on_each_tick_does_not_notice(
 
 
 @pytest.mark.asyncio
-async def test_a_stop_that_leaves_records_in_files_that_are_gone_does_not_promise_to_deliver_them(
+async def test_neither_flush_nor_stop_promises_that_records_in_files_that_are_gone_are_delivered(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger, wal = Ledger(), tmp_path / "wal"
     producer = producer_on(wal)
     await producer.start()
     await ledger.publish_all(producer, 60)
+    with pytest.raises(DeliveryPendingError, match="it stays in the ring, do not publish it again"):
+        await producer.flush(timeout_ms=10)
     (wal / "0" / "ring").unlink()
+    with pytest.raises(DeliveryPendingError, match=r"in files that were removed .*, do not publish it again") as told:
+        await producer.flush(timeout_ms=10)
+    assert "stays in the ring" not in str(told.value)
     assert await producer.stop(timeout_ms=100) == 60
     assert "delivered after the next start" not in caplog.text
     assert "records are left in files that were removed or replaced" in caplog.text
