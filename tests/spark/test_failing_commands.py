@@ -6,8 +6,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from aiorecover.spark.failures import LACKING_ROWS
+from tests.spark.clearing import clears_as_before
 from tests.spark.commands import land_words, started_command
-from tests.spark.feed import P, landing, published
+from tests.spark.feed import P, landing, once, published, shuffled
 from tests.spark.table import landed_ids
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
@@ -43,6 +45,23 @@ def test_records_that_kafka_deleted_before_they_were_landed_are_status_3_and_a_s
     # Those that are still there are landed by whoever says so.
     landing(spark, kafka, name, tmp_path, options={"failOnDataLoss": "false"})
     assert landed_ids(tmp_path / "table").keys() == {f"{P}/1/{sequence}" for sequence in (1, 2, 3, 4, 5, 9, 10)}
+
+
+def test_rows_that_another_start_cleared_away_are_status_2_and_a_sentence_and_are_landed_by_the_next_start(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name, rows = topic(kafka, partitions=3), shuffled(11)
+    admin.run(published(kafka, name, rows))
+    with clears_as_before(tmp_path / "table"):
+        status, lines = failed(
+            tmp_path, land_words(kafka, name, tmp_path, "--available-now", "--files-per-batch", "40")
+        )
+    assert status == 2, "\n".join(lines)
+    assert lines[-1].startswith(LACKING_ROWS)
+    assert list((tmp_path / "table").glob("batch_id=*")) == []
+    with started_command(tmp_path, land_words(kafka, name, tmp_path, "--available-now")) as command:
+        assert command.end() == 0, "\n".join(command.complained())
+    assert landed_ids(tmp_path / "table") == once(rows)
 
 
 def test_what_nobody_foresaw_is_status_1_and_a_sentence_with_the_innermost_error(

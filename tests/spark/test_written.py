@@ -1,13 +1,10 @@
 """Rows that Spark has written and that are not all in the files: they are not taken for landed."""
 
 import shutil
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -18,6 +15,7 @@ from aiorecover.spark.files import Files
 from aiorecover.spark.observed import counts_of
 from aiorecover.spark.session import clear_errors
 from aiorecover.spark.written import write_whole
+from tests.spark.clearing import clears_as_before
 from tests.spark.feed import landing, once, published, shuffled
 from tests.spark.table import landed_ids
 from tests.support import admin
@@ -89,36 +87,14 @@ def test_no_rows_are_as_whole_as_many_and_where_spark_tells_no_number_none_is_as
     write_whole(spark.range(9), str(tmp_path / "unknown"))
 
 
-def has_rows(path: Path) -> bool:
-    """Most tasks of a small batch have none."""
-    return bool(pq.read_metadata(path).num_rows)
-
-
 def test_what_another_start_clears_away_in_the_middle_of_a_write_is_not_landed_and_nothing_is_lost(
     spark: SparkSession, kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     name, rows = topic(kafka, partitions=3), shuffled(11)
     admin.run(published(kafka, name, rows))
-    staging, ended, cleared = tmp_path / "table" / "_staging", threading.Event(), list[Path]()
-
-    def clear_as_before() -> None:
-        """What one does that takes the files of another one for a killed attempt's."""
-        while not (ended.is_set() or cleared):
-            ended_tasks = {path.parent for path in staging.glob("0-*/_temporary/0/task_*/*.parquet") if has_rows(path)}
-            cleared.extend(ended_tasks)
-            time.sleep(0.001)
-        for path in cleared:
-            shutil.rmtree(path)
-
-    other = threading.Thread(target=clear_as_before)
-    other.start()
-    try:
-        with pytest.raises(ConfigError, match=LACKING), clear_errors():
-            landing(spark, kafka, name, tmp_path, files_per_batch=40)
-    finally:
-        ended.set()
-        other.join()
-    assert cleared
+    lacking = pytest.raises(ConfigError, match=LACKING)
+    with clears_as_before(tmp_path / "table"), lacking, clear_errors():
+        landing(spark, kafka, name, tmp_path, files_per_batch=40)
     assert list((tmp_path / "table").glob("batch_id=*")) == []
     landing(spark, kafka, name, tmp_path)
     assert landed_ids(tmp_path / "table") == once(rows)
