@@ -120,8 +120,9 @@ class Config:
             not fit a slot with its extra headers stays there alone, with an ERROR in the log.
         on_delivery: called with the ``DeliveryReport`` of every record, plain or async, before it counts as delivered:
             one after the other in each partition, whose next batch waits. A plain one holds up the loop, an awaited one
-            is cancelled after 30 s. What it raises is counted (``callback_errors``) and logged, once a minute at
-            most.
+            is cancelled after 30 s: so is a ``publish`` in it that waits for room in a full ring, which its own record
+            may take; ``publish_nowait`` waits for nothing. What it raises is counted (``callback_errors``) and logged,
+            once a minute at most.
         recovery_check: after a power cut, look in Kafka for what was in flight, so that it does not come twice; needs
             permission to Read the topics, and holds delivery for 10 s at most. Under "exactly_once" nothing is looked
             for.
