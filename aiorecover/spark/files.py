@@ -83,7 +83,15 @@ class Files:
 
     def names(self, path: str) -> list[str]:
         """What stands in a directory; nothing where there is none."""
-        return self._names(path)
+        if not self.exists(path):
+            return []
+        with _asked(path):
+            listed = self._context.util().listStatus(self._path(path))
+        if not len(listed):
+            return []
+        # All at once: each call of Java's takes its time, and a target has a name for each of its batches.
+        paths = self._scala.genericWrapArray(self._hadoop.fs.FileUtil.stat2Paths(listed))
+        return sorted(one.rpartition("/")[2] for one in str(paths.mkString(_APART)).split(_APART))
 
     def numbers(self, path: str, prefix: str = "") -> list[int]:
         """Of what stands in a directory under names that end with a number, in order."""
@@ -115,7 +123,7 @@ class Files:
 
         """
         before_ms = (time.time() - seconds) * 1000
-        for one in (f"{path.rstrip('/')}/{name}" for name in self._names(path) if name.startswith(prefix)):
+        for one in (f"{path.rstrip('/')}/{name}" for name in self.names(path) if name.startswith(prefix)):
             if 0 < self._changed_ms(one) < before_ms:
                 self.delete(one)
 
@@ -150,17 +158,6 @@ class Files:
         """
         with _told(path):
             self._write_new(path, content)
-
-    def _names(self, path: str) -> list[str]:
-        if not self.exists(path):
-            return []
-        with _asked(path):
-            listed = self._context.util().listStatus(self._path(path))
-        if not len(listed):
-            return []
-        # All at once: each call of Java's takes its time, and a target has a name for each of its batches.
-        paths = self._scala.genericWrapArray(self._hadoop.fs.FileUtil.stat2Paths(listed))
-        return sorted(one.rpartition("/")[2] for one in str(paths.mkString(_APART)).split(_APART))
 
     def _changed_ms(self, path: str) -> int:
         """When, since 1970; 0: it is gone, or nothing tells."""

@@ -85,9 +85,11 @@ def test_what_executors_write_has_to_be_seen_and_the_trial_is_removed_in_any_cas
     names = Files.names
 
     def all_but_one(self: Files, path: str) -> list[str]:
+        found = names(self, path)
+        if not path.endswith("/executors"):
+            return found
         if dies:
             raise DeathError
-        found = names(self, path)
         found.remove(next(name for name in found if name.startswith("part-")))
         return found
 
