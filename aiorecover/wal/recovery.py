@@ -240,7 +240,7 @@ class Plan:
     @property
     def moved_up_to(self) -> int:
         """P; where it is not known, what stood before the oldest slot of the main ring may have been moved."""
-        if self.copies_up_to is not None:
+        if self.copies_up_to is not None or not (self.main.lives or self.retry.lives):
             return self.moved
         return max(self.moved, self.main.floor if self.main.lives else fmt.position(self.epoch, 0))
 

@@ -996,3 +996,15 @@ def test_word_of_a_failed_flush_takes_back_that_the_end_was_clean() -> None:
     newest = CheckpointFile(directory.files.checkpoint).newest()
     assert newest is not None
     assert (newest.poisoned, newest.closed) == (True, False)
+
+
+def test_where_nothing_was_moved_a_checkpoint_says_so_also_once_the_first_slots_are_recycled() -> None:
+    opened = Opened()
+    for _ in range(3):
+        opened.append(b"record")
+        opened.ring.go_on()
+        opened.settle(opened.read())
+        opened.checkpoint()
+        assert opened.directory.checkpoint.moved == 0
+    assert len(opened.ring.live) == 1
+    assert opened.dies().directory.checkpoint.moved == 0
