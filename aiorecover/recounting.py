@@ -53,10 +53,16 @@ class Recounting:
             self._untold = False
         if self._under_way is None:
             return
-        with suppress(WalIOError):  # it is tried again; after some tries the place counts as damaged
-            if not await self._read(self._under_way):
-                return
-            self._finish(self._under_way)
+        recount = self._under_way
+        try:
+            with suppress(WalIOError):  # it is tried again; after some tries the place counts as damaged
+                if not await self._read(recount):
+                    return
+                self._finish(recount)
+        except BaseException:  # a signal handler's, for example: what was read last may not be noted, and would be lost
+            self._under_way = None
+            recount.close()
+            raise
         self._not_before = clock() + PAUSE
 
     def _next(self) -> Recount | None:

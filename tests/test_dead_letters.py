@@ -31,7 +31,7 @@ from aiorecover.dead_letters import REQUEUED_HEADER
 from aiorecover.delivery import sessions as sessions_module
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.dead_letter_topic import DeadLetterTopic
-from aiorecover.delivery.dead_letters import Found
+from aiorecover.delivery.dead_letters import DeadLetters, Found
 from aiorecover.delivery.frames import frames_of, record_at
 from aiorecover.opened import Opened
 from aiorecover.testing import MemoryDisk
@@ -942,3 +942,63 @@ async def test_what_is_requeued_beside_a_stop_is_stored_before_its_last_checkpoi
         assert view.checkpoint is not None
         assert not [frame for frame in found if frame.number > view.checkpoint.main.flushed]
         assert left == len(found)
+
+
+def opened_of(producer: RecoverableProducer) -> Opened:
+    opened = producer._opened
+    assert opened is not None
+    return opened
+
+
+Stand = tuple[int, str]
+
+
+async def stands(dead: DeadLetters) -> list[Stand]:
+    """Place and record id of each letter in the first slot, which is in nobody's hands."""
+    return [(found.place, found.record_id) async for found in dead.letters()]
+
+
+def exchange(disk: MemoryDisk, stand: Stand, data: bytes) -> bytes:
+    """Bytes of a letter, for those that stood there."""
+    file, at = disk.file("0/dead"), 4 * stand[0] + 60
+    before = bytes(file.live()[at : at + len(data)])
+    file.damage(at, data)
+    return before
+
+
+async def test_a_letter_that_is_lost_beside_who_goes_through_them_does_not_stand_for_one_that_waits(
+    broker: Recording,
+) -> None:
+    disk = MemoryDisk()
+    async with producer_on(disk) as producer:
+        dead = opened_of(producer).dead
+        await bury(producer, *[b"poison%d" % number * 10 for number in range(4)])
+        found = await stands(dead)
+        async with aclosing(dead.letters()) as walk:
+            first = await anext(walk)
+            exchange(disk, found[1], b"rot")
+            assert len(await letters_of(producer)) == 3
+            assert await producer.dead_letters.purge(found[3][1]) == 1
+            assert (await anext(walk)).place == found[2][0], "the second one is lost, and in nobody's hands"
+        assert dead.remove(first)
+        await opened_of(producer).make_room_for_dead_letters()
+        assert [letter.record_id for letter in await letters_of(producer)] == [found[2][1]]
+
+
+async def test_a_letter_that_was_given_up_before_its_copy_was_made_gets_none_and_stands_for_no_other_one(
+    broker: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, disk = copies_held(monkeypatch), MemoryDisk()
+    async with producer_on(disk, dead_letter_topic="dead") as producer:
+        dead = opened_of(producer).dead
+        await bury(producer, *[b"poison%d" % number * 10 for number in range(3)])
+        found = await stands(dead)
+        whole = exchange(disk, found[1], b"rot")
+        assert len(await letters_of(producer)) == 2
+        assert await producer.dead_letters.purge(found[2][1]) == 1
+        exchange(disk, found[1], whole)
+        gate.set()
+        await until(lambda: not dead.owes)
+        await producer.flush(timeout_ms=20_000)
+        assert broker.values("dead") == [b"poison0" * 10]
+        assert [letter.record_id for letter in await letters_of(producer)] == [found[0][1]]

@@ -13,6 +13,8 @@ from aiorecover.receipt import DeliveryReport
 from aiorecover.recounting import Recounting
 from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory
+from aiorecover.wal.reading import Reader
+from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
 from tests.wal.rig import Opened
 from tests.wal.rig import read as read_slot
@@ -259,3 +261,27 @@ async def test_nothing_is_kept_of_who_does_not_wait_any_more() -> None:
     assert not ring.reports._waiters
     assert not ring.recounting._held
     assert all_counted_anew(ring.opened) == 0
+
+
+async def test_a_signal_handler_that_raises_while_a_slot_is_read_has_nothing_given_up_that_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ring, look, raised = InRing(), Reader.look, list[Run]()
+    rot(ring.opened, 30)
+    second(ring.opened, ring.entries[0])
+    ring.opened.keep_damaged()
+
+    def look_and_raise(self: Reader, *limits: int) -> Run | None:
+        run = look(self, *limits)
+        if run is None or raised:
+            return run
+        raised.append(run)
+        raise InterruptedError("a handler's")
+
+    monkeypatch.setattr(Reader, "look", look_and_raise)
+    with pytest.raises(InterruptedError):
+        await ring.recounting.look()
+    await ring.look()  # the loop that calls it is begun again
+    assert len(raised[0]) > 1
+    assert ring.opened.ring.lost == 1
+    ring.ends()

@@ -328,10 +328,11 @@ Damage that is met in what was counted, by whichever reader, has the slot counte
 it was read, suspect settle words were judged, and copies count, it is read once more, and counts only what holds and
 waits, and what somebody has in hand, who read it before its bytes rotted. So a slot is done, and moved, whatever was
 lost in it. What was given up so is passed by every reader from then on, though it may be readable again: nobody waits
-for it, and its settlement would stand for another one's. The next opening finds it, if its slot is still there. Where
-some of what is damaged is in hand it is counted again once that is settled. What a move or a rewriting cannot read has
-its slots counted anew, too, and is tried again then. So has a slot of the retry ring in which somebody asks for a
-record and meets damage where its copy would stand: until that is counted nobody knows whether the record is settled
+for it, and its settlement would stand for another one's. The next opening finds it, unless a watermark or P covers it
+by then, and it is delivered behind newer records of its lane, though who waited was told that it is lost. Where some of
+what is damaged is in hand it is counted again once that is settled. What a move or a rewriting cannot read has its
+slots counted anew, too, and is tried again then. So has a slot of the retry ring in which somebody asks for a record
+and meets damage where its copy would stand: until that is counted nobody knows whether the record is settled
 (`copies`). A slot in which nothing waits any more before its turn comes is not counted; that is told as a count would
 be, for all in it is settled or moved, or an earlier count found it lost. A slot of the dead ring is counted anew when
 somebody takes letters out.

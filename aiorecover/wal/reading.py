@@ -393,12 +393,12 @@ class Reader:
 
     def _ours(self, run: Run) -> Run | None:
         """Without the frames of a batch that goes to Kafka once more, and without those that were given up for lost."""
-        slot, stays, everything = run.slot, self._stays, self._everything
+        slot, stays = run.slot, self._stays
         return run.pick(
             [
                 number
                 for number, place in enumerate(run.places)
-                if (stays or place not in slot.claimed) and (everything or not slot.is_given_up(place))
+                if (stays or place not in slot.claimed) and not slot.is_given_up(place)
             ]
         )
 

@@ -7,8 +7,8 @@ settled before, their own words cannot tell. So the slot is read once more: what
 in hand already, still counts, and nothing else does.
 
 What nobody can deliver any more may be readable again later, where a disk was away for some minutes. Were it given out
-then, and settled, the slot would pass for done with others waiting in it. So the slot keeps in mind what counts, and
-readers pass the rest; if the slot is still there, the next opening finds it.
+then, and settled, the slot would pass for done with others waiting in it. So the slot keeps in mind what counts, in 4
+bytes for each frame, and readers pass the rest. The next opening finds it, unless a watermark or P covers it by then.
 """
 
 from array import array
@@ -86,7 +86,7 @@ class Recount:
         gone = frozenset(held).difference(self._places)
         lost = max(0, counted - len(there) - len(gone))
         if lost:
-            slot.counted = array("I", merge(self._places, sorted(gone)))
+            slot.counted = array("I", merge((self._places[number] for number in there), sorted(gone)))
             slot.counted_to = self._reader.offset // fmt.WORD
             slot.ring.lose(slot, lost)
         if not gone:

@@ -275,6 +275,8 @@ class Ring:
         for place in places:
             words[place] = word
         count = len(places)  # beforehand: a signal handler that publishes during the call counts too
+        if slot.counted is not None:  # whatever was given up stands for no other one
+            count -= sum(map(slot.is_given_up, places))
         slot.unsettled -= count
         if self._unsettled(slot) < 0:  # settled twice: what we know of this slot is wrong, so free nothing more
             poison = self.spares.quota.poison or self.poison  # of the other rings, too

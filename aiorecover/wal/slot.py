@@ -130,7 +130,7 @@ class Slot:
 
     def waits(self, place: int) -> bool:
         """Whether the frame there is not settled; nothing waits in a slot that is not mapped any more."""
-        if self.words is None:
+        if self.words is None or self.is_given_up(place):
             return False
         self.reach((place,))
         word = self.words[place]

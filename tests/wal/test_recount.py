@@ -468,3 +468,26 @@ def test_a_record_that_holds_is_not_lost() -> None:
     opened.append(b"holds")
     ((_, place, sequence, _),) = opened.read()
     assert opened.directory.is_lost(sequence, place) is False
+
+
+def test_a_slot_is_not_moved_while_a_frame_that_counts_has_no_copy_though_as_many_have_one() -> None:
+    """One could not be read while it was copied, and can be by now; another one has a copy, and was lost since."""
+    life = Life()
+    opened, slot = life.opened, life.opened.ring.live[0]
+    (_, first, position, _), (_, copied, *_), (_, passed, *_) = [one for one in life.left if one[0] is slot][:3]
+
+    def exchange(place: int, data: bytes) -> bytes:
+        at = slot.file_offset + fmt.WORD * place + 30
+        before = opened.disk.ring.live()[at : at + len(data)]
+        opened.disk.ring.damage(at, data)
+        return before
+
+    whole = exchange(passed, b"rot")
+    copying = life.copy()
+    exchange(passed, whole)
+    exchange(copied, b"rot")
+    second(opened, (slot, first, position & fmt.SEQUENCE_MASK, b""))
+    assert all_counted_anew(opened) == 1
+    assert len(slot.copies) == slot.unsettled
+    with pytest.raises(WalCorruptError, match="so it is not moved"):
+        copying.check()
