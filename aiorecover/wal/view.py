@@ -383,6 +383,7 @@ class View:
                 durable=known.floor,
                 counts_up_to=up_to,
                 flushed=_flushed_in(one, following, known.ends),
+                followed_at=_first_of(following),
             )
             for one, following in zip_longest(ordered, ordered[1:])
         ]
@@ -556,6 +557,10 @@ def _as_it_counts(slot: SlotFound, counts_up_to: int | None) -> SlotFound:
     if slot.header is None or counts_up_to is None:
         return slot
     return SlotFound(slot.index, "blank") if slot.header.first_position > counts_up_to else slot
+
+
+def _first_of(slot: SlotFound | None) -> int | None:
+    return None if slot is None or slot.header is None else slot.header.first_position
 
 
 def _flushed_in(slot: SlotFound, following: SlotFound | None, ends: Iterable[int]) -> int:

@@ -45,7 +45,7 @@ class SlotView:
     ``counts_up_to``: in the retry ring, copies behind it do not count yet, and are not looked at; None where all do, or
     nothing tells.
     ``flushed``: in a slot that was left open, the position up to which frames were stored, as a flush or the next slot
-    of its epoch tells; else 0.
+    of its epoch tells; else 0. ``followed_at``: position of the first frame of the next slot; None where there is none.
     """
 
     path: Path
@@ -58,6 +58,7 @@ class SlotView:
     durable: int = 0
     counts_up_to: int | None = None
     flushed: int = 0
+    followed_at: int | None = None
 
     @property
     def file_offset(self) -> int:
@@ -111,9 +112,14 @@ class SlotView:
 
     @property
     def covered(self) -> bool:
-        """The durable checkpoint says that nothing in it waits: its owner may recycle it at any moment."""
-        if self.header is None or self.seal is None:
+        """The durable checkpoint says that nothing in it waits: its owner may recycle it at any moment.
+
+        Without a seal it ends where the next slot begins, as the next opening has it (`recovery`).
+        """
+        if self.header is None:
             return False
+        if self.seal is None:
+            return self.followed_at is not None and self.followed_at <= self.durable + 1
         return fmt.position(self.header.epoch, self.seal.last_sequence) <= self.durable
 
 

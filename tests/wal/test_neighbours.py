@@ -78,6 +78,30 @@ def test_one_that_was_delivered_and_closed_does_not_wait(tmp_path: Path) -> None
     assert look(tmp_path).waiting is False
 
 
+def lose_seal(wal: Path, slot: int) -> None:
+    """As a power cut has it in a slot whose newer life it took: the header of the older one is there, and no seal."""
+    with (wal / "1" / "ring").open("r+b") as ring:
+        for end in (0, SLOT - fmt.RESERVED):
+            ring.seek(slot * SLOT + end + fmt.SEAL_OFFSET)
+            ring.write(bytes(fmt.SEAL_BYTES))
+
+
+def test_a_slot_without_a_seal_does_not_wait_where_all_before_the_next_one_is_delivered(tmp_path: Path) -> None:
+    orphan(tmp_path, settled=True)
+    lose_seal(tmp_path, 0)
+    directory = opened(tmp_path, "1")
+    settle_all(directory)
+    closed(directory)
+    assert look(tmp_path).waiting is False, "it would be adopted for ever: an opening finds nothing to do"
+
+
+def test_a_slot_without_a_seal_waits_where_something_before_the_next_one_does(tmp_path: Path) -> None:
+    orphan(tmp_path)
+    lose_seal(tmp_path, 0)
+    closed(opened(tmp_path, "1"))
+    assert look(tmp_path).waiting is True
+
+
 def test_one_that_was_killed_with_everything_delivered_may_wait_until_it_is_opened_and_closed_once(
     tmp_path: Path,
 ) -> None:
