@@ -51,6 +51,7 @@ from aiorecover.spark.files import Files
 from aiorecover.spark.handed_over import path_of
 from aiorecover.spark.leftovers import COUNTS
 from aiorecover.spark.lock import Lock
+from aiorecover.spark.manifest_topic import check_manifest_topic, keep_manifest_topic
 from aiorecover.spark.observed import counts_of
 from aiorecover.spark.places import check_places, check_renaming
 from aiorecover.spark.query_log import QueryLog
@@ -193,6 +194,8 @@ def land(
             records = stream.load()
         check_subscription(spark, told, checkpoint, landing.is_touched)
         check_topic_ids(spark, checkpoint, told)
+        if sink_manifests is not None:
+            keep_manifest_topic(spark, _sinks_in(checkpoint), sink_manifests)
         writer = parse_record_id(records).writeStream.foreachBatch(landing.land_batch)
         writer = writer.option("checkpointLocation", f"{checkpoint}/query").queryName(f"aiorecover land {target}")
         if log.unfinished() is not None:
@@ -257,6 +260,7 @@ def _sinks(spark: SparkSession, checkpoint: str, topic: str | None, *, is_locked
                 f"records may wait for their manifest in this checkpoint: name sink_manifests as before {checkpoint=}"
             )
         return None
+    check_manifest_topic(spark, directory, topic)
     sinks = Undecided(spark, directory, topic)
     sinks.clear(is_locked=is_locked)
     return sinks
