@@ -132,9 +132,14 @@ class _Sending:
 
         Raises:
             EncodeError: this is no topic's name.
-            ConfigError: it is not there, or Kafka is not reached within ``timeout_ms``.
+            ConfigError: it is the one of the manifests, or is not there, or Kafka is not reached within ``timeout_ms``.
 
         """
+        if topic == self._plan.manifest_topic:
+            raise ConfigError(
+                "manifests need a topic of their own: mend the column topic, or name another manifest_topic "
+                f"manifest_topic={topic!r}"
+            )
         until = time.monotonic() + self._plan.timeout_ms / 1000
         while topic not in self._partitions:
             try:

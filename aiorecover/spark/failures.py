@@ -56,6 +56,7 @@ _MEANINGS = {
     f"--conf spark.jars.packages={CONNECTOR}",
     "NoClassDefFoundError": f"a jar is missing that another one depends on, name it in spark.jars: for Kafka, {FILES}",
     "Timed out waiting for a node assignment": "Kafka cannot be reached: check bootstrap_servers and the network",
+    "Invalid url in bootstrap.servers": "this is no address of Kafka: check bootstrap_servers, host:port,host:port",
     "No resolvable bootstrap urls": "Kafka cannot be reached, no such host: check bootstrap_servers",
     "TopicAuthorizationException": "Kafka does not let this user read the topic: grant Read and Describe",
     "GroupAuthorizationException": "Kafka does not let this user read in Spark's consumer groups: grant Read on groups "

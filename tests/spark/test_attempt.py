@@ -318,6 +318,16 @@ def test_a_topic_that_is_not_there_is_one_sentence_also_where_a_row_names_it(tmp
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_row_that_names_the_manifest_topic_is_a_mistake_of_the_job(tmp_path: Path) -> None:
+    with MockCluster() as cluster:
+        for topic in ("orders", "manifests"):
+            cluster.create_topic(topic, partitions=1)
+        rows = pa.record_batch({"topic": ["orders", "manifests"], "value": [b"1", b"2"]})
+        with pytest.raises(ConfigError, match=r"manifests need a topic of their own: mend the column topic"):
+            attempted(plan(cluster.bootstrap_servers, tmp_path, None, "topic", "value"), rows)
+        assert admin.run(read_topic(cluster.bootstrap_servers, "manifests")) == []
+
+
 def test_without_kafka_the_attempt_fails_when_its_time_is_over(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="kafka is not reached"):
         attempted(plan(NOBODY, tmp_path, "orders", timeout_ms=3000), values(range(3)))

@@ -83,3 +83,11 @@ def test_what_is_to_be_mended_is_one_line_and_what_nobody_can_mend_has_no_meanin
         "error='org.apache.kafka.common.errors.GroupAuthorizationException: Not authorized: spark-kafka-1'"
     )
     assert meaning_of(JAVA) is None
+
+
+def test_an_address_that_is_none_is_one_line() -> None:
+    cause = "org.apache.kafka.common.config.ConfigException: Invalid url in bootstrap.servers: junk"
+    said = meaning_of(f"x\n: org.apache.kafka.common.KafkaException: y\n\tat z\nCaused by: {cause}\n\t... 12 more")
+    assert said is not None
+    assert said.startswith("this is no address of Kafka: check bootstrap_servers, host:port,host:port ")
+    assert (said.endswith(f"{cause}'"), "\n" in said) == (True, False)
