@@ -13,7 +13,7 @@ from aiorecover.errors import ConfigError
 from aiorecover.spark.failures import UNREAD_TOPICS
 from aiorecover.spark.handed_over import HEADERS, WHOLE, check_columns, check_frame
 from aiorecover.spark.record_id import ID_COLUMNS, with_record_id
-from aiorecover.spark.sink_manifest import KIND, PARTITION, WRITE_HEADER
+from aiorecover.spark.sink_manifest import KIND, PARTITION, WRITE_HEADER, WRITE_NAME
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -248,9 +248,13 @@ def with_verdict(df: DataFrame, manifests: DataFrame) -> DataFrame:
 
 
 def write_of() -> Column:
-    """The name of a record's write, by its headers; null: no sink has published it."""
+    """The name of a record's write, by its headers; null: no sink has published it.
+
+    What is no write's name is somebody else's header: no manifest would ever name it.
+    """
     ours = F.filter("headers", lambda header: header["key"] == WRITE_HEADER)
-    return F.try_element_at(ours, F.lit(-1))["value"].cast("string")
+    name = F.try_element_at(ours, F.lit(-1))["value"].cast("string")
+    return F.when(name.rlike(rf"\A{WRITE_NAME}\z"), name)
 
 
 def _key_of_join(records: DataFrame, write: Column) -> Column:

@@ -28,6 +28,7 @@ __all__ = [
     "PARTITION",
     "PART_BYTES",
     "WRITE_HEADER",
+    "WRITE_NAME",
     "Attempt",
     "Write",
     "empty_manifest_of",
@@ -45,7 +46,9 @@ PARTITION = 0
 _VERSION = 1
 PART_BYTES = 256 * 1024  # of attempts as JSON: below every default limit for a record
 _TOPICS_MOST = 20  # in what an attempt tells: 5 KB at most, and a job that chooses topics by the row tells none
-_NAME = re.compile(r"[a-z2-7]{16}/(0|[1-9][0-9]{0,17})")  # as `Write.name` makes it
+WRITE_NAME = "[a-z2-7]{16}/(0|[1-9][0-9]{0,17})"
+"""As `Write.name` makes it."""
+_NAME = re.compile(WRITE_NAME)
 _JOB_BYTES = 10  # 16 characters, in each record: so many that no two jobs ever have the same
 
 
