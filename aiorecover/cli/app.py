@@ -330,7 +330,7 @@ def give_up(
     try:
         from aiorecover.spark import give_up_writes  # noqa: PLC0415 - pyspark is optional, and slow to import
 
-        give_up_writes(
+        given_up = give_up_writes(
             write or [],
             job_ids=job_id or [],
             bootstrap_servers=bootstrap_servers,
@@ -342,6 +342,10 @@ def give_up(
     except DeliveryError as error:
         sys.stderr.write(f"{error}\n")
         raise typer.Exit(_FAILED) from None
+    for name in given_up:
+        typer.echo(f"given up: {name}")
+    for name in sorted({*(write or [])}.difference(given_up)):
+        typer.echo(f"has its manifest, and stays as it is: {name}")
 
 
 def _refuse_unless_known(error: ConfigError | ModuleNotFoundError) -> NoReturn:

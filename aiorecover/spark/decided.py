@@ -29,11 +29,12 @@ from aiorecover.spark.sink_manifest import KIND, PARTITION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Set as AbstractSet
 
     from aiorecover.spark.sink_manifest import Attempt, Write
     from aiorecover.spark.sink_plan import Plan
 
-__all__ = ["LOOK_BACK_BYTES", "Decided", "check_write", "decided_in", "refuse_other_rows"]
+__all__ = ["LOOK_BACK_BYTES", "Decided", "check_write", "decided_among", "decided_in", "refuse_other_rows"]
 
 LOOK_BACK_BYTES = 8 * 1024 * 1024
 """Of manifests: some ten thousand of small writes, a few tenths of a second, and that for each write with a name."""
@@ -90,16 +91,45 @@ def check_write(plan: Plan, write: Write, attempts: Sequence[Attempt], *, of_str
         ConfigError: there is one, and this is not the same write done again.
 
     """
-    found: list[Decided] = []
+
+    def is_enough(found: list[Decided]) -> bool:
+        return any(one.job == write.job if of_stream else one.write == write.name for one in found)
+
+    found = decided_in(_end_of_topic(plan, is_enough))
+    refuse_other_rows(write, sum(one.rows for one in attempts), found, of_stream=of_stream)
+
+
+def decided_among(plan: Plan, names: AbstractSet[str]) -> set[str]:
+    """Of writes that are to be given up, those that have a manifest already, as far as the end of the topic tells.
+
+    Raises:
+        ConfigError: records stand there, and no manifest: it is another topic.
+
+    """
+
+    def is_enough(found: list[Decided]) -> bool:
+        return names <= {one.write for one in found}
+
+    values = _end_of_topic(plan, is_enough)
+    if values and not any(map(_part, values)):
+        raise ConfigError(
+            "this topic has records, and no manifest among the last of them: name the one that the jobs name as "
+            f"manifest_topic manifest_topic={plan.manifest_topic!r}"
+        )
+    return set(names) & {one.write for one in decided_in(values)}
+
+
+def _end_of_topic(plan: Plan, is_enough: Callable[[list[Decided]], bool]) -> list[bytes | None]:
+    """Back to where it is enough; nothing where it cannot be read."""
     try:
-        found = asyncio.run(_look(plan, write, of_stream=of_stream))
+        return asyncio.run(_look(plan, is_enough))
     except (KafkaError, OSError, TimeoutError) as error:
         _log.warning(
             "whether this write was done before was not looked for, as the manifest topic cannot be read: grant Read "
             "on it, or look at Kafka manifest_topic=%s error=%s",
             *(plan.manifest_topic, str(error) or type(error).__name__),
         )
-    refuse_other_rows(write, sum(one.rows for one in attempts), found, of_stream=of_stream)
+        return []
 
 
 def refuse_other_rows(write: Write, rows: int, found: Iterable[Decided], *, of_stream: bool) -> None:
@@ -127,8 +157,14 @@ def refuse_other_rows(write: Write, rows: int, found: Iterable[Decided], *, of_s
             "this write was given up, so that nothing counts that is written under its name: name another job_id, or a "
             f"new checkpoint {named}"
         )
-    if same.rows in (None, rows):
+    if same.rows in (None, rows) and of_stream:
         _log.info("this write was done before, so what was written now are leftovers %s", named)
+    elif same.rows in (None, rows):  # nothing tells whether they are the same rows
+        _log.warning(
+            "a write with this job_id was done before, and counts; what was written now are leftovers. if these are "
+            "other rows, write them with a job_id of their own, in foreachBatch with the batch's number in it %s",
+            named,
+        )
     elif of_stream:  # which would never go on, where its rows come of something that has changed since
         _log.warning(
             "this batch was done before, with another number of rows, which count, and those written now do not: if "
@@ -167,10 +203,7 @@ def _part(value: bytes | None) -> _Part | None:
     return None
 
 
-async def _look(plan: Plan, write: Write, *, of_stream: bool) -> list[Decided]:
-    def is_enough(found: list[Decided]) -> bool:
-        return any(one.job == write.job if of_stream else one.write == write.name for one in found)
-
+async def _look(plan: Plan, is_enough: Callable[[list[Decided]], bool]) -> list[bytes | None]:
     consumer = AIOKafkaConsumer(**_options(plan))
     try:
         async with asyncio.timeout(_WITHIN_S):
@@ -182,7 +215,7 @@ async def _look(plan: Plan, write: Write, *, of_stream: bool) -> list[Decided]:
 
 async def _read_back(
     consumer: AIOKafkaConsumer, partition: TopicPartition, is_enough: Callable[[list[Decided]], bool]
-) -> list[Decided]:
+) -> list[bytes | None]:
     """In ever larger steps."""
     consumer.assign([partition])
     beginning = (await consumer.beginning_offsets([partition]))[partition]
@@ -190,9 +223,8 @@ async def _read_back(
     values: list[bytes | None] = []
     step, size = _FIRST_STEP, 0
     while True:
-        found = decided_in(values)
-        if start <= beginning or size >= LOOK_BACK_BYTES or is_enough(found):
-            return found
+        if start <= beginning or size >= LOOK_BACK_BYTES or is_enough(decided_in(values)):
+            return values
         start, until = max(beginning, start - step), start
         values[:0] = await _between(consumer, partition, start, until)
         size = sum(len(value or b"") for value in values)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructType
 
 from aiorecover.errors import ConfigError
+from aiorecover.spark.decided import decided_among
 from aiorecover.spark.handed_over import shown
 from aiorecover.spark.sink import publish_parts
 from aiorecover.spark.sink_manifest import Write, empty_manifest_of
@@ -32,8 +33,11 @@ def give_up_writes(
     bootstrap_servers: str,
     manifest_topic: str,
     options: Mapping[str, str] | None = None,
-) -> None:
+) -> list[str]:
     """Publish for each write a manifest that names no attempt: what the write has published are leftovers from then on.
+
+    The names of those that were given up: not of one that has its manifest already, as far as the end of the topic
+    tells.
 
     Only for what has ended without a manifest and will not be run again: **rows of a write that is given up are never
     landed**, also if it is done again later, or its driver was only slow. A write that has a manifest stays as it is.
@@ -44,8 +48,8 @@ def give_up_writes(
     Kafka: ``producer.security_protocol``, ..., and ``timeout_ms``.
 
     Raises:
-        ConfigError: nothing is named, or what no write is called, or an option is wrong, or the topic is not there or
-            refuses the manifest.
+        ConfigError: nothing is named, or what no write is called, or an option is wrong, or the topic is not there, or
+            has records and no manifests, or refuses the manifest.
         DeliveryError: Kafka has not acknowledged all of it within ``timeout_ms``; do it again.
 
     """
@@ -54,11 +58,15 @@ def give_up_writes(
     names = dict.fromkeys([*writes, *(Write(job_id, 0).name for job_id in job_ids)])
     if not names:
         raise ConfigError("name a write that is to be given up, or the job_id of one")
-    parts = [part for name in names for part in empty_manifest_of(name)]
+    parts = {name: empty_manifest_of(name) for name in names}
     told = {**(options or {}), "bootstrap_servers": bootstrap_servers, "manifest_topic": manifest_topic}
     made = plan(told, StructType().add("topic", "string").add("value", "string"))
     check_topics(made)
-    publish_parts(made, parts)
+    decided = decided_among(made, parts.keys())
+    given_up = [name for name in names if name not in decided]
+    if given_up:
+        publish_parts(made, [part for name in given_up for part in parts[name]])
+    return given_up
 
 
 def _check_list(name: str, given: object) -> None:

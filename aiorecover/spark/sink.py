@@ -43,8 +43,9 @@ a scheduler may start a job again: ``.option("job_id", f"{name}/{batch_id}")``.
 
 A name is used again only for the same rows. So before its manifest the driver looks whether there is one already, at
 the end of the manifest topic (:mod:`aiorecover.spark.decided`), which takes the right to read it. A ``job_id`` with
-another number of rows is refused, and so is a batch of a stream behind which a later one has its manifest: its
-checkpoint was put back to an older state, and its rows would count for nothing. Where such a stream begins with the
+another number of rows is refused, and with the same number a line in the log says that its rows do not count, for
+nothing tells whether they are the same ones. A batch of a stream is refused behind which a later one has its manifest:
+its checkpoint was put back to an older state, and its rows would count for nothing. Where such a stream begins with the
 very last batch that was written, no later one tells; another number of rows is then a line in the log.
 
 Columns: ``value``, and where they are there ``topic``, ``key``, ``partition``, ``timestamp``, ``headers`` (as Spark's

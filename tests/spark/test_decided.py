@@ -63,10 +63,13 @@ def test_a_batch_of_a_stream_is_done_again_only_as_its_last_one(caplog: pytest.L
         refuse_other_rows(write, 10, [Decided(write.name, None)], of_stream=True)
 
 
-def test_a_job_id_is_for_the_same_rows() -> None:
+def test_a_job_id_is_for_the_same_rows(caplog: pytest.LogCaptureFixture) -> None:
     write = Write("nightly", 0)
     refuse_other_rows(write, 10, [Decided(write.name, 10)], of_stream=False)
     refuse_other_rows(write, 10, [Decided(Write("nightly", 1).name, 11)], of_stream=False)
+    told = [line for line in caplog.messages if "job_id of their own" in line]
+    assert len(told) == 1, "the same number of rows may be other rows: foreachBatch with one job_id for all batches"
+    assert told[0].endswith("batch_id=0 rows=10 decided=10")
     for rows in (9, 0):
         with pytest.raises(ConfigError, match=rf"name another job_id for other rows .* rows={rows} decided=10"):
             refuse_other_rows(write, rows, [Decided(write.name, 10)], of_stream=False)

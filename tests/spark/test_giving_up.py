@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaProducer
 
 from aiorecover.errors import ConfigError, DeliveryError
 from aiorecover.spark import give_up_writes
@@ -12,7 +13,12 @@ from aiorecover.testing import MockCluster
 from tests.support import admin
 from tests.support.oracle import read_topic
 
-SOME = Write("job", 7).name
+SOME, OTHER = Write("job", 7).name, Write("job", 8).name
+
+
+async def some_record(cluster: MockCluster) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        await producer.send_and_wait("orders", b"{}")
 
 
 def given_up(cluster: MockCluster, topic: str) -> list[dict[str, Any]]:
@@ -23,7 +29,7 @@ def test_each_write_and_each_job_gets_one_manifest_that_names_nobody() -> None:
     with MockCluster() as cluster:
         cluster.create_topic("manifests", partitions=2)
         told: Any = {"bootstrap_servers": cluster.bootstrap_servers, "manifest_topic": "manifests"}
-        give_up_writes([SOME, SOME], job_ids=["nightly"], **told)
+        assert give_up_writes([SOME, SOME], job_ids=["nightly"], **told) == [SOME, Write("nightly", 0).name]
         parts = {part["write"]: part for part in given_up(cluster, "manifests")}
         assert {part["batch_id"] for part in parts.values()} == {7, 0}
         assert set(parts) == {SOME, Write("nightly", 0).name}
@@ -31,6 +37,26 @@ def test_each_write_and_each_job_gets_one_manifest_that_names_nobody() -> None:
         cluster.broker_down()
         with pytest.raises(ConfigError, match="Kafka cannot be reached"):
             give_up_writes([SOME], **told)
+
+
+def test_a_write_that_has_its_manifest_stays_as_it_is() -> None:
+    with MockCluster() as cluster:
+        cluster.create_topic("manifests")
+        told: Any = {"bootstrap_servers": cluster.bootstrap_servers, "manifest_topic": "manifests"}
+        give_up_writes([SOME], **told)
+        assert give_up_writes([SOME, OTHER], **told) == [OTHER]
+        assert give_up_writes([SOME, OTHER], **told) == []
+        assert [part["write"] for part in given_up(cluster, "manifests")] == [SOME, OTHER]
+
+
+def test_a_topic_of_records_gets_no_manifest() -> None:
+    with MockCluster() as cluster:
+        cluster.create_topic("orders")
+        told: Any = {"bootstrap_servers": cluster.bootstrap_servers, "manifest_topic": "orders"}
+        admin.run(some_record(cluster))
+        with pytest.raises(ConfigError, match=r"this topic has records, and no manifest .* manifest_topic='orders'"):
+            give_up_writes([SOME], **told)
+        assert [one.value for one in admin.run(read_topic(cluster.bootstrap_servers, "orders"))] == [b"{}"]
 
 
 def test_a_write_that_could_not_be_given_up_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

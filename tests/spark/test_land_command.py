@@ -138,7 +138,9 @@ def test_what_waits_for_a_manifest_is_told_until_it_is_given_up(
     assert again.stdout.splitlines() == [end], "nothing came since"
     reached = ["--bootstrap-servers", kafka.bootstrap_servers, "--sink-manifests", sink.manifests]
     given_up = CliRunner().invoke(app, ["give-up", *reached, "--write", write])
-    assert (given_up.exit_code, given_up.output) == (0, "")
+    assert (given_up.exit_code, given_up.output) == (0, f"given up: {write}\n")
+    once_more = CliRunner().invoke(app, ["give-up", *reached, "--write", write])
+    assert (once_more.exit_code, once_more.output) == (0, f"has its manifest, and stays as it is: {write}\n")
     last = run(kafka, sink.records, tmp_path, "--sink-manifests", sink.manifests)
     assert [line.split(",")[0] for line in last.stdout.splitlines()] == ["batch 1: 0 landed"]
     refused = CliRunner().invoke(app, ["give-up", *reached])
