@@ -74,6 +74,14 @@ def test_what_the_manifest_names_counts_and_the_rest_of_its_write_does_not(spark
     assert verdicts(spark, *empty_manifest_of(FIRST.name))["a"] == "leftover"
 
 
+def test_a_header_that_is_no_write_s_name_is_somebody_else_s(spark: SparkSession) -> None:
+    """No manifest would ever name it, and nobody could give it up."""
+    names = ["junk", f"{FIRST.name}\n", f"{FIRST.job}/x", f"{FIRST.job}/-1", FIRST.name.upper(), FIRST.name]
+    rows = records(spark, *[(f"{A}/1/{number}", name) for number, name in enumerate(names, 1)])
+    found = judged(parse_record_id(rows), winners(parse_manifests(topic_of(spark)))).orderBy("sequence").collect()
+    assert [row["verdict"] for row in found] == ["counts"] * 5 + ["undecided"]
+
+
 def test_the_first_manifest_that_is_whole_counts(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aiorecover.spark.sink_manifest.PART_BYTES", 1)
     one, other = manifest_of(FIRST, [attempt(FIRST, A), attempt(FIRST, D, 1)]), manifest_of(FIRST, [attempt(FIRST, B)])
