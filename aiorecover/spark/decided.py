@@ -6,10 +6,12 @@ right where the same rows are written again: a batch of a stream whose driver di
 of a stream was put back to an older state, so that its batches have numbers which were used, or a ``job_id`` was.
 
 Spark does the batches of a query one after the other, so none is done again once a later one has its manifest. A
-``save()`` of the same rows has as many. (So has one of other rows by chance: nothing tells that.)
+``save()`` of the same rows has as many. (So has one of other rows by chance, and in ``foreachBatch`` where all batches
+have one ``job_id``: nothing tells that, so a warning says it of each ``save()`` that was done before.)
 
 What is looked at is the end of the manifest topic: back to the newest manifest of the query, or of the write, but no
-further than `LOOK_BACK_BYTES`. Where it cannot be read, which takes the right to, a line says so.
+further than `LOOK_BACK_BYTES`. Where it cannot be read, which takes the right to, a line says so. Whoever gives writes
+up looks there, too (:mod:`aiorecover.spark.giving_up`).
 """
 
 from __future__ import annotations

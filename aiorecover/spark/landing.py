@@ -178,8 +178,9 @@ def land(
     _check_names(target, checkpoint, quarantine, default_scheme(spark))
     checkpoint = checkpoint.rstrip("/")
     apart_in = f"{checkpoint}/quarantine" if quarantine is None else quarantine
-    there = find_target(spark, target)
-    check_places(spark, there, apart_in, checkpoint)
+    with clear_errors(target=target):
+        there = find_target(spark, target)
+        check_places(spark, there, apart_in, checkpoint)
     check_shared(spark, {"target": there.where(), "quarantine": apart_in, "checkpoint": checkpoint})
     lock = Lock(spark, checkpoint)
     try:

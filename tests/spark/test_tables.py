@@ -128,7 +128,7 @@ def test_a_table_that_does_not_take_the_records_is_one_sentence_and_is_landed_in
 def test_what_is_no_target_is_one_sentence(target: str, said: str, spark: SparkSession, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(ConfigError, match=said) as refused, clear_errors():
+    with pytest.raises(ConfigError, match=said) as refused:
         land(spark, ["x"], target.format(file=file), str(tmp_path / "checkpoint"), bootstrap_servers="x")
     assert "\n" not in str(refused.value)
 
