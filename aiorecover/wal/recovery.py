@@ -358,7 +358,7 @@ def _plan_ring(state: RingState, slots: Sequence[SlotFound], moved: int, *, know
         floor = max(floor, lives[0].header.first_position - 1)
     free, live = [], []
     for life, later in zip(lives, [*lives, None][1:], strict=True):
-        if _covered(life, later, floor):
+        if is_covered(life.header, life.seal, None if later is None else later.header.first_position, floor):
             free.append((life.index, life.header.salt))
         else:
             live.append(life)
@@ -393,15 +393,15 @@ def _with_seen(made: RingPlan, state: RingState) -> RingPlan:
     return replace(made, seen=above(made.floor, sorted({*found} - {*made.state.ends})))
 
 
-def _covered(life: Life, later: Life | None, durable: int) -> bool:
-    """I1: only a durable watermark (or P) over its last position frees a slot.
+def is_covered(header: fmt.SlotHeader, seal: fmt.Seal | None, followed_at: int | None, durable: int) -> bool:
+    """I1: only a durable watermark (or P) over its last position frees a slot; ``followed_at``: where the next begins.
 
     Without a seal that is the one before the next slot begins: it was sealed when a checkpoint covered it, and has lost
     that. Where there is no next one it may go on behind all that is known.
     """
-    if life.seal is None:
-        return later is not None and later.header.first_position <= durable + 1
-    return fmt.position(life.header.epoch, life.seal.last_sequence) <= durable
+    if seal is None:
+        return followed_at is not None and followed_at <= durable + 1
+    return fmt.position(header.epoch, seal.last_sequence) <= durable
 
 
 def _end_of(epoch: int, newest: Checkpoint | None, main: Sequence[SlotFound]) -> int:

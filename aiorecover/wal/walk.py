@@ -17,7 +17,7 @@ from aiorecover.wal import scan
 from aiorecover.wal.gaps import START, Place, damage_at, start_of, unjoined
 from aiorecover.wal.losses import Damage
 from aiorecover.wal.moved import COPY_HEAD, RING, origin_of, position_at
-from aiorecover.wal.recovery import HEAD_BYTES, SlotFound, classify
+from aiorecover.wal.recovery import HEAD_BYTES, SlotFound, classify, is_covered
 from aiorecover.wal.scan import AGAIN_MOST
 from aiorecover.wal.storage import StorageFile
 
@@ -112,15 +112,8 @@ class SlotView:
 
     @property
     def covered(self) -> bool:
-        """The durable checkpoint says that nothing in it waits: its owner may recycle it at any moment.
-
-        Without a seal it ends where the next slot begins, as the next opening has it (`recovery`).
-        """
-        if self.header is None:
-            return False
-        if self.seal is None:
-            return self.followed_at is not None and self.followed_at <= self.durable + 1
-        return fmt.position(self.header.epoch, self.seal.last_sequence) <= self.durable
+        """The durable checkpoint says that nothing in it waits: its owner may recycle it at any moment."""
+        return self.header is not None and is_covered(self.header, self.seal, self.followed_at, self.durable)
 
 
 class FrameView(msgspec.Struct, frozen=True):
