@@ -177,10 +177,11 @@ class Copying:
         """
         for slot in self.slots:
             # What is settled leaves the copies, too: they are as many as wait, if all could be read.
-            if _copied(slot) < slot.unsettled:
+            copied = _copied(slot)
+            if copied < slot.unsettled:
                 slot.ring.losses.miscounts(slot)
                 message = "records of a slot cannot be read any more, so it is not moved: check the disk"
-                figures = f"slot={slot.header.ordinal} waiting={slot.unsettled} read={len(slot.copies)}"
+                figures = f"slot={slot.header.ordinal} waiting={slot.unsettled} read={copied}"
                 raise WalCorruptError(f"{message} {figures}")
 
     def captured(self, directory: Directory) -> Checkpoint:
