@@ -18,7 +18,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.client import AIOKafkaClient
-from aiokafka.errors import KafkaError, NodeNotReadyError, for_code
+from aiokafka.errors import KafkaError, for_code
 from aiokafka.protocol.metadata import MetadataRequest
 
 __all__ = [
@@ -43,7 +43,6 @@ T = TypeVar("T")
 _ANSWER_WITHIN_MS = 2_000  # a paused node does not answer at all
 _SHORTEST_ATTEMPT_S = 1.0
 _ASK_EVERY_S = 0.05
-_CONFIGURE_TRIES = 20  # a node is fenced some 10 s after it was killed
 
 
 @dataclass(frozen=True)
@@ -226,18 +225,16 @@ async def configure_topic(bootstrap_servers: str, name: str, config: Mapping[str
     Any node is asked: one that was just killed, too, for as long as the others do not know it.
     """
     wanted = ConfigResource(ConfigResourceType.TOPIC, name, configs=dict(config))
-    for more in reversed(range(_CONFIGURE_TRIES)):
+
+    async def attempt() -> list[Any]:
         admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
         try:
             await admin.start()
-            answers = await admin.alter_configs([wanted])
-            break
-        except NodeNotReadyError:
-            if not more:
-                raise
-            await asyncio.sleep(_SHORTEST_ATTEMPT_S)
+            return list(await admin.alter_configs([wanted]))
         finally:
             await admin.close()
+
+    answers = await until(attempt, timeout_s=30, what="the topic is not configured")
     for refusal in (resource for answer in answers for resource in answer.to_object()["resources"]):
         if refusal["error_code"]:
             why = f"topic not configured, {refusal['error_message']}: {name=} {config=}"
