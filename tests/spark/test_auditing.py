@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - what everybody calls it
 from aiorecover.errors import ConfigError
 from aiorecover.spark import audit, parse_record_id
 from tests.spark.by_hand import Epoch, Stored, examine, write_files
+from tests.spark.test_leftovers import FIRST as WRITE
 from tests.spark.test_leftovers import records as sink_records
 
 BUCKET = 32_768
@@ -254,7 +255,7 @@ def test_attempts_of_sinks_are_directories_of_their_own_however_their_ids_begin(
     one, other = f"{OLD_EPOCH[:7]}firsta", f"{OLD_EPOCH[:7]}second"
     told = [(one, 1), (other, 1), (one, 3), (other, 2), (other, 3), (one, 2)]
     identities = [f"{producer_id}/1/{sequence}" for producer_id, sequence in told]
-    of_sinks = sink_records(spark, *((identity, "job/1") for identity in identities))
+    of_sinks = sink_records(spark, *((identity, WRITE.name) for identity in identities))
     with audit(of_sinks) as found:
         assert ranges(found.out_of_order) == {(one, 1): [(2, 2)]}
     # Without the headers, as some tables are, nothing tells them from two copies of a directory.
