@@ -328,7 +328,9 @@ def give_up(
     Exit status 0: it is said. 1: Kafka has not acknowledged it. 2: an option, an installation or Kafka is wrong.
     """
     try:
-        from aiorecover.spark import give_up_writes  # noqa: PLC0415 - pyspark is optional, and slow to import
+        # pyspark is optional, and slow to import
+        from aiorecover.spark import give_up_writes  # noqa: PLC0415
+        from aiorecover.spark.giving_up import named_writes  # noqa: PLC0415
 
         given_up = give_up_writes(
             write or [],
@@ -342,10 +344,8 @@ def give_up(
     except DeliveryError as error:
         sys.stderr.write(f"{error}\n")
         raise typer.Exit(_FAILED) from None
-    for name in given_up:
-        typer.echo(f"given up: {name}")
-    for name in sorted({*(write or [])}.difference(given_up)):
-        typer.echo(f"has its manifest, and stays as it is: {name}")
+    for name in named_writes(write or [], job_id or []):
+        typer.echo(f"{'given up' if name in given_up else 'has its manifest, and stays as it is'}: {name}")
 
 
 def _refuse_unless_known(error: ConfigError | ModuleNotFoundError) -> NoReturn:

@@ -26,6 +26,7 @@ from aiorecover.cli.spark_work import with_spark
 from aiorecover.errors import ConfigError
 from aiorecover.record_id import parse_record_id
 from aiorecover.spark.gone import RecordsGoneError
+from aiorecover.spark.leftovers import parse_manifests
 from aiorecover.spark.manifests import NOT_IN_TABLE, VERDICTS, of_table
 from aiorecover.spark.over_time import check_timestamps
 from aiorecover.spark.session import start_session
@@ -260,7 +261,12 @@ def _manifests_of(spark: SparkSession, options: Options) -> Manifests | None:
     # Where to begin and end is said of the topics.
     servers, more = options.bootstrap_servers or "", client_options(pairs(options.kafka_options))
     told = downstream.read_manifests(downstream.read_topics(spark, [options.manifests], servers, more))
-    told.epochs.count()
+    count = told.epochs.count()  # which reads all of it, as a look for one would not
+    if not count and _unreadable(told):
+        raise ConfigError(
+            "no record of this topic is a manifest of producers: name for --manifests what they name as audit_topic "
+            f"manifests={options.manifests}"
+        )
     return told
 
 
@@ -269,7 +275,12 @@ def _sink_manifests_of(spark: SparkSession, options: Options) -> DataFrame | Non
         return None
     servers, more = options.bootstrap_servers or "", pairs(options.kafka_options)
     manifests = downstream.read_topics(spark, [options.sink_manifests], servers, more).persist()
-    manifests.count()  # before the records are read: what these manifests name is in Kafka by now
+    # Read before the records are: what these manifests name is in Kafka by now.
+    if manifests.count() and parse_manifests(manifests).isEmpty():
+        raise ConfigError(
+            "no record of this topic is a manifest of Spark's jobs: name for --sink-manifests what they name as "
+            f"manifest_topic sink_manifests={options.sink_manifests}"
+        )
     return manifests
 
 

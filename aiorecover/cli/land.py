@@ -91,6 +91,8 @@ def run(options: Options, console: Console) -> None:
             on_batch=tell,
         )
         _wait(query, console)
+        if options.available_now and not counted.batches:
+            console.print("no batch: nothing new stands in the topics", markup=False, soft_wrap=True)
         if options.sink_manifests is not None and (waiting := held_in(spark, options.checkpoint)).records:
             console.print(_held(waiting), markup=False, soft_wrap=True)
 

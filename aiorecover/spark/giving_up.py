@@ -23,7 +23,7 @@ from aiorecover.spark.topics_there import check_topics
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["give_up_writes"]
+__all__ = ["give_up_writes", "named_writes"]
 
 
 def give_up_writes(
@@ -53,9 +53,7 @@ def give_up_writes(
         DeliveryError: Kafka has not acknowledged all of it within ``timeout_ms``; do it again.
 
     """
-    _check_list("writes", writes)
-    _check_list("job_ids", job_ids)
-    names = dict.fromkeys([*writes, *(Write(job_id, 0).name for job_id in job_ids)])
+    names = named_writes(writes, job_ids)
     if not names:
         raise ConfigError("name a write that is to be given up, or the job_id of one")
     parts = {name: empty_manifest_of(name) for name in names}
@@ -67,6 +65,18 @@ def give_up_writes(
     if given_up:
         publish_parts(made, [part for name in given_up for part in parts[name]])
     return given_up
+
+
+def named_writes(writes: Sequence[str], job_ids: Sequence[str]) -> list[str]:
+    """The names of all of them, each once.
+
+    Raises:
+        ConfigError: a text was given for a list of them.
+
+    """
+    _check_list("writes", writes)
+    _check_list("job_ids", job_ids)
+    return [*dict.fromkeys([*writes, *(Write(job_id, 0).name for job_id in job_ids)])]
 
 
 def _check_list(name: str, given: object) -> None:

@@ -77,7 +77,7 @@ def _file(directory: str, topic: str) -> str:
 def _ids(spark: SparkSession, told: Mapping[str, str]) -> dict[str, str]:
     """What Kafka calls the topics; nothing where it is too old for ids."""
     topics = topics_in(told)
-    with clear_errors():
+    with clear_errors(topics=topics):
         found = _asked(spark, topics, told)
     return {topic: given for topic, given in found.items() if given != _NONE}
 

@@ -424,6 +424,19 @@ def test_records_of_others_alone_are_no_audit(tmp_path: Path) -> None:
     assert done.stderr.startswith("no record has a record id: name topics that aiorecover publishes to")
 
 
+@pytest.mark.parametrize("option", ["--manifests", "--sink-manifests"])
+def test_a_topic_of_records_in_the_place_of_one_of_manifests_is_status_2_and_one_sentence(
+    kafka: Cluster, topic: TopicFactory, option: str
+) -> None:
+    records, empty = topic(kafka, partitions=1), topic(kafka, partitions=1)
+    admin.run(published(kafka, records, [f"{P}/1/1"]))
+    where = "--bootstrap-servers", kafka.bootstrap_servers, "--topic", records
+    done = run(*where, option, records)
+    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1), done.output
+    assert done.stderr.startswith("no record of this topic is a manifest of")
+    assert run(*where, option, empty).exit_code == 0, "no manifest has come yet"
+
+
 def test_a_topic_that_is_not_there_is_status_2_and_one_sentence(kafka: Cluster) -> None:
     done = run("--bootstrap-servers", kafka.bootstrap_servers, "--topic", "not-there")
     assert done.exit_code == 2

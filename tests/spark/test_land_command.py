@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from aiorecover.cli import land as command
 from aiorecover.cli.app import app
+from aiorecover.spark.sink_manifest import Write
 from tests.spark import feed
 from tests.spark.by_sink import Sink
 from tests.spark.feed import P
@@ -48,6 +49,8 @@ def test_each_batch_is_told_and_the_end_is_status_0(kafka: Cluster, topic: Topic
     assert done.exit_code == 0, done.output
     told = "batch 0: 2 landed, 1 of them without an id, 1 repeats left out, 1 with an undecodable id in the quarantine"
     assert done.stdout.splitlines() == [told]
+    again = run(kafka, name, tmp_path)
+    assert (again.exit_code, again.stdout) == (0, "no batch: nothing new stands in the topics\n")
 
 
 def test_how_much_is_left_is_told_behind_a_batch(
@@ -73,7 +76,7 @@ def test_a_batch_is_in_as_many_files_as_are_asked_for(kafka: Cluster, topic: Top
 def test_a_topic_that_is_not_there_is_status_2_and_one_sentence(kafka: Cluster, tmp_path: Path) -> None:
     done = run(kafka, "not-there", tmp_path)
     assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1), done.output
-    assert done.stderr.startswith("a topic does not exist")
+    assert done.stderr.startswith("a topic does not exist: check the names of the topics topics=['not-there']")
 
 
 def test_other_topics_than_the_checkpoint_s_are_status_2_and_one_sentence(
@@ -135,7 +138,7 @@ def test_what_waits_for_a_manifest_is_told_until_it_is_given_up(
     assert end.startswith("5 records are not landed, as there is no manifest of their writes yet")
     assert end.endswith(f"writes={write}")
     again = run(kafka, sink.records, tmp_path, "--sink-manifests", sink.manifests)
-    assert again.stdout.splitlines() == [end], "nothing came since"
+    assert again.stdout.splitlines() == ["no batch: nothing new stands in the topics", end]
     reached = ["--bootstrap-servers", kafka.bootstrap_servers, "--sink-manifests", sink.manifests]
     given_up = CliRunner().invoke(app, ["give-up", *reached, "--write", write])
     assert (given_up.exit_code, given_up.output) == (0, f"given up: {write}\n")
@@ -143,6 +146,9 @@ def test_what_waits_for_a_manifest_is_told_until_it_is_given_up(
     assert (once_more.exit_code, once_more.output) == (0, f"has its manifest, and stays as it is: {write}\n")
     last = run(kafka, sink.records, tmp_path, "--sink-manifests", sink.manifests)
     assert [line.split(",")[0] for line in last.stdout.splitlines()] == ["batch 1: 0 landed"]
+    of_job = [CliRunner().invoke(app, ["give-up", *reached, "--job-id", "nightly"]) for _ in range(2)]
+    name = Write("nightly", 0).name
+    assert [one.output for one in of_job] == [f"given up: {name}\n", f"has its manifest, and stays as it is: {name}\n"]
     refused = CliRunner().invoke(app, ["give-up", *reached])
     assert (refused.exit_code, refused.stderr.startswith("name a write")) == (2, True)
 
