@@ -292,7 +292,8 @@ Recovery, on opening
        slots of the main ring in which originals of its copies may stand.)
    11. Read the lanes' blocks (before step 9, which needs nothing of them). What was stored in another boot or file does
        not count any more; the header says so from now on; where a full disk has no room for it, as soon as there is
-       some, and until then what this opening stores does not count for the next one. Delivery judges the rest, and
+       some, and until then what this opening stores does not count for the next one. In the same ones it is stored
+       again, for a flush that failed in an earlier life may have left it in memory alone. Delivery judges the rest, and
        claims what was in flight, before anybody reads or publishes. A block that cannot be read counts as damaged. So
        does one whose one copy is blank and whose other one is not the first that was stored there. In the same boot and
        file fewer blocks than ``standing`` says (0: not counted) are told as missing, once: a part of the file was lost.

@@ -215,6 +215,8 @@ class Lanes:
         self._late = False  # there was no room for it yet; then it is the keeper's
         if self._since == epoch:
             self._write_header(readable=head is not None)
+        else:
+            self._store_again()
 
     @property
     def blocks(self) -> int:
@@ -455,6 +457,15 @@ class Lanes:
             if readable:
                 raise
             self._tell_unwritten("check the disk", error)
+
+    def _store_again(self) -> None:
+        """As it stands there: a flush that failed in an earlier life has perhaps left it in memory alone.
+
+        The kernel calls it clean then, and where it gives the page up, the header of another boot may come back, and
+        what this opening stores would be unknown to the next one. Where there is no room, it stands all the same.
+        """
+        with suppress(WalFullError):
+            self._put_header(self._counted)
 
     def _write_late(self) -> None:
         """It counts nothing, for the loop may clear a block meanwhile; the next store has it count."""

@@ -10,6 +10,7 @@ from tests.wal.ledger import ViolationError
 from tests.wal.machine import NEVER
 from tests.wal.test_model_faults import (
     DEATH,
+    leave_the_header_as_it_stands,
     leave_what_stands_in_a_piece_of_a_block,
     power_cut,
     settle_copies_again_when_a_move_is_abandoned,
@@ -96,6 +97,23 @@ BAD: dict[str, tuple[Fault, list[Taken]]] = {
             ALL,
             enter(b"b"),
             DEATH,
+        ],
+    ),
+    "what is in flight behind a flush that failed in an earlier life is known though the kernel gives pages up": (
+        leave_the_header_as_it_stands,
+        [
+            ("append", {"size": 5000, "count": 3}),
+            ALL,
+            enter(b"b"),
+            CHECKPOINT,
+            power_cut(7),
+            ("fail_checkpoint", {"file": "lanes", "traffic": False}),
+            DEATH,
+            ("fail_checkpoint", {"file": "lanes", "traffic": True}),  # nothing was stored there in this life
+            ("evict", {"seed": 2877039249}),
+            ALL,
+            enter(b"a"),
+            ("evict_and_die", {"seed": 2223726750, "sector": 4096}),
         ],
     ),
 }

@@ -222,6 +222,22 @@ def test_what_is_stored_after_a_reboot_is_known_and_what_was_before_is_not() -> 
     assert [block.known for block in found(file, epoch=3, boot="another")] == [False, True]
 
 
+def test_what_is_stored_behind_a_flush_that_failed_in_an_earlier_life_is_known_though_pages_leave_memory() -> None:
+    """The kernel calls clean what it failed to write, so the header before, of another boot, may come back."""
+    file = stored(b"one")
+    file.sync()
+    before = opened(file, epoch=2, boot="another")
+    file.stored.fail_syncs()
+    with pytest.raises(WalIOError):
+        before.sync()
+    now = opened(file, epoch=3, boot="another")
+    now.keep(0)
+    for seed in range(20):
+        file.stored.evict(seed)
+    now.store(0, b"two")
+    assert [(one.bodies[0], one.known) for one in found(file, epoch=4, boot="another")] == [(b"two", True)]
+
+
 def test_a_header_of_which_any_bit_is_flipped_makes_every_entry_unknown() -> None:
     image = stored(b"one").live()
     for bit in range(8 * module.HEADER.size):

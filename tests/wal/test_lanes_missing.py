@@ -112,10 +112,11 @@ def test_what_an_opening_clears_is_not_missing_and_what_it_has_not_told_of_by_th
     assert opened(file).missing == 0
 
 
-def test_an_opening_that_finds_what_was_counted_writes_nothing() -> None:
+def test_where_what_was_counted_is_found_the_count_is_not_written_again() -> None:
     file = stored()
+    lanes = opened(file)
     file.before["write"] = broken
-    opened(file).count_anew()
+    lanes.count_anew()
 
 
 # -- the count, whenever the process dies ------------------------------------------------------------------------------

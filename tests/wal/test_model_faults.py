@@ -339,6 +339,10 @@ def leave_what_stands_in_a_piece_of_a_block(patch: Patch) -> None:
     patch.setattr(Lanes, "_clear_piece", lambda *_: None)
 
 
+def leave_the_header_as_it_stands(patch: Patch) -> None:
+    patch.setattr(Lanes, "_store_again", lambda _: None)
+
+
 def move_what_is_in_flight_and_leave_its_entry(patch: Patch) -> None:
     patch.setattr(Journal, "repoint", lambda *_: None)
 
