@@ -181,14 +181,27 @@ def test_a_settled_copy_that_rotted_leaves_nothing_to_count_where_its_word_still
     assert not life.directory.retry.losses.miscounted
 
 
-def test_what_a_checkpoint_covers_of_the_retry_ring_says_nothing_of_a_copy_behind_it_that_rotted(life: Life) -> None:
+def test_damage_beside_what_was_counted_as_damaged_has_the_slot_counted_once_more(life: Life) -> None:
+    slot = life.directory.retry.live[1]
+    inside = copies_in(life, slot)
+    rot(life, slot, inside[5][1])
+    counted_anew(life.directory, slot)
+    rot(life, slot, inside[4][1])
+    assert settled(life)[life.waiting.index(inside[4][0])] is None
+    assert list(life.directory.retry.losses.miscounted) == [slot]
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_what_a_checkpoint_covers_of_the_retry_ring_says_nothing_of_a_copy_behind_it_that_rotted(
+    life: Life, number: int
+) -> None:
     retry = life.directory.retry
     slot = retry.live[1]
     settle([one for one in life.left if one[2] < slot.marks[0][0]])
     life.opened.checkpoint()
     assert retry.live[0] is slot
     assert retry.floor > 0
-    position, place = copies_in(life, slot)[3]
+    position, place = copies_in(life, slot)[number]
     rot(life, slot, place)
     assert settled(life)[life.waiting.index(position)] is None
 

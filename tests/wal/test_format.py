@@ -507,3 +507,10 @@ def test_every_salt_that_a_slot_may_get_is_one_that_a_header_may_have(monkeypatc
     assert [hex(salt) for salt in salts if not fmt.header_fits(replace(header, salt=salt))] == []
     assert not fmt.header_fits(replace(header, salt=1))
     assert not fmt.header_fits(replace(header, salt=fmt.MASK32))
+
+
+def test_a_slot_ends_with_no_sequence_that_there_cannot_be() -> None:
+    header = fmt.SlotHeader(1 << 14, 1, 1, 1, 1, first_sequence=fmt.SEQUENCE_MASK, created_ms=1)
+    last = fmt.Seal(1, fmt.FIRST_FRAME + 2 * fmt.FRAME_BYTES, fmt.SEQUENCE_MASK)
+    assert fmt.seal_fits(last, header)
+    assert not fmt.seal_fits(replace(last, last_sequence=fmt.SEQUENCE_MASK + 1), header)

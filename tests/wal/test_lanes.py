@@ -1,5 +1,6 @@
 """The file of the lanes: what counts of it, whatever became of its bytes; and room for a thousand lanes."""
 
+import os
 import threading
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -24,6 +25,7 @@ from aiorecover.wal.lanes import (
     unpack_header,
 )
 from tests.wal.memory import PAGE, FaultyFile, broken, no_blocks, no_room
+from tests.wal.real_files import real_files
 from tests.wal.rig import Disk, Opened
 
 PRODUCER = 7
@@ -433,6 +435,29 @@ def test_blocks_are_wanted_before_the_last_one_is_taken() -> None:
     assert lanes.free == 1
     lanes.grow()
     assert lanes.blocks == 2 * FIRST_BLOCKS
+
+
+def test_a_directory_wants_room_for_lanes_though_nothing_else_is_wanted() -> None:
+    directory = Opened().directory
+    directory.prepare_spares()
+    assert not directory.wants_spare
+    while not directory.lanes.wants_room:
+        directory.lanes.take()
+    assert not any(ring.wants_spare for ring in directory.rings)
+    assert directory.wants_spare
+
+
+def test_the_disk_has_room_for_each_block_that_there_is() -> None:
+    """A store that finds none would keep records in the ring that fill it."""
+    with real_files() as (_, opens):
+        directory = opens()
+        for _ in range(3):
+            found = os.stat(directory.files.lanes.fileno())
+            assert found.st_blocks * 512 >= found.st_size - found.st_size % PAGE
+            while directory.lanes.take() is not None:
+                pass
+            directory.grow_lanes()
+        assert directory.lanes.blocks == 8 * FIRST_BLOCKS
 
 
 def test_a_file_does_not_grow_by_more_than_its_limit_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

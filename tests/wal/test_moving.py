@@ -227,6 +227,20 @@ def test_a_move_that_finds_no_room_goes_on_where_it_stood_or_is_as_if_it_had_nev
     assert found(opened.dies().read()) == waiting(opened, left)
 
 
+def test_a_move_is_abandoned_by_as_many_copies_at_a_time_as_are_asked_for() -> None:
+    opened = Opened(Disk(slot_bytes=SLOT))
+    sparse(opened, every=1)
+    slot = opened.ring.live[0]
+    moving = Move(opened.ring, opened.directory.retry, slot)
+    while not moving.step(1000):
+        pass
+    count = len(slot.copies)
+    for left in range(count - 1, 0, -1):
+        assert not moving.abandon(1)
+        assert len(slot.copies) == left
+    assert moving.abandon(1)
+
+
 def test_a_flush_of_the_retry_ring_that_fails_makes_no_move_and_poisons_the_directory() -> None:
     opened = Opened()
     left = sparse(opened)

@@ -816,6 +816,20 @@ def test_a_bad_page_costs_the_records_in_it_and_no_others(bad: int, times: int) 
     assert following.ring.losses.missing == len(lost)
 
 
+@pytest.mark.parametrize("bad", [0, 1])
+def test_who_looks_at_a_slot_alone_and_cannot_read_a_page_of_it_does_not_say_where_it_ends(bad: int) -> None:
+    opened = Opened(Disk(slot_bytes=LARGE_SLOT))
+    opened.append(b"first" * PAGE, b"second")
+    following = opened.dies()
+    (slot,) = following.ring.live
+    following.disk.ring.stored.fail_reads(bad * PAGE, 1)
+    reader = Reader.inside(following.ring, slot, bytes, patient=False)
+    while reader.take(10) is not None:
+        pass
+    assert not slot.sealed
+    assert reader.gave_up
+
+
 BEHIND = LARGE_SLOT // PAGE  # the first page of the next slot
 
 
