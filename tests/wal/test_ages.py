@@ -235,6 +235,17 @@ def checkpointed(directory: Directory) -> Directory:
     return directory
 
 
+def test_where_all_is_settled_there_is_nothing_new_to_write_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An idle service writes no checkpoint for the time that goes by."""
+    _, clocks, directory = with_a_record(monkeypatch)
+    for slot, place, _, _ in read(Reader(directory.ring, bytes)):
+        directory.ring.settle(slot, [place])
+    assert directory.ring.watermark() == directory.ring.last_position
+    for _ in range(3):
+        clocks.pass_by(MARK_EVERY)
+        assert directory.note_age() == (False, False)
+
+
 @pytest.mark.parametrize("jump", [-DAY, DAY])
 def test_a_jump_of_the_wall_clock_in_a_living_process_changes_nothing(
     jump: int, monkeypatch: pytest.MonkeyPatch

@@ -99,6 +99,14 @@ def test_the_next_slot_of_what_is_moved_or_dead_comes_before_a_block(shared: Sha
     assert directory.lanes.blocks == FIRST_BLOCKS
 
 
+def test_the_last_free_slots_go_to_a_block(shared: Shared) -> None:
+    while shared.free_slots > TAKEN:
+        shared.directory.ring.spares.take()
+    assert shared.directory.lanes.take() is None
+    shared.directory.grow_lanes()
+    assert (shared.directory.lanes.take(), shared.free_slots) == (FIRST_BLOCKS, 0)
+
+
 def test_where_no_lane_waits_the_rings_keep_what_they_have(shared: Shared) -> None:
     free = shared.free_slots
     with pytest.raises(WalFullError):

@@ -395,6 +395,21 @@ def test_it_is_known_of_a_record_that_it_is_lost_also_after_its_slot_is_free() -
         assert [sequence for sequence in places if whose.is_lost(sequence, places[sequence])] == [11]
 
 
+def test_a_settlement_of_what_was_given_up_stands_for_no_other_record() -> None:
+    opened = Opened()
+    entries = filled(opened)
+    rot(opened, 11)
+    second(opened, entries[0])
+    all_counted_anew(opened)
+    slot, place, _, _ = entries[10]
+    waiting = opened.ring.pending()
+    opened.ring.settle(slot, [place])
+    assert opened.ring.pending() == waiting == len(entries) - 1
+    opened.settle(entries[:10] + entries[11:])
+    assert opened.ring.failure is None
+    assert is_freed(opened, slot)
+
+
 def test_what_was_done_before_it_was_named_as_missing_is_not_lost() -> None:
     """Behind a damaged length nobody finds the words that say so: the second reader names what is settled, too."""
     opened = Opened()

@@ -2,6 +2,7 @@
 
 import mmap
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -124,3 +125,66 @@ def test_a_frame_counts_where_it_stands_until_its_copy_does_and_then_in_the_newe
     assert slot.counts_at(second) == home.copies[there]
     settle(life.left[:1])
     assert slot.counts_at(first)[0].ring is life.opened.ring, "a settled one has no copy"
+
+
+# -- pages at hand -----------------------------------------------------------------------------------------------------
+
+
+class Pages:
+    """A slot of sixteen pages that were given back, and which of them are had back."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        size = 16 * mmap.PAGESIZE
+        self.slot = Slot(0, replace(HEADER, slot_bytes=size))
+        self.slot.attach(mmap.mmap(-1, size))
+        assert self.slot.warm
+        self.slot.sealed = True
+        self.slot.drop_pages()
+        self.had: list[range] = []
+        monkeypatch.setattr(Slot, "_populate", self._populate)
+
+    def _populate(self, start: int, stop: int) -> bool:
+        assert start % mmap.PAGESIZE == stop % mmap.PAGESIZE == 0
+        self.had.append(range(start // mmap.PAGESIZE, stop // mmap.PAGESIZE))
+        return True
+
+    def reach(self, *words: tuple[int, int]) -> list[range]:
+        """Settle words, by their page and where in it; the pages that were had back for them."""
+        self.had = []
+        self.slot.reach([page * (mmap.PAGESIZE // fmt.WORD) + place for page, place in words])
+        return self.had
+
+
+LAST = mmap.PAGESIZE // fmt.WORD - 1  # of the words of a page
+
+
+def test_a_page_is_had_back_before_a_settle_word_in_it_is_touched_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = Pages(monkeypatch)
+    assert not pages.slot.warm
+    assert pages.reach((3, 100)) == [range(3, 4)]
+    assert pages.slot.warm
+    assert pages.reach((3, 100), (3, LAST)) == []
+    assert pages.reach((5, 2)) == [range(4, 6)], "a frame that begins in the page before"
+
+
+def test_what_stands_between_two_pages_that_were_had_back_is_not_taken_for_at_hand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pages = Pages(monkeypatch)
+    for page, other in ((3, 9), (9, 3)):
+        pages.reach((page, 100))
+        assert pages.reach((other, 100)) == [range(other, other + 1)]
+        assert pages.reach((6, 100)) == [range(6, 7)]
+
+
+def test_neighbouring_pages_are_at_hand_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = Pages(monkeypatch)
+    for page in (4, 5, 3):
+        assert pages.reach((page, 100)) == [range(page, page + 1)]
+    assert pages.reach((3, 100), (4, 100), (5, LAST)) == []
+
+
+def test_frames_far_apart_are_had_back_one_by_one_and_close_ones_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = Pages(monkeypatch)
+    assert pages.reach((1, 100), (12, 100)) == [range(1, 2), range(12, 13)]
+    assert pages.reach((4, 100), (6, 100)) == [range(4, 7)]

@@ -404,8 +404,9 @@ def test_slots_are_secured_all_or_those_that_are_ready_are_free_again_for_any_ri
         retry.secure(40)
     assert retry.holding.ready == 4, "nothing is taken where it is not enough"
     full(opened)
-    had = ring.allocated
+    had, following = ring.allocated, retry._ready[-1]
     retry.let_go()
+    assert retry._ready == [following]
     assert (retry.holding.ready, retry.holding.free) == (1, 3)
     opened.settle(opened.read())
     opened.checkpoint()

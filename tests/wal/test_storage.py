@@ -118,6 +118,11 @@ def test_what_is_not_in_memory_is_neither_read_nor_rewritten(
     assert file.read(0, file.size()) == b"\x11" * 10 * PAGE
 
 
+def test_a_directory_that_cannot_be_flushed_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(WalIOError, match=r"cannot flush the directory to the disk: .*absent"):
+        storage.FileSystem().sync_directory(tmp_path / "absent")
+
+
 def test_where_nobody_tells_what_is_in_memory_all_is_rewritten(
     file: StorageFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
