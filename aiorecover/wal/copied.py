@@ -80,6 +80,11 @@ class Copied:
         """Slot and place of the newest copy, whether it waits or not; None: there is none."""
         return (self._homes[-1][1], abs(self._there[-1])) if self._there else None
 
+    @property
+    def last_waits(self) -> bool:
+        """Whether the newest copy waits: nobody was told that it is settled."""
+        return bool(self._there) and self._there[-1] > 0
+
     def drop_last(self) -> None:
         """The newest copy never counts."""
         self._waiting -= self._there.pop() > 0

@@ -121,6 +121,7 @@ class Copying:
             return False
         if self._reader is None:
             self._reader = Reader.inside(self._source, self._to_read[0], bytes)
+        self._reader.forget()  # since the last look a frame may have been settled, and its page lost
         try:
             run = self._reader.look(limit)
         except WalIOError:
@@ -206,7 +207,7 @@ class Copying:
             while (copy := slot.copies.last) is not None:
                 if limit == 0:
                     return False
-                self._retry.take_back(*copy)
+                self._retry.take_back(*copy, settled=not slot.copies.last_waits)
                 slot.copies.drop_last()
                 limit = None if limit is None else limit - 1
         return True

@@ -165,6 +165,10 @@ class Reader:
             self.found -= count
             self._ring.dismiss(slot, count)
 
+    def forget(self) -> None:
+        """Have the next `look` read afresh: for who counts by what the settle words say at that moment."""
+        self._window.forget()
+
     def stands_in(self, slot: Slot) -> bool:
         """Whether it keeps that slot from being recycled."""
         return self._stands and self.slot is slot

@@ -48,9 +48,10 @@ def test_the_newest_is_dropped_first_whether_it_waits_or_not() -> None:
     copied.take(9)
     found = []
     while (last := copied.last) is not None:
-        found.append((*last, len(copied)))
+        found.append((*last, len(copied), copied.last_waits))
         copied.drop_last()
-    assert found == [(SECOND, 111, 3), (SECOND, 109, 2), (FIRST, 107, 2), (FIRST, 105, 1)]
+    assert found == [(SECOND, 111, 3, True), (SECOND, 109, 2, False), (FIRST, 107, 2, True), (FIRST, 105, 1, True)]
     assert not copied
+    assert not copied.last_waits
     copied.add(3, SECOND, 1)
     assert copied[3] == (SECOND, 1)

@@ -479,6 +479,62 @@ def test_a_record_that_is_settled_between_two_steps_of_a_move_gets_no_copy() -> 
     assert everything(opened.dies()) == waiting(opened, left[len(entries) :])
 
 
+def lose(monkeypatch: pytest.MonkeyPatch, slot: Slot, place: int) -> None:
+    """The page of a settle word leaves memory, and the disk cannot read it any more: zeros stand in its place."""
+    lost = fmt.WORD * place // PAGE * PAGE
+
+    def populate(_: Slot, start: int, stop: int) -> bool:
+        return not start <= lost < stop
+
+    slot.ring.file.stored.fail_reads(slot.file_offset + lost, 1)
+    slot.hot_from, slot.had_back = slot.header.slot_bytes, (0, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Slot, "_populate", populate)
+        slot.reach((place,))
+    assert slot.words is not None
+    assert slot.words[place] == 0
+
+
+def test_a_copy_that_was_settled_leaves_no_other_ones_place_as_its_move_is_given_up_though_its_page_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened = Opened()
+    sparse(opened)
+    make(opened, move(opened))
+    counted = opened.directory.retry.pending()
+    moving = move(opened)
+    copied = dict(zip(moving.slot.copies, map(moving.slot.copies.__getitem__, moving.slot.copies), strict=True))
+    opened.ring.settle(moving.slot, list(copied)[:2])
+    for home, place in list(copied.values())[:2]:
+        lose(monkeypatch, home, place)
+    moving.abandon()
+    assert opened.directory.retry.pending() == counted > 0
+    assert opened.directory.retry.failure is None
+
+
+def test_a_settled_record_whose_page_is_lost_gets_no_copy_in_place_of_one_that_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A move may stand still for minutes, with frames at hand that it has read before."""
+    opened = Opened()
+    sparse(opened, every=2)
+    entries = in_slot(opened)
+    slot, unreadable, *_ = entries[-1]
+    opened.disk.ring.damage(slot.file_offset + fmt.WORD * unreadable + 30, b"rot")
+    moving = Move(opened.ring, opened.directory.retry, slot)
+    opened.directory.copies_from = moving.copies_from
+    moving.step(1)
+    opened.settle(entries[1:2])
+    lose(monkeypatch, slot, entries[1][1])
+    done = False
+    while not done:
+        with suppress(WalIOError):
+            done = moving.step(1)
+    assert entries[1][1] not in slot.copies
+    with pytest.raises(WalCorruptError, match="not moved"):
+        moving.check()
+
+
 def test_a_checkpoint_that_was_captured_before_a_move_and_is_written_behind_it_takes_nothing_back() -> None:
     opened = Opened()
     left = sparse(opened)
