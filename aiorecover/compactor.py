@@ -42,6 +42,7 @@ class Compactor:
         self._obstacle: WalError | None = None  # why it cannot be made: its copies are marked void
         self._making: asyncio.Future[None] | None = None  # the checkpoint that makes it is being written
         self._stay: set[Slot] = set()  # a part of these cannot be read: not copied before that is counted anew
+        self._tried: set[Slot] = set()  # nor could a part of these: there is no more patience with it
         self._times = 1  # what waits is estimated: so many times as much is secured, once that was too little
         self._full = False  # it was said that there is no room
         self._pause = 0.0
@@ -71,6 +72,7 @@ class Compactor:
 
     def try_again(self) -> None:
         """A slot of which a part cannot be read was counted anew: it counts no more than what can be."""
+        self._tried = (self._tried | self._stay) & {*self._directory.ring.live, *self._directory.retry.live}
         self._stay.clear()
 
     async def _move_some(self) -> None:
@@ -96,7 +98,7 @@ class Compactor:
         except WalFullError as error:
             self._tell_full(error)
             return False
-        self._begin(Move(ring, self._directory.retry, slots[0]))
+        self._begin(Move(ring, self._directory.retry, slots[0], tried=self._tried))
         return True
 
     async def _have_room(self, slot: Slot) -> None:
@@ -119,7 +121,7 @@ class Compactor:
         try:
             await self._secure(copies_take(self._times * waiting, retry.slot_bytes))
             if self._moves.may_rewrite(slots):  # nobody has come there meanwhile
-                self._begin(Rewrite(retry))
+                self._begin(Rewrite(retry, tried=self._tried))
         except WalFullError as error:
             self._tell_full(error)
             await self._let_go()
@@ -176,9 +178,10 @@ class Compactor:
             if isinstance(error, WalIOError) and copying.failures < READS_MOST:
                 raise
             self._obstacle = error
+            copying.doubt()
             self._stay.update(copying.slots)
             ordinals = ",".join(str(slot.header.ordinal) for slot in copying.slots)
-            message = "slots stay where they are, and their room with them, until what waits there is delivered"
+            message = "slots stay where they are, and their room with them, until what can be read there is counted"
             log.error("%s slots=%s error=%s", message, ordinals, error)  # noqa: TRY400 - the disk's fault, not ours
         return self._obstacle is not None
 

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from aiorecover import compactor as module
+from aiorecover import recounting
 from aiorecover.compactor import Compactor
+from aiorecover.delivery.reports import Reports
 from aiorecover.errors import WalCorruptError, WalFullError, WalIOError
 from aiorecover.wal.checkpoint import Checkpoint
 from aiorecover.wal.directory import Directory
@@ -18,7 +20,8 @@ from aiorecover.wal.keeper import Keeper
 from aiorecover.wal.moving import Move
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.run import Entry
-from tests.wal.rig import SLOT, Disk, Opened, read
+from aiorecover.wal.slot import Slot
+from tests.wal.rig import SLOT, Disk, Opened, read, take
 
 pytestmark = pytest.mark.asyncio
 
@@ -26,9 +29,9 @@ pytestmark = pytest.mark.asyncio
 class Scene:
     """Six slots in which every seventh record waits, and delivery agrees to everything."""
 
-    def __init__(self, opened: Opened | None = None, *, every: int = 7) -> None:
+    def __init__(self, opened: Opened | None = None, *, every: int = 7, full: int = 6) -> None:
         self.opened = opened or Opened()
-        for _ in range(6):
+        for _ in range(full):
             self.opened.fill_slot()
         entries = self.opened.read()
         self.opened.settle(entry for number, entry in enumerate(entries) if number % every)
@@ -48,6 +51,13 @@ class Scene:
         self.keeper = Keeper("test")
         self.freed = 0
         self.compactor = Compactor(self.directory, self.keeper, moves, self._on_freed)
+
+    @classmethod
+    def of(cls, opened: Opened, left: int) -> "Scene":
+        """Of what an opening has read of such slots."""
+        scene = cls(opened, full=0)
+        scene.left = left
+        return scene
 
     def _on_freed(self) -> None:
         self.freed += 1
@@ -239,6 +249,83 @@ async def test_a_slot_that_cannot_be_read_is_left_alone_after_some_tries_and_one
     assert scene.compactor._under_way is None
     assert scene.directory.retry.pending() == 0
     assert scene.opened.ring.live[0].readers == 0
+
+
+class Counting:
+    """What is damaged is counted anew beside the moves, as the background does it."""
+
+    def __init__(self, scene: Scene) -> None:
+        directory = scene.directory
+        all_was_read: Any = SimpleNamespace(may_recount=lambda slot: slot.complete)
+        nobody: Any = SimpleNamespace(places_in=lambda _: set())
+        reports, again = Reports(directory, None), scene.compactor.try_again
+        self.scene = scene
+        self.recounting = recounting.Recounting(directory, all_was_read, nobody, reports, again)
+
+    async def until_free(self, slot: Slot) -> None:
+        """It does not take for ever."""
+        for _ in range(500):
+            await self.scene.look_again()
+            await self.recounting.look()
+            self.scene.opened.keep_damaged()
+            if slot not in slot.ring.live:
+                return
+        raise AssertionError("the slot is still there")
+
+
+BAD = [[(200, 1)], [(200, 1), (500, 1), (900, 1)], [(300, 300)]]
+"""Where kilobytes of a slot cannot be read, and how many: in one place, in several, more than is read at a time."""
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("bad", BAD)
+async def test_a_slot_of_which_pages_cannot_be_read_is_moved_without_what_stood_there(
+    bad: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch, *, restarted: bool
+) -> None:
+    """Or one bad sector would keep the whole ring, as long as a lane does not get through."""
+    monkeypatch.setattr(recounting, "PAUSE", 0.0)
+    scene = Scene(Opened(Disk(slot_bytes=1 << 20)))
+    for start, size in bad:
+        scene.opened.disk.ring.stored.fail_reads(start << 10, size << 10)
+    if restarted:
+        opened = scene.opened.dies()
+        scene.left = len(_read_patiently(opened))
+        scene = Scene.of(opened, scene.left)
+    slot, left = scene.opened.ring.live[0], scene.directory.pending()
+    await Counting(scene).until_free(slot)
+    assert scene.directory.pending() == left - scene.directory.lost
+    assert (scene.directory.lost > 0) is not restarted, "the opening's reader has not counted it"
+    assert scene.opened.ring.failure is None
+
+
+async def test_the_retry_ring_is_rewritten_though_pages_of_it_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recounting, "PAUSE", 0.0)
+    scene = Scene(Opened(Disk(slot_bytes=1 << 20)), every=3)
+    for _ in range(3):
+        await scene.look_again()
+    retry = scene.directory.retry
+    slot, behind = retry.live[:2]
+    assert slot.sealed
+    for home, place in in_slot(slot)[::2] + in_slot(behind):
+        retry.settle(home, [place])
+    for start in (200, 500, 900):
+        scene.opened.disk.retry.stored.fail_reads(start << 10, 1)
+    left = scene.directory.pending()
+    await Counting(scene).until_free(slot)
+    assert scene.compactor.rewrites > 0
+    assert scene.directory.pending() == left - scene.directory.lost
+    assert 0 < scene.directory.lost < 20
+    assert retry.failure is None
+
+
+def _read_patiently(opened: Opened) -> list[Entry]:
+    found: list[Entry] = []
+    for _ in range(10_000):
+        with suppress(WalIOError):
+            if not (taken := take(opened.reader, 100)) and not opened.reader.moved:
+                break
+            found += taken
+    return found
 
 
 async def test_pauses_grow_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

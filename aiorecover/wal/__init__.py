@@ -200,7 +200,8 @@ Operations
                 far as that is to be seen (what waits in a slot is estimated by the mean of its frames): without that
                 room moves go on. A move or rewriting that fails goes on where it stood; other checkpoints may come in
                 between. One that finds no room after all is given up, and marks its copies. A slot of which something
-                cannot be read for two minutes stays where it is until it is counted anew.
+                cannot be read for two minutes stays where it is until it is counted anew; what cannot be read then is
+                passed over at once, and it is moved if that counts no longer.
     read both   The retry ring up to what counts, then the main ring behind P: that is the order of the positions that
                 records were accepted with, whatever is moved meanwhile (`stream`). So where somebody stands, or has to
                 go back to, is told by a position; marks in memory find it in the retry ring (`copies`). A slot in which

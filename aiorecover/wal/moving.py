@@ -31,7 +31,7 @@ import logging
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from itertools import compress, repeat
 from typing import NamedTuple
@@ -80,13 +80,18 @@ class Copying:
     slot stays.
     """
 
-    def __init__(self, source: Ring, retry: Ring, slots: Sequence[Slot]) -> None:
-        """Begin to copy ``slots`` of ``source``."""
+    def __init__(self, source: Ring, retry: Ring, slots: Sequence[Slot], tried: Collection[Slot]) -> None:
+        """Begin to copy ``slots`` of ``source``.
+
+        ``tried``: those that were counted anew, as something could not be read there: that is passed over at once, and
+        `check` tells whether it counts.
+        """
         self.copies_from = retry.last_position
         self.slots = slots
         self.count = 0  # records copied so far
         self.failures = 0  # reads that failed so far
         self._source = source
+        self._tried = tried
         self._retry = retry
         self._to_read = list(slots)
         self._reader: Reader | None = None
@@ -120,7 +125,8 @@ class Copying:
         if not self._to_read:
             return False
         if self._reader is None:
-            self._reader = Reader.inside(self._source, self._to_read[0], bytes)
+            slot = self._to_read[0]
+            self._reader = Reader.inside(self._source, slot, bytes, tried=slot in self._tried)
         self._reader.forget()  # since the last look a frame may have been settled, and its page lost
         try:
             run = self._reader.look(limit)
@@ -168,6 +174,11 @@ class Copying:
     def _packed(self, original: Found) -> tuple[int, bytes]:
         """The position that the record was accepted with, and what is stored of it."""
         raise NotImplementedError
+
+    def doubt(self) -> None:
+        """What is to be read next cannot be: its slot is to be counted anew."""
+        for slot in self._to_read[:1]:
+            slot.ring.losses.miscounts(slot)
 
     def check(self) -> None:
         """Everything that waits is copied.
@@ -221,9 +232,17 @@ class Copying:
 class Move(Copying):
     """The oldest slot of the main ring."""
 
-    def __init__(self, main: Ring, retry: Ring, slot: Slot, partition_of: PartitionOf = no_partition) -> None:
+    def __init__(
+        self,
+        main: Ring,
+        retry: Ring,
+        slot: Slot,
+        partition_of: PartitionOf = no_partition,
+        *,
+        tried: Collection[Slot] = (),
+    ) -> None:
         """Begin to copy ``slot``, the oldest of ``main``."""
-        super().__init__(main, retry, [slot])
+        super().__init__(main, retry, [slot], tried)
         self.slot = slot
         self._partition_of = partition_of
 
@@ -245,14 +264,15 @@ class Rewrite(Copying):
     main ring have to be read before: the lane suffix rule finds in the originals that a lane was delivered again.
     """
 
-    def __init__(self, retry: Ring) -> None:
+    def __init__(self, retry: Ring, *, tried: Collection[Slot] = ()) -> None:
         """Begin to copy; the copies start in a slot of their own.
 
         Raises:
             WalFullError: there is no room.
 
         """
-        super().__init__(retry, retry, [slot for slot in retry.live if not slot.moved])  # others wait for a reader
+        counting = [slot for slot in retry.live if not slot.moved]  # others wait for a reader
+        super().__init__(retry, retry, counting, tried)
         self._position = 0  # of the record whose copy came last
         retry.go_on()
 

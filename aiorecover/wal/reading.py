@@ -61,6 +61,7 @@ class Reader:
         primary: bool = True,
         suspects: bool = False,
         patient: bool = True,
+        tried: bool = False,
     ) -> None:
         """Stand before the oldest frame."""
         self._ring = ring
@@ -73,7 +74,7 @@ class Reader:
         self._again_at: tuple[Slot, int] | None = None  # where a frame was found again that had not been readable
         self._again = 0  # and how often in a row
         self._patient = patient
-        self._window = Window(ring.file, patient=patient)
+        self._window = Window(ring.file, patient=patient, tried=tried)
         self.slot: Slot | None = None
         self._stands = False  # in that slot; False once it is read to its end: then it may be recycled
         self.offset = fmt.FIRST_FRAME
@@ -137,13 +138,14 @@ class Reader:
         everything: bool = False,
         tells: bool = False,
         patient: bool = True,
+        tried: bool = False,
     ) -> "Reader":
         """A reader of one slot and no further; ``everything``: settled frames, too; ``tells``: of damage.
 
         Not ``patient``: no read fails; what cannot be read is passed over at once, and what stands there may come back
-        for a later reader.
+        for a later reader. ``tried``: no read fails either, and what can be read is, as others have had the patience.
         """
-        reader = cls(ring, decode, primary=False, patient=patient)
+        reader = cls(ring, decode, primary=False, patient=patient, tried=tried)
         reader._tells = tells
         reader._everything = everything
         reader._enter(slot)

@@ -18,13 +18,17 @@ BAD_PAGES = 64  # in one piece, before the rest of it is given up too: each may 
 class Window:
     """``buffer`` holds the bytes of the slot from ``start`` to ``stop``; both are offsets within the slot."""
 
-    def __init__(self, file: RingFile, *, patient: bool = True) -> None:
-        """Hold nothing yet; not ``patient``: what cannot be read is not asked for again, so no read fails."""
+    def __init__(self, file: RingFile, *, patient: bool = True, tried: bool = False) -> None:
+        """Hold nothing yet; not ``patient``: what cannot be read is not asked for again, so no read fails.
+
+        ``tried``: others have asked often enough for what cannot be read; all that can be is read beside it.
+        """
         self.buffer = memoryview(bytearray(WINDOW))
         self.start = self.stop = 0
         self._file = file
         self._slot_at = 0
         self._patient = patient
+        self._tried = OUTAGE_ATTEMPTS if tried else 0
         self._bad = 0  # pages that could not be read since one could, for who has no patience
         self._failures: dict[int, int] = {}  # file offset of a read that failed in this slot, how often
         self._given_up: set[int] = set()  # offsets within the slot of pages that were
@@ -104,7 +108,7 @@ class Window:
         try:
             count = self._file.read_into(buffer, where)
         except WalIOError as error:
-            failures = self._failures[where] = self._failures.get(where, 0) + 1
+            failures = self._failures[where] = self._failures.get(where, self._tried) + 1
             if failures < READ_ATTEMPTS and self._patient:
                 raise
             return self._read_pages(buffer, where, error, lasting=failures >= OUTAGE_ATTEMPTS or not self._patient)
