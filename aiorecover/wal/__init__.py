@@ -430,7 +430,8 @@ Limitations of this version
     back, the main ring may stay full then. So it may where the larger ones of a slot's records wait, or others have
     filled the disk meanwhile: a rewriting that is given up for want of room leaves the slots that it has used to the
     originals before them, and the next one begins with twice the room. Rewriting takes 8 bytes of memory for each
-    record that waits in the ring.
+    record that waits in the ring, and a slot in which some were given up for lost 4 for each that waits in it, as long
+    as it is there.
     A copy's place for a partition stays empty: a copy is placed as its original would be. After a power cut nothing of
     the main and the retry ring is freed before all that it left there was read, which takes as long as delivering it:
     a ring that was full is full until then. After a power cut, what lanes

@@ -12,8 +12,8 @@ bytes for each frame, and readers pass the rest. The next opening finds it, unle
 """
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Set as AbstractSet
-from heapq import merge
 from typing import NamedTuple
 
 from aiorecover.wal import copies
@@ -82,16 +82,20 @@ class Recount:
         self.close()
         slot = self.slot
         counted = slot.unsettled + self._up_to - slot.last_sequence
-        there = [number for number, place in enumerate(self._places) if slot.waits(place)]
-        gone = frozenset(held).difference(self._places)
+        there = slot.which_wait(self._places)
+        gone = frozenset(place for place in held if not self._was_read(place))
         lost = max(0, counted - len(there) - len(gone))
         if lost:
-            slot.counted = array("I", merge((self._places[number] for number in there), sorted(gone)))
+            slot.counted = array("I", sorted([*map(self._places.__getitem__, there), *gone]))
             slot.counted_to = self._reader.offset // fmt.WORD
             slot.ring.lose(slot, lost)
         if not gone:
             slot.ring.losses.counted(slot, self._reports)
-        return Recounted(lost, gone, *self._span(), frozenset(self._positions[number] for number in there))
+        return Recounted(lost, gone, *self._span(), frozenset(map(self._positions.__getitem__, there)))
+
+    def _was_read(self, place: int) -> bool:
+        at = bisect_left(self._places, place)
+        return at < len(self._places) and self._places[at] == place
 
     def close(self) -> None:
         """Let the slot go."""

@@ -136,6 +136,18 @@ class Slot:
         word = self.words[place]
         return fmt.mark_of(word, self.salt) is None  # a flipped bit settles nothing, and a page that was lost is zeros
 
+    def which_wait(self, places: Sequence[int]) -> list[int]:
+        """The numbers of those of ``places``, which ascend, that wait: as `waits`, in a tenth of the time."""
+        words, salt, settled = self.words, self.salt, fmt.VOID
+        if words is None or not places:
+            return []
+        self.reach(places)
+        found = [number for number, place in enumerate(places) if words[place] ^ salt > settled]
+        if self.counted is None:
+            return found
+        counted, up_to = set(self.counted), self.counted_to
+        return [number for number in found if places[number] > up_to or places[number] in counted]
+
     def is_settled(self, place: int) -> bool:
         """Whether the frame there was settled by this process; a flipped bit settles nothing."""
         if self.words is None:

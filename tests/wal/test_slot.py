@@ -1,6 +1,7 @@
 """One life of a slot: where a frame counts; and headers taken away: at any end it is free, or what it was before."""
 
 import mmap
+from array import array
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -125,6 +126,32 @@ def test_a_frame_counts_where_it_stands_until_its_copy_does_and_then_in_the_newe
     assert slot.counts_at(second) == home.copies[there]
     settle(life.left[:1])
     assert slot.counts_at(first)[0].ring is life.opened.ring, "a settled one has no copy"
+
+
+@pytest.mark.parametrize("counted", [None, [10, 20, 30, 40]])
+def test_which_of_many_frames_wait_is_what_each_of_them_says(counted: list[int] | None) -> None:
+    slot = Slot(0, HEADER)
+    assert slot.which_wait([10, 20]) == []
+    slot.attach(mmap.mmap(-1, SLOT))
+    assert slot.words is not None
+    assert slot.which_wait([]) == []
+    words = (
+        slot.open_word,
+        slot.open_word ^ 1 << 20,
+        slot.done_word,
+        slot.void_word,
+        0,
+        slot.open_word,
+        slot.done_word,
+    )
+    places = range(10, 80, 10)
+    for place, word in zip(places, words, strict=True):
+        slot.words[place] = word
+    if counted is not None:
+        slot.counted, slot.counted_to = array("I", counted), 50
+    found = slot.which_wait(places)
+    assert found == [number for number, place in enumerate(places) if slot.waits(place)]
+    assert found == ([0, 1, 4, 5] if counted is None else [0, 1, 5])
 
 
 # -- pages at hand -----------------------------------------------------------------------------------------------------
