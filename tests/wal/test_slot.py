@@ -187,9 +187,9 @@ LAST = mmap.PAGESIZE // fmt.WORD - 1  # of the words of a page
 
 def test_a_page_is_had_back_before_a_settle_word_in_it_is_touched_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pages = Pages(monkeypatch)
-    assert not pages.slot.warm
+    warm = [pages.slot.warm]
     assert pages.reach((3, 100)) == [range(3, 4)]
-    assert pages.slot.warm
+    assert [*warm, pages.slot.warm] == [False, True]
     assert pages.reach((3, 100), (3, LAST)) == []
     assert pages.reach((5, 2)) == [range(4, 6)], "a frame that begins in the page before"
 
