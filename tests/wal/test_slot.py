@@ -154,6 +154,12 @@ def test_which_of_many_frames_wait_is_what_each_of_them_says(counted: list[int] 
     assert found == ([0, 1, 4, 5] if counted is None else [0, 1, 5])
 
 
+def test_nothing_waits_in_a_slot_that_is_not_mapped() -> None:
+    slot = Slot(0, HEADER)
+    assert not slot.waits(40)
+    assert slot.which_wait([40]) == []
+
+
 # -- pages at hand -----------------------------------------------------------------------------------------------------
 
 
