@@ -20,7 +20,7 @@ from aiorecover.delivery.stock import Stock
 from aiorecover.errors import ClosedError, WalCorruptError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory
-from aiorecover.wal.moved import MOVED_BYTES, NO_PARTITION, pack_moved, unpack_moved
+from aiorecover.wal.moved import NO_PARTITION, pack_moved, unpack_moved
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.recount import Recount
 from aiorecover.wal.ring import Ring
@@ -448,9 +448,10 @@ class DeadLetters:
 
 def _found(payload: memoryview) -> tuple[int, int, int | None, Letter | None, bytes]:
     """Never fails: what is no letter must be seen, and can be purged."""
-    if len(payload) < MOVED_BYTES:
+    try:
+        moved = unpack_moved(payload)
+    except ValueError:
         return 0, 0, None, None, bytes(payload)
-    moved = unpack_moved(payload)
     partition = moved.partition if moved.partition >= 0 else None
     try:
         return moved.position, moved.nonce, partition, refusal.decode(moved.payload), b""

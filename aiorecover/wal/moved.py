@@ -51,13 +51,16 @@ def unpack_moved(payload: memoryview) -> Moved:
     """A copy from its payload.
 
     Raises:
-        ValueError: the payload is too short to be one.
+        ValueError: the payload is too short to be one, or says a position that no record has.
 
     """
     if len(payload) < MOVED_BYTES:
         message = f"a moved record is too short bytes={len(payload)}"
         raise ValueError(message)
     position, partition, nonce = MOVED.unpack_from(payload)
+    if position <= 0:
+        message = f"a moved record was accepted nowhere {position=}"
+        raise ValueError(message)
     return Moved(position, nonce, partition, payload[MOVED_BYTES:])
 
 
@@ -69,7 +72,7 @@ def position_at(data: bytes | memoryview, at: int, salt: int) -> int:
     if length & fmt.SKIP_BIT or length < MOVED_BYTES or word == salt ^ fmt.VOID:
         return 0
     position: int = MOVED.unpack_from(data, at + fmt.FRAME_BYTES)[0]
-    return position
+    return max(0, position)
 
 
 class Origin(NamedTuple):

@@ -21,7 +21,7 @@ from aiorecover.errors import RecoverError
 from aiorecover.wal import checkpoint as chk
 from aiorecover.wal import format as fmt
 from aiorecover.wal import lanes
-from aiorecover.wal.moved import MOVED_BYTES, unpack_moved
+from aiorecover.wal.moved import unpack_moved
 from aiorecover.wal.moving import Rewrite
 from aiorecover.wal.reading import Undecodable
 from aiorecover.wal.run import Run
@@ -190,8 +190,11 @@ def _judge_letter(letter: LetterFound, stored: Stored) -> None:
     _demand("a letter comes once", where not in stored.given, *where)
     stored.given.add(where)
     payload = frame[1]
-    if len(payload) >= MOVED_BYTES:
+    try:
         copy = unpack_moved(memoryview(payload))
+    except ValueError:
+        _demand("what is of no record has no position", letter.position == 0, *where)
+    else:
         _demand("a letter has its position", letter.position == copy.position, *where)
         payload = bytes(copy.payload)
     held = letter.payload == payload if letter.letter is None else letter.letter.record in payload
