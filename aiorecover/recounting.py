@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
 
 from aiorecover.delivery.holders import Holders
 from aiorecover.delivery.moves import Moves
@@ -15,7 +14,8 @@ from aiorecover.wal.slot import Slot
 
 log = logging.getLogger("aiorecover")
 
-PAUSE = 1.0  # seconds between two slots, and two tries of one that cannot be read: bad places come in crowds
+PAUSE = 1.0  # seconds between two slots: bad places come in crowds
+READ_PAUSE = 10.0  # between two tries to read: a device that is away may be so for ten minutes before anything is lost
 STEPS_A_LOOK = 128  # of some 1 ms: the next checkpoint waits for so long
 
 
@@ -53,17 +53,18 @@ class Recounting:
             self._untold = False
         if self._under_way is None:
             return
-        recount = self._under_way
+        recount, pause = self._under_way, PAUSE
         try:
-            with suppress(WalIOError):  # it is tried again; after some tries the place counts as damaged
-                if not await self._read(recount):
-                    return
-                self._finish(recount)
+            if not await self._read(recount):
+                return
+            self._finish(recount)
+        except WalIOError:  # it is tried again; after some tries the place counts as damaged
+            pause = READ_PAUSE
         except BaseException:  # a signal handler's, for example: what was read last may not be noted, and would be lost
             self._under_way = None
             recount.close()
             raise
-        self._not_before = clock() + PAUSE
+        self._not_before = clock() + pause
 
     def _next(self) -> Recount | None:
         for ring in (self._directory.ring, self._directory.retry):

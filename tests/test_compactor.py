@@ -284,6 +284,7 @@ async def test_a_slot_of_which_pages_cannot_be_read_is_moved_without_what_stood_
 ) -> None:
     """Or one bad sector would keep the whole ring, as long as a lane does not get through."""
     monkeypatch.setattr(recounting, "PAUSE", 0.0)
+    monkeypatch.setattr(recounting, "READ_PAUSE", 0.0)
     scene = Scene(Opened(Disk(slot_bytes=1 << 20)))
     for start, size in bad:
         scene.opened.disk.ring.stored.fail_reads(start << 10, size << 10)
@@ -300,6 +301,7 @@ async def test_a_slot_of_which_pages_cannot_be_read_is_moved_without_what_stood_
 
 async def test_the_retry_ring_is_rewritten_though_pages_of_it_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recounting, "PAUSE", 0.0)
+    monkeypatch.setattr(recounting, "READ_PAUSE", 0.0)
     scene = Scene(Opened(Disk(slot_bytes=1 << 20)), every=3)
     for _ in range(3):
         await scene.look_again()

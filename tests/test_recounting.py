@@ -1,6 +1,7 @@
 """Slots are counted anew while who waits for their records waits: each is told, also where that comes too late."""
 
 import asyncio
+import errno
 from typing import Any, cast
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from aiorecover import recounting as module
 from aiorecover.delivery import reports as reports_module
 from aiorecover.delivery.reports import Reports
-from aiorecover.errors import PermanentDeliveryError
+from aiorecover.errors import PermanentDeliveryError, WalIOError
 from aiorecover.receipt import DeliveryReport
 from aiorecover.recounting import Recounting
 from aiorecover.wal import format as fmt
@@ -29,6 +30,7 @@ Waiter = asyncio.Future[DeliveryReport]
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PAUSE", 0.0)
+    monkeypatch.setattr(module, "READ_PAUSE", 0.0)
 
 
 class Rig:
@@ -285,3 +287,26 @@ async def test_a_signal_handler_that_raises_while_a_slot_is_read_has_nothing_giv
     assert len(raised[0]) > 1
     assert ring.opened.ring.lost == 1
     ring.ends()
+
+
+async def test_what_cannot_be_read_is_asked_for_again_after_a_longer_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for the count as a reader does, and a device may be away."""
+    ring = InRing()
+    rot(ring.opened, 30)
+    second(ring.opened, ring.entries[0])
+    ring.opened.keep_damaged()
+
+    def fails(*_: object) -> None:
+        raise WalIOError(errno.EIO, "the disk is away")
+
+    monkeypatch.setattr(module, "READ_PAUSE", 10.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Reader, "look", fails)
+        await ring.recounting.look()
+    now = asyncio.get_running_loop().time()
+    assert 9.0 < ring.recounting._not_before - now <= 10.0
+    await ring.look()
+    assert ring.opened.ring.lost == 0, "not before that is over"
+    ring.recounting._not_before = 0.0
+    await ring.look()
+    assert ring.opened.ring.lost == 1

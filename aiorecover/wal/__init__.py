@@ -241,8 +241,9 @@ Operations
     claim       After a crash, the frames of a batch that was in flight: they are settled as a whole or not at all, so
                 those that are marked already wait again. Readers pass them; the slot stays until all are settled.
     read        The newest frames from memory (a bounded array beside the ring), all others by preadv. A place that
-                cannot be read is asked for again, for some seconds, or a minute where nothing around it can be read;
-                then it counts as damaged.
+                cannot be read is asked for again, for some seconds, or a minute where nothing around it can be read
+                (each piece of up to 128 KiB by itself), and ten times as long where a slot is counted anew; then it
+                counts as damaged.
 
 Recovery, on opening
     1. Lock the instance directory (flock), compare the inode with the path. Where a full disk has no room for the

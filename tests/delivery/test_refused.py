@@ -858,6 +858,7 @@ async def test_what_cannot_be_decoded_and_rots_is_lost_and_keeps_no_letter_behin
 ) -> None:
     """I2, and I9: nothing tells any more what it was, and nobody has it in hand."""
     monkeypatch.setattr(recounting_module, "PAUSE", 0.01)
+    monkeypatch.setattr(recounting_module, "READ_PAUSE", 0.01)
     gate, durable = asyncio.Event(), DeadLetters.durable
 
     async def gated(self: DeadLetters) -> None:

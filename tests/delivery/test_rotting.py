@@ -31,6 +31,7 @@ pytestmark = pytest.mark.asyncio
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recounting_module, "PAUSE", 0.01)
+    monkeypatch.setattr(recounting_module, "READ_PAUSE", 0.01)
     monkeypatch.setattr(background_module, "FAILURE_PAUSE", 0.01)
 
 

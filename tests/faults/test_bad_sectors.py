@@ -29,7 +29,7 @@ CLOSED_AT_ONCE = {**SMALL, "stop_timeout_ms": 0}
 def be_quick() -> None:
     """What is tried again, is at once."""
     window_module.READ_ATTEMPTS = 2
-    recounting_module.PAUSE = background_module.FAILURE_PAUSE = 0.01
+    recounting_module.PAUSE = recounting_module.READ_PAUSE = background_module.FAILURE_PAUSE = 0.01
 
 
 def ring_of(producer: RecoverableProducer) -> Ring:
