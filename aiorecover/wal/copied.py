@@ -55,15 +55,25 @@ class Copied:
         return (home for _, home in self._homes)
 
     def add(self, place: int, home: "Slot", there: int) -> None:
-        """One more copy, of a frame behind all before: a signal handler that raises leaves it added, or not at all."""
-        homes = [(len(self._places), home)]
+        """One more copy, of a frame behind all before: a signal handler that raises leaves it added, or not at all.
+
+        Raises:
+            MemoryError: it is not added.
+
+        """
+        count = len(self._places)
+        homes = [(count, home)]
         if self._homes and self._homes[-1][1] is home:
             homes = []
         one, other = array("I", [place]), array("i", [there])
-        self._homes += homes  # no call from here on, and no jump backwards
-        self._places += one
-        self._there += other
-        self._waiting += 1
+        try:
+            self._homes += homes  # no call from here on, and no jump backwards
+            self._places += one
+            self._there += other
+            self._waiting += 1
+        except MemoryError:
+            self._cut(count)
+            raise
 
     def take(self, place: int) -> "tuple[Slot, int] | None":
         """Slot and place of a copy that is settled from now on; None: the frame has none that waits."""
@@ -88,8 +98,12 @@ class Copied:
     def drop_last(self) -> None:
         """The newest copy never counts."""
         self._waiting -= self._there.pop() > 0
-        self._places.pop()
-        if self._homes[-1][0] == len(self._places):
+        self._cut(len(self._there))
+
+    def _cut(self, count: int) -> None:
+        """Only the first ``count`` are there."""
+        del self._places[count:]
+        if self._homes and self._homes[-1][0] == count:
             self._homes.pop()
 
     def _number(self, place: int) -> int | None:

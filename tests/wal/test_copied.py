@@ -1,5 +1,6 @@
 """Where the copies of a slot's frames stand."""
 
+from array import array
 from typing import Any
 
 import pytest
@@ -55,3 +56,25 @@ def test_the_newest_is_dropped_first_whether_it_waits_or_not() -> None:
     assert not copied.last_waits
     copied.add(3, SECOND, 1)
     assert copied[3] == (SECOND, 1)
+
+
+class Full(array):  # type: ignore[type-arg]
+    """There is no memory for one more."""
+
+    def __iadd__(self, _: Any) -> Any:  # type: ignore[misc]
+        raise MemoryError
+
+
+@pytest.mark.parametrize(("name", "kind"), [("_places", "I"), ("_there", "i")])
+def test_a_copy_without_memory_for_it_is_not_added_and_may_be_later(name: str, kind: str) -> None:
+    copied = Copied()
+    copied.add(5, FIRST, 105)
+    before = getattr(copied, name)
+    setattr(copied, name, Full(kind, before))
+    with pytest.raises(MemoryError):
+        copied.add(7, SECOND, 107)
+    setattr(copied, name, array(kind, getattr(copied, name)))
+    assert (list(copied), len(copied), copied.last) == ([5], 1, (FIRST, 105))
+    copied.add(7, SECOND, 107)
+    copied.add(9, SECOND, 109)
+    assert [copied[place] for place in copied] == [(FIRST, 105), (SECOND, 107), (SECOND, 109)]
