@@ -52,6 +52,7 @@ Serializer: TypeAlias = Callable[[Any], BytesLike | None] | SerializerObject
 
 _BYTES_LIKE = (bytes, bytearray, memoryview)
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")  # 249: with "-" and the partition it is a broker's folder name
+ERROR_MOST = 200  # characters of another's error: one that tells of itself, level for level, would fill the memory
 _PAIR = 2  # a header: name and value
 _PARTITION_MAX = 2**31 - 1  # int32 on the wire
 _TIMESTAMP_MAX = 2**63 - 1  # int64 on the wire
@@ -300,7 +301,7 @@ def _serializing(serializer: Serializer, what: str) -> Encoder:
         except Exception as error:
             raise EncodeError(
                 f"{option} failed: mend it, or pass a {what} it takes "
-                f"topic={topic!r} type={type(value).__qualname__} error={error!r}",
+                f"topic={topic!r} type={type(value).__qualname__} error={error!r:.{ERROR_MOST}}",
             ) from error
         if type(data) is bytes or data is None:
             return data

@@ -433,8 +433,12 @@ def test_bad_servers_are_refused_by_their_option_s_name(tmp_path: Path, servers:
 
 @pytest.mark.asyncio
 async def test_a_value_serializer_that_fails_or_returns_nonsense_refuses_that_record_only(tmp_path: Path) -> None:
+    def tells_much() -> None:
+        raise ValueError("x" * 100_000)
+
     answers: dict[bytes, Callable[[], Any]] = {
         b"raise": lambda: 1 // 0,
+        b"long": tells_much,
         b"str": lambda: "text",
         b"int": lambda: 5,
         b"null": lambda: None,
@@ -446,6 +450,9 @@ async def test_a_value_serializer_that_fails_or_returns_nonsense_refuses_that_re
     async with accepting(tmp_path, value_serializer=serialize) as producer:
         with refused(EncodeError, "value_serializer failed: mend it, or pass a value it takes"):
             await producer.publish("good", b"raise")
+        with pytest.raises(EncodeError, match="error=ValueError") as raised:
+            await producer.publish("good", b"long")
+        assert len(str(raised.value)) < 400, "one that tells of itself, again and again, must end"
         for name in (b"str", b"int"):
             with refused(EncodeError, "value_serializer must return bytes or None"):
                 await producer.publish("good", name)

@@ -220,11 +220,11 @@ Operations
                 that slot, once no reader stands in it. A lane that waits for a block in the file `lanes`, where the
                 disk has none, gets it in the place of as many free slots as that takes, one of the ordinary size: in
                 vain only once, if somebody else is quicker to take what was given up.
-    shrink      Free slots at the end of the file that nobody needed for twelve checkpoints, a minute, are cut off. A
-                durable checkpoint covers them (or their headers were taken away) and knows an ordinal above theirs;
-                nothing maps them; file sizes are changed under one lock. Of such slots those that another ring grows
-                by, and those beyond ``wal_max_bytes``, where an opening found more, are given back at once, from
-                anywhere in the file, which keeps its length: as holes. So are, when a process ends cleanly and has time
+    shrink      Free slots that nobody needed for twelve checkpoints, a minute, are cut off at the end of the file, or
+                given back as holes where the end is in use, some at a time. A durable checkpoint covers them (or their
+                headers were taken away) and knows an ordinal above theirs; nothing maps them; file sizes are changed
+                under one lock. Of such slots those that another ring grows by, and those beyond ``wal_max_bytes``,
+                where an opening found more, are given back at once. So are, when a process ends cleanly and has time
                 for it, those that a minute would have found superfluous, and in an adopted directory all.
     give back   Ten times a second the pages of mapped slots are taken out of the mapping, some slots at a time: what
                 waits in an outage is page cache, and not memory of the process (`resident`).
@@ -412,6 +412,8 @@ Refused, and why
     as missing.
 
 Limitations of this version
+    What no flush had covered, and is damaged at the very end that a killed process left, with all that came behind it,
+    is not missed by the next one: it looks like what was being stored.
     Files of one directory belong together. Those of a copy, put under the checkpoint of the other one, are refused if
     that has been opened since they parted, 64 times at most; else, and where the files are of an older state of the
     same directory, what they lack is missing as far as the checkpoint knows it, and what they have is delivered again.

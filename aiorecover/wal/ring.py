@@ -138,15 +138,20 @@ class Ring:
         return self._resident.look(self.live, self._slot)
 
     def _skip(self, slot: Slot, start: int, length: int, sequence: int) -> None:
-        """Leave a frame without a record where storing failed, so that readers find the next one."""
+        """Leave a frame without a record where storing failed, so that readers find the next one.
+
+        It counts no longer once that stands there: until then another signal handler may raise, and the frame be whole.
+        """
         self.recent[sequence % RECENT] = None
-        slot.unsettled -= 1
-        slot.count -= 1
-        self._skipped += 1
         length |= fmt.SKIP_BIT
-        if slot.map is not None:
-            check = fmt.skip_crc(length, slot.salt, sequence)
-            _pack_frame(slot.map, start, length, check, sequence, slot.salt)
+        check = fmt.skip_crc(length, slot.salt, sequence)
+        try:
+            if slot.map is not None:
+                _pack_frame(slot.map, start, length, check, sequence, slot.salt)
+        finally:  # stored, whatever is raised behind it; no call from here on
+            slot.unsettled -= 1
+            slot.count -= 1
+            self._skipped += 1
 
     def _roll(self, length: int) -> None:
         """Go on to the next slot. May be entered again by a signal handler: whoever comes first wins."""

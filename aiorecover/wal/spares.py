@@ -327,15 +327,16 @@ class Spares:
     def shrink(self) -> int:
         """Give superfluous slots back to the disk (the keeper's thread); how many.
 
-        Those that nobody needed for long only from the end of the file; those beyond the limit at once, and from
-        anywhere. Only free ones: a durable checkpoint covers them, knows an ordinal above theirs, and nothing maps
-        them.
+        Those that nobody needed for long, some at a time, and those beyond the limit at once: from the end of the file,
+        and where that is in use, as behind an outage, from anywhere, as holes. Only free ones: a durable checkpoint
+        covers them, knows an ordinal above theirs, and nothing maps them.
         """
         with self._preparing():
             before = len(self._free)
             count = self._room.superfluous(free=before, used=self.allocated - self.free)
             self._cut_end(max(count, min(self.quota.excess(), CUT_MOST)))
-            self.give_up(min(self.quota.excess(), CUT_MOST))
+            left = count - (before - len(self._free))
+            self.give_up(max(left, min(self.quota.excess(), CUT_MOST)))
             return before - len(self._free)
 
     def give_back_free(self, keep: int | None) -> int:

@@ -36,6 +36,8 @@ _READ = "check the disk, or open a copy with zeros where nothing can be read (dd
 AFTER_FLUSH = "check the disk, then stop and start again"
 _ROOM = "free disk space, or stop and move wal_dir to a disk with more of it"
 _LIMITS: dict[int | None, str] = {  # what is no fault of the disk, whatever was to be done
+    errno.ELOOP: "put the file itself in the place of the symbolic link, which might lead to somebody else's",
+    errno.EISDIR: "put the file back that was in the place of this directory",
     errno.EFBIG: (
         "raise the limit for the size of a file (ulimit -f, LimitFSIZE), take a file system for larger ones, or lower "
         "wal_max_bytes"

@@ -410,9 +410,15 @@ def test_a_file_that_is_a_symbolic_link_is_refused(wal: Path, name: str) -> None
     victim.write_bytes(b"somebody else's")
     (wal / "0").mkdir(parents=True)
     (wal / "0" / name).symlink_to(victim)
-    with pytest.raises(WalIOError):
+    with pytest.raises(WalIOError, match="put the file itself in the place of the symbolic link"):
         open_directory(options(wal))
     assert victim.read_bytes() == b"somebody else's"
+
+
+def test_a_directory_in_the_place_of_a_file_is_refused(wal: Path) -> None:
+    (wal / "0" / "lanes").mkdir(parents=True)
+    with pytest.raises(WalIOError, match="put the file back that was in the place of this directory"):
+        open_directory(options(wal))
 
 
 def test_a_file_in_the_place_of_the_directory_is_refused(wal: Path) -> None:

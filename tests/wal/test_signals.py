@@ -20,6 +20,7 @@ import pytest
 
 from aiorecover.errors import WalIOError
 from aiorecover.wal import format as fmt
+from aiorecover.wal import ring
 from aiorecover.wal.ring import RECENT, Ring
 from aiorecover.wal.run import Entry
 from aiorecover.wal.slot import Slot
@@ -336,6 +337,40 @@ def test_a_handler_that_raises_at_any_place_leaves_the_record_out_and_the_ring_w
         opened.checkpoint()
         spares = opened.ring.spares
         assert spares.allocated == spares.free + len(opened.ring.live), f"a slot is nobody's at={at}"
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["before the frame is left out", "behind that"])
+def test_where_a_second_handler_raises_as_the_first_one_s_record_is_left_out_no_other_record_stands_for_it(
+    monkeypatch: pytest.MonkeyPatch, *, behind: bool
+) -> None:
+    opened = Opened()
+    opened.append(b"waits")
+    store, size = ring._FRAMES[5]
+
+    def raises_behind(call: Callable[..., Any]) -> Callable[..., Any]:
+        def raise_it(*arguments: object) -> None:
+            call(*arguments)
+            raise _InterruptedError
+
+        return raise_it
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ring, "_FRAMES", {5: (raises_behind(store), size)})
+        if behind:
+            patch.setattr(ring, "_pack_frame", raises_behind(ring._pack_frame))
+        else:
+            patch.setattr(fmt, "skip_crc", raises_behind(fmt.skip_crc))
+        with pytest.raises(_InterruptedError):
+            opened.ring.append(b"other", b"other")
+    entries = opened.read()
+    assert [record for _, _, _, record in entries] == [b"waits", *([] if behind else [b"other"])]
+    assert opened.ring.pending() == len(entries)
+    opened.settle(entries[1:])
+    opened.ring.go_on()
+    opened.checkpoint()
+    assert [record for _, record in found(opened.dies().read())] == [b"waits"]
+    opened.settle(entries[:1])
+    assert (opened.ring.pending(), opened.ring.failure) == (0, None)
 
 
 class Poisons(Scenario):

@@ -12,7 +12,7 @@ from aiorecover.errors import WalFullError, WalIOError
 from aiorecover.testing.memory_file import MemoryFile
 from aiorecover.wal.directory import Options
 from aiorecover.wal.opening import open_directory
-from aiorecover.wal.room import KEEP_FREE, KEPT, MAIN
+from aiorecover.wal.room import IDLE_LOOKS, KEEP_FREE, KEPT, MAIN
 from aiorecover.wal.spares import Limits, Quota, Spares
 from aiorecover.wal.storage import StorageFile
 from tests.wal.memory import PAGE, FaultyFile, broken, no_blocks, no_room
@@ -81,6 +81,27 @@ def test_the_retry_ring_grows_by_what_moving_frees_and_the_disk_holds_no_more(en
     following.settle(following.read())
     full(following)
     assert on_disk(following) <= (SLOTS + RESERVED) * SLOT
+
+
+@pytest.mark.parametrize("holes", [True, False])
+def test_what_an_outage_has_filled_is_given_back_though_the_newest_record_stands_at_the_end_of_the_file(
+    monkeypatch: pytest.MonkeyPatch, *, holes: bool
+) -> None:
+    """A service that is quiet afterwards may not come to another slot for days."""
+    if not holes:
+        monkeypatch.setattr(StorageFile, "punch", lambda *_: False)
+    opened = Opened(Disk(max_slots=SLOTS))
+    full(opened)
+    opened.settle(opened.read())
+    opened.checkpoint()
+    assert opened.ring.live[-1].index == opened.disk.ring.size() // SLOT - 1
+    filled = on_disk(opened)
+    for _ in range(3 * IDLE_LOOKS):
+        opened.directory.shrink()
+    kept = 1 + KEEP_FREE + RESERVED
+    assert on_disk(opened) <= kept * SLOT if holes else on_disk(opened) == filled
+    opened.append(*[BIG] * 20)  # what was given back is had again
+    assert found(opened.dies().read()) == sorted(opened.accepted.items())[-20:]
 
 
 def test_where_files_have_no_holes_nothing_is_exchanged_and_the_move_is_not_made(
