@@ -15,6 +15,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal import neighbours as neighbours_module
 from aiorecover.wal.checkpoint import COPY_BYTES, Destination
 from aiorecover.wal.directory import Directory, Options
+from aiorecover.wal.moved import pack_moved
 from aiorecover.wal.neighbours import Neighbour, Neighbours
 from aiorecover.wal.opening import open_directory
 from aiorecover.wal.reading import Reader
@@ -218,7 +219,7 @@ def _target(link: Path) -> str:
 
 def test_copies_in_the_retry_ring_wait_as_well(tmp_path: Path) -> None:
     directory = opened(tmp_path, "1")
-    directory.retry.append(bytes(16) + b"a copy", None)
+    directory.retry.append(pack_moved(1, 0, 0, b"a copy"), None)
     closed(directory)
     assert look(tmp_path).waiting is True
 
@@ -359,8 +360,8 @@ def test_damage_is_not_read_again_before_somebody_has_opened_or_mended_it(
 def test_a_letter_that_is_owed_waits_for_who_has_the_topic_and_for_nobody_else(tmp_path: Path, owed: bool) -> None:
     directory = opened(tmp_path, "1")
     for number in range(500):  # several slots
-        directory.dead.append(bytes(16) + b"%d" % number * 30, None)
-    directory.dead.append(bytes(16) + (b"owed" if owed else b"paid"), None)
+        directory.dead.append(pack_moved(1 + number, 0, 0, b"%d" % number * 30), None)
+    directory.dead.append(pack_moved(501, 0, 0, b"owed" if owed else b"paid"), None)
     closed(directory)
     assert look(tmp_path).waiting is False
     with_topic = Neighbours(OPERATING_SYSTEM, tmp_path / "0", lambda payload: payload.endswith(b"owed"))
