@@ -7,6 +7,7 @@ from aiorecover.wal import lanes
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.lanes import Lanes
 from aiorecover.wal.moving import Copying
+from aiorecover.wal.reading import Reader
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.slot import Slot
 from tests.protocols.faults import Fault, Patch, copies_not_settled_with_originals
@@ -45,7 +46,8 @@ def sent_before_it_is_entered(patch: Patch) -> None:
 
 
 def copied_though_settled(patch: Patch) -> None:
-    """A copy is made of what waited when it was read, whatever came of it since."""
+    """A copy is made of what waited when it was first read, whatever came of it since."""
+    patch.setattr(Reader, "forget", lambda _: None)
     step, waits = Copying.step, Slot.waits
 
     def blind(self: Copying, limit: int = 1) -> bool:
