@@ -23,6 +23,7 @@ from aiorecover.delivery.resume import rebuild
 from aiorecover.errors import WalIOError
 from aiorecover.wal.moving import Move, Rewrite
 from aiorecover.wal.reading import Reader
+from aiorecover.wal.storage import FileSystem
 from tests.delivery.stand_in import StandIn
 from tests.delivery.test_resume import IDENTITY, NOW, OLDEST_TRUSTED, loses_lanes, payload, records_of, taken
 from tests.support.eventually import until
@@ -299,6 +300,8 @@ def delivery_of(opened: Opened) -> Delivery:
 def crowded(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """There is no room in memory, so that what was in flight is not built again before `undo`."""
     monkeypatch.setattr(sessions_module, "Session", Silent)
+    # Else it would be a day old, and forgotten by Kafka, on a machine that has been up for longer.
+    monkeypatch.setattr(FileSystem, "since_boot_ms", lambda _: NOW)
     changes = pytest.MonkeyPatch()
     changes.setattr(batches_module, "BATCH_BYTES", 0)
     yield changes

@@ -46,8 +46,8 @@ async def fail_opening(place: Path, point: str, number: int) -> None:
                 break
         else:
             raise AssertionError("more calls than anybody would think")
-        # Nobody is refused for want of room for the process id in the lock, nor for the header of new lanes.
-        without_room = 1 if backlog else 2
+        # Nobody is refused for want of room for the process id in the lock, nor for the header of the lanes.
+        without_room = 2
         assert passed_over == (without_room if number == errno.EDQUOT else 0), "the error was swallowed"
 
 

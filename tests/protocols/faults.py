@@ -102,7 +102,7 @@ def forget_copies(self: Copying) -> None:
 def failed_move_not_void(patch: Patch) -> None:
     """Its copies are only settled: after a power cut they come again, behind a record that waits."""
 
-    def take_back(self: Ring, slot: Slot, place: int) -> None:
+    def take_back(self: Ring, slot: Slot, place: int, **_: bool) -> None:
         if slot.words is not None and slot.words[place] == slot.open_word:
             self.settle(slot, [place])
 
