@@ -137,7 +137,7 @@ class Slot:
         return fmt.mark_of(word, self.salt) is None  # a flipped bit settles nothing, and a page that was lost is zeros
 
     def which_wait(self, places: Sequence[int]) -> list[int]:
-        """The numbers of those of ``places``, which ascend, that wait: as `waits`, in a tenth of the time."""
+        """The numbers of those of ``places``, which ascend, that wait: as `waits`, in a quarter of the time."""
         words, salt, settled = self.words, self.salt, fmt.VOID
         if words is None or not places:
             return []
