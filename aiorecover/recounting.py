@@ -9,7 +9,7 @@ from aiorecover.delivery.moves import Moves
 from aiorecover.delivery.reports import Reports
 from aiorecover.errors import WalIOError
 from aiorecover.wal.directory import Directory
-from aiorecover.wal.recount import Recount
+from aiorecover.wal.recount import Recount, in_hand
 from aiorecover.wal.slot import Slot
 
 log = logging.getLogger("aiorecover")
@@ -37,7 +37,7 @@ class Recounting:
         self._reports = reports
         self._on_counted = on_counted
         self._under_way: Recount | None = None
-        self._held: dict[Slot, frozenset[int]] = {}  # what was in somebody's hands when the slot was counted last
+        self._held: dict[Slot, frozenset[int]] = {}  # what was in hand when the slot was counted last
         self._untold = False  # slots were dropped, and who may have waited for their end was not looked at yet
         self._not_before = 0.0
 
@@ -79,7 +79,7 @@ class Recounting:
 
     def _is_held_as_before(self, slot: Slot) -> bool:
         held = self._held.get(slot)
-        return held is not None and held <= self._holders.places_in(slot)
+        return held is not None and held <= in_hand(slot, self._holders.places_in(slot))
 
     async def _read(self, recount: Recount) -> bool:
         """Read on; True at the end, with no turn of the loop behind the last step."""

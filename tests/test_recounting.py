@@ -15,11 +15,12 @@ from aiorecover.recounting import Recounting
 from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.reading import Reader
+from aiorecover.wal.recount import Recount
 from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
 from tests.wal.rig import Opened
 from tests.wal.rig import read as read_slot
-from tests.wal.test_recount import all_counted_anew, filled, rot, second
+from tests.wal.test_recount import all_counted_anew, filled, goes_back, rot, rots, second
 from tests.wal.test_stream import Life, read, settle
 
 pytestmark = pytest.mark.asyncio
@@ -169,6 +170,39 @@ async def test_what_was_lost_beside_a_record_in_hand_is_told_also_if_the_rest_of
     await rig.look()
     is_told_lost(waiter, "not")
     assert not waits.done(), "its copy waits"
+
+
+@pytest.mark.parametrize("made", [False, True])
+async def test_what_rots_once_it_was_copied_is_told_lost_only_where_the_copies_are_given_up(
+    monkeypatch: pytest.MonkeyPatch, *, made: bool
+) -> None:
+    life = Life()
+    slot = life.opened.ring.live[0]
+    rig = Rig(life.directory)
+    inside = [one for one in life.left if one[0] is slot]
+    _, place, position, _ = inside[2]
+    waiter = rig.waits_for(position & fmt.SEQUENCE_MASK, place)
+    copying = life.copy()
+    rots(life, slot, place)
+    goes_back(life, inside[0])
+    life.opened.keep_damaged()
+    await rig.look()
+    assert not waiter.done(), "its copy may count at any moment"
+    with monkeypatch.context() as patch:
+        patch.setattr(Recount, "step", None)  # nothing has changed since: it is not counted a second time
+        await rig.look()
+    if not made:
+        assert copying.abandon()
+        await rig.look()
+        is_told_lost(waiter, "not")
+        return
+    copying.check()
+    life.make(copying)
+    await rig.look()
+    assert not waiter.done()
+    assert life.directory.lost == 0
+    settle([one for one in read(life.first.back_to(0)) if one[2] == position])
+    assert life.directory.is_settled(position & fmt.SEQUENCE_MASK, place)
 
 
 async def test_who_asks_for_what_was_settled_before_it_rotted_is_told_once_nothing_of_its_slot_is_left() -> None:

@@ -189,7 +189,7 @@ class Copying:
         """
         for slot in self.slots:
             # What is settled leaves the copies, too: they are as many as wait, if all could be read.
-            copied = _copied(slot)
+            copied = len(slot.copies)
             if copied < slot.unsettled:
                 slot.ring.losses.miscounts(slot)
                 message = "records of a slot cannot be read any more, so it is not moved: check the disk"
@@ -312,13 +312,6 @@ def void_copies(retry: Ring, valid_up_to: int | None, main: Ring) -> None:
         if not (slot.sealed and slot.last_sequence <= last):
             retry.end_at(slot, last)
         last = slot.header.first_sequence - 1
-
-
-def _copied(slot: Slot) -> int:
-    """Of how many frames that count a copy waits."""
-    if slot.counted is None:
-        return len(slot.copies)
-    return sum(not slot.is_given_up(place) for place in slot.copies)
 
 
 def _void_by_originals(retry: Ring, main: Ring) -> None:

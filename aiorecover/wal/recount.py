@@ -3,8 +3,8 @@
 A slot counts its unsettled frames once: those that are written in this life by their sequences, those of earlier ones
 as they are read. Damage that is met afterwards leaves that count too high: nobody can settle what is not there, so the
 slot would never be done, and the ring would grow until it is full for ever. Which of the frames that are lost were
-settled before, their own words cannot tell. So the slot is read once more: what holds and waits, and what somebody has
-in hand already, still counts, and nothing else does.
+settled before, their own words cannot tell. So the slot is read once more: what holds and waits, what somebody has in
+hand already, and what was copied before its bytes rotted, still counts, and nothing else does.
 
 What nobody can deliver any more may be readable again later, where a disk was away for some minutes. Were it given out
 then, and settled, the slot would pass for done with others waiting in it. So the slot keeps in mind what counts, in 4
@@ -12,7 +12,6 @@ bytes for each frame, and readers pass the rest. The next opening finds it, unle
 """
 
 from array import array
-from bisect import bisect_left
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -30,7 +29,8 @@ class Recounted(NamedTuple):
     """What came of it. Positions are those that records were accepted with.
 
     lost: records that the slot had counted, and that nobody can deliver any more.
-    held: places of frames that are lost as well, whose records were read before: they still count, until settled.
+    held: places of frames that are lost as well, whose records were read before, or copied: they still count, until
+    settled, or until the copies are given up.
     first, last: the slot holds, or held, what waited of the records in between.
     waiting: those of them that are there.
     """
@@ -83,7 +83,7 @@ class Recount:
         slot = self.slot
         counted = slot.unsettled + self._up_to - slot.last_sequence
         there = slot.which_wait(self._places)
-        gone = frozenset(place for place in held if not self._was_read(place))
+        gone = in_hand(slot, held).difference(self._places)
         lost = max(0, counted - len(there) - len(gone))
         if lost:
             slot.counted = array("I", sorted([*map(self._places.__getitem__, there), *gone]))
@@ -92,10 +92,6 @@ class Recount:
         if not gone:
             slot.ring.losses.counted(slot, self._reports)
         return Recounted(lost, gone, *self._span(), frozenset(map(self._positions.__getitem__, there)))
-
-    def _was_read(self, place: int) -> bool:
-        at = bisect_left(self._places, place)
-        return at < len(self._places) and self._places[at] == place
 
     def close(self) -> None:
         """Let the slot go."""
@@ -108,6 +104,14 @@ class Recount:
         first, last = copies.span(directory.retry, slot, directory.copies_from)
         moved = directory.ring.moved_up_to
         return first, moved if last is None else min(last, moved)
+
+
+def in_hand(slot: Slot, held: AbstractSet[int]) -> frozenset[int]:
+    """Places in ``slot`` whose records nobody has to read there any more: ``held``, and what has a copy.
+
+    The copies count in place of the frames once their move is made, which may happen at any moment from now on.
+    """
+    return frozenset(held).union(slot.copies)
 
 
 def _nothing(_: memoryview) -> None:

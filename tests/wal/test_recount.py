@@ -10,7 +10,7 @@ from aiorecover.wal.directory import Directory
 from aiorecover.wal.moving import Move
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.recount import Recount, Recounted
-from aiorecover.wal.run import Entry
+from aiorecover.wal.run import Entry, Placed
 from aiorecover.wal.slot import Slot
 from tests.wal.rig import SLOT, Opened, found, missing, read, storing_fails, take
 from tests.wal.test_stream import Life
@@ -454,8 +454,8 @@ def test_a_count_beside_a_rewriting_that_is_under_way_tells_of_all_records_of_it
     life.move()
     slot = life.directory.retry.live[-1]
     copied = [one for one in read_stream(life.first.back_to(0)) if one[0] is slot]
-    assert life.copy_anew().count
     life.opened.disk.retry.damage(slot.file_offset + 4 * copied[3][1] + 60, b"rot")
+    assert life.copy_anew().count
     told = counted_anew(life.directory, slot)
     assert told.lost == 1
     assert (told.first, told.last) == (copied[0][2], life.opened.ring.moved_up_to)
@@ -486,24 +486,62 @@ def test_a_record_that_holds_is_not_lost() -> None:
     assert opened.directory.is_lost(sequence, place) is False
 
 
-def test_a_slot_is_not_moved_while_a_frame_that_counts_has_no_copy_though_as_many_have_one() -> None:
+def rots(life: Life, slot: Slot, place: int) -> bytes:
+    """What stood in the frame there."""
+    at = slot.file_offset + fmt.WORD * place + 30
+    before = life.opened.disk.ring.live()[at : at + 3]
+    life.opened.disk.ring.damage(at, b"rot")
+    return before
+
+
+def goes_back(life: Life, first: Placed) -> None:
+    """A second reader, from there on."""
+    slot, place, position, record = first
+    second(life.opened, (slot, place, position & fmt.SEQUENCE_MASK, record))
+
+
+def test_a_slot_is_not_moved_while_a_frame_that_counts_has_no_copy_though_another_one_rots_that_has() -> None:
     """One could not be read while it was copied, and can be by now; another one has a copy, and was lost since."""
     life = Life()
     opened, slot = life.opened, life.opened.ring.live[0]
     (_, first, position, _), (_, copied, *_), (_, passed, *_) = [one for one in life.left if one[0] is slot][:3]
-
-    def exchange(place: int, data: bytes) -> bytes:
-        at = slot.file_offset + fmt.WORD * place + 30
-        before = opened.disk.ring.live()[at : at + len(data)]
-        opened.disk.ring.damage(at, data)
-        return before
-
-    whole = exchange(passed, b"rot")
+    whole = rots(life, slot, passed)
     copying = life.copy()
-    exchange(passed, whole)
-    exchange(copied, b"rot")
-    second(opened, (slot, first, position & fmt.SEQUENCE_MASK, b""))
-    assert all_counted_anew(opened) == 1
-    assert len(slot.copies) == slot.unsettled
+    opened.disk.ring.damage(slot.file_offset + fmt.WORD * passed + 30, whole)
+    rots(life, slot, copied)
+    goes_back(life, (slot, first, position, b""))
+    assert counted_anew(opened.directory, slot)[:2] == (0, frozenset({copied}))
+    assert len(slot.copies) == slot.unsettled - 1
     with pytest.raises(WalCorruptError, match="so it is not moved"):
         copying.check()
+
+
+def test_what_was_copied_is_not_lost_though_its_slot_is_counted_before_the_copies_count() -> None:
+    life = Life()
+    slot = life.opened.ring.live[0]
+    originals = [one for one in life.left if one[0] is slot]
+    copying = life.copy()
+    rots(life, slot, originals[2][1])
+    goes_back(life, originals[0])
+    assert counted_anew(life.directory, slot)[:2] == (0, frozenset({originals[2][1]}))
+    assert slot in life.opened.ring.losses.miscounted
+    copying.check()
+    life.opened.keep_damaged()
+    life.make(copying)
+    copies = read_stream(life.first.back_to(0))[: len(originals)]
+    assert [position for _, _, position, _ in copies] == [position for _, _, position, _ in originals]
+    assert life.directory.lost == 0
+    assert life.directory.pending() == len(life.left)
+
+
+def test_what_rots_once_it_is_copied_is_lost_where_the_copies_are_given_up() -> None:
+    life = Life()
+    slot = life.opened.ring.live[0]
+    originals = [one for one in life.left if one[0] is slot]
+    copying = life.copy()
+    rots(life, slot, originals[2][1])
+    goes_back(life, originals[0])
+    assert not counted_anew(life.directory, slot).lost
+    assert copying.abandon()
+    assert all_counted_anew(life.opened) == 1
+    assert life.directory.pending() == len(life.left) - 1
