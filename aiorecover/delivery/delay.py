@@ -5,11 +5,12 @@ of a lane without room on the disk, of a session that is not connected, and of a
 """
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, NamedTuple
 
 from aiorecover import record as rec
+from aiorecover.delivery.behind import Behind
 from aiorecover.delivery.frames import record_at
 from aiorecover.delivery.lane import Lane
 from aiorecover.delivery.recovery_check import RecoveryCheck
@@ -51,10 +52,13 @@ class Delays:
         session: Session,
         check: RecoveryCheck,
         router: Router,
+        passed_over: Iterable[Behind],
         lost: Callable[[], str],
         missing: Callable[[], str],
     ) -> None:
-        """``lost``: why the last transaction was, or "" where it was not, or there are none.
+        """``passed_over``: those there are at the moment of asking.
+
+        ``lost``: why the last transaction was, or "" where it was not, or there are none.
 
         ``missing``: a right to a topic without which there is none, or "".
         """
@@ -62,6 +66,7 @@ class Delays:
         self._session = session
         self._check = check
         self._router = router
+        self._passed_over = passed_over
         self._lost = lost
         self._missing = missing
 
@@ -89,6 +94,9 @@ class Delays:
         for topic in self._router.topics.values():
             if found := _of_topic(topic, None):
                 return found._replace(topic=topic.name)
+        for behind in self._passed_over:
+            if behind.lane is None and (found := _of_topic(self._router.topics.get(behind.topic), behind.named)):
+                return found._replace(topic=behind.topic, partition=behind.named)
         lost = self._lost()
         return Delay("a transaction was lost, and is made anew", error=lost) if lost else Delay("it is under way")
 

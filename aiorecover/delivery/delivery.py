@@ -120,7 +120,8 @@ class Delivery:
             on_open=self._on_open,
         )
         lost, missing = self._lost_transaction, self._missing_right
-        self.delays = Delays(self._ring, self.session, self.check, self.router, lost, missing)
+        passed_over = self.dispatcher.passed_over
+        self.delays = Delays(self._ring, self.session, self.check, self.router, passed_over, lost, missing)
         self._closed = False
         self._wrong: DeliveryPendingError | None = None  # why nothing is delivered
         self._stands = False  # for good

@@ -14,7 +14,7 @@ from typing import Any
 
 from aiorecover.delivery.batch import LaneBatch
 from aiorecover.delivery.batches import Batches
-from aiorecover.delivery.behind import Order
+from aiorecover.delivery.behind import Behind, Order
 from aiorecover.delivery.burial import Burial
 from aiorecover.delivery.drain import STEP, GoingBack
 from aiorecover.delivery.expiry import Expiry
@@ -530,6 +530,11 @@ class Dispatcher:
     def idle(self) -> bool:
         """It has read all there is, and put it into lanes."""
         return self._bell is not None and self._held is None and not self.reader.has_more
+
+    @property
+    def passed_over(self) -> Iterable[Behind]:
+        """What is behind, whenever it is gone through."""
+        return self._gaps
 
     @property
     def has_gaps(self) -> bool:

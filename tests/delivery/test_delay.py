@@ -121,6 +121,15 @@ async def test_a_topic_or_a_partition_that_is_not_there_is_told(broker: Broker) 
         assert await told(beyond) == "the partition does not exist topic=other partition=5"
 
 
+async def test_a_flush_tells_of_a_partition_that_does_not_exist(broker: Broker) -> None:
+    async with producer_on() as producer:
+        publish_to_any_partition(producer)
+        beyond = await producer.publish("other", b"0", partition=5)
+        told_of = "the partition does not exist topic=other partition=5"
+        assert await told(beyond) == told_of
+        assert f"do not publish it again: {told_of} pending=1" in await told_by_flush(producer)
+
+
 async def test_a_partitioner_that_fails_is_told(broker: Broker) -> None:
     def fails(*_: Any) -> int:
         raise LookupError
