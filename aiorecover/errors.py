@@ -115,6 +115,8 @@ class DeliveryError(RecoverError, KafkaError):
 class DeliveryPendingError(DeliveryError):
     """The time limit passed before the record was settled. It is in the ring: do not publish it again.
 
+    ``persisted`` is ``"possibly"`` then, also of what was not sent yet: it may be at any moment.
+
     The message says what holds it up, as far as that is known at the moment: Kafka is not reached, its topic is not
     known, its partition does not get through, with the last error; or nothing is wrong, and it takes its turn.
 

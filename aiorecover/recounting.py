@@ -30,7 +30,7 @@ class Recounting:
         reports: Reports,
         on_counted: Callable[[], None],
     ) -> None:
-        """``on_counted``: a slot counts no more than what is there."""
+        """``on_counted``: a slot counts no more than what is there, or nothing any more."""
         self._directory = directory
         self._moves = moves
         self._holders = holders
@@ -46,11 +46,15 @@ class Recounting:
         clock = asyncio.get_running_loop().time
         if clock() < self._not_before:
             return
+        if self._under_way is not None and self._nothing_counts(self._under_way.slot):
+            self._under_way.close()
+            self._under_way = None
         if self._under_way is None:
             self._under_way = self._next()
         if self._untold:
             await self._reports.look_again()
             self._untold = False
+            self._on_counted()
         if self._under_way is None:
             return
         recount, pause = self._under_way, PAUSE
@@ -69,13 +73,17 @@ class Recounting:
     def _next(self) -> Recount | None:
         for ring in (self._directory.ring, self._directory.retry):
             for slot, reports in list(ring.losses.miscounted.items()):
-                if slot.moved or slot.done or ring.slot_with(slot.header.ordinal) is not slot:  # nothing counts there
+                if self._nothing_counts(slot):
                     ring.losses.counted(slot, reports)
                     self._held.pop(slot, None)
                     self._untold = True
                 elif self._moves.may_recount(slot) and not self._is_held_as_before(slot):
                     return Recount(self._directory, slot)
         return None
+
+    @staticmethod
+    def _nothing_counts(slot: Slot) -> bool:
+        return slot.moved or slot.done or slot.ring.slot_with(slot.header.ordinal) is not slot
 
     def _is_held_as_before(self, slot: Slot) -> bool:
         held = self._held.get(slot)
@@ -92,7 +100,7 @@ class Recounting:
     def _finish(self, recount: Recount) -> None:
         self._under_way = None
         slot = recount.slot
-        if slot.moved or not self._moves.may_recount(slot):  # more was published meanwhile: it is read once more
+        if slot.moved or not self._moves.may_recount(slot) or recount.outdated:  # it is read once more, to the end
             recount.close()
             return
         found = recount.finish(self._holders.places_in(slot))

@@ -14,6 +14,7 @@ from aiorecover import recounting
 from aiorecover.compactor import Compactor
 from aiorecover.delivery.reports import Reports
 from aiorecover.errors import WalCorruptError, WalFullError, WalIOError
+from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Checkpoint
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.keeper import Keeper
@@ -643,3 +644,41 @@ async def test_a_rewriting_that_takes_more_than_was_to_be_seen_is_given_up_and_m
     assert scene.scene.compactor.rewrites == 1
     assert spares.holding.ready <= 1, "what it did not need is free"
     assert left == scene.scene.directory.pending() == len(waiting_in(scene.opened.dies()))
+
+
+@pytest.mark.parametrize("held", [False, True])
+async def test_a_rewriting_that_met_damage_is_tried_again_though_the_damaged_slot_is_done_before_it_is_counted(
+    monkeypatch: pytest.MonkeyPatch, *, held: bool
+) -> None:
+    monkeypatch.setattr(recounting, "PAUSE", 0.0)
+    scene = Scene(Opened(Disk(slot_bytes=1 << 20)), every=3, full=9)
+    for _ in range(6):
+        await scene.look_again()
+    retry = scene.directory.retry
+    first, *others = list(retry.live)
+    frames = in_slot(first)[:3]
+    for slot in (first, *others):
+        for home, place in in_slot(slot)[3:]:
+            retry.settle(home, [place])
+    rotten = frames[1][1]
+    scene.opened.disk.retry.damage(first.file_offset + fmt.WORD * rotten + 30, b"rotten")
+    in_hand = {rotten} if held else set()
+    moves: Any = SimpleNamespace(may_recount=lambda slot: slot.complete)
+    holders: Any = SimpleNamespace(places_in=lambda slot: in_hand if slot is first else set())
+    reports = Reports(scene.directory, None)
+    counting = recounting.Recounting(scene.directory, moves, holders, reports, scene.compactor.try_again)
+    for _ in range(4):
+        await scene.look_again()
+    assert scene.compactor.rewrites == 0
+    if held:
+        await counting.look()
+    for home, place in frames:
+        retry.settle(home, [place])
+    in_hand.clear()
+    for _ in range(6):
+        await counting.look()
+        scene.opened.keep_damaged()
+        scene.opened.checkpoint()
+        await scene.look_again()
+    assert scene.compactor.rewrites == 1
+    assert not {first, *others[:-1]} & {*retry.live}

@@ -42,13 +42,17 @@ class Rig:
         self.reports = Reports(directory, None)
         self.in_hand: set[int] = set()
         rig = cast("Any", self)
-        self.recounting = Recounting(directory, rig, rig, self.reports, lambda: None)
+        self.ended = 0  # how often a slot was told to count no more than what is there
+        self.recounting = Recounting(directory, rig, rig, self.reports, self._on_counted)
 
     def may_recount(self, slot: Slot) -> bool:
         return slot.complete
 
     def places_in(self, _: Slot) -> set[int]:
         return self.in_hand
+
+    def _on_counted(self) -> None:
+        self.ended += 1
 
     async def look(self) -> None:
         """As often as it takes."""
@@ -124,6 +128,10 @@ def is_told_lost(waiter: Waiter, persisted: str) -> None:
     with pytest.raises(PermanentDeliveryError, match="damage took the record") as caught:
         waiter.result()
     assert caught.value.persisted == persisted
+
+
+def fails(*_: object) -> None:
+    raise WalIOError(errno.EIO, "the disk is away")
 
 
 @pytest.mark.parametrize("recycled", [False, True])
@@ -330,9 +338,6 @@ async def test_what_cannot_be_read_is_asked_for_again_after_a_longer_pause(monke
     second(ring.opened, ring.entries[0])
     ring.opened.keep_damaged()
 
-    def fails(*_: object) -> None:
-        raise WalIOError(errno.EIO, "the disk is away")
-
     monkeypatch.setattr(module, "READ_PAUSE", 10.0)
     with monkeypatch.context() as patch:
         patch.setattr(Reader, "look", fails)
@@ -344,3 +349,35 @@ async def test_what_cannot_be_read_is_asked_for_again_after_a_longer_pause(monke
     ring.recounting._not_before = 0.0
     await ring.look()
     assert ring.opened.ring.lost == 1
+
+
+async def test_a_slot_that_is_done_while_it_is_counted_is_left_and_whoever_waited_for_the_count_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ring = InRing()
+    rot(ring.opened, 30)
+    second(ring.opened, ring.entries[0])
+    ring.opened.keep_damaged()
+    monkeypatch.setattr(Reader, "look", fails)
+    await ring.recounting.look()
+    assert ring.slot.readers
+    ring.opened.settle(ring.entries)
+    assert ring.slot.done
+    await ring.look()
+    assert not ring.slot.readers
+    assert not ring.opened.ring.losses.miscounted
+    assert ring.ended == 1
+
+
+async def test_a_slot_of_which_a_page_was_lost_since_it_was_read_is_read_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ring, outdated = InRing(), [True, False]
+    rot(ring.opened, 30)
+    second(ring.opened, ring.entries[0])
+    ring.opened.keep_damaged()
+    monkeypatch.setattr(Recount, "outdated", property(lambda _: outdated.pop(0)))
+    await ring.recounting.look()
+    assert (ring.opened.ring.lost, ring.slot.readers, ring.ended) == (0, 0, 0)
+    await ring.recounting.look()
+    assert (ring.opened.ring.lost, ring.slot.readers, ring.ended) == (1, 0, 1)

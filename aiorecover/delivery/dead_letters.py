@@ -374,6 +374,8 @@ class DeadLetters:
         try:
             while not await self._step(recount):  # no turn of the loop behind the last one
                 pass
+            if recount.outdated:  # it is counted next time
+                return
             lost = recount.finish(self._places_in(recount.slot)).lost
         finally:
             recount.close()

@@ -242,8 +242,8 @@ Operations
                 those that are marked already wait again. Readers pass them; the slot stays until all are settled.
     read        The newest frames from memory (a bounded array beside the ring), all others by preadv. A place that
                 cannot be read is asked for again, for some seconds, or a minute where nothing around it can be read
-                (each piece of up to 128 KiB by itself), and ten times as long where a slot is counted anew; then it
-                counts as damaged.
+                (each piece of up to 128 KiB by itself), and ten times as long where a slot is counted anew (all pieces
+                of the slot together: nothing behind it is recycled meanwhile); then it counts as damaged.
 
 Recovery, on opening
     1. Lock the instance directory (flock), compare the inode with the path. Where a full disk has no room for the
@@ -329,16 +329,17 @@ zeros for pages that cannot be read; the tables in `recovery` say what comes of 
 A slot counts what it waits for once: what is stored in this life by its sequences, what an opening found as it is read.
 Damage that is met in what was counted, by whichever reader, has the slot counted anew (`recount`): once everything in
 it was read, suspect settle words were judged, and copies count, it is read once more, and counts only what holds and
-waits, and what somebody has in hand, or a move has copied, who read it before its bytes rotted. So a slot is done, and
-moved, whatever was lost in it. What was given up so is passed by every reader from then on, though it may be readable
-again: nobody waits for it, and its settlement would stand for another one's. The next opening finds it, unless a
-watermark or P covers it by then, and it is delivered behind newer records of its lane, though who waited was told that
-it is lost. Where some of what is damaged is in hand it is counted again once that is settled, or once the copies are
-given up. What a move or a rewriting cannot read has its slots counted anew, too, and is tried again then. So has a slot
-of the retry ring in which somebody asks for a record and meets damage where its copy would stand: until that is counted
-nobody knows whether the record is settled (`copies`). A slot in which nothing waits any more before its turn comes is
-not counted; that is told as a count would be, for all in it is settled or moved, or an earlier count found it lost. A
-slot of the dead ring is counted anew when somebody takes letters out.
+waits, and what somebody has in hand, or a move has copied, who read it before its bytes rotted. (Where a page is lost
+between the reading and the counting it is read again: what was settled there would seem to wait.) So a slot is done,
+and moved, whatever was lost in it. What was given up so is passed by every reader from then on, though it may be
+readable again: nobody waits for it, and its settlement would stand for another one's. The next opening finds it, unless
+a watermark or P covers it by then, and it is delivered behind newer records of its lane, though who waited was told
+that it is lost. Where some of what is damaged is in hand it is counted again once that is settled, or once the copies
+are given up. What a move or a rewriting cannot read has its slots counted anew, too, and is tried again then. So has a
+slot of the retry ring in which somebody asks for a record and meets damage where its copy would stand: until that is
+counted nobody knows whether the record is settled (`copies`). A slot in which nothing waits any more before its turn
+comes is not counted; that is told as a count would be, for all in it is settled or moved, or an earlier count found it
+lost. A slot of the dead ring is counted anew when somebody takes letters out.
 
 Read-only view
     `view.open_view` looks at a directory from outside, for the command line and for Spark: it takes no lock, opens

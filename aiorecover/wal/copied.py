@@ -65,12 +65,12 @@ class Copied:
         homes = [(count, home)]
         if self._homes and self._homes[-1][1] is home:
             homes = []
-        one, other = array("I", [place]), array("i", [there])
+        one, other, waiting = array("I", [place]), array("i", [there]), self._waiting + 1  # a number takes memory, too
         try:
             self._homes += homes  # no call from here on, and no jump backwards
             self._places += one
             self._there += other
-            self._waiting += 1
+            self._waiting = waiting
         except MemoryError:
             self._cut(count)
             raise
@@ -103,6 +103,7 @@ class Copied:
     def _cut(self, count: int) -> None:
         """Only the first ``count`` are there."""
         del self._places[count:]
+        del self._there[count:]
         if self._homes and self._homes[-1][0] == count:
             self._homes.pop()
 

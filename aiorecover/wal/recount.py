@@ -15,6 +15,7 @@ from array import array
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
+from aiorecover.errors import WalIOError
 from aiorecover.wal import copies
 from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory
@@ -23,6 +24,7 @@ from aiorecover.wal.reading import Reader
 from aiorecover.wal.slot import Slot
 
 STEP = 512  # frames between two turns of the loop: about a millisecond
+FAILURES_MOST = 60  # reads, 10 s apart, before no more patience is had with a slot: who counts it stands in its way
 
 
 class Recounted(NamedTuple):
@@ -55,27 +57,44 @@ class Recount:
         self._places = array("I")
         self._positions = array("Q")
         self._up_to = slot.last_sequence
+        self._zeros = 0  # of the settle words, as they were read
+        self._failures = 0
 
     def step(self, limit: int = STEP) -> bool:
         """Read up to ``limit`` frames that wait; True at the end.
 
         Raises:
-            WalIOError: something cannot be read; what stands there counts as damaged when that is so for long.
+            WalIOError: something cannot be read; what stands there counts as damaged when that is so for long, and with
+                it whatever else cannot be read of the slot.
 
         """
         slot = self.slot
         self._up_to = slot.last_sequence if slot.sealed else slot.ring.sequence  # what comes while it reads is behind
         end = slot.tail
-        run = self._reader.look(limit)
+        try:
+            run = self._reader.look(limit)
+        except WalIOError:
+            self._failures += 1
+            if self._failures == FAILURES_MOST:
+                self._reader.hurry()
+            raise
         if run is None:
             return self._reader.offset >= end  # nothing else: what is not read counts as lost
+        self._zeros += slot.zeros(run.places)
         epoch = slot.header.epoch
         self._places.extend(run.places)
         self._positions.extend(run.records if self._copies else (fmt.position(epoch, one) for one in run.sequences))
         return False
 
+    @property
+    def outdated(self) -> bool:
+        """A page was lost since it was read: what was settled there seems to wait. It is to be read once more."""
+        return self.slot.zeros(self._places) > self._zeros
+
     def finish(self, held: AbstractSet[int]) -> Recounted:
-        """Have the slot count what is there; ``held``: places of frames in it whose records are in somebody's hands.
+        """Have the slot count what is there; not where it is `outdated`.
+
+        ``held``: places of frames in it whose records are in somebody's hands.
 
         A slot in which something that is lost is held, or in which more was met meanwhile, is to be counted once more.
         """

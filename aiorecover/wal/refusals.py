@@ -17,6 +17,10 @@ from aiorecover.wal.moved import DEAD, RETRY, RING
 from aiorecover.wal.traces import Traces
 
 _TOLD = ("live", "torn", "damaged")
+_MIXED = (
+    "it was copied together from several states, or the disk has put a page into the place of another one: restore the "
+    "directory from one copy, or move it away and keep it; nothing was changed"
+)
 
 
 class Span(NamedTuple):
@@ -89,11 +93,9 @@ def check_order(spans: Sequence[Span]) -> None:
 
     """
     if any(later.ordinal == one.ordinal for one, later in pairwise(spans)):
-        message = "the ring holds one slot twice: it was copied together from several states"
-        raise WalCorruptError(message)
+        raise WalCorruptError(f"the ring holds one slot twice: {_MIXED}")
     if any(later.first < one.end for one, later in pairwise(spans)):
-        message = "the slots of the ring are in no order: it was copied together from several states"
-        raise WalCorruptError(message)
+        raise WalCorruptError(f"the slots of the ring are in no order: {_MIXED}")
 
 
 def check_one_directory(openings: Collection[tuple[int, int]], traces: Traces) -> None:
@@ -114,5 +116,5 @@ def check_one_directory(openings: Collection[tuple[int, int]], traces: Traces) -
         message = "the directory mixes files of several producers: put its own lanes back, or move these away and keep"
         raise WalCorruptError(f"{message} them files=lanes")
     if len({epoch for epoch, _ in openings}) < len(openings):
-        message = "the files were copied together from several states of the directory: restore all from one copy"
-        raise WalCorruptError(message)
+        message = "the files were copied together from several states of the directory: restore all from one copy, or"
+        raise WalCorruptError(f"{message} move the directory away and keep it; nothing was changed")

@@ -148,6 +148,14 @@ class Slot:
         counted, up_to = set(self.counted), self.counted_to
         return [number for number in found if places[number] > up_to or places[number] in counted]
 
+    def zeros(self, places: Sequence[int]) -> int:
+        """How many settle words of ``places``, which ascend, are zeros: their page was lost, with what they said."""
+        words = self.words
+        if words is None or not places:
+            return 0
+        self.reach(places)
+        return [words[place] for place in places].count(0)
+
     def is_settled(self, place: int) -> bool:
         """Whether the frame there was settled by this process; a flipped bit settles nothing."""
         if self.words is None:

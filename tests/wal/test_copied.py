@@ -1,7 +1,7 @@
 """Where the copies of a slot's frames stand."""
 
 from array import array
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from hypothesis import given
@@ -78,3 +78,22 @@ def test_a_copy_without_memory_for_it_is_not_added_and_may_be_later(name: str, k
     copied.add(7, SECOND, 107)
     copied.add(9, SECOND, 109)
     assert [copied[place] for place in copied] == [(FIRST, 105), (SECOND, 107), (SECOND, 109)]
+
+
+class Most(int):
+    """There is no memory for a larger number."""
+
+    def __add__(self, _: int) -> NoReturn:
+        raise MemoryError
+
+
+def test_a_copy_without_memory_for_their_number_is_not_added_and_may_be_later() -> None:
+    copied = Copied()
+    copied.add(5, FIRST, 105)
+    copied._waiting = Most(1)
+    with pytest.raises(MemoryError):
+        copied.add(7, SECOND, 107)
+    copied._waiting = 1
+    assert copied.last == (FIRST, 105)
+    copied.add(9, SECOND, 109)
+    assert [copied[place] for place in copied] == [(FIRST, 105), (SECOND, 109)]

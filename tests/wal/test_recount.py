@@ -9,10 +9,11 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.moving import Move
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.recount import Recount, Recounted
+from aiorecover.wal.recount import FAILURES_MOST, Recount, Recounted
 from aiorecover.wal.run import Entry, Placed
 from aiorecover.wal.slot import Slot
-from tests.wal.rig import SLOT, Opened, found, missing, read, storing_fails, take
+from aiorecover.wal.window import PAGE
+from tests.wal.rig import SLOT, Disk, Opened, found, missing, read, storing_fails, take
 from tests.wal.test_stream import Life
 from tests.wal.test_stream import read as read_stream
 
@@ -545,3 +546,57 @@ def test_what_rots_once_it_is_copied_is_lost_where_the_copies_are_given_up() -> 
     assert copying.abandon()
     assert all_counted_anew(life.opened) == 1
     assert life.directory.pending() == len(life.left) - 1
+
+
+def test_what_was_settled_and_lost_its_page_since_it_was_read_is_not_taken_for_waiting() -> None:
+    opened = Opened()
+    entries = filled(opened, 150)
+    opened.ring.go_on()
+    opened.append(b"next slot")
+    opened.settle(opened.read())
+    slot = entries[0][0]
+    rot(opened, 11)
+    second(opened, entries[0])
+    opened.keep_damaged()
+    recount = Recount(opened.directory, slot)
+    while not recount.step():
+        pass
+    before = recount.outdated
+    opened.settle(entries[100:120])
+    page = slice(entries[100][1] * fmt.WORD & -PAGE, (entries[100][1] * fmt.WORD & -PAGE) + PAGE)
+    assert slot.map is not None
+    slot.map[page] = bytes(PAGE)  # as a page that was lost
+    assert (before, recount.outdated) == (False, True)
+    recount.close()
+    opened.disk.ring.stored.fail_reads(slot.file_offset + page.start, PAGE)
+    gone = [entry for entry in entries if page.start < entry[1] * fmt.WORD < page.stop]
+    again = Recount(opened.directory, slot)
+    with pytest.raises(WalIOError):
+        again.step()
+    again._reader.hurry()
+    while not again.step():
+        pass
+    assert not again.outdated, "nothing was lost since"
+    again.finish(frozenset())
+    opened.keep_damaged()
+    opened.settle(entry for entry in entries if entry[2] != 11 and entry not in gone and entry not in entries[100:120])
+    assert is_freed(opened, slot)
+
+
+def test_a_slot_of_which_little_can_be_read_has_no_more_patience_than_a_piece_of_it() -> None:
+    opened = Opened(Disk(slot_bytes=1 << 20))
+    opened.fill_slot()
+    opened.ring.go_on()
+    slot = opened.ring.live[0]
+    opened.disk.ring.stored.fail_reads(PAGE, slot.header.slot_bytes - 2 * PAGE)
+    recount, failures = Recount(opened.directory, slot), 0
+    while True:
+        try:
+            if recount.step():
+                break
+        except WalIOError:
+            failures += 1
+    assert failures == FAILURES_MOST
+    found = recount.finish(frozenset())
+    assert len(found.waiting) == slot.unsettled > 0, "what stands in pages that can be read is there"
+    assert found.lost == slot.last_sequence - len(found.waiting)
