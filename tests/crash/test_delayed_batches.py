@@ -29,6 +29,7 @@ pytestmark = pytest.mark.timeout(240)
 
 AGE_MS = 5_000  # a successor that takes so long to deliver what it has published itself would bury that, too
 AGES: dict[str, Any] = {"delivery_timeout_ms": AGE_MS, "request_timeout_ms": 2_000}
+NEVER_MS = 600_000  # for who dies: on a busy machine it may live until its records are old, and would bury them itself
 UNTIL_MARKED_S = 2 * MARK_EVERY / 1000  # then a checkpoint has a mark behind the last record
 UNTIL_OLD_S = 1.125 * AGE_MS / 1000 + 1.5  # an eighth and a second later at most
 
@@ -44,7 +45,7 @@ def die_held(scenario: Scenario, detour: Detour, held: int = 0, *, aged: bool = 
     ``aged``: a successor knows how old each record is; ``options``: as of `Scenario.life`.
     """
     child = ready(scenario, then=[("wait_checkpointed", {}), ("wait", {})], **options)
-    detour.hold()
+    (detour.hold_all if aged else detour.hold)()
     take_off(child)
     detour.wait_held(held + BATCHES_BYTES)
     if aged:
@@ -52,6 +53,7 @@ def die_held(scenario: Scenario, detour: Detour, held: int = 0, *, aged: bool = 
         child.tell()
         child.wait_for("wait", times=3)
     scenario.kill(child)
+    detour.admit()
     detour.wait_late(held + BATCHES_BYTES)
 
 
@@ -113,7 +115,7 @@ def test_a_batch_that_arrives_after_its_age_was_up_and_others_followed_is_not_ap
     scenario: Scenario, detour: Detour, fault: str | None
 ) -> None:
     """Its records are dead letters by then, and nothing is sent again as it was: what follows fences it."""
-    die_held(scenario, detour, aged=True, **AGES)
+    die_held(scenario, detour, aged=True, delivery_timeout_ms=NEVER_MS)
     held = {record.record_id for record in scenario.ledger.accepted[0]}
     time.sleep(UNTIL_OLD_S)
     last = scenario.finish(scenario.life(*MORE_THAN_REMEMBERED, fault=fault, **AGES))

@@ -85,6 +85,14 @@ class Detour:
         """What the present connections send stays here; their answers, and new connections, pass."""
         self._ask("hold")
 
+    def hold_all(self) -> None:
+        """As `hold`, and what new connections send, too, until `admit`: whoever waits for long cannot send it again."""
+        self._ask("hold_all")
+
+    def admit(self) -> None:
+        """New connections pass from now on."""
+        self._ask("admit")
+
     def deafen(self) -> None:
         """The answers to the present connections are lost; what they send passes."""
         self._ask("deafen")
@@ -231,6 +239,7 @@ class _Carrier:
         self._line = _Line(uplink)
         self._connections: set[_Connection] = set()
         self._servers: list[asyncio.Server] = []
+        self._admits = True  # new connections
         self._gone = 0  # bytes that connections carried which are over
 
     async def listen(self, route: str) -> None:
@@ -257,6 +266,8 @@ class _Carrier:
             near[1].close()
             return
         self._connections.add(connection)
+        if not self._admits:
+            connection.gate.clear()
         try:
             await connection.carry(near, onward)
         finally:
@@ -271,8 +282,10 @@ class _Carrier:
             return sum(connection.held for connection in self._connections)
         if what == "late":
             return self._late()
+        if what in {"hold_all", "admit"}:
+            self._admits = what == "admit"
         for connection in self._connections:
-            if what == "hold":
+            if what in {"hold", "hold_all"}:
                 connection.gate.clear()
             elif what == "deafen":
                 connection.deaf = True
