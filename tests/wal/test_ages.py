@@ -356,3 +356,17 @@ def test_marks_are_thinned_once_for_many_that_come(monkeypatch: pytest.MonkeyPat
     for number in range(1, 20_000):
         ages.note(number, number * 1_000)
     assert len(thinned) <= 20_000 // ages_module.THIN_AT * 2
+
+
+def test_a_clock_that_is_set_while_nothing_waits_tells_nothing_of_what_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, clocks, directory = with_a_record(monkeypatch)
+    directory.note_age()
+    for slot, place, _, _ in read(Reader(directory.ring, bytes)):
+        directory.ring.settle(slot, [place])
+    clocks.wall += DAY
+    directory.note_age()
+    directory.ring.append(b"payload", None)
+    clocks.pass_by(MARK_EVERY)
+    directory.note_age()
+    earliest, latest, _ = directory.accepted(directory.ring.last_position)
+    assert earliest == latest == clocks.wall

@@ -260,3 +260,19 @@ def test_a_copy_is_found_without_a_search_where_nothing_rots(life: Life, monkeyp
     assert len(copied) > len(retry.live)
     monkeypatch.setattr(copies, "next_frame", None)
     assert all(copies.waits(retry, position, None) for position in copied)
+
+
+def test_marks_of_copies_that_never_count_are_forgotten_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copies, "EVERY", 1)
+    life = Life(slots=6)
+    life.move()
+    before = [list(slot.marks) for slot in life.directory.retry.live]
+    assert sum(map(len, before)) > 0
+    given_up = life.copy()
+    assert [list(slot.marks) for slot in life.directory.retry.live] != before
+    assert given_up.abandon()
+    assert [list(slot.marks) for slot in life.directory.retry.live][: len(before)] == before
+    assert not any(slot.marks for slot in life.directory.retry.live[len(before) :])
+    life.directory.copies_from = None
+    life.move()
+    gives_what_waits(life, life.waiting)

@@ -31,6 +31,7 @@ from aiorecover.errors import (
 from aiorecover.wal import checkpoint, storage
 from aiorecover.wal import format as fmt
 from aiorecover.wal import instance as instances
+from aiorecover.wal.checkpoint import CheckpointFile
 from aiorecover.wal.directory import RING_GONE, Directory, Options
 from aiorecover.wal.instances import instances as seen_from_outside
 from aiorecover.wal.opening import open_directory
@@ -39,6 +40,7 @@ from aiorecover.wal.recovery import UNTOLD
 from aiorecover.wal.storage import FileSystem
 from aiorecover.wal.view import open_view
 from tests.wal.rig import SLOT, Position, found, missing, read
+from tests.wal.test_stream import Life
 
 REPOSITORY = Path(__file__).parents[2]
 MAX_BYTES = 64 * SLOT
@@ -1039,3 +1041,34 @@ def test_a_directory_from_which_files_are_gone_is_read_as_if_they_were_empty(wal
         (wal / "0" / name).unlink()
     with opened(wal) as made:
         assert [record for _, record in records(made)] == [b"%d" % number for number in range(9)]
+
+
+@pytest.mark.parametrize("replaced", ["", "lock", "checkpoint"])
+def test_the_last_checkpoint_is_written_only_where_lock_and_checkpoint_are_still_ours(wal: Path, replaced: str) -> None:
+    with opened(wal) as made:
+        (path,) = {file.path.parent for file in (made.files.lock, made.files.checkpoint)}
+        if replaced:
+            (path / "aside").write_bytes((path / replaced).read_bytes())
+            (path / "aside").replace(path / replaced)
+        before = _generation(made)
+        made.write_end(made.next_checkpoint(closed=True))
+        assert (_generation(made) > before) is (not replaced)
+
+
+def _generation(made: Directory) -> int:
+    """Of the newer copy of the checkpoint."""
+    return max(copy.generation for copy in CheckpointFile(made.files.checkpoint).copies)
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_both_copies_of_the_checkpoint_know_that_copies_count(*, rewritten: bool) -> None:
+    """Else with one of them lost neither these nor their originals would count, once those are recycled."""
+    life = Life()
+    life.move()
+    if rewritten:
+        life.make_anew(life.copy_anew())
+    one, other = (copy.checkpoint for copy in CheckpointFile(life.opened.disk.checkpoint).copies)
+    assert one is not None
+    assert other is not None
+    assert one.moved == other.moved == life.opened.ring.moved_up_to
+    assert one.retry.flushed == other.retry.flushed

@@ -213,3 +213,8 @@ def test_slots_that_are_gone_at_the_end_of_an_older_epoch_belong_to_it() -> None
         third.read()
         assert sum(one.count for one in third.ring.damage) == last - last // 3
         assert epochs(third) == {1: (last, True), 2: (1, True)}
+
+
+@pytest.mark.parametrize(("up_to", "settled"), [((2, 9), 0), ((3, 0), 0), ((3, 4), 4), ((3, 9), 7), ((4, 1), 7)])
+def test_an_epoch_is_settled_as_far_as_a_position_and_its_end_say(up_to: tuple[int, int], settled: int) -> None:
+    assert settled_in(3, fmt.position(*up_to), 7) == settled

@@ -78,3 +78,16 @@ def test_a_link_is_not_taken_for_the_file_that_it_names(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "file")
     assert lock_identity(tmp_path / "link") != lock_identity(tmp_path / "file")
+
+
+def test_where_files_show_another_device_the_holder_is_who_wrote_its_number_into_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = stored(tmp_path)
+    inode = (tmp_path / "0" / "lock").stat().st_ino
+    locks = tmp_path / "locks"
+    locks.write_text(f"1: FLOCK  ADVISORY  WRITE {os.getpid()} ff:ff:{inode} 0 EOF\n")
+    monkeypatch.setattr(instances_module, "PROC_LOCKS", locks)
+    (found,) = instances(tmp_path / "0")
+    assert (found.state, found.pid) == ("locked", os.getpid())
+    directory.close()

@@ -394,3 +394,21 @@ def test_a_link_in_the_place_of_the_directory_is_not_followed(tmp_path: Path, ca
     directory.close()
     assert list((tmp_path / "elsewhere").iterdir()) == []
     assert "remove the symbolic link" in caplog.text
+
+
+def test_what_is_kept_of_damage_is_durable_with_its_name_before_its_slot_may_be_recycled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened, _ = unreadable(1)
+    synced: list[tuple[Path, list[str]]] = []
+    durable = [0]
+
+    def sync_directory(self: Machine, path: Path) -> None:
+        synced.append((path, list(self.kept)))
+        durable[0] = sum(len(file.durable) for file in self.kept.values())
+
+    monkeypatch.setattr(Machine, "sync_directory", sync_directory)
+    opened.keep_damaged()
+    ((name, data),) = kept_files(opened).items()
+    assert synced[-1] == (Path("/") / DAMAGED, [name])
+    assert durable == [len(data)]

@@ -5,11 +5,11 @@ import hashlib
 import os
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
-from aiorecover.errors import WalIOError
+from aiorecover.errors import WalCorruptError, WalIOError
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal import format as fmt
 from aiorecover.wal import neighbours as neighbours_module
@@ -315,6 +315,23 @@ def test_a_directory_that_cannot_be_looked_at_is_an_error_that_says_so_and_names
     told = look(tmp_path).error
     assert "cannot look at the directory: check the disk and the permissions: Permission denied" in told
     assert str(tmp_path / "1") in told
+
+
+def test_one_that_somebody_has_and_that_cannot_be_understood_is_no_error_and_looked_at_again_once_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its owner may be writing it."""
+    directory = opened(tmp_path, "1")
+
+    def refuse(*_: object) -> NoReturn:
+        raise WalCorruptError("the checkpoint cannot be read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(neighbours_module, "_known", refuse)
+        found = look(tmp_path)
+    assert (found.name, found.free, found.waiting, found.error) == ("1", False, None, "")
+    assert found.stamp == look(tmp_path).stamp
+    directory.close()
 
 
 def test_a_wal_dir_that_cannot_be_listed_is_an_error_that_says_so_and_names_it(tmp_path: Path) -> None:

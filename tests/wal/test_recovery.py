@@ -196,6 +196,14 @@ def test_what_stood_before_the_oldest_slot_is_missed_only_where_both_copies_tell
     assert [made.main.floor, made.retry.floor, made.dead.floor] == [main, others, others]
 
 
+@pytest.mark.parametrize(("mark", "unsure"), [(8, True), (9, True), (10, False), (11, False)])
+def test_where_a_copy_is_lost_it_is_said_that_some_may_be_gone_unless_the_other_one_covers_all_before(
+    mark: int, *, unsure: bool
+) -> None:
+    slots = [life(0, 3, first=11, last=20), life(1, 4, first=21)]
+    assert plan([copy(1, watermark=fmt.position(1, mark)), BAD], slots).main.unsure is unsure
+
+
 def test_blank_slots_are_free_and_damaged_ones_are_reported_and_never_recycled() -> None:
     found = plan([copy(1), copy(2)], [SlotFound(0, "blank"), SlotFound(1, "damaged"), life(2, 1)])
     assert (found.main.free, found.main.damaged, ordinals(found)) == ([(0, 0)], [1], [1])
