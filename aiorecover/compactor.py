@@ -72,8 +72,9 @@ class Compactor:
 
     def try_again(self) -> None:
         """A slot of which a part cannot be read was counted anew: it counts no more than what can be."""
-        self._tried = (self._tried | self._stay) & {*self._directory.ring.live, *self._directory.retry.live}
-        self._stay.clear()
+        counted = {slot for slot in self._stay if slot not in slot.ring.losses.miscounted}
+        self._tried = (self._tried | counted) & {*self._directory.ring.live, *self._directory.retry.live}
+        self._stay -= counted
 
     async def _move_some(self) -> None:
         for _ in range(MOVES_A_LOOK):

@@ -9,7 +9,7 @@ from aiorecover.delivery.moves import Moves
 from aiorecover.delivery.reports import Reports
 from aiorecover.errors import WalIOError
 from aiorecover.wal.directory import Directory
-from aiorecover.wal.recount import Recount, in_hand
+from aiorecover.wal.recount import Recount
 from aiorecover.wal.slot import Slot
 
 log = logging.getLogger("aiorecover")
@@ -87,7 +87,10 @@ class Recounting:
 
     def _is_held_as_before(self, slot: Slot) -> bool:
         held = self._held.get(slot)
-        return held is not None and held <= in_hand(slot, self._holders.places_in(slot))
+        if held is None:
+            return False
+        in_hand = self._holders.places_in(slot)
+        return all(place in in_hand or place in slot.copies for place in held)
 
     async def _read(self, recount: Recount) -> bool:
         """Read on; True at the end, with no turn of the loop behind the last step."""
@@ -100,10 +103,12 @@ class Recounting:
     def _finish(self, recount: Recount) -> None:
         self._under_way = None
         slot = recount.slot
-        if slot.moved or not self._moves.may_recount(slot) or recount.outdated:  # it is read once more, to the end
+        if slot.moved or not self._moves.may_recount(slot):  # more was published meanwhile: it is read once more
             recount.close()
             return
         found = recount.finish(self._holders.places_in(slot))
+        if found is None:
+            return
         self._held.pop(slot, None)
         if found.held:
             self._held[slot] = found.held

@@ -5,7 +5,7 @@ import dataclasses
 from contextlib import suppress
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -15,7 +15,7 @@ from aiorecover.compactor import Compactor
 from aiorecover.delivery.reports import Reports
 from aiorecover.errors import WalCorruptError, WalFullError, WalIOError
 from aiorecover.wal import format as fmt
-from aiorecover.wal.checkpoint import Checkpoint
+from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.keeper import Keeper
 from aiorecover.wal.moving import Move
@@ -682,3 +682,48 @@ async def test_a_rewriting_that_met_damage_is_tried_again_though_the_damaged_slo
         await scene.look_again()
     assert scene.compactor.rewrites == 1
     assert not {first, *others[:-1]} & {*retry.live}
+
+
+@pytest.mark.parametrize("where", [(CheckpointFile, "write_both"), (Directory, "_write")])
+async def test_where_nobody_knows_whether_a_move_was_made_nothing_more_is_moved_before_the_next_opening(
+    monkeypatch: pytest.MonkeyPatch, where: tuple[type, str]
+) -> None:
+    scene = Scene()
+
+    def no_memory(*_: object) -> NoReturn:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*where, no_memory)
+        await scene.look_again()
+    failure = scene.directory.ring.failure
+    assert failure is not None
+    assert "stop, and start anew" in str(failure)
+    await scene.look_again()
+    assert scene.compactor.slots_moved == 0
+    assert scene.still_whole()
+
+
+async def test_an_ordinary_checkpoint_without_memory_is_written_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Opened()
+    opened.append(b"waits")
+
+    def no_memory(*_: object) -> NoReturn:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointFile, "write", no_memory)
+        patch.setattr(CheckpointFile, "write_both", no_memory)
+        with pytest.raises(MemoryError):
+            opened.checkpoint()
+    assert opened.ring.failure is None
+    opened.checkpoint()
+
+
+async def test_what_is_not_counted_yet_is_not_tried_again_because_another_slot_was() -> None:
+    scene = Scene()
+    one, other = scene.opened.ring.live[:2]
+    scene.compactor._stay = {one, other}
+    scene.opened.ring.losses.miscounts(other)
+    scene.compactor.try_again()
+    assert (scene.compactor._stay, scene.compactor._tried) == ({other}, {one})

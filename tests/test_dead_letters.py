@@ -35,7 +35,7 @@ from aiorecover.delivery.dead_letters import DeadLetters, Found
 from aiorecover.delivery.frames import frames_of, record_at
 from aiorecover.opened import Opened
 from aiorecover.testing import MemoryDisk
-from aiorecover.wal.recount import Recount
+from aiorecover.wal.recount import Recount, Recounted
 from aiorecover.wal.view import View
 from tests.delivery.refusing import Broker, Sent
 from tests.support.eventually import until
@@ -561,14 +561,19 @@ async def test_a_letter_that_rots_keeps_no_slot_once_the_others_are_purged(broke
 async def test_a_slot_of_which_a_page_was_lost_while_it_was_counted_is_counted_the_next_time(
     broker: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk, outdated = MemoryDisk(), [True]
-    monkeypatch.setattr(Recount, "outdated", property(lambda _: bool(outdated) and outdated.pop()))
+    disk, finish = MemoryDisk(), Recount.finish
+
+    def lose_and_finish(self: Recount, held: set[int]) -> Recounted | None:
+        self.slot.lost_pages += 1
+        return finish(self, held)
+
     async with producer_on(disk) as producer:
         await bury(producer, b"poison1", b"poison2" * 9, b"poison3")
         rot_letter(disk, b"poison2" * 9)
         dead = producer._opened.directory.dead  # type: ignore[union-attr]
-        assert await producer.dead_letters.purge("all") == 2
-        assert not outdated
+        with monkeypatch.context() as patch:
+            patch.setattr(Recount, "finish", lose_and_finish)
+            assert await producer.dead_letters.purge("all") == 2
         assert (len(dead.losses.miscounted), dead.lost) == (1, 0)
         assert await producer.dead_letters.purge("all") == 0
         assert (len(dead.losses.miscounted), dead.lost) == (0, 1)

@@ -15,7 +15,7 @@ from aiorecover.recounting import Recounting
 from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.recount import Recount
+from aiorecover.wal.recount import Recount, Recounted
 from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
 from tests.wal.rig import Opened
@@ -372,12 +372,18 @@ async def test_a_slot_that_is_done_while_it_is_counted_is_left_and_whoever_waite
 async def test_a_slot_of_which_a_page_was_lost_since_it_was_read_is_read_once_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ring, outdated = InRing(), [True, False]
+    ring, finish = InRing(), Recount.finish
     rot(ring.opened, 30)
     second(ring.opened, ring.entries[0])
     ring.opened.keep_damaged()
-    monkeypatch.setattr(Recount, "outdated", property(lambda _: outdated.pop(0)))
-    await ring.recounting.look()
+
+    def lose_and_finish(self: Recount, held: set[int]) -> Recounted | None:
+        self.slot.lost_pages += 1
+        return finish(self, held)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Recount, "finish", lose_and_finish)
+        await ring.recounting.look()
     assert (ring.opened.ring.lost, ring.slot.readers, ring.ended) == (0, 0, 0)
     await ring.recounting.look()
     assert (ring.opened.ring.lost, ring.slot.readers, ring.ended) == (1, 0, 1)

@@ -374,13 +374,12 @@ class DeadLetters:
         try:
             while not await self._step(recount):  # no turn of the loop behind the last one
                 pass
-            if recount.outdated:  # it is counted next time
-                return
-            lost = recount.finish(self._places_in(recount.slot)).lost
+            found = recount.finish(self._places_in(recount.slot))
         finally:
             recount.close()
-        if lost:
-            log.error("dead letters were damaged and are lost slot=%d letters=%d", recount.slot.header.ordinal, lost)
+        if found is not None and found.lost:  # else it may be counted the next time
+            message = "dead letters were damaged and are lost slot=%d letters=%d"
+            log.error(message, recount.slot.header.ordinal, found.lost)
 
     async def _step(self, recount: Recount) -> bool:
         await self._let_others_run()

@@ -180,7 +180,8 @@ Operations
                 checkpoint were: then another process may have the directory.) Word of a failed flush is stored behind
                 one that is being written, never in its place. One that tells of something that waits in a ring in
                 which nothing did, as the one before knows it, is made durable in both copies: else, with this one
-                lost, nothing would be missed there.
+                lost, nothing would be missed there. One that makes copies count, and fails of anything else than the
+                disk, is taken for a failed flush: nobody knows whether it was made.
                 It grows with the age of what waits: the opening allocates both copies whole, so a disk that others
                 have filled does not refuse it. Without room for that only a new directory is refused.
     recycle     Oldest first, what a durable checkpoint covers (I1). The slot keeps its bytes until its next life. What
@@ -242,8 +243,8 @@ Operations
                 those that are marked already wait again. Readers pass them; the slot stays until all are settled.
     read        The newest frames from memory (a bounded array beside the ring), all others by preadv. A place that
                 cannot be read is asked for again, for some seconds, or a minute where nothing around it can be read
-                (each piece of up to 128 KiB by itself), and ten times as long where a slot is counted anew (all pieces
-                of the slot together: nothing behind it is recycled meanwhile); then it counts as damaged.
+                (each piece of up to 128 KiB by itself), and ten times as long where a slot is counted anew; then it
+                counts as damaged.
 
 Recovery, on opening
     1. Lock the instance directory (flock), compare the inode with the path. Where a full disk has no room for the
@@ -430,6 +431,8 @@ Limitations of this version
     missing all the same. A view does not look for copies there: it shows and misses what was moved as if it were not.
     Where both seals rot of a slot that an opening has had end before copies that never counted, and its headers do not,
     these copies count.
+    What cannot be read is asked for piece by piece, so of megabytes that a disk has lost in a row a reader asks for
+    minutes, and who counts their slot anew for hours; nothing from there on is recycled meanwhile.
     A limit of fewer than nine slots leaves the retry ring one, which is not rewritten: beside a lane that does not come
     back, the main ring may stay full then. So it may where the larger ones of a slot's records wait, or others have
     filled the disk meanwhile: a rewriting that is given up for want of room leaves the slots that it has used to the

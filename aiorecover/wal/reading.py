@@ -171,10 +171,6 @@ class Reader:
         """Have the next `look` read afresh: for who counts by what the settle words say at that moment."""
         self._window.forget()
 
-    def hurry(self) -> None:
-        """Others have asked often enough for what cannot be read: all else is read, and no read fails any more."""
-        self._window.hurry()
-
     def stands_in(self, slot: Slot) -> bool:
         """Whether it keeps that slot from being recycled."""
         return self._stands and self.slot is slot

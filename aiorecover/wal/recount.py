@@ -15,7 +15,6 @@ from array import array
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from aiorecover.errors import WalIOError
 from aiorecover.wal import copies
 from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory
@@ -24,7 +23,6 @@ from aiorecover.wal.reading import Reader
 from aiorecover.wal.slot import Slot
 
 STEP = 512  # frames between two turns of the loop: about a millisecond
-FAILURES_MOST = 60  # reads, 10 s apart, before no more patience is had with a slot: who counts it stands in its way
 
 
 class Recounted(NamedTuple):
@@ -57,44 +55,30 @@ class Recount:
         self._places = array("I")
         self._positions = array("Q")
         self._up_to = slot.last_sequence
-        self._zeros = 0  # of the settle words, as they were read
-        self._failures = 0
+        self._lost_pages = slot.lost_pages
 
     def step(self, limit: int = STEP) -> bool:
         """Read up to ``limit`` frames that wait; True at the end.
 
         Raises:
-            WalIOError: something cannot be read; what stands there counts as damaged when that is so for long, and with
-                it whatever else cannot be read of the slot.
+            WalIOError: something cannot be read; what stands there counts as damaged when that is so for long.
 
         """
         slot = self.slot
         self._up_to = slot.last_sequence if slot.sealed else slot.ring.sequence  # what comes while it reads is behind
         end = slot.tail
-        try:
-            run = self._reader.look(limit)
-        except WalIOError:
-            self._failures += 1
-            if self._failures == FAILURES_MOST:
-                self._reader.hurry()
-            raise
+        run = self._reader.look(limit)
         if run is None:
             return self._reader.offset >= end  # nothing else: what is not read counts as lost
-        self._zeros += slot.zeros(run.places)
         epoch = slot.header.epoch
         self._places.extend(run.places)
         self._positions.extend(run.records if self._copies else (fmt.position(epoch, one) for one in run.sequences))
         return False
 
-    @property
-    def outdated(self) -> bool:
-        """A page was lost since it was read: what was settled there seems to wait. It is to be read once more."""
-        return self.slot.zeros(self._places) > self._zeros
+    def finish(self, held: AbstractSet[int]) -> Recounted | None:
+        """Have the slot count what is there; ``held``: places of frames in it whose records are in somebody's hands.
 
-    def finish(self, held: AbstractSet[int]) -> Recounted:
-        """Have the slot count what is there; not where it is `outdated`.
-
-        ``held``: places of frames in it whose records are in somebody's hands.
+        None: a page of it was lost since it was read, and what was settled there seems to wait; it is to be read again.
 
         A slot in which something that is lost is held, or in which more was met meanwhile, is to be counted once more.
         """
@@ -102,7 +86,10 @@ class Recount:
         slot = self.slot
         counted = slot.unsettled + self._up_to - slot.last_sequence
         there = slot.which_wait(self._places)
-        gone = in_hand(slot, held).difference(self._places)
+        if slot.lost_pages != self._lost_pages:
+            return None
+        gone = frozenset(held).union(slot.copies)  # whose records nobody has to read here any more
+        gone = gone and gone.difference(self._places)
         lost = max(0, counted - len(there) - len(gone))
         if lost:
             slot.counted = array("I", sorted([*map(self._places.__getitem__, there), *gone]))
@@ -123,14 +110,6 @@ class Recount:
         first, last = copies.span(directory.retry, slot, directory.copies_from)
         moved = directory.ring.moved_up_to
         return first, moved if last is None else min(last, moved)
-
-
-def in_hand(slot: Slot, held: AbstractSet[int]) -> frozenset[int]:
-    """Places in ``slot`` whose records nobody has to read there any more: ``held``, and what has a copy.
-
-    The copies count in place of the frames once their move is made, which may happen at any moment from now on.
-    """
-    return frozenset(held).union(slot.copies)
 
 
 def _nothing(_: memoryview) -> None:

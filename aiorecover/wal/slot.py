@@ -48,7 +48,8 @@ class Slot:
     count as memory of the process, as they always do where it is written to. ``marks``: in the retry ring, where some
     of its copies stand (`copies`).
     ``hot_from``: whose settle word is at this place, or behind it, was stored since pages were last given back.
-    ``had_back``: between these two offsets all pages were had back since.
+    ``had_back``: between these two offsets all pages were had back since. ``lost_pages``: how many of them could not be
+    had back so far, and with them what was settled there.
     """
 
     __slots__ = (
@@ -67,6 +68,7 @@ class Slot:
         "index",
         "last_sequence",
         "limit",
+        "lost_pages",
         "map",
         "marks",
         "moved",
@@ -96,6 +98,7 @@ class Slot:
         self.warm = False
         self.hot_from = header.slot_bytes // fmt.WORD
         self.had_back = (0, 0)
+        self.lost_pages = 0
         self.tail = fmt.FIRST_FRAME
         self.limit = header.slot_bytes - fmt.RESERVED
         self.unsettled = 0
@@ -147,14 +150,6 @@ class Slot:
             return found
         counted, up_to = set(self.counted), self.counted_to
         return [number for number in found if places[number] > up_to or places[number] in counted]
-
-    def zeros(self, places: Sequence[int]) -> int:
-        """How many settle words of ``places``, which ascend, are zeros: their page was lost, with what they said."""
-        words = self.words
-        if words is None or not places:
-            return 0
-        self.reach(places)
-        return [words[place] for place in places].count(0)
 
     def is_settled(self, place: int) -> bool:
         """Whether the frame there was settled by this process; a flipped bit settles nothing."""
@@ -276,6 +271,7 @@ class Slot:
         with suppress(OSError):  # then it is a signal after all
             for page in lost:
                 map_zeros(self._mapping(), page, mmap.PAGESIZE)
+        self.lost_pages += len(lost)
         if lost:
             message = "pages of the ring cannot be read any more, what is settled there is known to this process only"
             first = self.file_offset + lost[0]

@@ -40,10 +40,6 @@ class Window:
         self._given_up.clear()
         self.forget()
 
-    def hurry(self) -> None:
-        """From now on what cannot be read was asked for often enough."""
-        self._tried = OUTAGE_ATTEMPTS
-
     def forget(self) -> None:
         """Have the next `fill` read again; what one large frame took is given back."""
         self.start = self.stop = 0
@@ -112,7 +108,7 @@ class Window:
         try:
             count = self._file.read_into(buffer, where)
         except WalIOError as error:
-            failures = self._failures[where] = max(self._failures.get(where, 0), self._tried) + 1
+            failures = self._failures[where] = self._failures.get(where, self._tried) + 1
             if failures < READ_ATTEMPTS and self._patient:
                 raise
             return self._read_pages(buffer, where, error, lasting=failures >= OUTAGE_ATTEMPTS or not self._patient)

@@ -6,7 +6,7 @@ from aiorecover.wal import copies
 from aiorecover.wal import format as fmt
 from aiorecover.wal.recount import Recount
 from aiorecover.wal.slot import Slot
-from tests.wal.test_recount import counted_anew
+from tests.wal.test_recount import counted_anew, ended
 from tests.wal.test_stream import Life, positions, read, settle
 
 SLOTS = 20
@@ -238,7 +238,7 @@ def test_damage_that_comes_while_its_slot_is_counted_has_it_counted_once_more(li
         pass
     rot(life, slot, inside[2][1])
     settled(life)
-    assert recount.finish(set()).lost == 1
+    assert ended(recount).lost == 1
     assert counted_anew(life.directory, slot).lost == 1
     assert not life.directory.retry.losses.miscounted
 

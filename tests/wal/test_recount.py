@@ -1,6 +1,7 @@
 """Damage met in what a slot had counted: the slot is counted anew, and freed once the rest of it is settled."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 import pytest
 
@@ -9,11 +10,11 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.moving import Move
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.recount import FAILURES_MOST, Recount, Recounted
+from aiorecover.wal.recount import Recount, Recounted
 from aiorecover.wal.run import Entry, Placed
 from aiorecover.wal.slot import Slot
 from aiorecover.wal.window import PAGE
-from tests.wal.rig import SLOT, Disk, Opened, found, missing, read, storing_fails, take
+from tests.wal.rig import SLOT, Opened, found, missing, read, storing_fails, take
 from tests.wal.test_stream import Life
 from tests.wal.test_stream import read as read_stream
 
@@ -25,7 +26,14 @@ def counted_anew(directory: Directory, slot: Slot, held: Iterable[int] = ()) -> 
     recount = Recount(directory, slot)
     while not recount.step(7):
         pass
-    return recount.finish(set(held))
+    return ended(recount, held)
+
+
+def ended(recount: Recount, held: Iterable[int] = ()) -> Recounted:
+    """What came of it; no page was lost meanwhile."""
+    told = recount.finish(set(held))
+    assert told is not None
+    return told
 
 
 def all_counted_anew(opened: Opened) -> int:
@@ -254,7 +262,7 @@ def test_what_is_settled_or_published_while_a_slot_is_counted_is_counted_once() 
         if len(opened.accepted) < 44:
             opened.append(b"more")
     opened.append(b"behind the end")
-    assert recount.finish(set()).lost == 1
+    assert ended(recount).lost == 1
     opened.settle([entry for entry in entries if entry[2] != 20] + opened.read())
     assert opened.ring.pending() == 0
     assert opened.ring.failure is None
@@ -270,7 +278,7 @@ def test_damage_that_is_met_while_a_slot_is_counted_is_not_forgotten() -> None:
         pass
     rot(opened, 3)
     second(opened, entries[0])
-    assert recount.finish(set()).lost == 1
+    assert ended(recount).lost == 1
     assert all_counted_anew(opened) == 1
 
 
@@ -308,7 +316,7 @@ def test_a_place_that_cannot_be_read_for_long_keeps_no_slot() -> None:
         except WalIOError:
             failures += 1
     assert failures > 1
-    assert recount.finish(set()).lost == 200 - len(again)
+    assert ended(recount).lost == 200 - len(again)
     opened.settle(again)
     assert opened.ring.pending() == 0
     assert is_freed(opened, slot)
@@ -548,55 +556,53 @@ def test_what_rots_once_it_is_copied_is_lost_where_the_copies_are_given_up() -> 
     assert life.directory.pending() == len(life.left) - 1
 
 
-def test_what_was_settled_and_lost_its_page_since_it_was_read_is_not_taken_for_waiting() -> None:
+def to_the_end(recount: Recount) -> None:
+    """As often as it takes until what cannot be read counts as damaged."""
+    ended = False
+    while not ended:
+        with suppress(WalIOError):
+            ended = recount.step()
+
+
+def lose_page(opened: Opened, slot: Slot, place: int) -> slice:
+    """The disk cannot read the page with that settle word any more, and the system has given it up; its bytes."""
+    start = place * fmt.WORD & -PAGE
+    opened.disk.ring.stored.fail_reads(slot.file_offset + start, PAGE)
+    assert slot.map is not None
+    slot.map[start : start + PAGE] = bytes(PAGE)
+    slot.lost_pages += 1
+    return slice(start, start + PAGE)
+
+
+@pytest.mark.parametrize("between_steps", [False, True])
+def test_what_was_settled_and_lost_its_page_while_it_was_counted_is_not_taken_for_waiting(
+    *, between_steps: bool
+) -> None:
     opened = Opened()
     entries = filled(opened, 150)
     opened.ring.go_on()
     opened.append(b"next slot")
     opened.settle(opened.read())
-    slot = entries[0][0]
+    slot, settled = entries[0][0], entries[100:120]
     rot(opened, 11)
     second(opened, entries[0])
     opened.keep_damaged()
     recount = Recount(opened.directory, slot)
-    while not recount.step():
-        pass
-    before = recount.outdated
-    opened.settle(entries[100:120])
-    page = slice(entries[100][1] * fmt.WORD & -PAGE, (entries[100][1] * fmt.WORD & -PAGE) + PAGE)
-    assert slot.map is not None
-    slot.map[page] = bytes(PAGE)  # as a page that was lost
-    assert (before, recount.outdated) == (False, True)
-    recount.close()
-    opened.disk.ring.stored.fail_reads(slot.file_offset + page.start, PAGE)
-    gone = [entry for entry in entries if page.start < entry[1] * fmt.WORD < page.stop]
-    again = Recount(opened.directory, slot)
-    with pytest.raises(WalIOError):
-        again.step()
-    again._reader.hurry()
-    while not again.step():
-        pass
-    assert not again.outdated, "nothing was lost since"
-    again.finish(frozenset())
+    recount.step(50)
+    if not between_steps:
+        while not recount.step():
+            pass
+    opened.settle(settled)
+    page = lose_page(opened, slot, settled[0][1])
+    to_the_end(recount)
+    assert recount.finish(frozenset()) is None
+    assert slot.readers == 0
     opened.keep_damaged()
-    opened.settle(entry for entry in entries if entry[2] != 11 and entry not in gone and entry not in entries[100:120])
+    again = Recount(opened.directory, slot)
+    to_the_end(again)
+    assert ended(again).lost == 1 + len(
+        [one for one in entries if page.start < 4 * one[1] < page.stop and one not in settled]
+    )
+    opened.keep_damaged()
+    opened.settle(entry for entry in entries if entry not in settled and slot.waits(entry[1]))
     assert is_freed(opened, slot)
-
-
-def test_a_slot_of_which_little_can_be_read_has_no_more_patience_than_a_piece_of_it() -> None:
-    opened = Opened(Disk(slot_bytes=1 << 20))
-    opened.fill_slot()
-    opened.ring.go_on()
-    slot = opened.ring.live[0]
-    opened.disk.ring.stored.fail_reads(PAGE, slot.header.slot_bytes - 2 * PAGE)
-    recount, failures = Recount(opened.directory, slot), 0
-    while True:
-        try:
-            if recount.step():
-                break
-        except WalIOError:
-            failures += 1
-    assert failures == FAILURES_MOST
-    found = recount.finish(frozenset())
-    assert len(found.waiting) == slot.unsettled > 0, "what stands in pages that can be read is there"
-    assert found.lost == slot.last_sequence - len(found.waiting)
