@@ -15,7 +15,7 @@ from aiorecover.errors import WalIOError
 from aiorecover.testing import MemoryDisk
 from aiorecover.wal import format as fmt
 from aiorecover.wal import opening
-from aiorecover.wal.checkpoint import COPY_BYTES
+from aiorecover.wal.checkpoint import COPY_BYTES, CheckpointFile
 from aiorecover.wal.directory import Directory, Options
 from aiorecover.wal.moved import pack_moved
 from aiorecover.wal.opening import open_directory
@@ -346,3 +346,19 @@ def test_a_slot_full_of_records_is_not_written_over_though_one_header_is_zero_an
     for _ in range(6):
         ring_of(following, name).append(b"f" * 15000, None)
     assert file.live()[SLOT : 2 * SLOT] == before
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_only_behind_a_death_in_the_first_start_it_is_in_order_that_one_copy_of_the_checkpoint_is_blank(
+    caplog: pytest.LogCaptureFixture, *, later: bool
+) -> None:
+    opened = Opened()
+    assert caplog.text == ""
+    if later:
+        opened.checkpoint()
+    copies = CheckpointFile(opened.disk.checkpoint).copies
+    newer = max(range(2), key=lambda number: copies[number].generation)
+    opened.disk.checkpoint.damage(newer * COPY_BYTES, bytes(COPY_BYTES))
+    following = opened.dies()
+    assert following.directory.ring.epoch == 2
+    assert ("one copy of the checkpoint does not hold" in caplog.text) is later
