@@ -177,6 +177,21 @@ def test_where_pages_cannot_be_written_again_for_want_of_memory_the_directory_is
     assert unlike(disk.ring) == []
 
 
+def test_what_cannot_be_asked_for_at_all_is_not_taken_for_a_page_that_the_disk_has_lost() -> None:
+    opened = Opened()
+    opened.append(b"0" * LARGE)
+    a_flush_fails(opened)
+    disk = opened.disk.after_death()
+
+    def without_descriptors() -> None:
+        disk.ring.before["read"] = without_descriptors
+        raise WalIOError(errno.EMFILE, "cannot open the file: allow more of them", "ring")
+
+    disk.ring.before["rewrite"] = without_descriptors
+    with pytest.raises(WalIOError, match="allow more of them"):
+        Opened(disk)
+
+
 def cannot_be_stored_into(disk: Disk, *, times: int) -> None:
     """The kernel says the same of a page that cannot be read."""
     left = times
