@@ -4,6 +4,7 @@ What happens in which order, and why, is in `wal.moving`. Here it is only done, 
 """
 
 import asyncio
+import errno
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -41,6 +42,7 @@ class Compactor:
         self._under_way: Copying | None = None  # until its checkpoint is being written
         self._obstacle: WalError | None = None  # why it cannot be made: its copies are marked void
         self._making: asyncio.Future[None] | None = None  # the checkpoint that makes it is being written
+        self._handed = False  # that was to be written, and what follows from it is not done yet
         self._stay: set[Slot] = set()  # a part of these cannot be read: not copied before that is counted anew
         self._tried: set[Slot] = set()  # nor could a part of these: there is no more patience with it
         self._times = 1  # what waits is estimated: so many times as much is secured, once that was too little
@@ -54,6 +56,8 @@ class Compactor:
     async def look(self) -> None:
         """Do what is worth it now, if anything is; to be called with no checkpoint under way."""
         now = asyncio.get_running_loop().time()
+        if self._handed and self._making is None:
+            self._stop()
         if self._making is not None or now < self._not_before or self._directory.ring.failure is not None:
             return
         try:
@@ -214,10 +218,13 @@ class Compactor:
 
         If we are cancelled meanwhile, what follows from it is done all the same, once it is there.
         """
+        self._handed = True
         self._under_way = None
         making = self._making = self._keeper.submit(self._directory.write_checkpoint, captured)
         making.add_done_callback(partial(self._made, copying, captured))
         await asyncio.shield(making)
+        if self._handed:  # a signal handler has raised in what follows from it
+            raise self._stop()
 
     def _made(self, copying: Copying, captured: Checkpoint, making: "asyncio.Future[None]") -> None:
         self._making = None
@@ -226,10 +233,24 @@ class Compactor:
         copying.finish()
         self._directory.copies_from = None
         freed = self._directory.recycle(captured)
+        self._handed = False
         self._moves.made()
         self._tell(copying)
         if freed:
             self._on_freed()
+
+    def _stop(self) -> WalError:
+        """Nothing more is moved or accepted before the next opening (I7).
+
+        No memory, or a signal handler that raised: nobody knows whether the checkpoint is on the disk, by which copies
+        count, so they must neither be void nor made again. A disk that fails has had the ring stop already.
+        """
+        failure = self._directory.ring.failure
+        if failure is None:
+            message = "nobody knows whether records were moved: stop, and start anew"
+            failure = WalIOError(errno.ENOMEM, message, str(self._directory.path))
+            self._directory.poison(failure)
+        return failure
 
     def _tell_full(self, error: WalFullError) -> None:
         """One line until something is made again; it is looked again at once, for that costs nothing."""

@@ -13,7 +13,7 @@ from aiorecover import compactor as module
 from aiorecover import recounting
 from aiorecover.compactor import Compactor
 from aiorecover.delivery.reports import Reports
-from aiorecover.errors import WalCorruptError, WalFullError, WalIOError
+from aiorecover.errors import WalCorruptError, WalError, WalFullError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal.checkpoint import Checkpoint, CheckpointFile
 from aiorecover.wal.directory import Directory
@@ -22,7 +22,9 @@ from aiorecover.wal.moving import Move
 from aiorecover.wal.reading import Reader
 from aiorecover.wal.run import Entry
 from aiorecover.wal.slot import Slot
+from aiorecover.wal.stream import Stream
 from tests.wal.rig import SLOT, Disk, Opened, read, take
+from tests.wal.test_stream import read as read_stream
 
 pytestmark = pytest.mark.asyncio
 
@@ -36,6 +38,8 @@ class Scene:
             self.opened.fill_slot()
         entries = self.opened.read()
         self.opened.settle(entry for number, entry in enumerate(entries) if number % every)
+        left = entries[::every]
+        self.waiting = {fmt.position(slot.header.epoch, sequence) for slot, _, sequence, _ in left}
         self.left = len(entries) // every + 1
         self.told: list[str] = []
         self.coming = False  # somebody goes back, and has not come to any of it
@@ -684,24 +688,69 @@ async def test_a_rewriting_that_met_damage_is_tried_again_though_the_damaged_slo
     assert not {first, *others[:-1]} & {*retry.live}
 
 
-@pytest.mark.parametrize("where", [(CheckpointFile, "write_both"), (Directory, "_write")])
-async def test_where_nobody_knows_whether_a_move_was_made_nothing_more_is_moved_before_the_next_opening(
-    monkeypatch: pytest.MonkeyPatch, where: tuple[type, str]
-) -> None:
-    scene = Scene()
+def each_once_behind(scene: Scene) -> None:
+    """The next opening finds all that wait, and none twice, among those whose settle words are suspect by then."""
+    found = [position for _, _, position, _ in read_stream(Stream(scene.opened.dies().directory, bytes))]
+    assert len(found) == len({*found})
+    assert scene.waiting <= {*found}
+    assert len(scene.waiting) == scene.left
 
-    def no_memory(*_: object) -> NoReturn:
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        (CheckpointFile, "write_both"),
+        (Directory, "_write"),
+        (Checkpoint, "after"),
+        (Directory, "write_checkpoint"),
+        (Directory, "recycle"),
+    ],
+)
+@pytest.mark.parametrize("done_by_then", [False, True])
+async def test_where_nobody_knows_whether_a_move_was_made_nothing_more_is_moved_before_the_next_opening(
+    monkeypatch: pytest.MonkeyPatch, where: tuple[type, str], *, done_by_then: bool
+) -> None:
+    """No memory, or a signal handler that raises."""
+    scene, done = Scene(), getattr(*where)
+
+    def fails(*given: Any, **named: Any) -> NoReturn:
+        if done_by_then:
+            done(*given, **named)
         raise MemoryError
 
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     with monkeypatch.context() as patch:
-        patch.setattr(*where, no_memory)
+        patch.setattr(*where, fails)
         await scene.look_again()
+    with suppress(WalError):  # the ring may have stopped by then
+        scene.opened.checkpoint()
+    await scene.look_again()
     failure = scene.directory.ring.failure
     assert failure is not None
     assert "stop, and start anew" in str(failure)
     await scene.look_again()
     assert scene.compactor.slots_moved == 0
-    assert scene.still_whole()
+    each_once_behind(scene)
+
+
+async def test_a_signal_handler_that_raises_as_a_checkpoint_is_handed_over_has_no_move_made_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene, submit = Scene(), Keeper.submit
+
+    def submit_and_raise(self: Keeper, job: Any, *given: Any) -> Any:
+        answer = submit(self, job, *given)
+        if job == scene.directory.write_checkpoint:
+            raise InterruptedError("a handler's")
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Keeper, "submit", submit_and_raise)
+        await scene.look_again()
+    await scene.look_again()
+    assert scene.directory.ring.failure is not None
+    assert scene.compactor.slots_moved == 0
+    each_once_behind(scene)
 
 
 async def test_an_ordinary_checkpoint_without_memory_is_written_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -564,7 +564,7 @@ async def test_a_slot_of_which_a_page_was_lost_while_it_was_counted_is_counted_t
     disk, finish = MemoryDisk(), Recount.finish
 
     def lose_and_finish(self: Recount, held: set[int]) -> Recounted | None:
-        self.slot.lost_pages += 1
+        self.slot.lost_pages.append(0)
         return finish(self, held)
 
     async with producer_on(disk) as producer:

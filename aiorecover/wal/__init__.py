@@ -181,7 +181,8 @@ Operations
                 one that is being written, never in its place. One that tells of something that waits in a ring in
                 which nothing did, as the one before knows it, is made durable in both copies: else, with this one
                 lost, nothing would be missed there. One that makes copies count, and fails of anything else than the
-                disk, is taken for a failed flush: nobody knows whether it was made.
+                disk, or what follows from it does, has the ring stop as a failed flush does: nobody knows whether it
+                was made.
                 It grows with the age of what waits: the opening allocates both copies whole, so a disk that others
                 have filled does not refuse it. Without room for that only a new directory is refused.
     recycle     Oldest first, what a durable checkpoint covers (I1). The slot keeps its bytes until its next life. What
@@ -330,9 +331,9 @@ zeros for pages that cannot be read; the tables in `recovery` say what comes of 
 A slot counts what it waits for once: what is stored in this life by its sequences, what an opening found as it is read.
 Damage that is met in what was counted, by whichever reader, has the slot counted anew (`recount`): once everything in
 it was read, suspect settle words were judged, and copies count, it is read once more, and counts only what holds and
-waits, and what somebody has in hand, or a move has copied, who read it before its bytes rotted. (Where a page is lost
-between the reading and the counting it is read again: what was settled there would seem to wait.) So a slot is done,
-and moved, whatever was lost in it. What was given up so is passed by every reader from then on, though it may be
+waits, and what somebody has in hand, or a move has copied, who read it before its bytes rotted. (Where a page of which
+something was read is lost before it counts, all is read again: what was settled there would seem to wait.) So a slot is
+done, and moved, whatever was lost in it. What was given up so is passed by every reader from then on, though it may be
 readable again: nobody waits for it, and its settlement would stand for another one's. The next opening finds it, unless
 a watermark or P covers it by then, and it is delivered behind newer records of its lane, though who waited was told
 that it is lost. Where some of what is damaged is in hand it is counted again once that is settled, or once the copies
@@ -431,8 +432,9 @@ Limitations of this version
     missing all the same. A view does not look for copies there: it shows and misses what was moved as if it were not.
     Where both seals rot of a slot that an opening has had end before copies that never counted, and its headers do not,
     these copies count.
-    What cannot be read is asked for piece by piece, so of megabytes that a disk has lost in a row a reader asks for
-    minutes, and who counts their slot anew for hours; nothing from there on is recycled meanwhile.
+    What cannot be read is asked for piece by piece, so a reader asks for some eight minutes for each MiB that a disk
+    has lost in a row, and who counts the slot anew ten times as long, each time from the first piece on, which holds up
+    the loop; nothing from there on is recycled meanwhile.
     A limit of fewer than nine slots leaves the retry ring one, which is not rewritten: beside a lane that does not come
     back, the main ring may stay full then. So it may where the larger ones of a slot's records wait, or others have
     filled the disk meanwhile: a rewriting that is given up for want of room leaves the slots that it has used to the

@@ -203,10 +203,6 @@ class Directory:
         except WalError as error:
             self.poison(error)
             raise
-        except Exception:  # no memory, for example
-            if self._makes_copies_count(checkpoint):  # perhaps it is there: copies must neither be void nor made again
-                self.poison(WalIOError(errno.ENOMEM, "nobody knows whether records were moved: stop, and start anew"))
-            raise
         finally:
             self._leave_word()
 

@@ -186,15 +186,17 @@ def _tell_unsure(path: Path, checkpoint_file: CheckpointFile, found: Plan) -> No
     """What a copy of the checkpoint alone has known is lost with it."""
     if found.unsure:
         log.error("%s path=%s rings=%s", UNSURE, path, ",".join(found.unsure))
-    elif found.newest is not None and not _whole(checkpoint_file.copies):
+    elif found.newest is not None and not _whole(checkpoint_file.copies, found):
         message = "one copy of the checkpoint does not hold, and the other one counts: check the disk"
         log.warning("%s path=%s", message, path / CHECKPOINT)
 
 
-def _whole(copies: Sequence[Copy]) -> bool:
-    """Both hold; or only the very first one was written when the first process died."""
+def _whole(copies: Sequence[Copy], found: Plan) -> bool:
+    """Both hold; or only the very first one was written when the first process died, before there was any slot."""
     states = sorted(copy.state for copy in copies)
-    return states == ["valid"] * 2 or (states == ["blank", "valid"] and max(copy.generation for copy in copies) == 1)
+    first = states == ["blank", "valid"] and max(copy.generation for copy in copies) == 1
+    slots = any(ring.lives or ring.free or ring.damaged for ring in (found.main, found.retry, found.dead))
+    return states == ["valid"] * 2 or (first and not slots)
 
 
 def _first_checkpoint(path: Path, found: Plan, slot_bytes: int, boot_id: str, options: Options) -> Checkpoint:

@@ -11,7 +11,9 @@ then, and settled, the slot would pass for done with others waiting in it. So th
 bytes for each frame, and readers pass the rest. The next opening finds it, unless a watermark or P covers it by then.
 """
 
+import mmap
 from array import array
+from bisect import bisect_left
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -55,7 +57,7 @@ class Recount:
         self._places = array("I")
         self._positions = array("Q")
         self._up_to = slot.last_sequence
-        self._lost_pages = slot.lost_pages
+        self._lost_pages = len(slot.lost_pages)  # so far
 
     def step(self, limit: int = STEP) -> bool:
         """Read up to ``limit`` frames that wait; True at the end.
@@ -78,7 +80,8 @@ class Recount:
     def finish(self, held: AbstractSet[int]) -> Recounted | None:
         """Have the slot count what is there; ``held``: places of frames in it whose records are in somebody's hands.
 
-        None: a page of it was lost since it was read, and what was settled there seems to wait; it is to be read again.
+        None: a page in which it has read something was lost since, and what was settled there seems to wait. It is to
+        be read again.
 
         A slot in which something that is lost is held, or in which more was met meanwhile, is to be counted once more.
         """
@@ -86,7 +89,7 @@ class Recount:
         slot = self.slot
         counted = slot.unsettled + self._up_to - slot.last_sequence
         there = slot.which_wait(self._places)
-        if slot.lost_pages != self._lost_pages:
+        if any(map(self._has_read_in, slot.lost_pages[self._lost_pages :])):
             return None
         gone = frozenset(held).union(slot.copies)  # whose records nobody has to read here any more
         gone = gone and gone.difference(self._places)
@@ -98,6 +101,11 @@ class Recount:
         if not gone:
             slot.ring.losses.counted(slot, self._reports)
         return Recounted(lost, gone, *self._span(), frozenset(map(self._positions.__getitem__, there)))
+
+    def _has_read_in(self, page: int) -> bool:
+        """A settle word that it judges stands there."""
+        at = bisect_left(self._places, page // fmt.WORD)
+        return at < len(self._places) and self._places[at] * fmt.WORD < page + mmap.PAGESIZE
 
     def close(self) -> None:
         """Let the slot go."""

@@ -570,7 +570,7 @@ def lose_page(opened: Opened, slot: Slot, place: int) -> slice:
     opened.disk.ring.stored.fail_reads(slot.file_offset + start, PAGE)
     assert slot.map is not None
     slot.map[start : start + PAGE] = bytes(PAGE)
-    slot.lost_pages += 1
+    slot.lost_pages.append(start)
     return slice(start, start + PAGE)
 
 
@@ -606,3 +606,19 @@ def test_what_was_settled_and_lost_its_page_while_it_was_counted_is_not_taken_fo
     opened.keep_damaged()
     opened.settle(entry for entry in entries if entry not in settled and slot.waits(entry[1]))
     assert is_freed(opened, slot)
+
+
+def test_a_page_that_is_lost_where_nothing_was_read_has_nothing_read_again() -> None:
+    """Each round may take hours where a disk has lost much."""
+    opened = Opened()
+    entries = filled(opened, 150)
+    opened.ring.go_on()
+    opened.append(b"next slot")
+    opened.settle(opened.read())
+    slot = entries[0][0]
+    start = entries[100][1] * fmt.WORD & -PAGE
+    opened.disk.ring.stored.fail_reads(slot.file_offset + start, PAGE)
+    recount = Recount(opened.directory, slot)
+    to_the_end(recount)
+    assert lose_page(opened, slot, entries[100][1]).start == start
+    assert ended(recount).lost > 1
