@@ -378,7 +378,7 @@ async def test_a_slot_of_which_a_page_was_lost_since_it_was_read_is_read_once_mo
     ring.opened.keep_damaged()
 
     def lose_and_finish(self: Recount, held: set[int]) -> Recounted | None:
-        self.slot.lost_pages.append(0)
+        self.slot.lost_pages.append((0, 1024))
         return finish(self, held)
 
     with monkeypatch.context() as patch:

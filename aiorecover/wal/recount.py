@@ -11,7 +11,6 @@ then, and settled, the slot would pass for done with others waiting in it. So th
 bytes for each frame, and readers pass the rest. The next opening finds it, unless a watermark or P covers it by then.
 """
 
-import mmap
 from array import array
 from bisect import bisect_left
 from collections.abc import Set as AbstractSet
@@ -102,10 +101,11 @@ class Recount:
             slot.ring.losses.counted(slot, self._reports)
         return Recounted(lost, gone, *self._span(), frozenset(map(self._positions.__getitem__, there)))
 
-    def _has_read_in(self, page: int) -> bool:
+    def _has_read_in(self, page: tuple[int, int]) -> bool:
         """A settle word that it judges stands there."""
-        at = bisect_left(self._places, page // fmt.WORD)
-        return at < len(self._places) and self._places[at] * fmt.WORD < page + mmap.PAGESIZE
+        begin, end = page
+        at = bisect_left(self._places, begin)
+        return at < len(self._places) and self._places[at] < end
 
     def close(self) -> None:
         """Let the slot go."""

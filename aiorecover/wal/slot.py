@@ -49,7 +49,7 @@ class Slot:
     of its copies stand (`copies`).
     ``hot_from``: whose settle word is at this place, or behind it, was stored since pages were last given back.
     ``had_back``: between these two offsets all pages were had back since. ``lost_pages``: which of them could not be
-    had back so far, and with them what was settled there; by their offsets.
+    had back so far, and with them what was settled there; the places at which each begins and ends.
     """
 
     __slots__ = (
@@ -98,7 +98,7 @@ class Slot:
         self.warm = False
         self.hot_from = header.slot_bytes // fmt.WORD
         self.had_back = (0, 0)
-        self.lost_pages: list[int] = []
+        self.lost_pages: list[tuple[int, int]] = []
         self.tail = fmt.FIRST_FRAME
         self.limit = header.slot_bytes - fmt.RESERVED
         self.unsettled = 0
@@ -271,7 +271,7 @@ class Slot:
         with suppress(OSError):  # then it is a signal after all
             for page in lost:
                 map_zeros(self._mapping(), page, mmap.PAGESIZE)
-        self.lost_pages += lost
+        self.lost_pages += [(page // fmt.WORD, (page + mmap.PAGESIZE) // fmt.WORD) for page in lost]
         if lost:
             message = "pages of the ring cannot be read any more, what is settled there is known to this process only"
             first = self.file_offset + lost[0]

@@ -570,7 +570,7 @@ def lose_page(opened: Opened, slot: Slot, place: int) -> slice:
     opened.disk.ring.stored.fail_reads(slot.file_offset + start, PAGE)
     assert slot.map is not None
     slot.map[start : start + PAGE] = bytes(PAGE)
-    slot.lost_pages.append(start)
+    slot.lost_pages.append((start // fmt.WORD, (start + PAGE) // fmt.WORD))
     return slice(start, start + PAGE)
 
 
