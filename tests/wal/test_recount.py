@@ -525,13 +525,19 @@ def test_a_slot_is_not_moved_while_a_frame_that_counts_has_no_copy_though_anothe
         copying.check()
 
 
-def test_what_was_copied_is_not_lost_though_its_slot_is_counted_before_the_copies_count() -> None:
+def copied_and_rotten() -> tuple[Life, Slot, list[Placed], Move]:
+    """A slot whose frames have copies that do not count yet, those that wait, of which the third rots, the move."""
     life = Life()
     slot = life.opened.ring.live[0]
     originals = [one for one in life.left if one[0] is slot]
     copying = life.copy()
     rots(life, slot, originals[2][1])
     goes_back(life, originals[0])
+    return life, slot, originals, copying
+
+
+def test_what_was_copied_is_not_lost_though_its_slot_is_counted_before_the_copies_count() -> None:
+    life, slot, originals, copying = copied_and_rotten()
     assert counted_anew(life.directory, slot)[:2] == (0, frozenset({originals[2][1]}))
     assert slot in life.opened.ring.losses.miscounted
     copying.check()
@@ -544,12 +550,7 @@ def test_what_was_copied_is_not_lost_though_its_slot_is_counted_before_the_copie
 
 
 def test_what_rots_once_it_is_copied_is_lost_where_the_copies_are_given_up() -> None:
-    life = Life()
-    slot = life.opened.ring.live[0]
-    originals = [one for one in life.left if one[0] is slot]
-    copying = life.copy()
-    rots(life, slot, originals[2][1])
-    goes_back(life, originals[0])
+    life, slot, _, copying = copied_and_rotten()
     assert not counted_anew(life.directory, slot).lost
     assert copying.abandon()
     assert all_counted_anew(life.opened) == 1
@@ -558,10 +559,10 @@ def test_what_rots_once_it_is_copied_is_lost_where_the_copies_are_given_up() -> 
 
 def to_the_end(recount: Recount) -> None:
     """As often as it takes until what cannot be read counts as damaged."""
-    ended = False
-    while not ended:
+    at_end = False
+    while not at_end:
         with suppress(WalIOError):
-            ended = recount.step()
+            at_end = recount.step()
 
 
 def lose_page(opened: Opened, slot: Slot, place: int) -> slice:
@@ -600,9 +601,8 @@ def test_what_was_settled_and_lost_its_page_while_it_was_counted_is_not_taken_fo
     opened.keep_damaged()
     again = Recount(opened.directory, slot)
     to_the_end(again)
-    assert ended(again).lost == 1 + len(
-        [one for one in entries if page.start < 4 * one[1] < page.stop and one not in settled]
-    )
+    gone = [one for one in entries if page.start < fmt.WORD * one[1] < page.stop and one not in settled]
+    assert ended(again).lost == 1 + len(gone)
     opened.keep_damaged()
     opened.settle(entry for entry in entries if entry not in settled and slot.waits(entry[1]))
     assert is_freed(opened, slot)
