@@ -349,7 +349,10 @@ class DeadLetters:
     def _settle(self, slot: Slot, place: int) -> bool:
         if not slot.waits(place):
             return False
-        self._ring.settle(slot, [place])
+        if slot.is_in_lost_page(place):  # another walk may have taken it out before: counted again, it would let others
+            self._ring.mark_void(slot, [place])  # go. So the slot stays until it is counted anew, or opened again
+        else:
+            self._ring.settle(slot, [place])
         return True
 
     @staticmethod
@@ -365,21 +368,27 @@ class DeadLetters:
         await self.take_stock()
         losses = self._ring.losses
         for slot, reports in list(losses.miscounted.items()):
-            if slot.done or self._ring.slot_with(slot.header.ordinal) is not slot:  # nothing counts there
-                losses.counted(slot, reports)
+            while not self._nothing_counts(slot):
+                if await self._count_anew(Recount(directory, slot)):
+                    break
             else:
-                await self._count_anew(Recount(directory, slot))
+                losses.counted(slot, reports)
 
-    async def _count_anew(self, recount: Recount) -> None:
+    def _nothing_counts(self, slot: Slot) -> bool:
+        return slot.done or self._ring.slot_with(slot.header.ordinal) is not slot
+
+    async def _count_anew(self, recount: Recount) -> bool:
+        """Whether it could be: else one page more of the slot was lost meanwhile."""
         try:
             while not await self._step(recount):  # no turn of the loop behind the last one
                 pass
             found = recount.finish(self._places_in(recount.slot))
         finally:
             recount.close()
-        if found is not None and found.lost:  # else it may be counted the next time
+        if found is not None and found.lost:
             message = "dead letters were damaged and are lost slot=%d letters=%d"
             log.error(message, recount.slot.header.ordinal, found.lost)
+        return found is not None
 
     async def _step(self, recount: Recount) -> bool:
         await self._let_others_run()

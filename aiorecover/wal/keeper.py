@@ -7,10 +7,13 @@ our own and not the loop's executor: a disk that hangs must not keep the process
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from aiorecover.errors import ClosedError
+
+MEMORY_PAUSE = 0.1  # seconds until an end that there was no memory to tell of is told again
 
 T = TypeVar("T")
 _Job = tuple[Callable[..., Any], tuple[Any, ...], "asyncio.Future[Any]"]
@@ -58,10 +61,15 @@ class Keeper:
 
     @staticmethod
     def _tell(future: "asyncio.Future[Any]", how: Callable[..., None], value: object) -> None:
-        try:
-            future.get_loop().call_soon_threadsafe(how, future, value)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            return
+        while True:
+            try:
+                future.get_loop().call_soon_threadsafe(how, future, value)
+            except RuntimeError:  # the loop is closed: nobody waits any more
+                return
+            except MemoryError:  # whoever waits can go on with nothing else: as long as it takes
+                time.sleep(MEMORY_PAUSE)
+            else:
+                return
 
 
 def _succeed(future: "asyncio.Future[Any]", value: object) -> None:

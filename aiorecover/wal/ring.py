@@ -572,14 +572,15 @@ class Ring:
     def take_back(self, slot: Slot, place: int, *, settled: bool = False) -> None:
         """A copy of this life never counts, whether it was settled meanwhile or not.
 
-        ``settled``: somebody was told so. Its word tells whether that was stored, too, unless its page was lost since.
+        ``settled``: somebody was told so. Its word tells whether that was stored, too, unless its page was lost since:
+        in a slot that is done nothing waits, whatever the file says.
         """
         if self.slot_with(slot.header.ordinal) is not slot:  # all in it was settled, and it was recycled
             return
         self.map_for_settling(slot)
         waits = slot.waits(place) and not (settled and slot.words[place] != slot.open_word)  # type: ignore[index]
         slot.words[place] = slot.void_word  # type: ignore[index]
-        if waits:
+        if waits and not slot.done:
             slot.unsettled -= 1
         self.release_if_done(slot)
 

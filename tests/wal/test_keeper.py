@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from aiorecover.errors import ClosedError, WalFullError
+from aiorecover.wal import keeper as module
 from aiorecover.wal.keeper import Keeper
 
 
@@ -95,6 +96,27 @@ def test_a_loop_that_is_closed_disturbs_nobody(keeper: Keeper) -> None:
     asyncio.run(leave())
     gate.set()
     assert asyncio.run(stay()) == "goes on"
+    keeper.stop()
+    assert keeper.join(10)
+
+
+@pytest.mark.asyncio
+async def test_an_end_that_there_is_no_memory_to_tell_of_is_told_later(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, tries = asyncio.get_running_loop(), [1, 2, 3]
+    tell = loop.call_soon_threadsafe
+
+    def fails(*args: Any) -> None:
+        if tries.pop() > 1:
+            raise MemoryError
+        tell(*args)
+
+    monkeypatch.setattr(module, "MEMORY_PAUSE", 0)
+    monkeypatch.setattr(loop, "call_soon_threadsafe", fails)
+    assert await asyncio.wait_for(keeper.submit(lambda: "told"), 10) == "told"
+    monkeypatch.undo()
+    assert await keeper.submit(lambda: "goes on") == "goes on"
     keeper.stop()
     assert keeper.join(10)
 

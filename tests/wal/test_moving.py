@@ -512,6 +512,21 @@ def test_a_copy_that_was_settled_leaves_no_other_ones_place_as_its_move_is_given
     assert opened.directory.retry.failure is None
 
 
+def test_a_copy_in_a_slot_that_is_done_counts_no_more_whatever_the_file_says_of_it() -> None:
+    """Its page was lost with what was settled there, and can be read again, as its move is given up."""
+    opened = Opened()
+    opened.append(b"copy", b"another")
+    opened.ring.go_on()
+    entries = opened.read()
+    slot, place, _, _ = entries[0]
+    opened.settle(entries)
+    assert slot.done
+    opened.disk.ring.damage(slot.file_offset + fmt.WORD * place, slot.open_word.to_bytes(4, "little"))
+    opened.ring.take_back(slot, place, settled=True)
+    assert slot.done
+    assert opened.ring.failure is None
+
+
 def test_a_settled_record_whose_page_is_lost_gets_no_copy_in_place_of_one_that_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
