@@ -433,8 +433,7 @@ Limitations of this version
     Where both seals rot of a slot that an opening has had end before copies that never counted, and its headers do not,
     these copies count.
     What cannot be read is asked for piece by piece, so a reader asks for some eight minutes for each MiB that a disk
-    has lost in a row, and who counts the slot anew ten times as long, each time from the first piece on, which holds up
-    the loop; nothing from there on is recycled meanwhile.
+    has lost in a row, and who counts the slot anew ten times as long; nothing from there on is recycled meanwhile.
     A limit of fewer than nine slots leaves the retry ring one, which is not rewritten: beside a lane that does not come
     back, the main ring may stay full then. So it may where the larger ones of a slot's records wait, or others have
     filled the disk meanwhile: a rewriting that is given up for want of room leaves the slots that it has used to the
