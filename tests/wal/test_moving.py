@@ -636,6 +636,7 @@ def moved_with(handler: Callable[[], None], at: int) -> tuple[bool, int]:
         made = copied(moving)
     opened.directory.copies_from = None
     if made:
+        assert moving.count == len(moving.slot.copies), at
         make(opened, moving)
     else:
         opened.checkpoint()
