@@ -233,8 +233,8 @@ class Compactor:
         copying.finish()
         self._directory.copies_from = None
         freed = self._directory.recycle(captured)
-        self._handed = False
         self._moves.made()
+        self._handed = False
         self._tell(copying)
         if freed:
             self._on_freed()

@@ -753,6 +753,27 @@ async def test_a_signal_handler_that_raises_as_a_checkpoint_is_handed_over_has_n
     each_once_behind(scene)
 
 
+@pytest.mark.parametrize("done_by_then", [False, True])
+async def test_a_signal_handler_that_raises_as_delivery_learns_of_a_move_has_no_other_one_made(
+    *, done_by_then: bool
+) -> None:
+    scene = Scene()
+    tell = scene.moves.made
+
+    def raises() -> NoReturn:
+        if done_by_then:
+            tell()
+        raise InterruptedError("a handler's")
+
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    scene.moves.made = raises
+    for _ in range(3):
+        await scene.look_again()
+    assert "stop, and start anew" in str(scene.directory.ring.failure)
+    assert scene.told.count("made") == done_by_then
+    each_once_behind(scene)
+
+
 async def test_an_ordinary_checkpoint_without_memory_is_written_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = Opened()
     opened.append(b"waits")

@@ -580,27 +580,6 @@ async def test_a_slot_of_which_a_page_was_lost_while_it_was_counted_is_counted_o
         assert (len(dead.losses.miscounted), dead.lost, dead.pending()) == (0, 1, 1)
 
 
-async def test_of_a_letter_whose_page_was_lost_nobody_knows_whether_it_was_taken_out_before(broker: Recording) -> None:
-    """Counted twice it would let its slot go, and with it the letters that are left there."""
-    disk = MemoryDisk()
-    async with producer_on(disk) as producer:
-        await bury(producer, b"poison1", b"poison2")
-        opened = producer._opened
-        assert opened is not None
-        dead, (first, second) = opened.directory.dead, [found async for found in opened.dead.letters()]
-        assert opened.dead.remove(first)
-        slot, page = first.slot, first.place * 4 & -4096
-        assert slot.map is not None
-        slot.map[page : page + 4096] = bytes(4096)  # as `Slot.reach` has it where the disk cannot read it any more
-        slot.lost_pages.append((page // 4, page // 4 + 1024))
-        assert opened.dead.remove(first), "another walk has it in hand"
-        assert not opened.dead.remove(first)
-        assert dead.pending() == 1
-        assert opened.dead.remove(second)
-        assert dead.pending() > 0, "it stays until the next start"
-        assert dead.failure is None
-
-
 async def test_a_letter_that_rots_in_somebody_s_hands_is_taken_out_once(broker: Recording) -> None:
     disk = MemoryDisk()
     async with producer_on(disk) as producer:

@@ -349,10 +349,7 @@ class DeadLetters:
     def _settle(self, slot: Slot, place: int) -> bool:
         if not slot.waits(place):
             return False
-        if slot.is_in_lost_page(place):  # another walk may have taken it out before: counted again, it would let others
-            self._ring.mark_void(slot, [place])  # go. So the slot stays until it is counted anew, or opened again
-        else:
-            self._ring.settle(slot, [place])
+        self._ring.settle(slot, [place])
         return True
 
     @staticmethod

@@ -244,8 +244,8 @@ Operations
                 those that are marked already wait again. Readers pass them; the slot stays until all are settled.
     read        The newest frames from memory (a bounded array beside the ring), all others by preadv. A place that
                 cannot be read is asked for again, for some seconds, or a minute where nothing around it can be read
-                (each piece of up to 128 KiB by itself), and ten times as long where a slot is counted anew; then it
-                counts as damaged.
+                (each piece of up to 128 KiB by itself), and ten times as long where a slot is counted anew, unless
+                somebody waits for that, who purges dead letters; then it counts as damaged.
 
 Recovery, on opening
     1. Lock the instance directory (flock), compare the inode with the path. Where a full disk has no room for the
@@ -433,7 +433,8 @@ Limitations of this version
     Where both seals rot of a slot that an opening has had end before copies that never counted, and its headers do not,
     these copies count.
     What cannot be read is asked for piece by piece, so a reader asks for some eight minutes for each MiB that a disk
-    has lost in a row, and who counts the slot anew ten times as long; nothing from there on is recycled meanwhile.
+    has lost in a row, and who counts the slot anew ten times as long, each time from the first piece on, which holds up
+    the loop, and finds all of it again where the device comes back meanwhile; nothing from there on is recycled before.
     A limit of fewer than nine slots leaves the retry ring one, which is not rewritten: beside a lane that does not come
     back, the main ring may stay full then. So it may where the larger ones of a slot's records wait, or others have
     filled the disk meanwhile: a rewriting that is given up for want of room leaves the slots that it has used to the

@@ -467,18 +467,19 @@ class Reader:
         return offset + fmt.FRAME_BYTES, sequence + 1
 
     def _close_old(self, slot: Slot) -> None:
+        end = self.offset
         if self._report_tail(slot):  # sealed at its very end, so that every later reader misses them, too
             self.offset = slot.header.slot_bytes - fmt.RESERVED
-        self._tell_doubt(slot)
+        self._tell_doubt(slot, end)
         slot.tail = self.offset
         slot.last_sequence = self.expected - 1
         slot.count = slot.last_sequence - slot.header.first_sequence + 1
         slot.limit = 0
         self._ring.seal_old(slot)
 
-    def _tell_doubt(self, slot: Slot) -> None:
+    def _tell_doubt(self, slot: Slot, offset: int) -> None:
         """Behind what a flush had covered nothing tells what stood where nothing can be read: who looks has to know."""
-        place = self._window.given_up(self.offset)
+        place = self._window.given_up(offset)
         if place is not None:
             message = (
                 "records may be missing behind the last one of a slot, where the disk cannot be read: check the disk"

@@ -166,10 +166,6 @@ class Slot:
         at = bisect_left(counted, place)
         return at == len(counted) or counted[at] != place
 
-    def is_in_lost_page(self, place: int) -> bool:
-        """Whether nobody knows any more what was settled there before."""
-        return any(begin <= place < end for begin, end in self.lost_pages)
-
     def counts_at(self, place: int) -> tuple["Slot", int]:
         """Where the frame counts: here, or where its copy stands once that does; a settled one has no copy."""
         slot = self

@@ -31,15 +31,13 @@ class Window:
         self._tried = OUTAGE_ATTEMPTS if tried else 0
         self._bad = 0  # pages that could not be read since one could, for who has no patience
         self._failures: dict[int, int] = {}  # file offset of a read that failed in this slot, how often
-        self._given_up: set[int] = set()  # offsets within the slot of places that were
-        self._lost: set[int] = set()  # file offsets of pages that were, to their ends: no frame comes to these any more
+        self._given_up: set[int] = set()  # offsets within the slot of pages that were
 
     def enter(self, slot_at: int) -> None:
         """Hold nothing of the slot that begins at this offset of the file."""
         self._slot_at = slot_at
         self._failures.clear()
         self._given_up.clear()
-        self._lost.clear()
         self.forget()
 
     def forget(self) -> None:
@@ -106,14 +104,7 @@ class Window:
         return count == length
 
     def _read_into(self, buffer: memoryview, where: int) -> int:
-        """As the file's, but a place that cannot be read for long is passed over: zeros hold no frame.
-
-        Where nothing else is left it is not asked for again in this visit: who looks for the next frame behind a long
-        stretch comes by all of it once more with each try of what follows.
-        """
-        if self._is_lost(where, len(buffer)):
-            buffer[:] = bytes(len(buffer))
-            return len(buffer)
+        """As the file's, but a place that cannot be read for long is passed over: zeros hold no frame."""
         try:
             count = self._file.read_into(buffer, where)
         except WalIOError as error:
@@ -130,35 +121,25 @@ class Window:
         Who has no patience tries so many bad pages of a stretch, and not of each piece of it: it may be the whole slot.
         """
         bad, at = 0 if self._patient else self._bad, 0
-        readable, stop = False, len(buffer)
-        given_up: list[tuple[memoryview, int]] = []
-        while at < stop:
+        readable = False
+        while at < len(buffer):
             page = buffer[at : at + PAGE - (where + at) % PAGE]
             try:
                 if bad >= BAD_PAGES:
-                    given_up.append((page, where + at))
-                elif self._file.read_into(page, where + at) == len(page):
+                    self._give_up(page, where + at)
+                elif self._file.read_into(page, where + at) < len(page):
+                    return self._file.size() - where
+                else:
                     readable = True
-                else:  # the file was cut
-                    readable, stop = True, self._file.size() - where
             except WalIOError:
                 bad += 1
-                given_up.append((page, where + at))
+                self._give_up(page, where + at)
             at += len(page)
         self._bad = 0 if readable else bad
         if not readable and not lasting:
             raise failure  # not a single page: the device is away, rather than damaged
-        for page, there in given_up:
-            self._give_up(page, there)
-        return stop
+        return len(buffer)
 
     def _give_up(self, page: memoryview, where: int) -> None:
         page[:] = bytes(len(page))
         self._given_up.add(where - self._slot_at)
-        if (where + len(page)) % PAGE == 0:
-            self._lost.add(where & -PAGE)
-
-    def _is_lost(self, where: int, length: int) -> bool:
-        if not self._lost:  # one look: each read of a backlog comes by here
-            return False
-        return all(page in self._lost for page in range(where & -PAGE, where + length, PAGE))

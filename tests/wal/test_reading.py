@@ -17,7 +17,7 @@ from aiorecover.wal.reading import Reader, Undecodable
 from aiorecover.wal.ring import RECENT, RECENT_BYTES
 from aiorecover.wal.run import Entry
 from aiorecover.wal.scan import AGAIN_MOST
-from aiorecover.wal.window import WINDOW
+from aiorecover.wal.window import OUTAGE_ATTEMPTS, WINDOW
 from tests.wal.memory import PAGE, broken, no_room
 from tests.wal.rig import SLOT, Disk, Machine, Opened, Position, entries_of, found, missing, read, storing_fails, take
 
@@ -856,6 +856,40 @@ def test_where_a_crash_left_the_end_open_a_bad_page_there_is_told(
         [message + place] if told else []
     )
     assert bool(following.ring.losses.missing) == (bad == 1)
+
+
+@pytest.mark.parametrize("away", [OUTAGE_ATTEMPTS - 1, OUTAGE_ATTEMPTS + 5, 10 * OUTAGE_ATTEMPTS])
+def test_a_device_that_is_away_and_comes_back_costs_nothing_of_a_slot_that_a_crash_left_open(away: int) -> None:
+    """What was passed over first is asked for again with each try of what follows: nobody may make that quicker."""
+    opened = Opened(Disk(slot_bytes=LARGE_SLOT))
+    opened.append(*[b"%03d" % number * 300 for number in range(600)])
+    opened.directory.sync()
+    following = opened.loses_power(0)
+    stored = following.disk.ring.stored
+    stored.fail_reads(0, LARGE_SLOT)
+    for _ in range(away):
+        with pytest.raises(WalIOError):
+            following.reader.take(100)
+    stored._unreadable.clear()
+    assert found(following.read()) == list(opened.accepted.items())
+    assert missing(following.ring) == []
+
+
+def test_where_what_a_flush_had_covered_is_missing_a_bad_page_behind_it_is_told_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As many as were covered are named, and nothing else tells that there were more."""
+    opened = Opened(Disk(slot_bytes=LARGE_SLOT))
+    opened.append(*[b"%02d" % number * 350 for number in range(10)])
+    opened.checkpoint()
+    opened.append(*[b"%02d" % number * 350 for number in range(10, 30)])
+    opened.directory.sync()
+    following = opened.loses_power(0)
+    following.disk.ring.stored.fail_reads(PAGE, 8 * PAGE)
+    patiently(following, 10 * OUTAGE_ATTEMPTS)
+    named = following.ring.losses.missing
+    assert 0 < named < 10
+    assert any("may be missing behind" in record.message for record in caplog.records)
 
 
 @pytest.mark.parametrize("settled", [True, False])

@@ -221,10 +221,3 @@ def test_frames_far_apart_are_had_back_one_by_one_and_close_ones_together(monkey
     pages = Pages(monkeypatch)
     assert pages.reach((1, 100), (12, 100)) == [range(1, 2), range(12, 13)]
     assert pages.reach((4, 100), (6, 100)) == [range(4, 7)]
-
-
-def test_a_place_is_in_a_lost_page_from_the_first_byte_of_that_to_its_last() -> None:
-    slot = Slot(0, HEADER)
-    slot.lost_pages += [(1024, 2048), (4096, 5120)]
-    places = (0, 1023, 1024, 2047, 2048, 4095, 4096, 5119, 5120)
-    assert [place for place in places if slot.is_in_lost_page(place)] == [1024, 2047, 4096, 5119]

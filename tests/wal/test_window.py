@@ -1,6 +1,5 @@
 """What is at hand of a slot, and what becomes of places that cannot be read."""
 
-from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -61,82 +60,6 @@ def test_each_visit_of_a_slot_is_patient_anew() -> None:
         for _ in range(READ_ATTEMPTS - 1):
             with pytest.raises(WalIOError):
                 window.fill(0, SLOT, 1, ahead=False)
-
-
-def without_patience_left(window: Window, begin: int, length: int) -> bytes:
-    """A piece of the slot, as often as it takes."""
-    while True:
-        with suppress(WalIOError):
-            return window.piece(begin, length)
-
-
-def test_what_was_given_up_is_asked_for_again_with_the_next_visit_only() -> None:
-    """Behind a long stretch each of many tries comes by all of it once more, and each page may take half a minute."""
-    file = FaultyFile("ring", b"\1" * SLOT)
-    file.stored.fail_reads(PAGE, 10 * PAGE)
-    window = Window(file)
-    window.enter(0)
-    given_up = without_patience_left(window, 0, 8 * PAGE)
-    assert given_up == b"\1" * PAGE + bytes(7 * PAGE)
-    reads: list[int] = []
-    file.before["read"] = partial(reads.append, 1)
-    assert window.piece(PAGE, 7 * PAGE) == bytes(7 * PAGE)
-    assert window.piece(PAGE + 20, 7 * PAGE - 40) == bytes(7 * PAGE - 40)
-    assert reads == []
-    for begin in (PAGE - 4, 2 * PAGE + 4):  # beyond it on either side
-        assert without_patience_left(window, begin, 6 * PAGE + 4).endswith(bytes(6 * PAGE - 4))
-        assert reads
-    window.enter(0)
-    with pytest.raises(WalIOError):
-        window.piece(PAGE, 7 * PAGE)
-
-
-def test_a_page_that_was_given_up_from_its_middle_on_is_given_up() -> None:
-    file = FaultyFile("ring", b"\1" * SLOT)
-    file.stored.fail_reads(PAGE, PAGE)
-    window = Window(file)
-    window.enter(0)
-    assert without_patience_left(window, PAGE + 20, PAGE - 10) == bytes(PAGE - 20) + b"\1" * 10
-    file.before["read"] = partial(pytest.fail, "it is asked for again")
-    assert window.piece(PAGE, PAGE) == bytes(PAGE)
-
-
-def test_a_page_of_which_the_beginning_was_given_up_is_asked_for_again_where_more_is_wanted_of_it() -> None:
-    """A frame may have come to the rest of it."""
-    file = FaultyFile("ring", b"\1" * SLOT)
-    file.stored.fail_reads(PAGE, PAGE)
-    window = Window(file)
-    window.enter(0)
-    assert without_patience_left(window, 0, PAGE + 100) == b"\1" * PAGE + bytes(100)
-    file.stored._unreadable.clear()
-    assert window.piece(PAGE + 100, 100) == b"\1" * 100
-    assert window.given_up(0) == PAGE
-
-
-def test_while_a_device_is_away_nothing_is_given_up() -> None:
-    file = FaultyFile("ring", b"\1" * SLOT)
-    file.stored.fail_reads(0, SLOT)
-    window = Window(file)
-    window.enter(0)
-    for _ in range(OUTAGE_ATTEMPTS - 1):
-        with pytest.raises(WalIOError):
-            window.piece(0, SLOT)
-    assert window.given_up(0) is None
-    file.stored._unreadable.clear()
-    assert window.piece(0, SLOT) == b"\1" * SLOT
-
-
-def test_where_the_file_is_cut_behind_a_place_that_cannot_be_read_that_is_zeros() -> None:
-    file = FaultyFile("ring", b"\1" * SLOT)
-    file.stored.fail_reads(0, PAGE)
-    window = Window(file)
-    window.enter(0)
-    for _ in range(READ_ATTEMPTS - 1):
-        with pytest.raises(WalIOError):
-            window.piece(0, SLOT)
-    file.cut(PAGE + 100)
-    assert window.piece(0, SLOT) == bytes(PAGE) + b"\1" * 100
-    assert window.given_up(0) == 0
 
 
 @pytest.mark.parametrize("header", [fmt.FRAME_BYTES, fmt.FRAME_BYTES - 4, 4])
