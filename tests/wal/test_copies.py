@@ -96,6 +96,18 @@ def test_what_a_reader_keeps_of_a_rewritten_ring_is_where_nobody_begins(life: Li
     gives_what_waits(life, life.waiting[3:])
 
 
+def test_what_a_reader_keeps_of_a_rewritten_ring_does_not_stand_before_what_was_rewritten(life: Life) -> None:
+    """Else damage at the beginning would be looked for behind the newest records."""
+    read(life.first.back_to(0), most=1)
+    life.make_anew(life.copy_anew())
+    retry = life.directory.retry
+    anew = next(slot for slot in retry.live if not slot.moved)
+    assert anew is not retry.live[0]
+    assert retry.live[0].marks
+    assert copies.marked_before(retry, anew.first_position) == 0
+    assert copies.marked_before(retry, anew.last_position) >= life.waiting[0]
+
+
 def copies_in(life: Life, slot: Slot) -> list[tuple[int, int]]:
     """Position and place of each copy that waits there."""
     return [(position, place) for home, place, position, _ in read(life.first.back_to(0)) if home is slot]

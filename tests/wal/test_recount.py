@@ -471,11 +471,15 @@ def test_a_count_beside_a_rewriting_that_is_under_way_tells_of_all_records_of_it
     assert copied[3][2] not in told.waiting
 
 
-def test_an_original_that_rots_once_it_is_copied_is_not_lost_while_its_copy_waits() -> None:
-    life = Life()
+@pytest.mark.parametrize("number", [0, -1])
+def test_an_original_that_rots_once_it_is_copied_is_not_lost_while_its_copy_waits(number: int) -> None:
+    opened = Opened()
+    for _ in range(4):
+        opened.fill_slot()
+    life = Life(opened)
     slot = life.opened.ring.live[0]
     copying = life.copy()
-    _, place, position, _ = next(one for one in life.left if one[0] is slot)
+    _, place, position, _ = [one for one in life.left if one[0] is slot][number]
     sequence = position & fmt.SEQUENCE_MASK
     life.opened.disk.ring.damage(slot.file_offset + place * 4 + 30, b"rot")
     second(life.opened, (slot, place, sequence, b""))
