@@ -307,6 +307,7 @@ def test_the_numbers_on_the_hot_path_are_those_of_the_format() -> None:
     assert fmt.FRAME_BYTES == 20
     assert fmt.SETTLE_WORD == 4
     assert fmt.SEQUENCE_WORD * fmt.WORD == 8
+    assert fmt.CHECK_WORD * fmt.WORD == 4
     assert [fmt.aligned(offset) for offset in (0, 1, 3, 4, 5)] == [0, 4, 4, 4, 8]
 
 
@@ -506,6 +507,7 @@ def test_every_salt_that_a_slot_may_get_is_one_that_a_header_may_have(monkeypatc
     header = fmt.SlotHeader(1 << 14, 1, 1, 1, 1, 1, 1)
     assert [hex(salt) for salt in salts if not fmt.header_fits(replace(header, salt=salt))] == []
     assert not fmt.header_fits(replace(header, salt=1))
+    assert fmt.header_fits(replace(header, salt=salts[0], epoch=fmt.EPOCH_MAX))
     assert not fmt.header_fits(replace(header, salt=fmt.MASK32))
 
 

@@ -104,7 +104,7 @@ def test_a_loop_that_is_closed_disturbs_nobody(keeper: Keeper) -> None:
 async def test_an_end_that_there_is_no_memory_to_tell_of_is_told_later(
     keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop, tries = asyncio.get_running_loop(), [1, 2, 3]
+    loop, tries, pauses = asyncio.get_running_loop(), [1, 2, 3], list[float]()
     tell = loop.call_soon_threadsafe
 
     def fails(*args: Any) -> None:
@@ -112,10 +112,11 @@ async def test_an_end_that_there_is_no_memory_to_tell_of_is_told_later(
             raise MemoryError
         tell(*args)
 
-    monkeypatch.setattr(module, "MEMORY_PAUSE", 0)
+    monkeypatch.setattr(time, "sleep", pauses.append)
     monkeypatch.setattr(loop, "call_soon_threadsafe", fails)
     assert await asyncio.wait_for(keeper.submit(lambda: "told"), 10) == "told"
     monkeypatch.undo()
+    assert pauses == [module.MEMORY_PAUSE] * 2
     assert await keeper.submit(lambda: "goes on") == "goes on"
     keeper.stop()
     assert keeper.join(10)

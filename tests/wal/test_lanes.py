@@ -435,6 +435,7 @@ def test_blocks_are_wanted_before_the_last_one_is_taken() -> None:
     assert lanes.free == 1
     lanes.grow()
     assert lanes.blocks == 2 * FIRST_BLOCKS
+    assert lanes.free == 1 + FIRST_BLOCKS, "the last one, too"
 
 
 def test_a_directory_wants_room_for_lanes_though_nothing_else_is_wanted() -> None:

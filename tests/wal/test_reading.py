@@ -300,8 +300,29 @@ def test_a_reader_at_the_end_of_a_sealed_slot_stands_before_the_next_one() -> No
     assert opened.reader.at == (1, opened.ring.sequence + 1)
     opened.append(b"f" * 500)
     assert opened.reader.at == (2, 0)
+    assert opened.reader.position == fmt.position(1, opened.ring.sequence)
     take(opened.reader, 1)
     assert opened.reader.at == (2, opened.ring.sequence + 1)
+
+
+def test_a_reader_at_the_end_of_the_last_slot_stands_behind_its_last_frame() -> None:
+    opened = Opened()
+    opened.append(b"first")
+    opened.settle(opened.read())
+    assert opened.ring.leave()
+    assert opened.reader.position == fmt.position(1, 2)
+
+
+def test_a_reader_has_caught_up_once_it_is_past_all_that_earlier_epochs_have_left() -> None:
+    opened = Opened()
+    opened.append(b"first", b"second")
+    for follows in (b"", b"third"):
+        following = opened.dies()
+        following.append(*[follows] * bool(follows))
+        assert take(following.reader, 1)
+        assert not following.reader.caught_up
+        assert len(following.read()) == 1 + bool(follows)
+        assert following.reader.caught_up
 
 
 def test_a_reader_at_the_end_of_an_earlier_epoch_stands_before_the_next_one() -> None:
