@@ -82,6 +82,26 @@ def test_the_lost_end_of_a_slot_is_missed_by_every_opening() -> None:
             disk = following.disk.after_death()
 
 
+def test_the_lost_end_of_a_slot_is_no_longer_than_what_fits_whatever_is_gone_behind_it() -> None:
+    """Else its seal would say what none can."""
+    opened = Opened()
+    slots = [opened.fill_slot(b""), opened.fill_slot(b"")]
+    opened.checkpoint()
+    disk = opened.disk.after_death()
+    disk.ring.cut(SLOT)
+    rotten = fmt.FIRST_FRAME + 3 * fmt.FRAME_BYTES
+    disk.ring.damage(rotten, bytes(SLOT - fmt.RESERVED - rotten))
+    for end in (0, SLOT - fmt.RESERVED):
+        disk.ring.damage(end + fmt.SEAL_OFFSET, bytes(fmt.SEAL.size))
+    for _ in range(2):
+        with Opened(disk) as following:
+            assert [position for position, _ in found(following.read())] == slots[0][:3]
+            assert missing(following.ring) == joined(slots)[3:]
+            (slot,) = following.ring.live
+            assert slot.last_sequence == (SLOT - fmt.RESERVED - fmt.FIRST_FRAME) // fmt.FRAME_BYTES
+            disk = following.disk.after_death()
+
+
 @pytest.mark.parametrize("copy", [0, 1])
 def test_what_was_settled_and_recycled_is_not_missed_when_a_copy_of_the_checkpoint_is_damaged(copy: int) -> None:
     """The older copy does not know of the newer one's recycling."""
