@@ -13,6 +13,7 @@ from aiorecover.errors import WalError, WalIOError
 from aiorecover.wal import format as fmt
 from aiorecover.wal import scan
 from aiorecover.wal.checkpoint import RingState
+from aiorecover.wal.moved import pack_moved
 from aiorecover.wal.reading import Reader, Undecodable
 from aiorecover.wal.ring import RECENT, RECENT_BYTES
 from aiorecover.wal.run import Entry
@@ -1034,3 +1035,21 @@ def test_a_reader_inside_a_slot_passes_what_is_settled_unless_it_is_to_read_ever
     opened.ring.settle(opened.ring.live[0], opened.ring.recent_places[2:3])
     reader = Reader.inside(opened.ring, opened.ring.live[0], bytes, everything=everything)
     assert [record for _, _, _, record in read(reader)] == expected
+
+
+@pytest.mark.parametrize(("behind", "told"), [(9, (5, 9)), (5, (5, 0)), (3, (5, 0))])
+def test_what_is_lost_at_the_end_of_copies_stood_before_what_follows_unless_a_rewriting_begins_there(
+    behind: int, told: tuple[int, int]
+) -> None:
+    """It begins with the oldest that waits, which may be the very one that stood before."""
+    opened = Opened()
+    retry = opened.directory.retry
+    for position in (5, 7):
+        retry.append(pack_moved(position, 1, 0, b"copy" * 9), None)
+    end = retry.live[0].tail
+    retry.go_on()
+    retry.append(pack_moved(behind, 1, 0, b"copy" * 9), None)
+    opened.disk.retry.damage(end - 20, b"rot")
+    assert len(read(Reader(retry, bytes))) == 2
+    (damage,) = retry.losses.damage
+    assert (damage.after, damage.before) == told

@@ -762,8 +762,9 @@ def test_a_closed_ring_accepts_nothing(how: str, spare: bool) -> None:
     left = opened.disk.ring.live()
     getattr(opened.ring, how)()
     for payload in (b"x", b"f" * 500, b"f" * 10_000):
-        with pytest.raises(WalError, match="closed"):
+        with pytest.raises(WalIOError, match="closed") as caught:
             opened.append(payload)
+        assert caught.value.errno == errno.EBADF
     with pytest.raises(WalError):
         opened.ring.sync()
     assert opened.disk.ring.live() == left
