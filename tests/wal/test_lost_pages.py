@@ -47,6 +47,17 @@ def test_where_the_page_of_the_tail_is_well_the_slot_is_written_on(monkeypatch: 
     assert opened.ring._slot is slot
 
 
+def test_a_lost_page_is_told_by_its_place_in_the_file(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = Opened()
+    opened.fill_slot()
+    opened.append(b"f" * PAGE, b"lost")
+    slot = losing(monkeypatch, opened, PAGE, opened.ring.recent_places[opened.ring.sequence])
+    assert slot.file_offset > 0
+    assert caplog.messages[-1].endswith(f"slot=2 pages=1 offset={slot.file_offset + PAGE}")
+
+
 def test_what_is_settled_in_a_lost_page_counts_and_the_rest_of_it_waits_on(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = Opened()
     opened.append(b"settled", b"waits", b"f" * 2 * PAGE)

@@ -221,3 +221,10 @@ def test_frames_far_apart_are_had_back_one_by_one_and_close_ones_together(monkey
     pages = Pages(monkeypatch)
     assert pages.reach((1, 100), (12, 100)) == [range(1, 2), range(12, 13)]
     assert pages.reach((4, 100), (6, 100)) == [range(4, 7)]
+
+
+def test_a_slot_is_known_to_hold_what_was_read_of_it() -> None:
+    slot = Slot(0, HEADER)
+    assert slot.reached == HEADER.first_position - 1
+    slot.passed = 3, 400
+    assert slot.reached == HEADER.first_position + 2

@@ -200,6 +200,16 @@ def test_a_page_that_cannot_be_read_is_an_error_of_the_disk(
     assert caught.value.errno == told
 
 
+def test_a_file_with_the_descriptor_of_who_has_no_standard_input_is_open(file: StorageFile) -> None:
+    """Who starts a daemon may have closed it, and the next file that is opened gets its number."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file, "_fd", 0)
+        assert not file.closed
+    assert not file.closed
+    file.close()
+    assert file.closed
+
+
 def test_a_closed_file_is_not_rewritten(file: StorageFile) -> None:
     file.close()
     with pytest.raises(WalIOError, match=r"cannot rewrite the file: .*: Bad file descriptor"):

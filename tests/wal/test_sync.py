@@ -61,7 +61,7 @@ def publisher(disk: SlowDisk, commit: GroupCommit, *, patient: bool = False) -> 
 
     async def publish() -> int:
         number = disk.store()
-        await commit.durable(patient=patient)
+        await (commit.durable(patient=True) if patient else commit.durable())
         assert disk.durable >= number
         return number
 
@@ -99,6 +99,25 @@ async def test_a_thousand_publishers_need_two_syncs_and_one_runs_at_a_time() -> 
         syncs += 1
     await asyncio.gather(first, *others)
     assert (syncs, disk.most) == (2, 1)
+
+
+@pytest.mark.asyncio
+async def test_a_publisher_that_was_released_can_publish_at_once() -> None:
+    """By then the flush has ended, and nobody was told of that yet."""
+    disk = SlowDisk()
+    commit = GroupCommit(disk.sync)
+
+    async def publish_twice() -> None:
+        for _ in range(2):
+            disk.store()
+            await commit.durable()
+
+    publishing = asyncio.create_task(publish_twice())
+    for _ in range(2):
+        await settle()
+        await disk.end()
+    await publishing
+    assert disk.durable == 2
 
 
 @pytest.mark.asyncio
