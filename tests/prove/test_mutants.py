@@ -72,7 +72,11 @@ def test_the_same_seed_chooses_the_same_mutants() -> None:
     assert random.Random(5).sample(found, 4) == random.Random(5).sample(mutants_of("module.py", SOURCE), 4)
 
 
-@pytest.mark.parametrize("change", judged(), ids=lambda change: f"{change.function}: {change.after} {change.number}")
+def named(change: Change) -> str:
+    return f"{change.function}: {change.before} -> {change.after} {change.number}"
+
+
+@pytest.mark.parametrize("change", judged(), ids=named)
 def test_what_is_judged_is_still_one_mutant_of_the_code(change: Change) -> None:
     changes = changes_of(change.file, (ROOT / change.file).read_text())
     assert list(changes.values()).count(change) == 1

@@ -832,6 +832,24 @@ def test_a_rewritten_retry_ring_is_small_and_holds_the_same_in_the_same_order() 
         assert set(before) <= set(copies(opened.loses_power(seed)))
 
 
+def test_a_signal_handler_that_raises_at_the_end_of_a_slot_has_no_other_one_left_out_of_a_rewriting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is rewritten on by a reader that was to be closed."""
+    opened = Opened()
+    before = stale(opened)
+    rewriting = Rewrite(opened.directory.retry)
+    opened.directory.copies_from = rewriting.copies_from
+    assert len(rewriting.slots) > 1
+    with monkeypatch.context() as patch, pytest.raises(HandlerError):
+        patch.setattr(Reader, "close", lambda _: raises())
+        copy_all(rewriting, 7)
+    copy_all(rewriting, 7)
+    rewriting.check()
+    end_rewriting(opened, rewriting)
+    assert copies(opened) == before
+
+
 def test_what_a_rewriting_that_was_not_ended_has_taken_is_free_at_the_next_opening() -> None:
     """Else each kill in the middle of one would leave less room for the next."""
     opened = Opened()

@@ -228,3 +228,10 @@ def test_a_slot_is_known_to_hold_what_was_read_of_it() -> None:
     assert slot.reached == HEADER.first_position - 1
     slot.passed = 3, 400
     assert slot.reached == HEADER.first_position + 2
+
+
+def test_nothing_is_stored_in_a_slot_that_is_not_mapped() -> None:
+    slot = Slot(0, HEADER)
+    for store in (slot.store_header, slot.store_seal, slot.blank):
+        with pytest.raises(ValueError, match=f"slot is not mapped ordinal={HEADER.ordinal}"):
+            store()

@@ -446,6 +446,21 @@ def test_what_the_following_slot_begins_with_is_told_as_the_next_owner_tells_it(
     compare(disk, "retry")
 
 
+def test_where_nothing_is_left_of_copies_and_of_those_that_follow_it_is_not_known_what_they_stood_before(
+    tmp_path: Path,
+) -> None:
+    disk = three_moved_slots()
+    for slot in range(2):
+        disk.retry.damage(slot * SLOT + fmt.FIRST_FRAME, bytes(SLOT - fmt.RESERVED - fmt.FIRST_FRAME))
+    for name in ("checkpoint", "ring", "retry"):
+        (tmp_path / name).write_bytes(getattr(disk, name).live())
+    with open_view(tmp_path, "retry") as now:
+        first, second, *_ = now.slots()
+    missing: list[Damage] = []
+    assert list(frames_of(first, missing=missing, following=second)) == []
+    assert [(one.count, one.after, one.before) for one in missing] == [(30, 0, 0)]
+
+
 def test_damage_is_named_by_sequences_slot_and_file_offset() -> None:
     opened = Opened()
     opened.append(b"before", b"rotten", b"behind")
