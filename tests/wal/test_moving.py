@@ -841,9 +841,10 @@ def test_a_signal_handler_that_raises_at_the_end_of_a_slot_has_no_other_one_left
     rewriting = Rewrite(opened.directory.retry)
     opened.directory.copies_from = rewriting.copies_from
     assert len(rewriting.slots) > 1
-    with monkeypatch.context() as patch, pytest.raises(HandlerError):
+    with monkeypatch.context() as patch:
         patch.setattr(Reader, "close", lambda _: raises())
-        copy_all(rewriting, 7)
+        with pytest.raises(HandlerError):
+            copy_all(rewriting, 7)
     copy_all(rewriting, 7)
     rewriting.check()
     end_rewriting(opened, rewriting)
