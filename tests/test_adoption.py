@@ -107,7 +107,7 @@ async def test_what_an_outage_has_filled_is_given_back_to_the_disk_by_who_delive
         await producer.flush(timeout_ms=20_000)
     slots = [slots_on_disk(tmp_path / name) for name in names]
     assert min(before) > 15
-    assert slots[0] <= len((RETRY, DEAD)), "each has one ready"
+    assert slots[0] <= 0.1 + len((RING, RETRY, DEAD)), "each has one ready, the first one where there was time for it"
     assert slots[1] <= 1.1 + KEEP_FREE + len((RETRY, DEAD)), "what was written last, and what the next burst needs"
     assert waiting(tmp_path) == dict.fromkeys(names, ("free", False))
     caplog.clear()
