@@ -435,6 +435,8 @@ Limitations of this version
     What cannot be read is asked for piece by piece, so a reader asks for some eight minutes for each MiB that a disk
     has lost in a row, and who counts the slot anew ten times as long, each time from the first piece on, which holds up
     the loop, and finds all of it again where the device comes back meanwhile; nothing from there on is recycled before.
+    Where two take the same dead letter out, and the disk loses the page of its settle word in between, that counts
+    twice: once all others but one of its slot are taken out, the last one may go with it.
     A limit of fewer than nine slots leaves the retry ring one, which is not rewritten: beside a lane that does not come
     back, the main ring may stay full then. So it may where the larger ones of a slot's records wait, or others have
     filled the disk meanwhile: a rewriting that is given up for want of room leaves the slots that it has used to the
