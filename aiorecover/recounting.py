@@ -9,7 +9,7 @@ from aiorecover.delivery.moves import Moves
 from aiorecover.delivery.reports import Reports
 from aiorecover.errors import WalIOError
 from aiorecover.wal.directory import Directory
-from aiorecover.wal.recount import Recount
+from aiorecover.wal.recount import Recount, nothing_counts
 from aiorecover.wal.slot import Slot
 
 log = logging.getLogger("aiorecover")
@@ -46,7 +46,7 @@ class Recounting:
         clock = asyncio.get_running_loop().time
         if clock() < self._not_before:
             return
-        if self._under_way is not None and self._nothing_counts(self._under_way.slot):
+        if self._under_way is not None and nothing_counts(self._under_way.slot):
             self._under_way.close()
             self._under_way = None
         if self._under_way is None:
@@ -73,17 +73,13 @@ class Recounting:
     def _next(self) -> Recount | None:
         for ring in (self._directory.ring, self._directory.retry):
             for slot, reports in list(ring.losses.miscounted.items()):
-                if self._nothing_counts(slot):
+                if nothing_counts(slot):
                     ring.losses.counted(slot, reports)
                     self._held.pop(slot, None)
                     self._untold = True
                 elif self._moves.may_recount(slot) and not self._is_held_as_before(slot):
                     return Recount(self._directory, slot)
         return None
-
-    @staticmethod
-    def _nothing_counts(slot: Slot) -> bool:
-        return slot.moved or slot.done or slot.ring.slot_with(slot.header.ordinal) is not slot
 
     def _is_held_as_before(self, slot: Slot) -> bool:
         held = self._held.get(slot)

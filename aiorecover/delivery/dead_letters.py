@@ -22,7 +22,7 @@ from aiorecover.wal import format as fmt
 from aiorecover.wal.directory import Directory
 from aiorecover.wal.moved import NO_PARTITION, pack_moved, unpack_moved
 from aiorecover.wal.reading import Reader
-from aiorecover.wal.recount import Recount
+from aiorecover.wal.recount import Recount, nothing_counts
 from aiorecover.wal.ring import Ring
 from aiorecover.wal.run import Run
 from aiorecover.wal.slot import Slot
@@ -365,14 +365,11 @@ class DeadLetters:
         await self.take_stock()
         losses = self._ring.losses
         for slot, reports in list(losses.miscounted.items()):
-            while not self._nothing_counts(slot):
+            while not nothing_counts(slot):
                 if await self._count_anew(Recount(directory, slot)):
                     break
             else:
                 losses.counted(slot, reports)
-
-    def _nothing_counts(self, slot: Slot) -> bool:
-        return slot.done or self._ring.slot_with(slot.header.ordinal) is not slot
 
     async def _count_anew(self, recount: Recount) -> bool:
         """Whether it could be: else one page more of the slot was lost meanwhile."""

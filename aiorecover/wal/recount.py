@@ -120,6 +120,11 @@ class Recount:
         return first, moved if last is None else min(last, moved)
 
 
+def nothing_counts(slot: Slot) -> bool:
+    """All of it is settled or moved by now, and it may have been recycled: there is nothing to count."""
+    return slot.moved or slot.done or slot.ring.slot_with(slot.header.ordinal) is not slot
+
+
 def _nothing(_: memoryview) -> None:
     """Of a frame only its place and its sequence count."""
 
