@@ -573,11 +573,14 @@ async def test_a_slot_of_which_a_page_was_lost_while_it_was_counted_is_counted_o
         await bury(producer, b"poison1", b"poison2" * 9, b"poison3")
         rot_letter(disk, b"poison2" * 9)
         dead = producer._opened.directory.dead  # type: ignore[union-attr]
-        first, _ = await letters_of(producer)
+        first, last = await letters_of(producer)
         monkeypatch.setattr(Recount, "finish", lose_and_finish)
         assert await producer.dead_letters.purge(first.record_id) == 1
         assert [found is None for found in finished] == [True, False]
         assert (len(dead.losses.miscounted), dead.lost, dead.pending()) == (0, 1, 1)
+        assert await producer.dead_letters.purge(last.record_id) == 1
+        assert (len(dead.losses.miscounted), dead.lost) == (0, 1)
+        assert producer.statistics().bytes_dead == 0
 
 
 async def test_a_letter_that_rots_in_somebody_s_hands_is_taken_out_once(broker: Recording) -> None:

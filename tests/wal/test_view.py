@@ -425,6 +425,13 @@ def test_whatever_rots_of_copies_that_count_and_of_others_behind_them_the_view_n
     assert told == [True] * 2 * counting + [False] * 2 * counting
 
 
+def stored_as(disk: Disk, directory: Path) -> Path:
+    """What a view of the retry ring reads, in files."""
+    for name in ("checkpoint", "ring", "retry"):
+        (directory / name).write_bytes(getattr(disk, name).live())
+    return directory
+
+
 @pytest.mark.parametrize("harm", [end_of_a_slot, a_whole_slot])
 def test_what_the_following_slot_begins_with_is_told_as_the_next_owner_tells_it(
     harm: Callable[[FaultyFile], None], tmp_path: Path
@@ -433,9 +440,7 @@ def test_what_the_following_slot_begins_with_is_told_as_the_next_owner_tells_it(
     disk = three_moved_slots()
     harm(disk.retry)
     after, before = (fmt.position(1, number) for number in ((28, 31) if harm is end_of_a_slot else (30, 61)))
-    for name in ("checkpoint", "ring", "retry"):
-        (tmp_path / name).write_bytes(getattr(disk, name).live())
-    with open_view(tmp_path, "retry") as now:
+    with open_view(stored_as(disk, tmp_path), "retry") as now:
         slots = [slot for slot in now.slots() if slot.header is not None]
         list(now.frames())
         (damage,) = now.missing
@@ -452,9 +457,7 @@ def test_where_nothing_is_left_of_copies_and_of_those_that_follow_it_is_not_know
     disk = three_moved_slots()
     for slot in range(2):
         disk.retry.damage(slot * SLOT + fmt.FIRST_FRAME, bytes(SLOT - fmt.RESERVED - fmt.FIRST_FRAME))
-    for name in ("checkpoint", "ring", "retry"):
-        (tmp_path / name).write_bytes(getattr(disk, name).live())
-    with open_view(tmp_path, "retry") as now:
+    with open_view(stored_as(disk, tmp_path), "retry") as now:
         first, second, *_ = now.slots()
     missing: list[Damage] = []
     assert list(frames_of(first, missing=missing, following=second)) == []
