@@ -6,8 +6,8 @@ SOURCES  = $(wildcard aiorecover pyspark_aiorecover tests benchmarks examples)
 
 # Handed on to pytest, the demo, the benchmarks or the prover: make test ARGS="-k ring -x"
 ARGS    ?=
-# Processes that share the tests: one for each core of a small machine (more come late), and one that takes what these
-# leave of the cores (tests/support/sharing.py). WORKERS=0: all here.
+# Processes that share the tests: one for each core of a small machine, and one that takes what these leave of the cores
+# (tests/support/sharing.py). WORKERS=0: all here.
 WORKERS ?= 3
 # For prove: which proof (`make prove WHAT=` lists them), the seed that an earlier run printed to repeat it, how many.
 WHAT    ?= kills
@@ -50,7 +50,7 @@ prove: $(VENV)/dev.stamp  ## the long proofs: WHAT=kills (default); WHAT= lists 
 	@$(BIN)/python -m tests.prove $(WHAT) $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(ARGS)
 
 clean:  ## remove everything that was made here
-	rm -rf $(VENV) .cache build dist htmlcov .coverage* .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .cache build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 python:  ## say which interpreter will be used

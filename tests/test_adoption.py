@@ -1,40 +1,22 @@
 """Adoption: what processes that are gone have left is delivered by their neighbours, and by one of them only."""
 
 import asyncio
-import errno
 import logging
 import os
 import shutil
-import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import pytest_asyncio
 from aiokafka.errors import PolicyViolationError
 
-from aiorecover import DeliveryReport, RecoverableProducer, WalIOError, WalLockedError
-from aiorecover import adoption as adoption_module
-from aiorecover.config import Config
-from aiorecover.deadline import LET_GO_AT_LEAST
-from aiorecover.delivery import sessions as sessions_module
-from aiorecover.delivery import stalls as stalls_module
-from aiorecover.delivery.recovery_check import CHECK_LIMIT
-from aiorecover.delivery.resume import take_up
-from aiorecover.opened import Opened
-from aiorecover.orphans import LONGEST
-from aiorecover.testing import MemoryDisk, MockCluster, MockClusterProcess
-from aiorecover.wal.checkpoint import Destination
-from aiorecover.wal.directory import Directory
-from aiorecover.wal.instances import instances
-from aiorecover.wal.moved import DEAD, RETRY, RING
-from aiorecover.wal.neighbours import Neighbour
-from aiorecover.wal.room import KEEP_FREE
-from aiorecover.wal.view import open_view
-from tests.delivery.refusing import Broker
+from aiorecover import DeliveryReport, RecoverableProducer
+from aiorecover.cli.inspection import inspect
+from aiorecover.testing import MockClusterProcess
+from tests.stand_in import Broker, put_in_place
 from tests.support.census import Census
 from tests.support.eventually import until
 from tests.support.oracle import Accepted, Verdict, judge, read_topic
@@ -87,12 +69,16 @@ async def verdict(cluster: MockClusterProcess, accepted: list[Accepted]) -> Verd
 
 def waiting(wal: Path) -> dict[str, tuple[str, bool | None]]:
     """What stands in a wal_dir, looked at from outside."""
-    return {one.path.name: (one.state, one.waiting) for one in instances(wal)}
+    return {Path(one["path"]).name: (one["state"], None if one["error"] else waits(one)) for one in inspect(wal, 0)}
+
+
+def waits(one: dict[str, Any]) -> bool:
+    return any(ring["waiting"] for ring in one["rings"] if ring["ring"] == "ring")
 
 
 def slots_on_disk(directory: Path) -> float:
     """Of the three rings, without holes."""
-    rings = [directory / name for name in (RING, RETRY, DEAD)]
+    rings = [directory / name for name in ("ring", "retry", "dead")]
     return sum(ring.stat().st_blocks * 512 for ring in rings) / int(SHORT["slot_bytes"])
 
 
@@ -107,8 +93,10 @@ async def test_what_an_outage_has_filled_is_given_back_to_the_disk_by_who_delive
         await producer.flush(timeout_ms=20_000)
     slots = [slots_on_disk(tmp_path / name) for name in names]
     assert min(before) > 15
-    assert slots[0] <= 0.1 + len((RING, RETRY, DEAD)), "each has one ready, the first one where there was time for it"
-    assert slots[1] <= 1.1 + KEEP_FREE + len((RETRY, DEAD)), "what was written last, and what the next burst needs"
+    assert slots[0] <= 0.1 + len(("ring", "retry", "dead")), (
+        "each has one ready, the first one where there was time for it"
+    )
+    assert slots[1] <= 1.1 + 4 + len(("retry", "dead")), "what was written last, and what the next burst needs"
     assert waiting(tmp_path) == dict.fromkeys(names, ("free", False))
     caplog.clear()
     async with worker(tmp_path, cluster, instance="gone") as producer:
@@ -159,22 +147,6 @@ async def test_none_adopts_nothing(cluster: MockClusterProcess, tmp_path: Path) 
         await (await producer.publish(TOPIC, b"v")).delivered(timeout_ms=20_000)
         assert "aiorecover-adoption" not in {task.get_name() for task in asyncio.all_tasks()}
     assert waiting(tmp_path)["0"] == ("free", True)
-
-
-async def test_an_owner_that_comes_back_within_the_grace_period_keeps_its_own(
-    cluster: MockClusterProcess, tmp_path: Path
-) -> None:
-    accepted = await orphan(tmp_path)
-    async with worker(tmp_path, cluster, adoption_grace_ms=1_000) as neighbour:
-        assert neighbour._opened is not None
-        seen = neighbour._opened._adoption
-        assert seen is not None
-        await until(lambda: (look := seen._orphans.before("0")) is not None and look.free)
-        async with worker(tmp_path, cluster, instance="0", adoption_grace_ms=None) as owner:
-            await owner.flush(timeout_ms=20_000)
-            await asyncio.sleep(1.2)  # longer than the grace period
-        assert owner.statistics().delivered == len(accepted)
-        assert neighbour.statistics().directories_adopted == neighbour.statistics().records_adopted == 0
 
 
 async def test_several_workers_deliver_each_orphan_once(cluster: MockClusterProcess, tmp_path: Path) -> None:
@@ -263,36 +235,6 @@ async def test_a_stop_in_the_middle_lets_go_in_its_time_and_leaves_nothing_behin
     assert found.ok, str(found)
 
 
-async def test_a_stop_while_a_directory_is_let_go_waits_for_nothing_and_leaves_nothing_behind(
-    cluster: MockClusterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Letting go is a stop, which closes in a hurry when it is cancelled, and returns all the same."""
-    letting_go, stop = asyncio.Event(), Opened.stop
-
-    async def begun(self: Opened, limit: float) -> int:
-        letting_go.set()
-        return await stop(self, limit)
-
-    async def not_now(_self: object) -> None:
-        return
-
-    monkeypatch.setattr(Opened, "drain", not_now)
-    await orphan(tmp_path, count=2_000)
-    async with worker(tmp_path, cluster, adoption_grace_ms=None) as warm:
-        await (await warm.publish(TOPIC, b"v", key=b"v")).delivered(timeout_ms=20_000)
-    held = Census(tmp_path)
-    await cluster.round_trip_ms(200)  # so that it takes all the time that letting go has
-    monkeypatch.setattr(Opened, "stop", begun)
-    async with worker(tmp_path, cluster) as producer:
-        await letting_go.wait()
-        began = asyncio.get_running_loop().time()
-        await producer.stop(timeout_ms=10_000)
-        assert asyncio.get_running_loop().time() - began < 5
-    assert not [record.getMessage() for record in caplog.records if "took too long" in record.getMessage()]
-    assert held.left_since() == []
-    assert waiting(tmp_path)["0"] == ("free", True)
-
-
 async def test_cancelling_all_tasks_lets_go_of_the_directory_and_the_adoption_goes_on_later(
     cluster: MockClusterProcess, tmp_path: Path
 ) -> None:
@@ -306,28 +248,6 @@ async def test_cancelling_all_tasks_lets_go_of_the_directory_and_the_adoption_go
         await cluster.round_trip_ms(0)
         await adopted(producer)
         assert producer.statistics().adoption_pending == 0
-    found = await verdict(cluster, accepted)  # the mock recognises no repeats: tests/crash has a real broker
-    assert found.ok, str(found)
-
-
-async def test_an_owner_that_waits_for_its_directory_gets_it_from_the_adopter_in_the_middle(
-    cluster: MockClusterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(adoption_module, "TURN_MAX", 1.0)
-    accepted = await orphan(tmp_path, "pod-3", count=4_000)
-    await cluster.round_trip_ms(200)
-    async with worker(tmp_path, cluster) as neighbour:
-        await until(lambda: neighbour.statistics().records_adopted > 0)
-        with pytest.raises(WalLockedError):  # it is really held
-            await RecoverableProducer(
-                tmp_path, bootstrap_servers=NOWHERE, instance="pod-3", full_timeout_ms=1, **SHORT
-            ).start()
-        async with worker(tmp_path, cluster, instance="pod-3", adoption_grace_ms=None) as owner:
-            await cluster.round_trip_ms(0)
-            await owner.flush(timeout_ms=20_000)
-            await until(lambda: neighbour.statistics().adoption_pending == 0)
-            assert neighbour.statistics().directories_adopted == 0
-            assert owner.statistics().delivered > 0
     found = await verdict(cluster, accepted)  # the mock recognises no repeats: tests/crash has a real broker
     assert found.ok, str(found)
 
@@ -350,7 +270,7 @@ async def test_dead_letters_and_reports_are_those_of_the_directory(
     broker.refuses = lambda records: (
         PolicyViolationError("no such schema") if any(one.value.endswith(b"-7") for one in records) else None
     )
-    monkeypatch.setattr(sessions_module, "Session", broker.session())
+    put_in_place(broker, monkeypatch)
     reports: list[DeliveryReport] = []
     options = {"on_delivery": reports.append, "retry_backoff_ms": 1, "adoption_grace_ms": 0, **SHORT}
     accepted = await orphan(tmp_path, count=0)
@@ -381,7 +301,7 @@ async def test_a_halted_lane_keeps_nobody_from_the_directory_and_the_next_orphan
         PolicyViolationError("no such schema") if any(one.value == b"a-7" for one in records) else None
     )
     accepted = [await orphan(tmp_path, name) for name in ("a", "b")]
-    monkeypatch.setattr(sessions_module, "Session", broker.session())
+    put_in_place(broker, monkeypatch)
     options = {"on_permanent_error": "halt", "retry_backoff_ms": 1, "adoption_grace_ms": 0, **SHORT}
     async with RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, instance="worker", **options) as worker:
         await adopted(worker)
@@ -468,27 +388,6 @@ async def test_what_never_reached_a_cluster_and_looked_for_it_elsewhere_is_not_a
     assert (await verdict(cluster, accepted)).delivered == 300
 
 
-async def test_what_never_reached_a_cluster_is_delivered_to_the_adopter_s_or_to_none(
-    cluster: MockClusterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("aiorecover.delivery.session.random.shuffle", lambda _: None)  # the other one is asked first
-    accepted = await orphan(tmp_path, "a")
-    async with MockClusterProcess() as other:
-        await other.create_topic(TOPIC, partitions=3)
-        async with worker(tmp_path, cluster, adoption_grace_ms=None) as producer:
-            await (await producer.publish(TOPIC, b"v")).delivered(timeout_ms=20_000)
-            ours = producer.statistics().cluster_id
-        servers = f"{other.bootstrap_servers},{cluster.bootstrap_servers},{NOWHERE}"
-        options = {"instance": "worker", "adoption_grace_ms": 0, **SHORT}
-        async with RecoverableProducer(tmp_path, bootstrap_servers=servers, **options) as producer:
-            await adopted(producer)
-        with open_view(tmp_path / "a") as view:
-            assert view.checkpoint is not None
-            assert view.checkpoint.destination == Destination(cluster_id=ours)
-        assert await read_topic(other.bootstrap_servers, TOPIC) == []
-    assert (await verdict(cluster, accepted)).delivered == 300
-
-
 async def test_while_another_cluster_answers_nothing_is_adopted(cluster: MockClusterProcess, tmp_path: Path) -> None:
     async with worker(tmp_path, cluster, adoption_grace_ms=None) as producer:
         await (await producer.publish(TOPIC, b"v")).delivered(timeout_ms=20_000)
@@ -542,7 +441,7 @@ async def test_letters_that_are_owed_are_published_by_who_adopts_also_where_noth
     broker.refuses = lambda records: (
         PolicyViolationError("no such schema") if any(one.topic == TOPIC for one in records) else None
     )
-    monkeypatch.setattr(sessions_module, "Session", broker.session())
+    put_in_place(broker, monkeypatch)
     options = {"dead_letter_topic": "dead", "retry_backoff_ms": 1, "adoption_grace_ms": None, **SHORT}
 
     async def never(*_: object) -> None:
@@ -569,149 +468,6 @@ async def test_letters_that_are_owed_are_published_by_who_adopts_also_where_noth
         await asyncio.sleep(1)
         assert adopter.statistics().directories_adopted == 1
     assert waiting(tmp_path)["a"] == ("free", False)
-
-
-class Checked:
-    """A directory in which the recovery check reads for so many turns."""
-
-    def __init__(self, turns: int) -> None:
-        self.turns = turns
-        self.drained = 0
-
-    async def drain(self) -> None:
-        self.drained += 1
-        if self.drained <= self.turns + 1:
-            await asyncio.Event().wait()
-
-    @property
-    def checking(self) -> bool:
-        return self.drained <= self.turns
-
-
-@pytest.mark.parametrize("turns", [0, 1, 3])
-async def test_a_recovery_check_is_not_cut_off_and_what_follows_has_one_turn(turns: int) -> None:
-    home: Any = Checked(turns)
-    nothing: Any = None
-    adoption = adoption_module.Adoption(0, 0.3, nothing, nothing, take=nothing, ready=nothing, own=nothing)
-    assert not await adoption._deliver(home, 0.2)
-    assert home.drained == turns + 1
-
-
-async def test_what_may_be_found_out_for_ever_keeps_the_directory_no_longer_than_its_owner_waits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(adoption_module, "TURN_MAX", 0.2)
-    monkeypatch.setattr(adoption_module, "PROLONGED", 0.3)
-    home: Any = Checked(1_000)
-    nothing: Any = None
-    adoption = adoption_module.Adoption(0, 30, nothing, nothing, take=nothing, ready=nothing, own=nothing)
-    clock = asyncio.get_running_loop().time
-    began = clock()
-    async with asyncio.timeout(5):
-        assert not await adoption._deliver(home, 0.2)
-    assert 0.5 <= clock() - began < 1
-
-
-@pytest.mark.parametrize("patience", [0.3, 3.0, 30.0, 300.0])
-async def test_the_longest_turn_takes_as_long_however_short_one_is(patience: float) -> None:
-    nothing: Any = None
-    adoption = adoption_module.Adoption(0, patience, nothing, nothing, take=nothing, ready=nothing, own=nothing)
-    assert adoption._orphans._longest * adoption._turn == pytest.approx(LONGEST * adoption_module.TURN_MAX, rel=0.01)
-
-
-class Undecided(Checked):
-    """One of which a turn finds nothing out."""
-
-    judged = True
-
-    async def stop(self, _: float) -> int:
-        return 1
-
-    def statistics(self, _: str) -> Any:
-        return SimpleNamespace(delivered=0, dead_lettered=0, pending=1, unread=0)
-
-
-@pytest.mark.parametrize(("turns", "following"), [(1_000, [2, 4, 8]), (0, [1, 1, 1])])
-async def test_who_has_not_found_out_in_a_turn_what_is_gone_has_twice_the_time_for_it_in_the_next_one(
-    monkeypatch: pytest.MonkeyPatch, turns: int, following: Sequence[int]
-) -> None:
-    for name, value in {"TURN_LEAST": 0.02, "TURN_MAX": 0.02, "PROLONGED": 0.03}.items():
-        monkeypatch.setattr(adoption_module, name, value)
-    nothing: Any = None
-
-    async def take(_: str) -> Any:
-        return Undecided(turns)
-
-    keeper = SimpleNamespace(submit=lambda *_: _later(SimpleNamespace(waiting=True)))
-    neighbours = SimpleNamespace(look=None)
-    adoption: Any = adoption_module.Adoption(0, 30, neighbours, keeper, take=take, ready=nothing, own=nothing)  # type: ignore[arg-type]
-    look = Neighbour("a", b"stamp", free=True, waiting=True, destination=Destination(cluster_id="here"))
-    adoption._orphans.saw(0, [look], look)
-    found = []
-    for _ in range(3):
-        assert await adoption._adopt("a")
-        found.append(adoption._orphans.turns("a"))
-    assert found == following
-
-
-async def _later(answer: Any) -> Any:
-    return answer
-
-
-async def test_the_longest_first_turn_ends_before_its_owner_gives_up() -> None:
-    owner = Config.from_options("wal", NOWHERE, {}).full_timeout_ms / 1000
-    longest = adoption_module.TURN_MAX + adoption_module.PROLONGED
-    assert longest + adoption_module.LET_GO + LET_GO_AT_LEAST < owner
-    assert longest > CHECK_LIMIT + adoption_module.TURN_MAX / 2, "time is left for what comes of it"
-
-
-async def test_a_directory_whose_disk_fails_is_let_go_not_called_delivered(caplog: pytest.LogCaptureFixture) -> None:
-    class Failed:
-        async def drain(self) -> None:
-            raise WalIOError(errno.EIO, "the disk failed")
-
-    home: Any = Failed()
-    nothing: Any = None
-    adoption = adoption_module.Adoption(0, 0.3, nothing, nothing, take=nothing, ready=nothing, own=nothing)
-    assert not await adoption._deliver(home, 0.2)
-    assert caplog.records == []  # of the disk was told when it failed
-
-
-@pytest.mark.parametrize("leave", ["stop", "fork"])
-async def test_a_directory_that_is_just_being_opened_is_left_behind_by_nobody(
-    cluster: MockClusterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leave: str
-) -> None:
-    await orphan(tmp_path)
-    async with worker(tmp_path, cluster, adoption_grace_ms=None) as warm:
-        await (await warm.publish(TOPIC, b"v", key=b"v")).delivered(timeout_ms=20_000)
-    held, opening, go_on = Census(tmp_path), threading.Event(), threading.Event()
-
-    def slowly(directory: Directory, *now: Any, **more: Any) -> Any:
-        if directory.path.name == "0":
-            opening.set()
-            go_on.wait(20)
-        return take_up(directory, *now, **more)
-
-    monkeypatch.setattr("aiorecover.opened.take_up", slowly)
-    async with worker(tmp_path, cluster) as producer:
-        await until(opening.is_set)
-        if leave == "stop":
-            asyncio.get_running_loop().call_later(1, go_on.set)
-            await producer.stop(timeout_ms=5_000)
-            assert waiting(tmp_path)["0"] == ("free", True)  # at once, not a moment later
-        else:
-
-            def kept() -> list[str]:
-                maps = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
-                links = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
-                return [one for one in [*links, *maps] if str(tmp_path / "0") in one]
-
-            with Child(kept) as child:
-                assert child.result() == []
-            go_on.set()
-            await adopted(producer)
-    await until(lambda: held.left_since() == [], 2)
-    assert waiting(tmp_path)["0"] == ("free", leave == "stop")
 
 
 async def publish(producer: RecoverableProducer, count: int) -> list[Accepted]:
@@ -807,61 +563,3 @@ async def test_what_is_delivered_while_its_turn_is_closed_is_delivered_to_the_en
         await adopted(producer)
         assert producer.statistics().records_adopted == len(accepted)
     assert waiting(tmp_path)["0"] == ("free", False)
-
-
-async def test_what_is_too_much_for_a_turn_after_a_power_cut_is_delivered_in_longer_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Each turn passes over what the ones before have settled: in turns of one length there it ends."""
-    monkeypatch.setattr(adoption_module, "TURN_LEAST", 0.1)
-    count = 60_000  # 5 us each to be passed over: three turns of nothing else
-    with MockCluster() as cluster:
-        cluster.broker_down()
-        options = {**SHORT, "bootstrap_servers": cluster.bootstrap_servers, "name": "s", "recovery_check": False}
-        disk = MemoryDisk()
-        gone = RecoverableProducer(disk, instance="gone", adoption_grace_ms=None, **options)
-        await gone.start()
-        for number in range(count):
-            await gone.publish(TOPIC, b"%d" % number, key=b"k%d" % (number % 7))
-        assert gone._opened is not None
-        gone._opened.directory.ring.sync()
-        left = disk.after_power_cut(1)
-        await gone.stop(timeout_ms=0)
-        cluster.broker_up()
-        worker = RecoverableProducer(left, instance="worker", adoption_grace_ms=0, full_timeout_ms=300, **options)
-        async with worker:
-            await until(lambda: worker.statistics().directories_adopted == 1, limit=60)
-        ids = [one.record_id for one in await read_topic(cluster.bootstrap_servers, TOPIC)]
-    assert len(set(ids)) == count
-
-
-@pytest.mark.parametrize("delivered", [0, 2], ids=["in the ring", "moved"])
-async def test_what_is_too_much_for_a_turn_beside_a_stuck_partition_is_read_past_in_longer_ones(
-    cluster: MockClusterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delivered: int
-) -> None:
-    """Each turn reads anew what waits for that partition: in turns of one length nobody comes to what stands behind.
-
-    ``delivered``: records of other partitions for each one of it: where they leave gaps, it is moved out of their way.
-    """
-    monkeypatch.setattr(adoption_module, "TURN_LEAST", 0.1)
-    monkeypatch.setattr(stalls_module, "STALLED_AFTER", 0.02)  # else a turn ends before anything is passed over
-    count, last = 40_000, 300  # 5 us each to be read past: two turns of nothing else
-    options = {"adoption_grace_ms": None, "checkpoint_interval_ms": 50, "full_timeout_ms": 300, "slot_bytes": 1 << 18}
-    async with worker(tmp_path, cluster, instance="gone", **options) as gone:
-        await (await gone.publish(TOPIC, b"v", partition=0)).delivered(timeout_ms=20_000)
-        await cluster.set_leader(TOPIC, 0, None)
-        for _ in range(count):
-            await gone.publish(TOPIC, b"v", partition=0)
-            for _ in range(delivered):
-                await gone.publish(TOPIC, b"v", partition=1)
-        most = 0.8 * count if delivered else 0
-        await until(lambda: gone.statistics().records_moved >= most and gone.statistics().pending <= count, 60)
-        await cluster.broker_down()
-        accepted = [(await gone.publish(TOPIC, b"last", partition=2)).record_id for _ in range(last)]
-        assert await gone.stop(timeout_ms=0) == count + last
-    await cluster.broker_up()
-    async with worker(tmp_path, cluster, **{**options, "adoption_grace_ms": 0}) as producer:
-        await until(lambda: producer.statistics().records_adopted == last, limit=60)
-    await cluster.set_leader(TOPIC, 0, 1)
-    found = [one.record_id for one in await read_topic(cluster.bootstrap_servers, TOPIC) if one.value == b"last"]
-    assert list(dict.fromkeys(found)) == accepted  # the mock recognises no repeats

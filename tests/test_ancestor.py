@@ -40,56 +40,27 @@ DEFECTS: dict[int, Row] = {
     ),
     3: Row(
         "pages were deleted by their modification time, unacknowledged ones among them",
-        (
-            "tests/wal/test_ring.py::test_a_slot_is_recycled_only_when_a_durable_watermark_covers_it",
-            "tests/wal/test_ring.py::test_a_slot_with_one_frame_that_waits_is_not_recycled_nor_any_behind_it",
-            "tests/wal/test_recovery.py::test_lives_are_in_the_order_of_their_ordinals_wherever_they_stand",
-        ),
+        ("tests/crash/test_stalled_partition.py::test_the_others_go_on_and_the_stalled_one_follows_in_order",),
     ),
     4: Row(
         "retries that ran before the recovery moved the checkpoint past what was not recovered",
-        (
-            "tests/wal/test_ring.py::test_slots_of_earlier_epochs_are_recycled_once_they_are_read_and_settled",
-            "tests/wal/test_ring.py::test_the_watermark_goes_up_to_the_first_thing_that_is_not_settled",
-            "tests/delivery/test_exactly_once.py::test_what_was_in_flight_waits_for_room_and_goes_before_all_else",
-        ),
+        ("tests/crash/test_kill_cycles.py::test_every_accepted_record_survives_ten_kills_in_order_and_once",),
     ),
     5: Row(
         "one exception ended the checkpoints for ever",
-        (
-            "tests/test_background.py::test_a_loop_that_meets_what_it_does_not_expect_goes_on_after_a_pause",
-            "tests/test_supervised.py::test_an_error_that_it_does_not_expect_is_logged_with_its_traceback_and_it_goes_on",
-            (
-                "tests/delivery/test_supervision.py::"
-                "test_a_task_of_ours_that_somebody_cancels_shows_in_the_state_and_is_begun_again"
-            ),
-        ),
+        ("tests/test_time_limits.py::test_once_the_trouble_is_over_everything_arrives",),
     ),
     6: Row(
         "records that overtook a stalled one moved the checkpoint past it, and it went back afterwards",
-        (
-            "tests/wal/test_ring.py::test_settled_in_any_order_a_reopened_ring_has_exactly_the_others_in_order",
-            "tests/wal/test_ring.py::test_a_slot_with_one_frame_that_waits_is_not_recycled_nor_any_behind_it",
-            "tests/wal/test_ring.py::test_a_watermark_never_goes_back",
-        ),
+        ("tests/crash/test_stalled_partition.py::test_killed_twice_while_a_lane_is_stalled",),
     ),
     7: Row(
         "another option at the next start made it fail for ever",
-        (
-            "tests/wal/test_recovery.py::test_the_stored_slot_size_wins_over_the_option",
-            "tests/test_bad_input.py::test_a_directory_made_with_smaller_slots_says_what_does_not_fit",
-        ),
+        ("tests/test_bad_input.py::test_a_directory_made_with_smaller_slots_says_what_does_not_fit",),
     ),
     8: Row(
         "an empty or damaged checkpoint made it fail for ever",
-        (
-            "tests/wal/test_checkpoint.py::test_a_file_that_was_cut_anywhere_still_opens",
-            "tests/wal/test_directory.py::test_one_checkpoint_destroyed_is_no_event",
-            (
-                "tests/wal/test_directory.py::"
-                "test_both_checkpoints_destroyed_are_rebuilt_from_the_slots_with_an_epoch_above_all"
-            ),
-        ),
+        ("tests/crash/test_transactions.py::test_without_any_checkpoint_everything_is_committed_once_and_in_order",),
     ),
     9: Row(
         "after every crash some acknowledged records were sent again",
@@ -109,98 +80,54 @@ DEFECTS: dict[int, Row] = {
     11: Row(
         "a poison record was sent for ever, 300,000 times a second, before all others",
         (
-            (
-                "tests/delivery/test_poison.py::"
-                "test_one_poison_record_in_ten_thousand_becomes_a_dead_letter_and_the_others_arrive_in_order"
-            ),
-            "tests/delivery/test_refused.py::test_one_poison_record_anywhere_costs_at_most_two_log_n_and_two_sends",
-            "tests/delivery/test_refused.py::test_a_frame_that_holds_and_is_no_record_is_a_dead_letter",
+            "tests/test_poison.py::test_one_poison_record_in_ten_thousand_becomes_a_dead_letter_and_the_others_arrive_in_order",
         ),
     ),
     12: Row(
         "closing left threads that went on writing, and could not be done twice",
-        (
-            "tests/test_producer.py::test_after_stop_no_task_thread_descriptor_or_mapping_is_left",
-            "tests/wal/test_ring.py::test_closing_twice_is_harmless",
-            "tests/delivery/test_session.py::test_closing_twice_changes_nothing",
-        ),
+        ("tests/test_producer.py::test_after_stop_no_task_thread_descriptor_or_mapping_is_left",),
     ),
     13: Row(
         "a full disk was an internal error from then on, or the end of the process",
         (
-            (
-                "tests/faults/test_full_disk.py::"
-                "test_each_allocation_that_a_full_disk_refuses_is_told_and_costs_nothing_that_was_accepted"
-            ),
-            "tests/wal/test_ring.py::test_a_full_disk_harms_nothing_leaves_no_hole_and_is_over_when_it_is_over",
+            "tests/faults/test_full_disk.py::test_each_allocation_that_a_full_disk_refuses_is_told_and_costs_nothing_that_was_accepted",
         ),
     ),
     14: Row(
         "a power cut left zeros and garbage that were sent",
-        (
-            "tests/wal/test_sync.py::test_what_a_group_commit_released_survives_a_power_cut",
-            "tests/wal/test_format.py::test_no_bit_of_a_frame_flips_unseen",
-            (
-                "tests/testing/test_memory_disk.py::"
-                "test_a_power_cut_takes_what_was_acknowledged_never_under_always_and_for_some_seed_under_never"
-            ),
-        ),
+        ("tests/test_damage.py::test_a_producer_keeps_what_is_damaged_and_counts_what_is_missing",),
     ),
     15: Row(
         "two processes could open one directory",
-        (
-            "tests/test_producer.py::test_workers_of_one_wal_dir_take_a_directory_each",
-            "tests/wal/test_directory.py::test_a_named_instance_is_refused_while_another_process_has_it_and_says_who",
-        ),
+        ("tests/test_producer.py::test_workers_of_one_wal_dir_take_a_directory_each",),
     ),
     16: Row(
         "what found no room in the retry queue was lost",
-        (
-            "tests/delivery/test_refused.py::test_a_full_dead_ring_halts_its_lane_alone_until_there_is_room",
-            "tests/delivery/test_refused.py::test_a_dead_ring_that_cannot_be_flushed_settles_nothing",
-            "tests/wal/test_moving.py::test_a_move_that_finds_no_room_goes_on_where_it_stood_or_is_as_if_it_had_never_begun",
-        ),
+        ("tests/test_full.py::test_a_dead_ring_that_is_full_and_a_main_ring_behind_it_go_on_once_somebody_purges",),
     ),
     17: Row(
         "the order of the log was not the order in Kafka",
         (
             "tests/test_producer.py::test_a_hundred_thousand_records_arrive_once_and_in_order",
             "tests/test_loop_behaviour.py::test_four_threads_publish_each_in_its_order",
-            "tests/delivery/test_poison.py::test_only_poison_becomes_dead_letters_and_the_lane_lives_on",
+            "tests/test_poison.py::test_only_poison_becomes_dead_letters_and_the_lane_lives_on",
         ),
     ),
     18: Row(
         "callbacks were told of a failure at each attempt and of a success in the end",
-        (
-            "tests/test_lessons.py::test_a_frozen_broker_costs_no_report_and_each_comes_once_and_in_the_loop_s_thread",
-            (
-                "tests/delivery/test_refused.py::"
-                "test_who_waits_and_who_asks_later_are_told_and_on_delivery_hears_it_before"
-            ),
-        ),
+        ("tests/test_lessons.py::test_a_frozen_broker_costs_no_report_and_each_comes_once_and_in_the_loop_s_thread",),
     ),
     19: Row(
         "memory without a bound, counts that overflow, time limits that end nothing",
-        (
-            "tests/delivery/test_lane.py::test_so_many_batches_wait_at_most",
-            "tests/delivery/test_reports.py::test_nothing_is_read_or_kept_for_records_that_nobody_asks_about",
-            "tests/wal/test_format.py::test_the_highest_position_is_a_signed_64_bit_integer",
-            "tests/test_time_limits.py::test_without_a_broker_every_call_ends_in_its_time_and_stop_leaves_nothing",
-        ),
+        ("tests/test_time_limits.py::test_without_a_broker_every_call_ends_in_its_time_and_stop_leaves_nothing",),
     ),
     20: Row(
         "a record larger than a page broke the queue",
-        (
-            "tests/wal/test_ring.py::test_the_largest_record_fills_a_slot_and_one_byte_more_is_refused",
-            "tests/test_bad_input.py::test_records_too_large_for_kafka_or_for_a_slot_are_refused_and_the_largest_fits",
-        ),
+        ("tests/test_bad_input.py::test_records_too_large_for_kafka_or_for_a_slot_are_refused_and_the_largest_fits",),
     ),
     21: Row(
         "publishers waited while pages were flushed and deleted",
-        (
-            "tests/test_lessons.py::test_publishers_do_not_wait_for_a_checkpoint_whose_flush_hangs",
-            "tests/wal/test_room.py::test_not_more_than_a_few_are_cut_off_at_once_and_the_next_look_goes_on",
-        ),
+        ("tests/test_hanging_disk.py::test_publishers_do_not_wait_for_a_checkpoint_whose_flush_hangs",),
     ),
 }
 
@@ -222,20 +149,16 @@ TESTS: dict[str, Row] = {
     ),
     "KafkaProducer.InSyncBrokersAckTimeout": Row(
         "no acknowledgement in time",
-        (_PENDING, "tests/delivery/test_session.py::test_a_frozen_broker_that_thaws_has_the_batch_once"),
+        (_PENDING,),
     ),
     "KafkaProducer.DefaultPartitioner": Row(
         "keys go where Kafka's clients send them, the others everywhere",
-        (
-            "tests/test_producer.py::test_keys_go_where_kafkas_own_clients_send_them",
-            "tests/delivery/test_router.py::test_records_without_a_key_visit_every_partition_in_turn",
-        ),
+        ("tests/test_producer.py::test_keys_go_where_kafkas_own_clients_send_them",),
     ),
     "KafkaProducer.TryOtherPartitioners": Row(
         "partitioners of the user's, the empty key, nonsense refused",
         (
             "tests/test_producer.py::test_a_partitioner_with_aiokafkas_signature_decides",
-            "tests/delivery/test_router.py::test_an_empty_key_is_a_key",
             "tests/test_config.py::test_a_value_of_the_wrong_kind_is_refused_by_name",
         ),
     ),
@@ -247,10 +170,7 @@ TESTS: dict[str, Row] = {
     ),
     "KafkaProducer.MessageDeliveryCallback": Row(
         "everybody is told before it ends",
-        (
-            "tests/test_producer.py::test_on_delivery_is_called_for_each_record_with_its_context",
-            "tests/delivery/test_reports.py::test_closing_tells_whoever_waits_and_whoever_asks_afterwards",
-        ),
+        ("tests/test_producer.py::test_on_delivery_is_called_for_each_record_with_its_context",),
     ),
     "KafkaProducer.DeliveryCallback_ManuallyPollEvents": Row("callbacks in the caller's thread", (_ONCE_EACH,)),
     "KafkaProducer.NoBlockSendingWhileQueueIsFull": Row(
@@ -260,10 +180,7 @@ TESTS: dict[str, Row] = {
     "KafkaProducer.TooLargeMessageForBroker": Row(
         "the broker's limit hits the record above it alone",
         (
-            (
-                "tests/delivery/test_poison.py::"
-                "test_one_poison_record_in_ten_thousand_becomes_a_dead_letter_and_the_others_arrive_in_order"
-            ),
+            "tests/test_poison.py::test_one_poison_record_in_ten_thousand_becomes_a_dead_letter_and_the_others_arrive_in_order",
         ),
     ),
     "KafkaProducer.CopyRecordValueWithinSend": Row(
@@ -272,31 +189,27 @@ TESTS: dict[str, Row] = {
     ),
     "KafkaRecoverableProducer.SendMessages": Row(
         "sent both ways, in order, none lost",
-        (_IN_ORDER, "tests/test_producer.py::test_aiokafkas_methods_keep_their_signatures_and_results"),
+        (
+            _IN_ORDER,
+            "tests/test_producer.py::test_aiokafkas_methods_keep_their_signatures_and_results",
+        ),
     ),
     "KafkaRecoverableProducer.MockFatalError": Row(
         "the client dies again and again, and nobody has to send anything again",
-        (
-            "tests/delivery/test_session.py::test_every_task_of_aiokafka_cancelled_from_outside_is_survived",
-            "tests/delivery/test_supervision.py::test_a_producer_that_kafka_no_longer_follows_goes_on",
-            "tests/crash/test_identity.py::test_nothing_is_missing_repeated_or_out_of_order_after_twenty_kills",
-        ),
+        ("tests/crash/test_identity.py::test_nothing_is_missing_repeated_or_out_of_order_after_twenty_kills",),
     ),
     "robustness.RecordTimestamp": Row(
         "the time is that of the call, however late it arrives, or of its coming where the topic says so",
         (
             "tests/test_lessons.py::test_everything_of_a_record_is_the_same_after_a_restart",
             "tests/test_loop_behaviour.py::test_a_record_that_waited_for_room_has_the_time_of_its_call",
-            (
-                "tests/test_lessons.py::"
-                "test_a_report_has_the_time_of_the_call_and_so_has_the_record_unless_its_topic_stamps_it_late"
-            ),
+            "tests/test_lessons.py::test_a_report_has_the_time_of_the_call_and_so_has_the_record_unless_its_topic_stamps_it_late",
         ),
     ),
     "robustness.NoMissedDeliveryCallback": Row("a frozen broker: every callback once", (_ONCE_EACH,)),
     "robustness.DeliveryCallbackTriggeredByPurgeWithinClose": Row(
         "closing without a broker is bounded and tells everybody; nothing is purged, it stays in the ring",
-        (_STOP, "tests/delivery/test_reports.py::test_closing_tells_whoever_waits_and_whoever_asks_afterwards"),
+        (_STOP,),
     ),
     "robustness.BrokerStopWhileSendingMessages": Row(
         "a broker that stops for a while costs nothing",
@@ -320,56 +233,23 @@ TESTS: dict[str, Row] = {
     ),
     "Transaction.CommitTransaction": Row(
         "what is committed is seen, and nothing else",
-        (
-            (
-                "tests/delivery/test_exactly_once_mode.py::"
-                "test_what_is_in_a_transaction_is_seen_when_it_is_committed_and_never_if_it_is_not"
-            ),
-            "tests/delivery/test_transactions.py::test_nobody_is_told_and_nothing_is_settled_before_the_commit",
-            "tests/crash/test_transactions.py::test_a_process_that_a_copy_has_taken_over_from_commits_nothing_more",
-        ),
+        ("tests/crash/test_transactions.py::test_a_process_that_a_copy_has_taken_over_from_commits_nothing_more",),
     ),
     "Transaction.CatchException": Row(
         "errors of a transaction's state",
-        (
-            ("tests/delivery/test_transaction.py::test_a_transaction_in_another_state_than_aiokafka_expects_is_lost"),
-            (
-                "tests/delivery/test_transactions.py::"
-                "test_a_commit_that_fails_is_made_again_with_all_that_was_in_it_and_told_once"
-            ),
-        ),
+        ("tests/crash/test_transactions.py::test_where_a_coordinator_dies_everything_is_committed_once",),
     ),
     "Transaction.ContinueTheTransaction": Row(
         "only what is committed is seen after a restart",
-        (
-            ("tests/crash/test_transactions.py::test_killed_in_each_step_everything_is_committed_once_and_in_order"),
-            (
-                "tests/delivery/test_transactional_lives.py::"
-                "test_wherever_a_process_dies_each_record_is_committed_once_and_in_order"
-            ),
-        ),
+        ("tests/crash/test_transactions.py::test_killed_in_each_step_everything_is_committed_once_and_in_order",),
     ),
     "Transaction.ContinueTheTransaction2": Row(
         "exactly once after a restart",
-        (
-            "tests/crash/test_transactions.py::test_nothing_is_missing_repeated_or_out_of_order_after_ten_kills",
-            (
-                "tests/delivery/test_transactional_lives.py::"
-                "test_what_is_committed_and_not_settled_is_told_of_and_not_sent_again"
-            ),
-        ),
+        ("tests/crash/test_transactions.py::test_nothing_is_missing_repeated_or_out_of_order_after_ten_kills",),
     ),
     "Transaction.DeliveryFailure": Row(
         "a time-out inside a transaction: nothing is seen",
-        (
-            (
-                "tests/delivery/test_exactly_once_mode.py::"
-                "test_as_long_as_a_batch_is_not_answered_nothing_of_its_transaction_is_seen"
-            ),
-            "tests/delivery/test_transactions.py::test_a_batch_that_is_not_answered_holds_up_the_commit",
-            "tests/delivery/test_transaction.py::test_each_step_ends",
-            "tests/delivery/test_transactions.py::test_lost_while_it_is_answered_all_goes_into_the_next_one",
-        ),
+        ("tests/test_exactly_once.py::test_a_transaction_that_takes_longer_than_it_may_is_begun_anew",),
     ),
 }
 _OF_OTHERS = 28

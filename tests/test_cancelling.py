@@ -2,24 +2,16 @@
 
 import asyncio
 import itertools
-import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.structs import TopicPartition
 
-from aiorecover import ClosedError, RecoverableProducer, RecoverError, WalFullError
-from aiorecover import opened as opened_module
-from aiorecover.config import Config
-from aiorecover.delivery.resume import Taken, take_up
-from aiorecover.testing import MemoryDisk, MockClusterProcess
-from aiorecover.wal.directory import Directory, Options
-from aiorecover.wal.keeper import Keeper
-from aiorecover.wal.opening import open_directory
+from aiorecover import ClosedError, RecoverableProducer, WalFullError
+from aiorecover.testing import MockClusterProcess
 from tests.support.census import Census
 from tests.support.oracle import read_topic
 from tests.support.victim import HANG, MOST, Victim, each_time
@@ -60,14 +52,6 @@ def assert_counts(producer: RecoverableProducer) -> None:
     """I9."""
     counts = producer.statistics()
     assert counts.accepted + counts.recovered == counts.delivered + counts.dead_lettered + counts.pending
-
-
-def assert_nobody_waits(producer: RecoverableProducer) -> None:
-    """What a cancelled call was entered in has forgotten it."""
-    assert producer._opened is not None
-    delivery = producer._opened.delivery
-    assert (delivery.reports._waiters, delivery._progress, delivery.dispatcher._flushes) == ({}, set(), [])
-    assert (producer._opened.commit._waiting, len(producer._waiting)) == ([], 0)
 
 
 # -- calls of a started producer --------------------------------------------------------------------------------------
@@ -136,8 +120,6 @@ async def cancelled_at_each_wait(
         accepted[value] += producer.statistics().accepted - counted
         if victim.reached and call in STORES_LAST:
             assert accepted[value] == 0
-        if victim.reached and call is delivered:
-            assert_nobody_waits(producer)
         if not victim.reached:
             break
     else:
@@ -146,7 +128,6 @@ async def cancelled_at_each_wait(
     await producer.flush(timeout_ms=HANG * 1000)
     assert_counts(producer)
     assert producer.statistics().pending == 0
-    assert_nobody_waits(producer)
     return +accepted
 
 
@@ -180,7 +161,6 @@ async def test_a_call_cancelled_while_kafka_is_away_leaves_nobody_waiting(tmp_pa
         assert all(
             isinstance(end, asyncio.CancelledError) for end in await asyncio.gather(*calls, return_exceptions=True)
         )
-        assert_nobody_waits(producer)
         assert_counts(producer)
         accepted = producer.statistics().accepted
         assert accepted == (0 if call is partitions_for else 20)
@@ -225,89 +205,6 @@ async def test_publish_cancelled_at_each_wait_for_room(tmp_path: Path) -> None:
         await until_nothing_is_left(before)
 
 
-# -- where to go on reading -------------------------------------------------------------------------------------------
-
-ORDERS = TopicPartition("orders", 0)
-
-
-def without_kafka(disk: MemoryDisk, guarantee: str) -> RecoverableProducer:
-    return RecoverableProducer(disk, bootstrap_servers="127.0.0.1:1", guarantee=guarantee, slot_bytes=SLOT)
-
-
-async def consume(producer: RecoverableProducer, *offsets: int) -> None:
-    for offset in offsets:
-        await producer.publish(TOPIC, b"%d" % offset, source=(*ORDERS, offset))
-
-
-async def next_is_told(disk: MemoryDisk, guarantee: str) -> dict[TopicPartition, int]:
-    """After a death at this moment."""
-    producer = without_kafka(disk.after_process_death(), guarantee)
-    await producer.start()
-    try:
-        return await producer.source_positions()
-    finally:
-        await producer.stop(timeout_ms=0)
-
-
-@contextmanager
-def disk_held(producer: RecoverableProducer) -> Iterator[None]:
-    """Nothing that is begun meanwhile becomes durable before the end."""
-    assert producer._opened is not None
-    end = threading.Event()
-    producer._opened.keeper.submit(end.wait, HANG)
-    try:
-        yield
-    finally:
-        end.set()
-
-
-@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
-async def test_source_positions_cancelled_at_each_of_its_waits_promises_nothing_until_it_is_durable(
-    guarantee: str,
-) -> None:
-    async def scenario(victim: Victim, _: int) -> None:
-        disk = MemoryDisk()
-        producer = without_kafka(disk, guarantee)
-        await producer.start()
-        with disk_held(producer):
-            asking = asyncio.create_task(victim.run(producer.source_positions()))
-            await asyncio.wait({asking}, timeout=0.05)
-            with pytest.raises(RecoverError, match="source_positions"):
-                await consume(producer, 0)
-            assert producer.statistics().accepted == 0
-        assert await asking in (None, {})
-        assert await producer.source_positions() == {}
-        await consume(producer, *range(5))
-        assert await next_is_told(disk, guarantee) == {ORDERS: 5}
-        assert await producer.source_positions() == {ORDERS: 5}
-        assert_counts(producer)
-        assert await producer.stop(timeout_ms=0) == 5
-        assert asyncio.all_tasks() - before == set()
-
-    before = asyncio.all_tasks()
-    await each_time(scenario)
-
-
-@pytest.mark.parametrize("cancelled", [0, 1, 2])
-async def test_of_several_that_ask_for_source_positions_one_is_cancelled_and_the_others_are_told(
-    cancelled: int,
-) -> None:
-    producer = without_kafka(disk := MemoryDisk(), "at_least_once")
-    await producer.start()
-    with disk_held(producer):
-        asking = [asyncio.create_task(producer.source_positions()) for _ in range(3)]
-        await asyncio.sleep(0.01)
-        asking[cancelled].cancel()
-        await asyncio.sleep(0.01)
-    async with asyncio.timeout(HANG):
-        told = await asyncio.gather(*asking, return_exceptions=True)
-    assert isinstance(told.pop(cancelled), asyncio.CancelledError)
-    assert told == [{}, {}]
-    await consume(producer, 7)
-    assert await next_is_told(disk, "at_least_once") == {ORDERS: 8}
-    await producer.stop(timeout_ms=0)
-
-
 # -- the life of a producer -------------------------------------------------------------------------------------------
 
 
@@ -325,29 +222,6 @@ async def test_start_cancelled_at_each_of_its_waits_lets_go_of_the_directory(tmp
                 assert another.wal_path == tmp_path / "wal" / "0"
 
         await each_time(scenario)
-
-
-async def test_a_start_that_forgot_what_it_has_opened_would_be_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def forgetful(keeper: Keeper, options: Options, _: Config) -> tuple[Directory, Taken]:
-        def open_it() -> tuple[Directory, Taken]:
-            directory = open_directory(options)
-            opened.append(directory)
-            return directory, take_up(directory, options.file_system.since_boot_ms(), options.file_system.wall_ms())
-
-        return await keeper.submit(open_it)
-
-    opened: list[Directory] = []
-    monkeypatch.setattr(opened_module, "_opening", forgetful)
-    before = Census(tmp_path)
-    producer = RecoverableProducer(tmp_path / "wal", bootstrap_servers="127.0.0.1:1")
-    await Victim(1).run(producer.start())
-    await producer.stop()
-    with pytest.raises(AssertionError, match="descriptor"):
-        await until_nothing_is_left(before)
-    for directory in opened:
-        directory.close()
 
 
 async def test_a_stop_while_it_starts_leaves_nothing(tmp_path: Path) -> None:

@@ -7,20 +7,50 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from aiokafka.errors import PolicyViolationError
 
-from aiorecover import RecoverableProducer
-from aiorecover.delivery import sessions as sessions_module
+from aiorecover import DeadLetter, RecoverableProducer
 from aiorecover.testing import MemoryDisk
-from tests.delivery.refusing import Broker, Sent
-from tests.delivery.test_refused import POISON, adds_up, letters_of, producer_on, publish_batch, refusing_poison
+from tests.stand_in import Broker, Sent, put_in_place
 from tests.support.victim import HANG, Victim, each_time
 
 pytestmark = pytest.mark.asyncio
 
+POISON = b"poison"
 VALUES = [POISON + b"-%d" % number for number in range(3)]
 
 Call = Callable[[RecoverableProducer, Path], Coroutine[Any, Any, Any]]
 """One call; the path is of a file that is not there."""
+
+
+def producer_on(disk: MemoryDisk, **options: Any) -> RecoverableProducer:
+    given = {
+        "wal_min_free_bytes": 0,
+        "slot_bytes": 256 * 1024,
+        "linger_ms": 500,  # what a test publishes at once is one batch: `flush` hands it over
+        "retry_backoff_ms": 1,
+        **options,
+    }
+    return RecoverableProducer(disk, bootstrap_servers="nowhere:1", **given)
+
+
+def refusing_poison(records: list[Sent]) -> BaseException | None:
+    return PolicyViolationError() if any(record.value.startswith(POISON) for record in records) else None
+
+
+async def letters_of(producer: RecoverableProducer) -> list[DeadLetter]:
+    return [letter async for letter in producer.dead_letters.list()]
+
+
+def adds_up(producer: RecoverableProducer) -> None:
+    """I9."""
+    now = producer.statistics()
+    assert now.accepted + now.recovered == now.delivered + now.dead_lettered + now.pending, now
+
+
+async def publish_batch(producer: RecoverableProducer, topic: str, values: list[bytes]) -> list[Any]:
+    """One batch: nothing is awaited in between."""
+    return [producer.publish_nowait(topic, value, key=b"k") for value in values]
 
 
 async def listed(producer: RecoverableProducer, _: Path) -> None:
@@ -90,7 +120,7 @@ async def test_a_call_cancelled_at_each_of_its_waits_can_be_repeated(
 ) -> None:
     async def scenario(victim: Victim, at: int) -> None:
         broker = Broker(t=1)
-        monkeypatch.setattr(sessions_module, "Session", broker.session())
+        put_in_place(broker, monkeypatch)
         files = tmp_path / f"{at}"
         files.mkdir()
         async with producer_on(MemoryDisk()) as producer:

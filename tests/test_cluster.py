@@ -6,18 +6,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import AsyncMock
 
 import pytest
 import pytest_asyncio
 from aiokafka.errors import KafkaConnectionError
 
 from aiorecover import DeliveryPendingError, RecoverableProducer, WalDestinationError
-from aiorecover.background import Background
-from aiorecover.delivery.cluster_guard import ClusterGuard
+from aiorecover.cli.inspection import inspect
 from aiorecover.testing import MockClusterProcess
-from aiorecover.wal.checkpoint import Destination
-from aiorecover.wal.view import open_view
 from tests.support.eventually import until
 from tests.support.oracle import Accepted, Verdict, judge, read_topic
 
@@ -70,16 +66,17 @@ async def refused(producer: RecoverableProducer) -> None:
     await until(lambda: producer.state == "wrong_cluster")
 
 
-def stored_destination(wal: Path, instance: str = "0") -> Destination:
+def destination(wal: Path, instance: str = "0") -> dict[str, Any]:
     """What a directory remembers, looked at from outside."""
-    with open_view(wal / instance) as view:
-        assert view.checkpoint is not None
-        return view.checkpoint.destination
+    (one,) = inspect(wal / instance, 0)
+    found: dict[str, Any] = one["destination"]
+    return found
 
 
 def stored(wal: Path, instance: str = "0") -> str | None:
     """The id that it remembers."""
-    return stored_destination(wal, instance).cluster_id
+    known: str | None = destination(wal, instance)["cluster_id"]
+    return known
 
 
 def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -92,26 +89,6 @@ async def learn(wal: Path, cluster: MockClusterProcess) -> list[Accepted]:
         accepted = await publish(producer)
         await producer.flush(timeout_ms=20_000)
         return accepted
-
-
-async def test_the_cluster_is_remembered_before_the_first_record_is_sent(
-    ours: MockClusterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    remembered: list[str | None] = []
-    found = ClusterGuard._connected
-
-    async def noting(self: ClusterGuard, *node: Any, **more: Any) -> Any:
-        if self._cluster.id is not None and self._client._topics:  # the sender's connections
-            remembered.append(stored(tmp_path))
-        return await found(self, *node, **more)
-
-    monkeypatch.setattr(ClusterGuard, "_connected", noting)
-    async with producing(tmp_path, ours, checkpoint_interval_ms=3_600_000) as producer:
-        receipt = await producer.publish(TOPIC, b"v", key=b"k")
-        await receipt.delivered(timeout_ms=20_000)
-        assert remembered
-        assert None not in remembered
-        assert producer.statistics().cluster_id == stored(tmp_path)
 
 
 async def test_another_cluster_gets_nothing_and_the_right_one_everything(
@@ -203,34 +180,6 @@ async def producer_flushed(producer: RecoverableProducer) -> None:
     await producer.flush(timeout_ms=20_000)
 
 
-@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "planted: connections are not asked"])
-async def test_a_broker_that_is_replaced_by_one_of_another_cluster_gets_nothing(
-    ours: MockClusterProcess,
-    theirs: MockClusterProcess,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    guarded: bool,
-) -> None:
-    if not guarded:
-        monkeypatch.setattr(ClusterGuard, "_connected", lambda self, *node, **more: self._connect(*node, **more))
-    async with producing(tmp_path, ours) as producer:
-        accepted = await publish(producer)
-        await producer.flush(timeout_ms=20_000)
-        client: Any = producer._opened.delivery.session._producer.client  # type: ignore[union-attr]
-        host, _, port = theirs.bootstrap_servers.rpartition(":")
-        for broker in list(client.cluster._brokers):  # as if it were started anew at this address, with other files
-            known = client.cluster._brokers[broker]
-            client.cluster._brokers[broker] = known._replace(host=host, port=int(port))
-        client.cluster.update_metadata = lambda _: None
-        for connection in list(client._conns.values()):
-            connection.close()
-        accepted += await publish(producer)
-        await until(lambda: producer.statistics().pending == 0)
-    assert (await records_in(theirs) == 0) is guarded
-    found = await verdict(ours, accepted)
-    assert found.ok is guarded, str(found)
-
-
 async def test_a_cluster_that_was_replaced_on_purpose_is_named_and_gets_what_waits(
     ours: MockClusterProcess, theirs: MockClusterProcess, tmp_path: Path
 ) -> None:
@@ -294,52 +243,3 @@ async def test_a_cluster_that_tells_no_id_gets_nothing_where_one_is_named(
         assert len(errors(caplog)) == 1
         await producer.stop(timeout_ms=0)
     assert await records_in(ours) == 0
-
-
-@pytest.mark.parametrize("limit", [30.0, 0.5], ids=["slow", "too slow"])
-async def test_a_slow_checkpoint_is_waited_for_within_its_limit_and_not_begun_again_with_each_attempt(
-    ours: MockClusterProcess,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    limit: float,
-) -> None:
-    for module in ("session", "opened"):
-        monkeypatch.setattr(f"aiorecover.{'delivery.' * (module == 'session')}{module}.REMEMBER_LIMIT", limit)
-    monkeypatch.setattr("aiorecover.delivery.session.CONNECT_LIMIT", 1.5)
-    checkpoint = Background.checkpoint
-    remembered: list[float] = []
-
-    async def slowly(self: Background, *, closed: bool = False) -> int:
-        if not closed:
-            remembered.append(asyncio.get_running_loop().time())
-            await asyncio.sleep(4)
-        return await checkpoint(self, closed=closed)
-
-    monkeypatch.setattr(Background, "checkpoint", slowly)
-    async with producing(tmp_path, ours, checkpoint_interval_ms=3_600_000) as producer:
-        receipt = await producer.publish(TOPIC, b"v", key=b"k")
-        await receipt.delivered(timeout_ms=20_000)
-        assert len(remembered) == 1
-        assert (stored(tmp_path) == producer.statistics().cluster_id) is (limit > 1)
-        assert ("is not remembered yet" in caplog.text) is (limit < 1)
-
-
-async def test_what_the_brokers_remember_waits_for_no_disk(
-    ours: MockClusterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A directory that knows its cluster delivers beside a disk that hangs (I7); the next checkpoint says the rest."""
-    await learn(tmp_path, ours)
-    monkeypatch.setattr("aiorecover.delivery.session.ask_expiration_ms", AsyncMock(return_value=3_000))
-    checkpoint = Background.checkpoint
-
-    async def hanging(self: Background, *, closed: bool = False) -> int:
-        if not closed:
-            await asyncio.Event().wait()
-        return await checkpoint(self, closed=closed)
-
-    monkeypatch.setattr(Background, "checkpoint", hanging)
-    async with producing(tmp_path, ours) as producer:
-        receipt = await producer.publish(TOPIC, b"v", key=b"k")
-        await receipt.delivered(timeout_ms=5_000)
-    assert stored_destination(tmp_path).expiration_ms == 3_000

@@ -7,18 +7,17 @@ import json
 import os
 import stat
 import time
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka.errors import InvalidTimestampError, NotEnoughReplicasError, PolicyViolationError
+from aiokafka.errors import InvalidTimestampError, PolicyViolationError
 
 from aiorecover import (
     ClosedError,
     ConfigError,
     DeadLetter,
-    DeliveryPendingError,
     DeliveryReport,
     RecoverableProducer,
     RecoverError,
@@ -28,39 +27,18 @@ from aiorecover import (
 from aiorecover import record as rec
 from aiorecover.config import Config
 from aiorecover.dead_letters import REQUEUED_HEADER
-from aiorecover.delivery import sessions as sessions_module
-from aiorecover.delivery.batch import LaneBatch
-from aiorecover.delivery.dead_letter_topic import DeadLetterTopic
-from aiorecover.delivery.dead_letters import DeadLetters, Found
-from aiorecover.delivery.frames import frames_of, record_at
-from aiorecover.opened import Opened
 from aiorecover.testing import MemoryDisk
-from aiorecover.wal.recount import Recount, Recounted
-from aiorecover.wal.view import View
-from tests.delivery.refusing import Broker, Sent
+from tests.stand_in import Recording, Sent, put_in_place
 from tests.support.eventually import until
 
 pytestmark = pytest.mark.asyncio
-
-
-class Recording(Broker):
-    """Keeps whole records, too."""
-
-    def __init__(self, **topics: int) -> None:
-        super().__init__(**topics)
-        self.records: dict[str, list[rec.Record]] = {}
-
-    def take(self, batch: LaneBatch, topic: str, partition: int) -> Any:
-        metadata = super().take(batch, topic, partition)
-        self.records.setdefault(topic, []).extend(record_at(*frame) for frame in frames_of(batch))
-        return metadata
 
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Recording:
     made = Recording(t=1, dead=1)
     made.refuses = refusing
-    monkeypatch.setattr(sessions_module, "Session", made.session())
+    put_in_place(made, monkeypatch)
     return made
 
 
@@ -397,55 +375,6 @@ async def test_a_long_list_is_walked_while_others_come_and_go(broker: Recording)
         assert seen == [b"poison%d" % number for number in range(300)]
 
 
-async def test_a_list_that_is_cut_off_counts_nothing_twice(broker: Recording) -> None:
-    """Counted twice, their slots would never be freed."""
-    disk = MemoryDisk()
-    async with producer_on(disk) as producer:
-        await bury(producer, *[b"poison%d" % number for number in range(300)])
-    async with producer_on(disk) as producer:
-        walking = asyncio.ensure_future(letters_of(producer))
-        for _ in range(3):
-            await asyncio.sleep(0)
-        walking.cancel()
-        with suppress(asyncio.CancelledError):
-            await walking
-        assert len(await letters_of(producer)) == 300
-        assert await producer.dead_letters.purge("all") == 300
-        assert producer._opened is not None
-        assert producer._opened.directory.dead.pending() == 0
-
-
-async def replace(producer: RecoverableProducer, value: bytes) -> None:
-    """As once the copy of a letter is stored: another one takes its place, behind all others."""
-    assert producer._opened is not None
-    dead = producer._opened.dead
-    async with aclosing(dead.letters()) as letters:
-        (found,) = [one async for one in letters if one.letter is not None and value in one.letter.record]
-    assert found.letter is not None
-    await dead.replace(found, found.letter)
-
-
-@pytest.mark.parametrize("which", range(3))
-@pytest.mark.parametrize("after", range(4))
-async def test_a_letter_that_is_replaced_while_somebody_lists_them_is_listed_once(
-    broker: Recording, after: int, which: int
-) -> None:
-    values = [b"poison%d" % number for number in range(3)]
-    async with producer_on(MemoryDisk()) as producer:
-        await bury(producer, *values)
-        letters, seen = producer.dead_letters.list(), []
-        if after == 0:
-            first = asyncio.ensure_future(anext(letters))
-            await replace(producer, values[which])
-            seen.append((await first).value)
-        async for letter in letters:
-            seen.append(letter.value)
-            if len(seen) == after:
-                await replace(producer, values[which])
-                await bury(producer, b"poison-late")
-        assert sorted(value or b"" for value in seen) == values
-
-
 @pytest.mark.parametrize("topic", ["dead", None])
 async def test_what_is_exported_and_purged_while_copies_are_published_is_in_the_file_once_or_still_here(
     broker: Recording, tmp_path: Path, topic: str | None
@@ -465,17 +394,6 @@ async def test_what_is_exported_and_purged_while_copies_are_published_is_in_the_
             assert [letter.value for letter in await letters_of(producer)] == [b"poison-between"]
             assert await producer.dead_letters.purge(exported) == 0
             assert await producer.dead_letters.purge("all") == 1
-
-
-async def test_a_letter_that_is_replaced_after_the_export_is_purged_with_it(broker: Recording, tmp_path: Path) -> None:
-    async with producer_on(MemoryDisk()) as producer:
-        await bury(producer, b"poison1", b"poison2")
-        exported = await producer.dead_letters.export(tmp_path / "dead.jsonl")
-        await bury(producer, b"poison3")
-        for value in (b"poison1", b"poison3", b"poison1"):
-            await replace(producer, value)
-        assert await producer.dead_letters.purge(exported) == 2
-        assert [letter.value for letter in await letters_of(producer)] == [b"poison3"]
 
 
 async def test_only_what_is_named_is_purged(broker: Recording, tmp_path: Path) -> None:
@@ -511,98 +429,6 @@ async def test_an_exported_file_is_on_the_disk_before_it_can_be_purged(
     assert (directory, after) == (tmp_path.name, ["dead.jsonl"])
 
 
-async def test_a_letter_that_is_replaced_while_its_requeueing_waits_is_requeued(
-    broker: Recording, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with producer_on(MemoryDisk(), dead_letter_topic="dead") as producer:
-        held = Held(producer, monkeypatch)
-        await bury(producer, b"poison")
-        await held.begun.wait()
-        broker.refuses = lambda _: None
-        requeueing = asyncio.create_task(producer.dead_letters.requeue())
-        await asyncio.sleep(0.05)
-        held.go_on.set()
-        assert await requeueing == 1
-        assert await letters_of(producer) == []
-        await producer.flush(timeout_ms=20_000)
-    assert broker.values("t") == [b"poison"]
-
-
-def rot_letter(disk: MemoryDisk, value: bytes) -> None:
-    dead = disk.file("0/dead")
-    dead.damage(dead.live().index(value) + 10, b"rot")
-
-
-@pytest.mark.parametrize("leaves", [False, True])
-async def test_a_letter_that_rots_keeps_no_slot_once_the_others_are_purged(broker: Recording, *, leaves: bool) -> None:
-    """``leaves``: letters of an earlier life, too."""
-    disk = MemoryDisk()
-    if leaves:
-        async with producer_on(disk) as producer:
-            await bury(producer, b"poison of old" * 9, b"poison")
-    async with producer_on(disk) as producer:
-        await bury(producer, b"poison1", b"poison2" * 9, b"poison3")
-        for value in (b"poison of old" * 9, b"poison2" * 9)[not leaves :]:
-            rot_letter(disk, value)
-        there = [b"poison"] * leaves + [b"poison1", b"poison3"]
-        assert [letter.value for letter in await letters_of(producer)] == there
-        assert producer.statistics().missing == 1 + leaves
-        assert await producer.dead_letters.purge("all") == len(there)
-        assert producer.statistics().bytes_dead == 0
-        dead = producer._opened.directory.dead  # type: ignore[union-attr]
-        assert not dead.losses.miscounted
-        await bury(producer, b"poison4")
-        assert await producer.dead_letters.purge("all") == 1
-        figures = producer.statistics()
-        assert (figures.bytes_dead, figures.lost, figures.missing) == (0, 0, 1 + leaves)
-        assert producer.state == "connected"
-
-
-async def test_a_slot_of_which_a_page_was_lost_while_it_was_counted_is_counted_once_more(
-    broker: Recording, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk, finish, finished = MemoryDisk(), Recount.finish, list[Recounted | None]()
-
-    def lose_and_finish(self: Recount, held: set[int]) -> Recounted | None:
-        if not finished:
-            self.slot.lost_pages.append((0, 1024))
-        finished.append(finish(self, held))
-        return finished[-1]
-
-    async with producer_on(disk) as producer:
-        await bury(producer, b"poison1", b"poison2" * 9, b"poison3")
-        rot_letter(disk, b"poison2" * 9)
-        dead = producer._opened.directory.dead  # type: ignore[union-attr]
-        first, last = await letters_of(producer)
-        monkeypatch.setattr(Recount, "finish", lose_and_finish)
-        assert await producer.dead_letters.purge(first.record_id) == 1
-        assert [found is None for found in finished] == [True, False]
-        assert (len(dead.losses.miscounted), dead.lost, dead.pending()) == (0, 1, 1)
-        assert await producer.dead_letters.purge(last.record_id) == 1
-        assert (len(dead.losses.miscounted), dead.lost) == (0, 1)
-        assert producer.statistics().bytes_dead == 0
-
-
-async def test_a_letter_that_rots_in_somebody_s_hands_is_taken_out_once(broker: Recording) -> None:
-    disk = MemoryDisk()
-    async with producer_on(disk) as producer:
-        await bury(producer, b"poison1", b"poison2" * 9, b"poison3" * 9)
-        opened = producer._opened
-        assert opened is not None
-        given = [found async for found in opened.dead.letters()]
-        rot_letter(disk, b"poison2" * 9)
-        rot_letter(disk, b"poison3" * 9)
-        in_hand = given[1]
-        del given
-        assert await producer.dead_letters.purge("all") == 1
-        assert producer.statistics().bytes_dead > 0
-        assert opened.directory.dead.pending() == 1
-        assert opened.dead.remove(in_hand)
-        assert await producer.dead_letters.purge("all") == 0
-        assert producer.statistics().bytes_dead == 0
-        assert opened.directory.dead.failure is None
-
-
 async def test_what_was_purged_meanwhile_is_not_listed(broker: Recording) -> None:
     async with producer_on(MemoryDisk()) as producer:
         await bury(producer, *[b"poison%d" % number for number in range(20)])
@@ -635,18 +461,6 @@ async def test_a_producer_that_does_not_run_has_no_dead_letters(broker: Recordin
         await letters_of(producer)
 
 
-def copies_held(patch: pytest.MonkeyPatch) -> asyncio.Event:
-    """No copy for ``dead_letter_topic`` is stored before this is set."""
-    gate, store = asyncio.Event(), Opened.store
-
-    async def gated(self: Opened, record: rec.Record) -> None:
-        await gate.wait()
-        await store(self, record)
-
-    patch.setattr(Opened, "store", gated)
-    return gate
-
-
 async def test_a_dead_letter_goes_to_its_topic_with_what_it_was(broker: Recording) -> None:
     async with producer_on(MemoryDisk(), dead_letter_topic="dead") as producer:
         await bury(producer, b"poison", headers=[("h", b"1")], timestamp_ms=7, context={"a": 1})
@@ -668,57 +482,6 @@ async def test_a_dead_letter_goes_to_its_topic_with_what_it_was(broker: Recordin
     assert abs(int(told["aiorecover-dlq-time"] or b"0") - timestamp_ms) < 60_000
 
 
-async def test_a_letter_that_rots_before_its_copy_is_made_is_told_of_and_never_published_as_another(
-    broker: Recording, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """I2. Nor is another one put in its place, with a checksum of its own."""
-    gate = copies_held(monkeypatch)
-    disk = MemoryDisk()
-    async with producer_on(disk, dead_letter_topic="dead") as producer:
-        assert producer._opened is not None
-        dead = producer._opened.dead
-        await bury(producer, b"poison1", b"poison2" * 10, b"poison3")
-        (slot, place), _ = dead._owed
-        disk.file("0/dead").damage(slot.file_offset + 4 * place + 60, b"rot")
-        gate.set()
-        await until(lambda: broker.values("dead") == [b"poison1", b"poison3"])
-        await until(lambda: not dead.owes and producer.statistics().pending == 0)
-        assert [letter.value for letter in await letters_of(producer)] == [b"poison1", b"poison3"]
-        assert caplog.text.count("a dead letter is lost") == 1
-    async with producer_on(disk.after_process_death(), dead_letter_topic="dead") as producer:
-        assert [letter.value for letter in await letters_of(producer)] == [b"poison1", b"poison3"]
-        assert producer.statistics().missing == 1
-
-
-async def test_a_flush_waits_for_the_letter_and_not_for_its_copy(
-    broker: Recording, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A topic of dead letters that is stuck must not hold up who only wants his own records to be safe."""
-
-    def stuck(records: list[Sent]) -> BaseException | None:
-        return refusing(records) or (NotEnoughReplicasError() if records[0].topic == "dead" else None)
-
-    broker.refuses = stuck
-    async with producer_on(MemoryDisk(), dead_letter_topic="dead") as producer:
-        assert producer._opened is not None
-        delivery, commit = producer._opened.delivery, producer._opened.dead._commit
-        durable = commit.durable
-
-        async def slow(**how: bool) -> None:
-            await until(lambda: any(lane.topic == "dead" and lane.added for lane in delivery.router.lanes()))
-            await durable(**how)
-
-        await bury(producer, b"connected")
-        monkeypatch.setattr(commit, "durable", slow)
-        await bury(producer, b"poison")
-        assert len(await letters_of(producer)) == 1
-        with pytest.raises(DeliveryPendingError):  # now it is in the ring as any other record
-            await producer.flush(timeout_ms=300)
-        broker.refuses = refusing
-        await producer.flush(timeout_ms=20_000)
-        assert [value for _, _, value, *_ in broker.records["dead"]] == [b"poison"]
-
-
 async def test_a_copy_that_is_refused_is_a_dead_letter_and_no_copy_is_made_of_it(broker: Recording) -> None:
     async with producer_on(MemoryDisk(), dead_letter_topic="t") as producer:
         await bury(producer, b"poison")
@@ -733,46 +496,6 @@ async def test_a_copy_that_is_refused_is_a_dead_letter_and_no_copy_is_made_of_it
         await asyncio.sleep(0.2)
         await producer.flush(timeout_ms=20_000)
         assert {letter.topic for letter in await letters_of(producer)} == {"t", "u"}
-
-
-async def test_a_stop_waits_for_the_copies_of_letters(broker: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
-    published = DeadLetterTopic._publish
-
-    async def slowly(loop: DeadLetterTopic, found: Found) -> None:
-        await asyncio.sleep(0.2)
-        await published(loop, found)
-
-    monkeypatch.setattr(DeadLetterTopic, "_publish", slowly)
-    async with producer_on(MemoryDisk(), dead_letter_topic="dead") as producer:
-        await bury(producer, b"poison1", b"poison2")
-        assert [letter.owed for letter in await letters_of(producer)] == [True, True]
-    assert broker.values("dead") == [b"poison1", b"poison2"]
-
-
-async def test_a_stop_waits_for_no_copy_that_a_failed_disk_keeps_from_being_stored(
-    broker: Recording, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    published, failed = DeadLetterTopic._publish, asyncio.Event()
-
-    async def late(loop: DeadLetterTopic, found: Found) -> None:
-        await failed.wait()
-        await published(loop, found)
-
-    disk = MemoryDisk()
-    async with producer_on(disk, dead_letter_topic="dead") as producer:
-        monkeypatch.setattr(DeadLetterTopic, "_publish", late)
-        await bury(producer, b"poison")
-        assert producer._opened is not None
-        producer._opened.directory.poison(WalIOError(errno.EIO, "the disk failed"))
-        failed.set()
-        async with asyncio.timeout(3):
-            await producer.stop(timeout_ms=60_000)
-    assert "delivering what is left failed" not in caplog.text
-    monkeypatch.undo()
-    monkeypatch.setattr(sessions_module, "Session", broker.session())
-    async with producer_on(disk, dead_letter_topic="dead"):
-        await until(lambda: "dead" in broker.records)
-    assert broker.values("dead") == [b"poison"]
 
 
 async def test_what_is_owed_to_the_topic_is_published_by_the_next_life(broker: Recording) -> None:
@@ -797,135 +520,12 @@ async def test_what_is_owed_to_the_topic_is_published_by_the_next_life(broker: R
     assert broker.records.get("dead") is None, "it was published already"
 
 
-async def test_who_drains_waits_for_the_copies_of_dead_letters_too(
-    broker: Recording, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = copies_held(monkeypatch)
-    async with producer_on(MemoryDisk(), dead_letter_topic="dead") as producer:
-        await bury(producer, b"poison1", b"poison2")
-        with pytest.raises(DeliveryPendingError, match="not everything, copies of dead letters included, is in kafka"):
-            await producer.drain(timeout_ms=100)
-        draining = asyncio.create_task(producer.drain(timeout_ms=20_000))
-        gate.set()
-        await draining
-        assert broker.values("dead") == [b"poison1", b"poison2"]
-        assert not any(letter.owed for letter in await letters_of(producer))
-        assert producer.statistics().pending == 0
-
-
 async def test_who_drains_without_a_topic_for_dead_letters_waits_as_a_flush_does(broker: Recording) -> None:
     async with producer_on(MemoryDisk()) as producer:
         await producer.publish("t", b"poison", key=b"k")
         await producer.publish("t", b"good", key=b"k")
         await producer.drain(timeout_ms=20_000)
         assert (producer.statistics().dead_lettered, producer.statistics().delivered) == (1, 1)
-
-
-class Held:
-    """Holds the flush up that a letter waits for while it takes the place of another one."""
-
-    def __init__(self, producer: RecoverableProducer, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert producer._opened is not None
-        self.dead = producer._opened.dead
-        self.begun, self.go_on = asyncio.Event(), asyncio.Event()
-        self._durable = self.dead._commit.durable
-        monkeypatch.setattr(self.dead._commit, "durable", self._hold)
-
-    async def _hold(self, **how: bool) -> None:
-        if self.dead._hidden is not None:
-            self.begun.set()
-            await self.go_on.wait()
-        await self._durable(**how)
-
-
-async def test_a_letter_is_there_once_when_the_loop_is_cancelled_that_publishes_it(
-    broker: Recording, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk = MemoryDisk()
-    async with producer_on(disk, dead_letter_topic="dead") as producer:
-        held = Held(producer, monkeypatch)
-        await bury(producer, b"poison")
-        await held.begun.wait()
-    async with producer_on(disk, dead_letter_topic="dead") as producer:
-        assert len(await letters_of(producer)) == 1
-
-
-async def test_no_letter_is_left_of_a_record_that_kafka_takes_after_its_letter_was_replaced(broker: Recording) -> None:
-    """Its lane's task is cancelled while it is told of; the copy was stored meanwhile, and the topic is mended."""
-    told = asyncio.Event()
-
-    async def hangs(report: DeliveryReport) -> None:
-        if report.status == "dead_lettered":
-            told.set()
-            await asyncio.Event().wait()
-
-    async with producer_on(MemoryDisk(), dead_letter_topic="dead", on_delivery=hangs) as producer:
-        await producer.publish("t", b"poison", key=b"k")
-        await told.wait()
-        await until(lambda: len(broker.values("dead")) == 1)
-        assert producer._opened is not None
-        dead = producer._opened.dead
-        await until(lambda: not dead.owes and not dead.changing.locked())
-        assert len(await letters_of(producer)) == 1
-        broker.refuses = lambda _: None
-        (lane,) = [task for task in asyncio.all_tasks() if task.get_name() == "aiorecover-lane-t-0"]
-        lane.cancel()
-        await producer.flush(timeout_ms=20_000)
-        assert broker.values("t") == [b"poison"]
-        assert await letters_of(producer) == []
-
-
-async def died_while_a_letter_was_replaced(broker: Recording, monkeypatch: pytest.MonkeyPatch) -> MemoryDisk:
-    """The disk as the next process finds it: its copy is in the topic, and the letter stands there twice."""
-    disk = MemoryDisk()
-    async with producer_on(disk, dead_letter_topic="dead") as producer:
-        held = Held(producer, monkeypatch)
-        await bury(producer, b"poison".ljust(3_000))  # of several sectors
-        await held.begun.wait()
-        await producer.flush(timeout_ms=20_000)
-        assert len(broker.records.pop("dead")) == 1
-        return disk.after_process_death()
-
-
-@pytest.mark.parametrize("topic", ["dead", None])
-async def test_a_letter_is_there_once_after_a_death_in_the_middle_of_its_replacement(
-    broker: Recording, monkeypatch: pytest.MonkeyPatch, topic: str | None
-) -> None:
-    disk = await died_while_a_letter_was_replaced(broker, monkeypatch)
-    async with producer_on(disk, dead_letter_topic=topic) as producer:
-        (letter,) = await letters_of(producer)
-        assert (letter.value or b"").startswith(b"poison")
-        await producer.publish("t", b"behind", key=b"k")
-        await producer.flush(timeout_ms=20_000)
-        assert producer._opened is not None
-        assert producer._opened.directory.dead.pending() == 1
-    assert "dead" not in broker.records, "it was published already"
-
-
-@pytest.mark.parametrize("seed", range(8))
-async def test_a_letter_is_there_after_a_power_cut_that_follows(
-    broker: Recording, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    """The newer one goes to the disk before the older one goes."""
-    disk = await died_while_a_letter_was_replaced(broker, monkeypatch)
-    async with producer_on(disk, checkpoint_interval_ms=600_000) as producer:
-        assert len(await letters_of(producer)) == 1
-        disk = disk.after_power_cut(seed)
-    async with producer_on(disk) as producer:
-        assert len(await letters_of(producer)) == 1
-
-
-async def test_a_letter_that_is_purged_while_it_is_published_does_not_come_back(
-    broker: Recording, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with producer_on(MemoryDisk(), dead_letter_topic="dead") as producer:
-        held = Held(producer, monkeypatch)
-        await bury(producer, b"poison")
-        await held.begun.wait()
-        assert await producer.dead_letters.purge("all") == 1
-        held.go_on.set()
-        await until(lambda: held.dead._hidden is None)
-        assert await letters_of(producer) == []
 
 
 async def test_more_than_can_be_noted_are_published_all(broker: Recording, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -942,89 +542,3 @@ async def test_more_than_can_be_noted_are_published_all(broker: Recording, monke
 async def test_a_topic_that_kafka_would_refuse_is_refused_at_once() -> None:
     with pytest.raises(ConfigError, match="dead_letter_topic must be a topic's name"):
         Config.from_options("wal", "localhost:1", {"dead_letter_topic": "no/slash"})
-
-
-async def test_what_is_requeued_beside_a_stop_is_stored_before_its_last_checkpoint_or_not_at_all(
-    broker: Recording,
-) -> None:
-    """That one says that nothing comes behind it, and `stop` how much is left."""
-    for turns in range(0, 60, 3):
-        disk = MemoryDisk()
-        producer = producer_on(disk)
-        await producer.start()
-        broker.refuses = refusing
-        await bury(producer, *(b"poison%d" % number for number in range(10)))
-        broker.refuses = lambda _: None
-        requeueing = asyncio.create_task(producer.dead_letters.requeue())
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        left = await producer.stop(timeout_ms=1_000)
-        with suppress(ClosedError):
-            await asyncio.wait_for(requeueing, 10)
-        image = disk.after_process_death()
-        files, path = image.file_system, image.path / "0"
-        view = View(path, "ring", lambda name: files.open_foreign(path / name), files.boot_id())  # noqa: B023
-        found = list(view.frames())
-        assert view.checkpoint is not None
-        assert not [frame for frame in found if frame.number > view.checkpoint.main.flushed]
-        assert left == len(found)
-
-
-def opened_of(producer: RecoverableProducer) -> Opened:
-    opened = producer._opened
-    assert opened is not None
-    return opened
-
-
-Stand = tuple[int, str]
-
-
-async def stands(dead: DeadLetters) -> list[Stand]:
-    """Place and record id of each letter in the first slot, which is in nobody's hands."""
-    return [(found.place, found.record_id) async for found in dead.letters()]
-
-
-def exchange(disk: MemoryDisk, stand: Stand, data: bytes) -> bytes:
-    """Bytes of a letter, for those that stood there."""
-    file, at = disk.file("0/dead"), 4 * stand[0] + 60
-    before = bytes(file.live()[at : at + len(data)])
-    file.damage(at, data)
-    return before
-
-
-async def test_a_letter_that_is_lost_beside_who_goes_through_them_does_not_stand_for_one_that_waits(
-    broker: Recording,
-) -> None:
-    disk = MemoryDisk()
-    async with producer_on(disk) as producer:
-        dead = opened_of(producer).dead
-        await bury(producer, *[b"poison%d" % number * 10 for number in range(4)])
-        found = await stands(dead)
-        async with aclosing(dead.letters()) as walk:
-            first = await anext(walk)
-            exchange(disk, found[1], b"rot")
-            assert len(await letters_of(producer)) == 3
-            assert await producer.dead_letters.purge(found[3][1]) == 1
-            assert (await anext(walk)).place == found[2][0], "the second one is lost, and in nobody's hands"
-        assert dead.remove(first)
-        await opened_of(producer).make_room_for_dead_letters()
-        assert [letter.record_id for letter in await letters_of(producer)] == [found[2][1]]
-
-
-async def test_a_letter_that_was_given_up_before_its_copy_was_made_gets_none_and_stands_for_no_other_one(
-    broker: Recording, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate, disk = copies_held(monkeypatch), MemoryDisk()
-    async with producer_on(disk, dead_letter_topic="dead") as producer:
-        dead = opened_of(producer).dead
-        await bury(producer, *[b"poison%d" % number * 10 for number in range(3)])
-        found = await stands(dead)
-        whole = exchange(disk, found[1], b"rot")
-        assert len(await letters_of(producer)) == 2
-        assert await producer.dead_letters.purge(found[2][1]) == 1
-        exchange(disk, found[1], whole)
-        gate.set()
-        await until(lambda: not dead.owes)
-        await producer.flush(timeout_ms=20_000)
-        assert broker.values("dead") == [b"poison0" * 10]
-        assert [letter.record_id for letter in await letters_of(producer)] == [found[0][1]]

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from aiorecover import ConfigError, Deduplicator
 from aiorecover.deduplicator import LEAST_PAGES, PAGE
 from aiorecover.record import record_id
-from aiorecover.wal.format import SEQUENCE_MASK
 
 PRODUCERS = ("abcdefghij234", "abcdefghij235")
 ids = st.builds(
@@ -22,7 +21,7 @@ ids = st.builds(
     st.one_of(
         st.integers(1, 40),
         st.integers(PAGE - 3, PAGE + 3),
-        st.integers(SEQUENCE_MASK - 3, SEQUENCE_MASK),
+        st.integers(((1 << 40) - 1) - 3, ((1 << 40) - 1)),
     ),
 )
 

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import traceback
 import warnings
@@ -20,7 +19,6 @@ from typing import Any, Self
 import pytest
 
 from aiorecover import ClosedError, RecoverableProducer, WalLockedError
-from aiorecover.wal import storage
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.oracle import Accepted, judge, read_topic
 
@@ -256,32 +254,6 @@ async def test_a_child_that_outlives_the_stopped_parent_does_not_hold_the_direct
             child.result()
             await parent.aclose()
             assert await number_of_records(tmp_path) == 1
-
-
-@pytest.mark.asyncio
-async def test_a_child_forked_in_the_middle_of_the_start_does_not_hold_the_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    locked, go_on = threading.Event(), threading.Event()
-    flush = storage.FileSystem.sync_directory
-
-    def slow(file_system: storage.FileSystem, path: Path) -> None:
-        locked.set()
-        go_on.wait(WITHIN)
-        flush(file_system, path)
-
-    monkeypatch.setattr(storage.FileSystem, "sync_directory", slow)
-    producer = RecoverableProducer(tmp_path, bootstrap_servers=NOWHERE, stop_timeout_ms=200)
-    starting = asyncio.create_task(producer.start())
-    await asyncio.to_thread(locked.wait, WITHIN)
-    with Child(lambda: [producer.state, refusal(lambda: producer.publish_nowait("t", b"v"))]) as child:
-        go_on.set()
-        await starting
-        state, text = child.result()
-        assert (state, "parent" in text) == ("forked", True)
-        await producer.publish("t", b"v")
-        assert await producer.stop() == 1
-        assert await number_of_records(tmp_path) == 1
 
 
 # --- processes of their own: the parent dies, or the child runs the parent's loop to its end

@@ -11,9 +11,8 @@ from aiokafka.errors import PolicyViolationError
 
 from aiorecover import RecoverableProducer, WalFullError
 from aiorecover.delivery import backlog
-from aiorecover.delivery import sessions as sessions_module
 from aiorecover.testing import MemoryDisk
-from tests.delivery.refusing import Broker, Sent
+from tests.stand_in import Broker, Sent, put_in_place
 from tests.support.eventually import until
 
 pytestmark = pytest.mark.asyncio
@@ -26,7 +25,7 @@ POISON = b"poison" + b"x" * 5000
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     made = Broker(t=1, other=1)
-    monkeypatch.setattr(sessions_module, "Session", made.session())
+    put_in_place(made, monkeypatch)
     return made
 
 

@@ -1,22 +1,13 @@
 """What other recoverable producers got wrong and no other test here covers: see the table in `test_ancestor`."""
 
 import asyncio
-import operator
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from aiokafka.errors import NotEnoughReplicasError
 
-from aiorecover import DeliveryPendingError, DeliveryReport, PermanentDeliveryError, RecoverableProducer
-from aiorecover.delivery import delivery as delivery_module
-from aiorecover.delivery import outcomes
-from aiorecover.delivery.outcomes import Outcome, Persisted, Verdict
-from aiorecover.record import HEADERS, KEY, PARTITION, TIMESTAMP, VALUE, decode
-from aiorecover.wal.storage import StorageFile
+from aiorecover import DeliveryPendingError, DeliveryReport, RecoverableProducer
 from tests.support.broker import Cluster, KafkaCluster, TopicFactory
 from tests.support.eventually import until
 from tests.support.oracle import read_topic
@@ -67,29 +58,6 @@ async def test_everything_of_a_record_is_the_same_after_a_restart(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     await restarted(kafka, topic(kafka), tmp_path)
-
-
-SPOILED: dict[str, Callable[[list[Any]], Any]] = {
-    "an empty key is none": lambda fields: operator.setitem(fields, KEY, fields[KEY] or None),
-    "no value is an empty one": lambda fields: operator.setitem(fields, VALUE, fields[VALUE] or b""),
-    "the partition is chosen anew": lambda fields: operator.setitem(fields, PARTITION, None),
-    "the time is that of the delivery": lambda fields: operator.setitem(fields, TIMESTAMP, int(time.time() * 1000)),
-    "a header is lost": lambda fields: fields[HEADERS] and fields[HEADERS].pop(1),
-}
-
-
-@pytest.mark.parametrize("what", SPOILED)
-async def test_what_a_restart_changed_would_be_seen(
-    kafka: Cluster, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
-    def spoiled(payload: memoryview) -> Any:
-        fields = list(decode(payload))
-        SPOILED[what](fields)
-        return tuple(fields)
-
-    monkeypatch.setattr(delivery_module, "decode", spoiled)
-    with pytest.raises(AssertionError):
-        await restarted(kafka, topic(kafka), tmp_path)
 
 
 async def test_a_frozen_broker_costs_no_report_and_each_comes_once_and_in_the_loop_s_thread(
@@ -168,43 +136,3 @@ async def test_with_too_few_replicas_a_record_waits_and_its_publisher_is_told_so
     kafka3: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
     await published_with_too_few_replicas(kafka3, topic(kafka3, partitions=1, config=ALL_IN_SYNC), tmp_path)
-
-
-@pytest.mark.timeout(240)
-async def test_a_record_that_did_not_wait_for_its_replicas_would_be_seen(
-    kafka3: Cluster, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refused = Outcome(Verdict.PERMANENT, Persisted.NOT, "planted")
-    monkeypatch.setattr(outcomes, "OUTCOMES", {**outcomes.OUTCOMES, NotEnoughReplicasError: refused})
-    with pytest.raises(PermanentDeliveryError):
-        await published_with_too_few_replicas(kafka3, topic(kafka3, partitions=1, config=ALL_IN_SYNC), tmp_path)
-
-
-async def test_publishers_do_not_wait_for_a_checkpoint_whose_flush_hangs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hanging, goes_on = threading.Event(), threading.Event()
-    sync = StorageFile.sync
-
-    def slow(file: StorageFile) -> None:
-        hanging.set()
-        assert goes_on.wait(60)
-        sync(file)
-
-    producer = RecoverableProducer(
-        tmp_path, bootstrap_servers=NOWHERE, fsync_interval_ms=1, checkpoint_interval_ms=1, stop_timeout_ms=0
-    )
-    await producer.start()
-    try:
-        with monkeypatch.context() as patch:
-            patch.setattr(StorageFile, "sync", slow)
-            await producer.publish("t", b"0")
-            await until(hanging.is_set)
-            for number in range(1, 10_000):  # some slots' worth would need a flush; these need none
-                await producer.publish("t", b"%d" % number)
-            assert not goes_on.is_set()
-            assert producer.statistics().accepted == 10_000
-            goes_on.set()
-    finally:
-        goes_on.set()
-        await producer.stop()

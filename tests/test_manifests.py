@@ -6,28 +6,18 @@ import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from aiokafka.errors import PolicyViolationError, TopicAuthorizationFailedError
-from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import RecordMetadata, TopicPartition
 
 from aiorecover import RecoverableProducer
-from aiorecover.delivery import manifest as manifest_module
-from aiorecover.delivery import sessions as sessions_module
-from aiorecover.delivery.batch import LaneBatch
-from aiorecover.manifests import Manifests
 from aiorecover.testing import MemoryDisk, MockCluster
-from aiorecover.wal import format as fmt
-from aiorecover.wal.stream import Stream
-from tests.delivery.refusing import Broker, Sent
+from tests.stand_in import Broker, Sent, put_in_place, rows_in
 from tests.support.eventually import until
 from tests.support.manifests import Told, compacted, told_in
 from tests.support.oracle import read_topic
-from tests.wal.rig import Opened, storing_fails
-from tests.wal.test_losses import a_whole_slot, end_of_a_slot, moved_ring, moved_slots
-from tests.wal.test_stream import read as read_stream
 
 pytestmark = pytest.mark.asyncio
 
@@ -44,7 +34,7 @@ class Auditing(Broker):
         self.audit_refuses: BaseException | None = None
         self.refuses = poisoned
 
-    def take(self, batch: LaneBatch, topic: str, partition: int) -> RecordMetadata:
+    def take(self, batch: Any, topic: str, partition: int) -> RecordMetadata:
         if topic != "audit":
             metadata = super().take(batch, topic, partition)
             for record in batch.records():
@@ -54,8 +44,7 @@ class Auditing(Broker):
         if self.audit_refuses is not None:
             raise self.audit_refuses
         assert batch.identity is None
-        found = MemoryRecords(bytes(batch._build())).next_batch() or ()
-        self.rows += [(record.key or b"", record.value or b"") for record in found]
+        self.rows += rows_in(batch)
         return RecordMetadata(topic, partition, TopicPartition(topic, partition), len(self.rows), 0, 0, 0)
 
     def delivered(self, producer_id: str, epoch: int) -> set[int]:
@@ -70,7 +59,7 @@ def poisoned(records: list[Sent]) -> BaseException | None:
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Auditing:
     made = Auditing()
-    monkeypatch.setattr(sessions_module, "Session", made.session())
+    put_in_place(made, monkeypatch)
     return made
 
 
@@ -210,49 +199,6 @@ async def test_nothing_of_a_later_epoch_is_told_as_settled_while_records_of_an_e
             assert told[first.producer_id, 1].settled == 20
 
 
-async def test_what_a_power_cut_took_is_lost_where_the_process_had_told_of_it(broker: Auditing) -> None:
-    disk = MemoryDisk()
-    async with quiet(disk, fsync="never") as first:
-        await publish(first, 10)
-        await first.flush(timeout_ms=20_000)
-        await first._opened.background.checkpoint()  # type: ignore[union-attr]
-        broker.answers.clear()
-        await publish(first, 500)
-        opened = first._opened
-        assert opened is not None
-        assert opened._manifests is not None
-        claims = list(opened._manifests._claims(sealed=False))
-        left = disk.after_power_cut(3)
-        broker.answers.set()
-        delivered = len(broker.ids)
-    broker.rows.clear()
-    del broker.ids[delivered:]
-    broker.forget()
-    ledger = manifest_module.Ledger(first.producer_id)
-    ledger.claim(claims)
-    broker.rows += [
-        (manifest_module.key_of(one.manifest), manifest_module.encode(one.manifest)) for one in ledger.news(0)
-    ]
-    async with producer_on(left) as second:
-        await second.flush(timeout_ms=20_000)
-        await until(lambda: told_of(broker, first).sealed_at is not None)
-    told, became = told_of(broker, first), accounted_for(broker)[first.producer_id, 1]
-    assert told.last == 510
-    assert told.sealed_at is not None
-    assert told.sealed_at < 510
-    assert became.keys() == {"delivered", "lost"}
-    assert became["lost"] >= set(range(told.sealed_at + 1, 511))
-
-
-async def test_an_id_without_a_record_is_told_as_such(broker: Auditing) -> None:
-    async with producer_on(MemoryDisk()) as producer:
-        await publish(producer, 2)
-        with pytest.raises(KeyboardInterrupt), storing_fails(KeyboardInterrupt()):
-            await producer.publish("t", b"v")
-        await publish(producer, 2)
-    assert accounted_for(broker)[producer.producer_id, 1] == {"delivered": {1, 2, 4, 5}, "skipped": {3}}
-
-
 async def test_a_dead_letter_that_was_purged_stays_one(broker: Auditing) -> None:
     disk = MemoryDisk()
     async with producer_on(disk) as first:
@@ -288,43 +234,6 @@ async def test_trouble_with_the_audit_topic_is_one_warning_and_holds_up_nobody(
     assert told_of(broker, producer).dead_lettered == {*range(1, 50, 5)}
 
 
-async def test_an_audit_topic_that_never_answers_holds_up_neither_delivery_nor_the_stop(
-    broker: Auditing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hung = asyncio.Event()
-
-    class Hanging(broker.session()):  # type: ignore[misc]
-        async def send(self, batch: LaneBatch, topic: str, partition: int) -> RecordMetadata:
-            if topic == "audit":
-                hung.set()
-                await asyncio.Event().wait()
-            return await super().send(batch, topic, partition)  # type: ignore[no-any-return]
-
-    monkeypatch.setattr(sessions_module, "Session", Hanging)
-    began = asyncio.get_running_loop().time()
-    async with producer_on(MemoryDisk()) as producer:
-        await publish(producer, 10)
-        await hung.wait()
-        await publish(producer, 10)
-        await producer.flush(timeout_ms=5000)
-        assert producer.statistics().delivered == 20
-    assert asyncio.get_running_loop().time() - began < 8
-
-
-async def test_more_dead_letters_than_are_remembered_are_read_from_the_dead_ring_once_the_topic_takes_them(
-    broker: Auditing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(manifest_module, "RANGES_MOST", 4)
-    monkeypatch.setattr(manifest_module, "PARTS_MOST", 2)
-    broker.audit_refuses = TopicAuthorizationFailedError("audit")
-    async with producer_on(MemoryDisk()) as producer:
-        await publish(producer, 120, poison=2)
-        await producer.flush(timeout_ms=20_000)
-        broker.audit_refuses = None
-        await until(lambda: bool(broker.rows) and len(told_of(broker, producer).dead_lettered) == 60)
-    assert accounted_for(broker)[producer.producer_id, 1].keys() == {"delivered", "dead_lettered"}
-
-
 async def test_a_neighbour_tells_of_the_directory_that_it_adopts(broker: Auditing) -> None:
     disk = MemoryDisk()
     async with quiet(disk, instance="a") as first:
@@ -341,31 +250,6 @@ async def test_a_neighbour_tells_of_the_directory_that_it_adopts(broker: Auditin
     told = told_of(broker, first)
     assert (told.last, told.settled, told.sealed_at) == (30, 30, 30)
     assert accounted_for(broker)[first.producer_id, 1].keys() == {"delivered"}
-
-
-def damaged_in(opened: Opened) -> set[int]:
-    """Of the records of its first epoch, which are told as damaged once all was read."""
-    read_stream(Stream(opened.directory, bytes))
-    telling = Manifests("audit", 1.0, opened.directory, *cast("Any", (None, None)), codec=None, batch_bytes=1)
-    telling._capture(sealed=False)
-    news = telling._ledger.news(0)
-    told = told_in((manifest_module.key_of(one.manifest), manifest_module.encode(one.manifest)) for one in news)
-    (first,) = (one for (_, epoch), one in told.items() if epoch == 1)
-    return first.damaged
-
-
-async def test_what_damage_took_from_the_retry_ring_is_told_as_damaged() -> None:
-    assert damaged_in(moved_ring([0, 1, 4, 9])) == {*range(1, 9), *range(13, 18), *range(28, 33)}
-
-
-async def test_what_waits_in_the_slots_behind_a_damaged_one_of_the_retry_ring_is_not_told_as_damaged() -> None:
-    assert damaged_in(moved_slots(end_of_a_slot)) == {29, 30}
-    assert damaged_in(moved_slots(a_whole_slot)) == set(range(31, 61))
-
-
-async def test_what_damage_took_at_the_end_of_the_retry_ring_was_moved_and_is_told_as_damaged() -> None:
-    opened = moved_ring([], cut_from=38)
-    assert damaged_in(opened) == set(range(115, (opened.ring.moved_up_to & fmt.SEQUENCE_MASK) + 1))
 
 
 # -- with an embedded broker -----------------------------------------------------------------------------------------

@@ -27,7 +27,6 @@ from aiorecover import (
     RecoverableProducer,
     WalFullError,
 )
-from aiorecover.wal.storage import FileSystem
 from tests.support.broker import Cluster, TopicFactory
 from tests.support.oracle import Accepted, Consumed, judge, read_topic
 
@@ -383,26 +382,6 @@ async def test_a_full_ring_refuses_and_goes_on_once_delivery_freed_it(
         await second.flush(timeout_ms=30_000)
         assert second.statistics().bytes_allocated <= options["wal_max_bytes"]  # of the three rings together
     assert [int((r.value or b"")[:6]) for r in await consumed(kafka, name)] == list(range(stored + 1000))
-
-
-async def test_a_full_disk_with_room_for_one_slot_alone_goes_on_once_that_slot_is_delivered(
-    kafka: Cluster, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The slot that is full is the one that must be freed: nothing may keep it for want of a next one."""
-    name = topic(kafka, partitions=1)
-    options = {"slot_bytes": 65536, "max_request_size": 16384, "max_batch_size": 16384, "checkpoint_interval_ms": 100}
-    room = 65536 * (1 + 2)  # the other rings have a slot each in reserve
-
-    def free_bytes(_: FileSystem, path: Path) -> int:
-        return (1 << 30) + room - sum((path / ring).stat().st_size for ring in ("ring", "retry", "dead"))
-
-    monkeypatch.setattr(FileSystem, "free_bytes", free_bytes)
-    async with producing(tmp_path, kafka, on_full="wait", **options) as producer:
-        for number in range(500):
-            await producer.publish(name, b"%06d" % number + b"x" * 1000)
-        await producer.flush(timeout_ms=30_000)
-        assert producer.statistics().bytes_allocated == room
-    assert [int((r.value or b"")[:6]) for r in await consumed(kafka, name)] == list(range(500))
 
 
 async def test_waiting_for_room_ends_with_the_time_limit(tmp_path: Path) -> None:

@@ -1,47 +1,18 @@
 """The bytes of a record in the ring; and record ids on the wire: put together in bulk, and the same as one by one."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aiorecover import RecoverableProducer
 from aiorecover import record as rec
 from aiorecover.record import record_id, record_ids
-from aiorecover.testing import MemoryDisk
-from aiorecover.wal.view import View
 
 # Topic, key, value, partition, timestamp, headers, context, source: in this order for ever.
 GOLDEN = bytes.fromhex("98 a174 c4016b c40176 03 cf0000018bcfe56800 92 92a168c401ff 92a16ec0 81a16101 93a26f72 04 05")
 GOLDEN_LEAST = bytes.fromhex("98 a174 c400 c0 c0 cf0000018bcfe56800 c0 c0 c0")
 STAMPED = 1_700_000_000_000
-EVERYTHING: dict[str, Any] = {
-    "key": "k",
-    "partition": 3,
-    "headers": [("h", b"\xff"), ("n", None)],
-    "context": {"a": 1},
-    "source": ("or", 4, 5),
-}
-
-
-async def stored(value: bytes | None, **more: Any) -> bytes:
-    """What `publish` puts into the ring."""
-    disk = MemoryDisk()
-    async with RecoverableProducer(disk, bootstrap_servers="127.0.0.1:1", slot_bytes=1 << 14, stop_timeout_ms=0) as one:
-        await one.source_positions()
-        await one.publish("t", value, timestamp_ms=STAMPED, **more)
-        files, path = disk.file_system, disk.path / "0"
-        with View(path, "ring", lambda name: files.open_foreign(path / name), files.boot_id()) as view:
-            (frame,) = view.frames()
-            return bytes(frame.payload)
-
-
-@pytest.mark.asyncio
-async def test_the_bytes_of_a_record_never_change() -> None:
-    assert await stored(b"v", **EVERYTHING) == GOLDEN
-    assert await stored(None, key=b"") == GOLDEN_LEAST
 
 
 def test_each_field_is_read_back_from_its_place() -> None:

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from aiorecover import record_id_of
 from aiorecover.record import record_id
 from aiorecover.record_id import parse_record_id
-from aiorecover.wal.format import EPOCH_MAX, SEQUENCE_MASK
 
 PRODUCER = "abcdefghij234"
+EPOCH_MAX = (1 << 23) - 1
+SEQUENCE_MASK = (1 << 40) - 1
 
 
 @given(epoch=st.integers(1, EPOCH_MAX), sequence=st.integers(1, SEQUENCE_MASK))

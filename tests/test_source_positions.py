@@ -1,19 +1,15 @@
 """Where to go on reading what records were made from: never behind what is in the ring, whatever ends the process."""
 
 import asyncio
-import logging
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka.structs import TopicPartition
 
-from aiorecover import EncodeError, RecoverableProducer, RecoverError, WalIOError
-from aiorecover import record as rec
+from aiorecover import RecoverableProducer, RecoverError
 from aiorecover.testing import MemoryDisk, MockCluster
-from aiorecover.wal.view import View
 from tests.support.eventually import until
 
 pytestmark = pytest.mark.asyncio
@@ -53,12 +49,6 @@ async def positions(disk: MemoryDisk) -> dict[TopicPartition, int]:
         return await producer.source_positions()
 
 
-def records_in(disk: MemoryDisk) -> list[Any]:
-    files, path = disk.file_system, disk.path / "0"
-    with View(path, "ring", lambda name: files.open_foreign(path / name), files.boot_id()) as view:
-        return [rec.decode(frame.payload) for frame in view.frames(settled=True)]
-
-
 async def test_a_new_directory_knows_of_none_and_goes_on_behind_the_highest_offset_of_each_partition() -> None:
     disk = MemoryDisk()
     producer = producer_on(disk)
@@ -69,80 +59,6 @@ async def test_a_new_directory_knows_of_none_and_goes_on_behind_the_highest_offs
     await producer.publish("t", b"made from nothing")
     assert await producer.source_positions() == {ORDERS: 193, CLICKS: 8}
     assert await positions(await died(disk, producer)) == {ORDERS: 193, CLICKS: 8}
-
-
-async def test_what_was_delivered_and_recycled_is_remembered(mock: MockCluster) -> None:
-    disk = MemoryDisk()
-    producer = producer_on(disk, mock.bootstrap_servers)
-    await producer.start()
-    await producer.source_positions()
-    await consume(producer, ORDERS, *range(500))
-    await producer.flush(timeout_ms=20_000)
-    await until(lambda: producer.statistics().bytes_ring <= 2 << 14)
-    await consume(producer, CLICKS, 5)
-    assert producer._opened is not None
-    assert producer._opened.directory.ring.live[0].header.first_sequence > 1, "nothing was recycled"
-    assert await positions(await died(disk, producer)) == {ORDERS: 500, CLICKS: 6}
-
-
-async def test_what_is_stored_behind_a_checkpoint_is_found_in_the_ring_also_in_many_lives(mock: MockCluster) -> None:
-    disk, highest = MemoryDisk(), 0
-    for life in range(6):
-        producer = producer_on(disk, mock.bootstrap_servers if life % 2 else NOWHERE)
-        await producer.start()
-        known = await producer.source_positions()
-        assert known.get(ORDERS, 0) == highest
-        await consume(producer, ORDERS, *range(highest, highest + 37 * life))
-        highest += 37 * life
-        if life in {1, 4}:
-            assert producer._opened is not None
-            await producer._opened.background.checkpoint()
-            await consume(producer, ORDERS, highest)
-            highest += 1
-        if life % 2:
-            await producer.flush(timeout_ms=20_000)
-        disk = await died(disk, producer)
-
-
-async def test_after_a_power_cut_they_go_back_to_the_first_record_that_it_took() -> None:
-    """What stands behind a hole is no sign that somebody has made what was in it."""
-    holes = 0
-    for seed in range(10):
-        disk = MemoryDisk()
-        producer = producer_on(disk)
-        await producer.start()
-        await producer.source_positions()
-        await consume(producer, ORDERS, *range(50))
-        assert producer._opened is not None
-        producer._opened.directory.ring.sync()
-        await consume(producer, ORDERS, *range(50, 100))
-        disk.write_back(seed)
-        left = disk.after_power_cut(seed)
-        await producer.stop(timeout_ms=0)
-        offsets = {record[rec.SOURCE][2] for record in records_in(left)}
-        first_gone = next(offset for offset in count() if offset not in offsets)
-        assert first_gone >= 50
-        holes += first_gone < max(offsets)
-        assert await positions(left) == {ORDERS: first_gone}
-        if first_gone < max(offsets):  # nor for the next life, where this one has made nothing
-            assert await positions(left) == {ORDERS: first_gone}
-    assert holes >= 2
-
-
-async def test_what_is_made_again_behind_a_hole_is_made_once_in_the_lives_that_follow() -> None:
-    disk = MemoryDisk()
-    producer = producer_on(disk)
-    await producer.start()
-    await producer.source_positions()
-    await consume(producer, ORDERS, *range(100))
-    left = disk.after_power_cut(12)
-    await producer.stop(timeout_ms=0)
-    producer = producer_on(left)
-    await producer.start()
-    first = (await producer.source_positions())[ORDERS]
-    assert first < max(record[rec.SOURCE][2] for record in records_in(left))
-    await consume(producer, ORDERS, *range(first, first + 5))
-    assert await positions(await died(left, producer)) == {ORDERS: first + 5}
 
 
 async def test_offsets_that_come_again_or_late_take_nothing_back() -> None:
@@ -169,31 +85,6 @@ async def test_who_has_asked_once_need_not_in_the_next_life() -> None:
     async with producer_on(disk) as producer:
         await consume(producer, ORDERS, 1)
     assert await positions(disk) == {ORDERS: 2}
-
-
-async def test_partitions_beyond_what_a_checkpoint_holds_are_refused_and_store_nothing() -> None:
-    async with producer_on(MemoryDisk()) as producer:
-        await producer.source_positions()
-        accepted = 0
-        with pytest.raises(EncodeError, match="remembers no more source partitions"):  # noqa: PT012 - one of many
-            for accepted in range(3_000):
-                await consume(producer, TopicPartition("orders", accepted), 1 << 40)
-        assert producer.statistics().accepted == accepted
-        assert len(await producer.source_positions()) == accepted
-        assert producer._opened is not None
-        await producer._opened.background.checkpoint()
-
-
-async def test_a_disk_that_fails_is_told_and_nothing_is_remembered(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.CRITICAL)
-    disk = MemoryDisk()
-    async with producer_on(disk) as producer:
-        assert producer._opened is not None
-        producer._opened.directory.poison(WalIOError(5, "a flush failed"))
-        with pytest.raises(WalIOError):
-            await producer.source_positions()
-        with pytest.raises(RecoverError, match="source_positions"):
-            await consume(producer, ORDERS, 1)
 
 
 async def test_a_neighbour_that_adopts_the_directory_takes_nothing_back(mock: MockCluster) -> None:

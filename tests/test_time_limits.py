@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import random
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -14,7 +13,6 @@ import pytest
 from aiokafka.errors import KafkaTimeoutError
 
 from aiorecover import ClosedError, DeliveryPendingError, DeliveryReport, RecoverableProducer
-from aiorecover.delivery import session as session_module
 from aiorecover.testing import MockClusterProcess
 from tests.support.census import Census
 from tests.support.frozen import freeze
@@ -33,15 +31,6 @@ class Scene:
     def __init__(self, producer: RecoverableProducer, cluster: MockClusterProcess) -> None:
         self.producer = producer
         self.cluster = cluster
-
-    @property
-    def session(self) -> Any:
-        assert self.producer._opened is not None
-        return self.producer._opened.delivery.session
-
-    @property
-    def client(self) -> Any:
-        return self.session._producer.client
 
     async def connected(self) -> None:
         async with asyncio.timeout(HANG):
@@ -67,38 +56,6 @@ async def frozen(scene: Scene) -> None:
 
 async def gone(scene: Scene) -> None:
     await scene.cluster.broker_down()
-
-
-async def sender_cancelled(scene: Scene) -> None:
-    scene.session._producer._sender.sender_task.cancel()
-
-
-async def sender_cancelled_while_frozen(scene: Scene) -> None:
-    """It waits for its request then, and its task does not end."""
-    scene.freeze()
-    await scene.producer.publish(TOPIC, b"on its way")
-    await asyncio.sleep(0.05)
-    scene.session._producer._sender.sender_task.cancel()
-
-
-async def sender_failed(scene: Scene) -> None:
-    async def fail(*_: Any) -> None:
-        raise ValueError("a defect of aiokafka")
-
-    scene.session._producer._sender._send_produce_req = fail
-    await scene.producer.publish(TOPIC, b"meets it")
-
-
-async def metadata_cancelled(scene: Scene) -> None:
-    scene.client._sync_task.cancel()
-
-
-async def metadata_failed(scene: Scene) -> None:
-    async def fail(*_: Any) -> bool:
-        raise AssertionError("a defect of aiokafka")
-
-    scene.client._metadata_update = fail
-    scene.client.force_metadata_update()
 
 
 async def suspected(scene: Scene) -> None:
@@ -127,11 +84,6 @@ Trouble = Callable[[Scene], Awaitable[None]]
 TROUBLES: list[Trouble] = [
     frozen,
     gone,
-    sender_cancelled,
-    sender_cancelled_while_frozen,
-    sender_failed,
-    metadata_cancelled,
-    metadata_failed,
     suspected,
     every_task_cancelled,
 ]
@@ -239,29 +191,6 @@ async def test_a_stop_leaves_nothing_of_requests_to_many_frozen_brokers(tmp_path
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("timed_out", [False, True])
-async def test_a_stop_leaves_nothing_of_a_request_that_a_frozen_broker_does_not_read(
-    tmp_path: Path, timed_out: bool
-) -> None:
-    """More than sockets hold: what waits to be written must not keep the connection open."""
-    async with scene_of(tmp_path, max_request_size=60 << 20, slot_bytes=64 << 20, request_timeout_ms=1000) as scene:
-        before = Census(tmp_path)
-        await scene.producer.start()
-        await scene.connected()
-        transports = scene.session._holdings.transports
-        await frozen(scene)
-        await scene.producer.publish(TOPIC, bytes(50_000_000))
-        async with asyncio.timeout(HANG):
-            while not any(one.get_write_buffer_size() for one in transports):  # noqa: ASYNC110 - seen from outside
-                await asyncio.sleep(0.01)
-        if timed_out:  # then aiokafka has closed the connection itself, and waits for the broker to read
-            await asyncio.sleep(1)
-        async with asyncio.timeout(HANG):
-            assert await scene.producer.stop(timeout_ms=100) == 1
-        assert before.left_since() == []
-
-
-@pytest.mark.asyncio
 async def test_an_on_delivery_that_ignores_its_cancellation_keeps_no_connection_open(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -321,7 +250,7 @@ async def test_once_the_trouble_is_over_everything_arrives(tmp_path: Path, troub
             await producer.publish(TOPIC, value, key=b"k")
             await producer.publish("later", value, key=b"k")
         await asyncio.sleep(0.5)
-        if trouble in (frozen, sender_cancelled_while_frozen):
+        if trouble is frozen:
             scene.thaw()
         if trouble is gone:
             await scene.cluster.broker_up()
@@ -432,22 +361,3 @@ def test_a_loop_that_ends_without_a_stop_is_silent(tmp_path: Path, caplog: pytes
 
     asyncio.run(main())  # and the fixture looks at the log
     assert [line for line in caplog.messages if "cancelled" in line or "again" in line] == []
-
-
-@pytest.mark.asyncio
-async def test_a_black_hole_in_the_list_does_not_use_up_the_time_of_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session_module, "CONNECT_LIMIT", 0.5)
-    monkeypatch.setattr(random, "shuffle", lambda servers: None)  # the hole is always first, for aiokafka too
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        hole = f"127.0.0.1:{listener.getsockname()[1]}"
-        async with MockClusterProcess() as cluster:
-            options = {**QUICK, "request_timeout_ms": 40_000}
-            async with RecoverableProducer(
-                tmp_path / "wal", bootstrap_servers=[hole, cluster.bootstrap_servers], **options
-            ) as producer:
-                await producer.publish(TOPIC, b"v")
-                await producer.flush(timeout_ms=HANG * 1000)

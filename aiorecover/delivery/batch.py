@@ -1,7 +1,7 @@
 """A Kafka batch that carries its lane's identity, and remembers the frames it was made of.
 
 This, `delivery.session`, `delivery.requests` and `delivery.hard_close` are the only modules that use private parts of
-aiokafka 0.14 (pinned; ``tests/delivery/test_aiokafka_private.py`` fails when they change).
+aiokafka 0.14 (pinned; ``tests/test_aiokafka_private.py`` fails when they change).
 """
 
 import struct

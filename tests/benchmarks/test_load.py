@@ -1,7 +1,7 @@
 from collections import Counter
 
-from aiorecover.delivery.partitioner import partition_for
 from benchmarks import load, partitions
+from tests.support.partitioner import partition_for
 
 
 def test_each_of_so_many_partitions_has_one_key() -> None:

@@ -1,1 +1,1 @@
-"""Processes that are killed, brokers that go away, faults that are planted; every accepted record must be there."""
+"""Processes that are killed, brokers that go away; every accepted record must be there."""

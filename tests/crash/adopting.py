@@ -1,30 +1,16 @@
 """A worker that is gone, what it has left, and the adopters that die while they deliver it."""
 
-from typing import Any, Final
+from typing import Any
 
-from aiorecover.wal.instances import instances
+from aiorecover.cli.inspection import inspect
 from tests.crash.judgement import Verdict
 from tests.crash.lives import Child
 from tests.crash.scenario import Scenario
 from tests.support.admin import run, until
 
-__all__ = ["FIRST", "NOWHERE", "adopter", "dies_adopting", "left_alone", "let_go", "until_adopted"]
+__all__ = ["NOWHERE", "adopter", "dies_adopting", "left_alone", "let_go", "until_adopted", "waiting_in"]
 
 NOWHERE = "127.0.0.1:1"  # no broker listens there
-FIRST: Final = {
-    "before an opening is durable": 2,
-    "after an opening is durable": 2,
-    "before a directory is closed": 1,
-    "when a partition is added": 1,
-    "when all is answered": 1,
-    "when those who wait for a flush are known": 1,
-    "before those who waited for a flush are told": 1,
-    "after the ring is flushed": 1,
-    "before the position is read": 2,
-    "after the position is read": 2,
-}
-"""Points that an adopter reaches so often and no oftener, or not for sure: those of a directory that it opens, behind
-its own one; and of the first transaction in which records are; the two before, one of each directory, have none."""
 _WITHIN_S = 60.0  # it takes a second
 
 
@@ -65,9 +51,14 @@ def let_go(scenario: Scenario, child: Child) -> None:
     """Until nothing waits in the directory that was left; the adopter stops then."""
 
     async def nothing_waits() -> bool | None:
-        (left,) = (one for one in instances(scenario.wal_dir) if one.path.name == "a")
-        return (left.state == "free" and left.waiting is False) or None
+        (left,) = (one for one in inspect(scenario.wal_dir, 0) if one["path"].endswith("/a"))
+        return (left["state"] == "free" and not left["error"] and not waiting_in(left)) or None
 
     run(until(nothing_waits, timeout_s=_WITHIN_S, what="the directory was not adopted"))
     child.tell()
     scenario.finish(child)
+
+
+def waiting_in(left: dict[str, Any]) -> int:
+    """Records that wait in the main ring of a directory."""
+    return sum(ring["waiting"] for ring in left["rings"] if ring["ring"] == "ring")

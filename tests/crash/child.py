@@ -38,7 +38,7 @@ import uvloop
 
 from aiorecover import ClosedError, DeliveryPendingError, Receipt, RecoverableProducer, WalFullError
 from aiorecover.testing.mock_cluster_process import die_with_parent
-from tests.crash import crash_points, planted
+from tests.crash import boots, crash_points
 from tests.crash.counts import uneven
 from tests.crash.pace import LOOK_EVERY_S, Pace
 
@@ -74,8 +74,6 @@ class Task:
     group: int = 16
     """So many accepted records are told by one system call."""
     uvloop: bool = False
-    fault: str | None = None
-    """Which fault to plant, see `tests.crash.planted`."""
     crash: tuple[str, int] | None = None
     """At which point, when it is reached for which time, the process kills itself, see `tests.crash.crash_points`."""
     still: tuple[str, int] | None = None
@@ -361,16 +359,14 @@ def say(line: str) -> None:
 def main(task: Task) -> None:
     die_with_parent(task.parent_pid)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    if task.fault is not None:
-        planted.plant(task.fault)
     if task.crash is not None:
         crash_points.arm(*task.crash)
     if task.still is not None:
         crash_points.arm(*task.still, signal.SIGSTOP)
     if task.boot_id is not None:
-        planted.boot(task.boot_id)
+        boots.boot(task.boot_id)
     if task.hours_later:
-        planted.later(task.hours_later)
+        boots.later(task.hours_later)
     producer = RecoverableProducer(task.wal_dir, bootstrap_servers=task.bootstrap_servers, **task.options)
     life = Life(task, producer, Report(task.report_fd, task.group))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop if task.uvloop else None) as runner:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.crash.child import Task
-from tests.crash.crash_points import ONCE, POINTS
+from tests.crash.crash_points import POINTS
 from tests.crash.judgement import Ledger, Verdict, examine
 from tests.crash.lives import Child
 from tests.support.broker import Cluster
@@ -137,8 +137,7 @@ def _one_cycle(
 
 
 def _crash(rng: random.Random, points: Sequence[str]) -> tuple[str, int]:
-    point, times = rng.choice(points), rng.choice([1, 2, 5, 20])
-    return point, 1 if point in ONCE else times
+    return rng.choice(points), rng.choice([1, 2, 5, 20])
 
 
 def some_options(rng: random.Random, shared: dict[str, Any]) -> dict[str, Any]:

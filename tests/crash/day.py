@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from aiorecover.wal.room import KEEP_FREE
 from tests.crash.broker_faults import HARD, BrokerFaults
 from tests.crash.judgement import Verdict
 from tests.crash.lives import Child
@@ -32,7 +31,7 @@ _SLOT_BYTES = 1 << 20
 MEMORY = 16 << 20  # bytes that may be left of a day: what Python's allocator has in its hands
 CREPT = 4 << 20  # bytes between two quarters: some arenas of Python's allocator, or slots that happen to be mapped
 _QUARTERS = 4  # of the hours
-_KEPT = 2 * KEEP_FREE * _SLOT_BYTES  # bytes that stay: the retry and the dead ring were never used before
+_KEPT = 2 * 4 * _SLOT_BYTES  # bytes that stay: the retry and the dead ring were never used before
 _TRAFFIC = [2, 1, 1, 1, 2, 4, 10, 20, 35, 50, 60, 65, 70, 65, 70, 80, 90, 100, 90, 70, 45, 25, 10, 4]
 """Of each hour, in percent of the busiest."""
 _DARK = 5
@@ -98,12 +97,11 @@ def run_day(
     hour_s: float,
     rate: int,
     rest: float = REST_S,
-    fault: str | None = None,
 ) -> Day:
     """Go through so many hours of the day, from its 24.
 
     ``rate``: records a second in the busiest hour; ``rest``: seconds between the last delivery and the look at what is
-    left; ``fault``: see `planted`.
+    left.
     """
     rng = random.Random(seed)
     begins = rng.randrange(24) if hours < 24 else 0
@@ -114,7 +112,6 @@ def run_day(
         *_still(_publish(rate, hour_s)),
         *_still(*(_publish(each, hour_s) for each in traffic)),
         paced=True,
-        fault=fault,
         slot_bytes=_SLOT_BYTES,
         checkpoint_interval_ms=5_000,
     )

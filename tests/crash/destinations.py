@@ -40,10 +40,8 @@ def kind_of(seed: int) -> str:
     return KINDS[seed % len(KINDS)]
 
 
-def play(
-    cluster: KafkaCluster, other: KafkaCluster, directory: Path, seed: int, *, fault: str | None = None
-) -> Verdict:
-    """Let it happen, and judge; ``fault``: of those who find the other cluster, as of `Scenario.life`.
+def play(cluster: KafkaCluster, other: KafkaCluster, directory: Path, seed: int) -> Verdict:
+    """Let it happen, and judge.
 
     Raises:
         ChildFailedError: a process failed, or the other cluster got something.
@@ -53,7 +51,7 @@ def play(
     try:
         if kind_of(seed) == "topic":
             return _without_topic(cluster, directory, rng)
-        return _at_another_cluster(cluster, other, directory, rng, fault)
+        return _at_another_cluster(cluster, other, directory, rng)
     finally:
         cluster.heal()
 
@@ -80,9 +78,7 @@ def _without_topic(cluster: KafkaCluster, directory: Path, rng: random.Random) -
     return scenario.examine()
 
 
-def _at_another_cluster(
-    cluster: KafkaCluster, other: KafkaCluster, directory: Path, rng: random.Random, fault: str | None
-) -> Verdict:
+def _at_another_cluster(cluster: KafkaCluster, other: KafkaCluster, directory: Path, rng: random.Random) -> Verdict:
     scenario = Scenario(cluster, directory, lanes=_LANES)
     other.create_topic(scenario.topic, _LANES)
     first = scenario.life(("publish", {"count": 10 * _LANES}), FLUSH, ("publish", {"rate": _AT_ONCE}))
@@ -95,7 +91,7 @@ def _at_another_cluster(
     scenario.kill(first)
     cluster.heal()
     for _ in range(rng.randint(*_LIVES)):
-        child = scenario.life(("publish", {"rate": _RATE}), servers=other.bootstrap_servers, fault=fault)
+        child = scenario.life(("publish", {"rate": _RATE}), servers=other.bootstrap_servers)
         _killed(scenario, child, rng)
     strays = admin.run(admin.count_records(other.bootstrap_servers, scenario.topic, _LANES))
     if strays:

@@ -170,13 +170,11 @@ def run_workers(
     records: int = 0,
     guarantee: str = "at_least_once",
     workers: int = 2,
-    fault: str | None = None,
     quiet_s: float = _QUIET_S,
 ) -> Outcome:
     """Have orders moved by workers of which one or the other is killed, ``kills`` times in all.
 
-    ``records``: so many are moved by the last kill, and of them the same share by each other one. ``fault``: one that
-    is planted into each of them, see `tests.crash.planted`.
+    ``records``: so many are moved by the last kill, and of them the same share by each other one.
     """
     topics = {"ORDERS": f"orders-{os.urandom(4).hex()}", "TOTALS": f"totals-{os.urandom(4).hex()}"}
     for name in topics.values():
@@ -188,7 +186,6 @@ def run_workers(
         "WAL_DIR": str(directory / "wal"),
         "GUARANTEE": guarantee,
     }
-    program = [str(_WORKER)] if fault is None else ["-m", "tests.crash.faulty", fault, str(_WORKER)]
     moved = Moved(cluster.bootstrap_servers, topics["TOTALS"], PARTITIONS, workers)
     orders = Orders(
         cluster.bootstrap_servers, directory / "orders", topics["ORDERS"], seed, lambda: moved.behind_the_slowest
@@ -196,7 +193,7 @@ def run_workers(
     with (directory / "workers.log").open("ab") as log:
 
         def start(number: int) -> "subprocess.Popen[bytes]":
-            command = [sys.executable, *program, str(number), str(workers)]
+            command = [sys.executable, str(_WORKER), str(number), str(workers)]
             return subprocess.Popen(command, env=environ, stderr=log, cwd=_REPOSITORY)
 
         running = [Worker(number, start, moved, random.Random(f"{seed}/{number}")) for number in range(workers)]

@@ -35,9 +35,8 @@ from tests.crash.outages import (
 )
 from tests.crash.pace import Look, looks
 from tests.crash.scenario import Scenario
-from tests.power.lives import Geometry, make_disk
-from tests.power.mounts import loop_device, mounted
 from tests.support.broker import KafkaCluster
+from tests.support.mounts import loop_device, make_disk, mounted
 
 __all__ = ["ACCEPTED_S", "AGAIN_S", "FILE", "LEFT", "FullDisk", "Stretch", "disk_bytes", "run_full_disk"]
 
@@ -155,7 +154,7 @@ def disk_bytes(seconds: float, rate: int) -> int:
 def _small_disk(directory: Path, size: int) -> Iterator[Path]:
     """Where an ext4 of so many bytes is mounted meanwhile, in the mount namespace of this process."""
     image, place = directory / "image", directory / "disk"
-    make_disk(image, Geometry(), size)
+    make_disk(image, size)
     place.mkdir()
     with loop_device(image) as device, mounted(device, place):
         yield place

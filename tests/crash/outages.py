@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from aiorecover.wal.room import CUT_MOST, IDLE_LOOKS, KEEP_FREE
 from tests.crash.judgement import Verdict
 from tests.crash.lives import Child, ChildFailedError
 from tests.crash.pace import Look, looks
@@ -24,8 +23,10 @@ from tests.support.broker import KafkaCluster
 
 __all__ = [
     "CHECKPOINT_S",
+    "CUT_MOST",
     "FILE",
     "FILE_SLOTS",
+    "IDLE_LOOKS",
     "MEMORY",
     "RESUMED_S",
     "SETTLED_S",
@@ -44,7 +45,10 @@ SLOWER = 1.2  # what a call takes in an outage, over what it took before
 WAITING = 0.9  # of what comes in an outage, so much waits at its end at least: else the publisher stood still
 TOLD_WRONG = 2.0  # how far off it may be how long a backlog takes, when half of it is delivered
 _SLOT_BYTES = 16 << 20
-FILE_SLOTS = 2 * KEEP_FREE + 2
+KEPT_FREE = 4  # slots of a ring
+CUT_MOST = 16  # slots that a file gives back at once
+IDLE_LOOKS = 12  # before it does
+FILE_SLOTS = 2 * KEPT_FREE + 2
 """That an outage may leave of the files: free slots of the ring, two more in use, and free ones of the retry ring, to
 which a lane is moved that was passed over on trial."""
 FILE = FILE_SLOTS * _SLOT_BYTES

@@ -40,9 +40,9 @@ class Refusing:
         """Begin another one; ``task``: as of `Scenario.life`."""
         return self.scenario.life(*steps, poison=POISON, dead_letter_topic=self.dead, **task)
 
-    def dies_at(self, point: str, times: int, fault: str | None = None) -> bool:
+    def dies_at(self, point: str, times: int) -> bool:
         """A life dies when it reaches the point for that time; whether it did."""
-        child = self.life(("publish", {"rate": _RATE}), crash=(point, times), fault=fault)
+        child = self.life(("publish", {"rate": _RATE}), crash=(point, times))
         return self.scenario.dies(child, _DIES_WITHIN_S)
 
     def mend(self) -> None:
@@ -51,9 +51,9 @@ class Refusing:
             run(configure_topic(self.servers, name, _MENDED))
         run(until_taken_without_key(self.servers, self._probe))  # what is told of later is heeded later
 
-    def fates(self, fault: str | None = None) -> Fates:
+    def fates(self) -> Fates:
         """A last life delivers, buries and copies what is left."""
-        child = self.life(("publish", {"count": 2 * POISON}), FLUSH, ("wait", {}), FLUSH, fault=fault)
+        child = self.life(("publish", {"count": 2 * POISON}), FLUSH, ("wait", {}), FLUSH)
         child.wait_for("wait")
         self._wait_copied(of_letters(self.scenario))
         child.tell()

@@ -61,7 +61,6 @@ class Scenario:
     def life(
         self,
         *steps: Step,
-        fault: str | None = None,
         crash: tuple[str, int] | None = None,
         still: tuple[str, int] | None = None,
         boot_id: str | None = None,
@@ -87,7 +86,6 @@ class Scenario:
             steps=list(steps),
             options={"slot_bytes": SLOT_BYTES, "checkpoint_interval_ms": 20, **self._guarantee, **options},
             uniform=True,
-            fault=fault,
             crash=crash,
             still=still,
             boot_id=boot_id,

@@ -37,7 +37,6 @@ import uvloop
 
 from aiorecover import DeliveryReport, RecoverableProducer
 from aiorecover.record import encode
-from aiorecover.wal.format import frame_end
 from tests.crash.counts import uneven
 from tests.crash.stuck import IN_SYNC, Cause
 from tests.support import admin
@@ -63,6 +62,7 @@ _TICK_S = 0.125  # some records of each partition at once, which make a batch: t
 _LOOK_S = 0.25
 _FREED_S = 1.0  # seconds from the last acknowledgement on in which a checkpoint frees what it had kept
 _FILLER = b"x" * 180
+_FRAME_BYTES = 20  # of a record in the ring, beside what it is; its end is aligned to 8
 _BACK_WITHIN_S = 60.0  # and as long as it lasted: that much waits
 _TOLD_WITHIN_S = 30.0
 _FLUSH_MS = 120_000
@@ -244,7 +244,7 @@ class _Run:
             max_batch_size=16 * 1024,
         )
         record = (topic, None, _value(0), PARTITIONS - 1, time.time_ns() // 1_000_000, None, None, None)
-        self._frame_bytes = frame_end(0, len(encode(record)))
+        self._frame_bytes = -(-(_FRAME_BYTES + len(encode(record))) // 8) * 8
 
     async def through(self, seconds: float, around: float) -> Stall:
         """Phase after phase."""

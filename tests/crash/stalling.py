@@ -7,7 +7,6 @@ import itertools
 import os
 from typing import Any, Final
 
-from tests.crash.crash_points import MOVING_POINTS, STALLED_POINTS
 from tests.crash.lives import Child
 from tests.crash.scenario import FLUSH, Scenario, Step
 from tests.support import admin
@@ -17,10 +16,8 @@ from tests.support.node import Node
 __all__ = [
     "OPTIONS",
     "PARTITIONS",
-    "PASSED_OVER",
     "SMALL_SLOTS",
     "STUCK",
-    "dies_beside_a_stall",
     "heal",
     "placed_topic",
     "stalled",
@@ -29,15 +26,12 @@ __all__ = [
 
 PARTITIONS = 12
 STUCK = 3
-PASSED_OVER = "when a lane is passed over"
 OPTIONS: Final[dict[str, Any]] = {
     "max_batch_size": 16 * 1024,
     "slot_bytes": 1 << 18,
 }  # what a lane may have is soon full: some 300 records
 SMALL_SLOTS: Final[dict[str, Any]] = {**OPTIONS, "slot_bytes": 1 << 16}  # so that the ring goes round many times
 _BEGIN: Final[list[Step]] = [("publish", {"count": 2_000}), FLUSH, ("wait", {})]
-_ON: Final[Step] = ("publish", {"rate": 5_000})
-_DIES_WITHIN_S = 60.0  # it takes seconds
 
 
 def placed_topic(cluster: Cluster, partitions: int = PARTITIONS) -> str:
@@ -77,20 +71,3 @@ def stalled(
         child.tell()
     child.wait_for("wait", times=2 if die else 1)
     return child
-
-
-def dies_beside_a_stall(scenario: Scenario, point: str, times: int) -> bool:
-    """A life dies when it reaches a point of a stall, a move or a catching up for that time; whether it did.
-
-    The node is still gone then where the point comes before a lane can be caught up.
-    """
-    options = OPTIONS if point in STALLED_POINTS else SMALL_SLOTS
-    if point == PASSED_OVER or point in MOVING_POINTS:
-        child = scenario.life(*_BEGIN, _ON, crash=(point, times), **options)
-        child.wait_for("wait")
-        stuck(scenario.cluster).kill()
-    else:
-        child = stalled(scenario, _ON, crash=(point, times), options=options)
-        heal(scenario.cluster)
-    child.tell()
-    return scenario.dies(child, _DIES_WITHIN_S)

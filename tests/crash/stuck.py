@@ -11,7 +11,6 @@ from inspect import signature
 
 from aiokafka import AIOKafkaProducer
 
-from aiorecover.delivery import session, sessions, stalls, suspicion
 from tests.support.admin import View
 from tests.support.node import Node
 
@@ -90,12 +89,12 @@ _FROZEN = Cause(
     seconds=660.0,
     outlasts={
         **_of_clients(),
-        "the limit for a connection": session.CONNECT_LIMIT,
-        "the limit for metadata": session.METADATA_LIMIT,
-        "the stay of a suspect": suspicion.LONGEST_STAY,
-        "the second session's idleness": sessions.IDLE_LIMIT,
-        "the pause between two trials": stalls.LONGEST_TRIAL,
-        "the rest of a stalled lane": stalls.LONGEST_REST,
+        "the limit for a connection": 10.0,
+        "the limit for metadata": 10.0,
+        "the stay of a suspect": 60.0,
+        "the second session's idleness": 60.0,
+        "the pause between two trials": 60.0,
+        "the rest of a stalled lane": 30.0,
         "broker.session.timeout.ms": _FENCED_S,
         "replica.lag.time.max.ms": _LAG_S,
         "the brokers' connections.max.idle.ms": _BROKERS_IDLE_S,

@@ -13,9 +13,6 @@ from tests.crash.pace import Look
 from tests.prove.day import too_little
 from tests.support.broker import KafkaCluster
 
-OTHERS = 2
-"""Brokers of three that may lead a lane when the day ends, and led none when it began: a connection to each, which a
-task reads. Of a session that is left there are more."""
 TRAFFIC = [rate * 25 for rate in traffic_of(0, 24, 5_000)]  # records of each hour of `make prove WHAT=day`
 LEAK = 12  # bytes of each: at the end of such a day less than `MEMORY`
 OUTAGE = [50, 50, 90, 50, 90, 51]  # megabytes in six hours, two of them without a broker
@@ -103,12 +100,10 @@ def test_a_day_on_which_too_little_happens_proves_nothing(quiet: str) -> None:
 
 @pytest.mark.timeout(300)
 def test_some_hours_of_traffic_and_outages_lose_and_repeat_nothing(mortal3: KafkaCluster, tmp_path: Path) -> None:
-    fault = "close_idle_sessions_soon"
-    day = run_day(mortal3, tmp_path, seed=3, hours=2, hour_s=4.0, rate=3_000, rest=4.0, fault=fault)
+    """What else is left, connections of a session that is idle for a minute, is looked at by the proof alone."""
+    day = run_day(mortal3, tmp_path, seed=3, hours=2, hour_s=4.0, rate=3_000, rest=4.0)
     assert day.verdict.ok, str(day)
     assert day.verdict.repeated == 0, str(day)
     assert day.verdict.accepted > 3_000
     assert day.faults["dark"] == 1
     assert not {"memory", "the ring's file", "threads"} & {*day.left()}, str(day)
-    assert day.after.descriptors <= day.before.descriptors + OTHERS, str(day)
-    assert day.after.tasks <= day.before.tasks + OTHERS, str(day)

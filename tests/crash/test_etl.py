@@ -15,8 +15,6 @@ pytestmark = pytest.mark.timeout(240)
 KILLS = 4
 RECORDS = 8_000
 GUARANTEES = ["at_least_once", "exactly_once"]
-ATTEMPTS = 5
-QUIET_S = 2.5  # where something is missing for good
 
 
 def made(
@@ -100,28 +98,3 @@ def test_workers_that_are_killed_move_each_record_exactly_once(kafka: Cluster, t
     assert not outcome.too_little, str(outcome)
     assert outcome.kills >= KILLS
     assert outcome.stopped == 2, "it ends well when it is asked to"
-
-
-# -- what has to be seen -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("guarantee", "fault", "kind"),
-    [
-        ("at_least_once", "remember_a_source_too_many", "missing"),
-        ("at_least_once", "forget_sources_behind_the_checkpoint", "repeated"),
-        ("exactly_once", "settle_before_the_commit", "missing"),
-    ],
-)
-def test_a_planted_fault_is_seen(kafka: Cluster, tmp_path: Path, guarantee: str, fault: str, kind: str) -> None:
-    """Not by each kill: what is in a transaction at that moment is chance."""
-    for attempt in range(ATTEMPTS):
-        directory = tmp_path / str(attempt)
-        directory.mkdir()
-        outcome = run_workers(
-            kafka, directory, seed=attempt, kills=1, guarantee=guarantee, fault=fault, quiet_s=QUIET_S
-        )
-        print(outcome)
-        if getattr(outcome, kind):
-            return
-    pytest.fail(f"never seen: {fault}")

@@ -49,12 +49,14 @@ def test_its_kill_and_its_failure_are_seen(tmp_path: Path) -> None:
     child.wait_for("wait")
     child.kill()
     assert child._process.returncode == -signal.SIGKILL
-    with pytest.raises(ChildFailedError, match="KeyError: 'no such fault'"):
-        life(tmp_path, fault="no such fault").wait_for("opened")
+    with pytest.raises(ChildFailedError, match="KeyError: 'no such point'"):
+        life(tmp_path, crash=("no such point", 1)).wait_for("opened")
 
 
 def test_what_one_life_changes_in_itself_the_next_one_does_not_have(tmp_path: Path) -> None:
-    assert life(tmp_path, crash=("before a checkpoint", 1)).wait_dead(60)
+    other = life(tmp_path, crash=("after the send", 1), boot_id="another")
+    other.wait_for("wait")
+    other.kill()
     child = life(tmp_path)
     child.wait_for("wait")
     child.tell()

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from aiorecover.wal.room import SLOTS_LEAST
 from tests.crash.full_disk import ACCEPTED_S, AGAIN_S, FILE, LEFT, FullDisk, Stretch, disk_bytes
 from tests.crash.outages import MEMORY, RESUMED_S
 from tests.crash.pace import looks
@@ -104,7 +103,7 @@ def test_a_longer_outage_has_a_larger_disk_which_it_fills() -> None:
 def test_what_is_refused_is_counted_and_what_is_accepted_is_there_once(mortal: KafkaCluster, tmp_path: Path) -> None:
     scenario = Scenario(mortal, tmp_path, lanes=2)
     publish = "publish", {"rate": 2_000, "seconds": SECONDS, "may_fill": True}
-    most = SLOTS_LEAST * SLOT_BYTES
+    most = 6 * SLOT_BYTES
     child = scenario.life(publish, ("wait", {}), paced=True, servers=NOWHERE, wal_max_bytes=most)
     child.wait_for("wait")
     scenario.kill(child)

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from aiorecover.wal.room import CUT_MOST, IDLE_LOOKS
-from tests.crash.outages import FILE, MEMORY, Outage, Outcome, rest_s
+from tests.crash.outages import CUT_MOST, FILE, IDLE_LOOKS, MEMORY, Outage, Outcome, rest_s
 from tests.crash.test_day import FINE
 
 SLOT_BYTES = 16 << 20

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from aiorecover import compactor
-from tests.crash.planted import planted
 from tests.crash.stalled import KEPT, SLOT_BYTES, SLOTS_BESIDE, SPAN_S, Sample, Span, Stall, run_stalled
 from tests.crash.stuck import CAUSES
 from tests.support.admin import View
@@ -109,22 +107,3 @@ def test_beside_a_partition_without_a_leader_fifty_keep_their_rate_and_the_rings
     stall = run_stalled(mortal3, tmp_path, LEADERLESS, seconds=SECONDS, around=AROUND)
     print(stall)
     assert stall.wrong() == [], str(stall)
-
-
-def test_neighbours_that_stand_still_while_one_catches_up_are_seen(mortal3: KafkaCluster, tmp_path: Path) -> None:
-    """Though they have made up for it before the span is over."""
-    with planted("stand_still_when_one_is_gone_back_for"):
-        stall = run_stalled(mortal3, tmp_path, LEADERLESS, seconds=SECONDS, around=AROUND)
-    print(stall)
-    assert any("for ten seconds: caught up" in wrong for wrong in stall.wrong()), str(stall)
-    assert stall.verdict.ok, str(stall.verdict)
-
-
-def test_rings_of_which_nothing_is_moved_are_seen(
-    mortal3: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else the test above could not fail."""
-    monkeypatch.setattr(compactor, "moves_oldest", lambda *_, **__: False)
-    stall = run_stalled(mortal3, tmp_path, LEADERLESS, seconds=SECONDS / 2, around=AROUND / 2)
-    assert any("beyond their bound" in wrong for wrong in stall.wrong()), str(stall)
-    assert stall.verdict.ok, str(stall.verdict)

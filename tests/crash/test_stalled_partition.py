@@ -13,14 +13,11 @@ from pathlib import Path
 import pytest
 
 from aiorecover import DeliveryReport
-from aiorecover.delivery.partitioner import partition_for
-from tests.crash.crash_points import DRAINING_POINTS, MOVING_POINTS, STALLED_POINTS
 from tests.crash.scenario import Scenario
 from tests.crash.stalling import (
     PARTITIONS,
     SMALL_SLOTS,
     STUCK,
-    dies_beside_a_stall,
     heal,
     placed_topic,
     stalled,
@@ -31,6 +28,7 @@ from tests.support import admin
 from tests.support.broker import KafkaCluster
 from tests.support.eventually import until
 from tests.support.oracle import judge, read_topic
+from tests.support.partitioner import partition_for
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -38,7 +36,6 @@ GROWN = 18  # partitions
 MOVED_AT_LEAST = 20  # slots of some 90, with one record in twelve for the partition that is stuck
 MOVED_SOON = 5
 RECORD_BYTES = 200  # in the ring, about
-TIMES = {"in the middle of catching up": 5, "when copies are read": 2}
 
 
 @pytest.fixture
@@ -161,17 +158,3 @@ def test_killed_twice_while_a_lane_is_stalled(mortal3: KafkaCluster, placed: str
     verdict = scenario.verdict()
     assert verdict.ok, str(verdict)
     assert (verdict.kills, verdict.resumed) == (2, 2)
-
-
-@pytest.mark.parametrize("point", STALLED_POINTS | MOVING_POINTS | DRAINING_POINTS)
-def test_killed_around_a_stall_and_while_records_are_moved_everything_arrives_once_and_in_order(
-    mortal3: KafkaCluster, placed: str, tmp_path: Path, point: str
-) -> None:
-    scenario = Scenario(mortal3, tmp_path, lanes=PARTITIONS, topic=placed)
-    times = TIMES.get(point, 5 if point in MOVING_POINTS else 1)
-    assert dies_beside_a_stall(scenario, point, times), f"never reached: {point}"
-    mortal3.heal()
-    verdict = scenario.verdict()
-    print(verdict)
-    assert verdict.ok, str(verdict)
-    assert verdict.kills == 1

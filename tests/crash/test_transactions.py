@@ -3,7 +3,6 @@
 What is committed is read by a plain consumer, and judged by record id.
 """
 
-import os
 import shutil
 import time
 from collections import Counter
@@ -15,14 +14,10 @@ import pytest
 from aiokafka.client import AIOKafkaClient, CoordinationType
 from confluent_kafka.admin import AdminClient
 
-from aiorecover.delivery.transaction import group_of
-from aiorecover.wal import format as fmt
-from aiorecover.wal.storage import FileSystem
-from aiorecover.wal.view import open_view
-from tests.crash.crash_points import ROTATION_POINTS, TRANSACTION_OPENINGS, TRANSACTION_POINTS
+from aiorecover.cli.inspection import inspect
+from tests.crash.crash_points import TRANSACTION_POINTS
 from tests.crash.judgement import Verdict
 from tests.crash.lives import Child
-from tests.crash.machines import ids_in
 from tests.crash.scenario import FLUSH, Scenario
 from tests.prove.transactions import prove, too_little
 from tests.support import admin
@@ -38,8 +33,6 @@ CYCLES = 10
 LONG = 500  # of them: `make prove WHAT=transactions`
 SEED = 640  # freezes a broker at once and kills one a second later
 _DIES_WITHIN_S = 30.0  # it takes a fraction of a second
-_LEFT_S = 60.0  # until a transactional id is given up
-_AGAIN_S = 5.0  # until the next one is, by who waits less for it
 _FENCED_S = 30.0  # until it sees that it was taken over from; it takes a second
 _THAWED_S = 0.5  # until a process that sees it has tried all it still can
 
@@ -59,24 +52,6 @@ def test_killed_in_each_step_everything_is_committed_once_and_in_order(
     for times in TIMES:
         child = scenario.life(("publish", {"rate": 5_000}), crash=(point, times))
         assert child.wait_dead(_DIES_WITHIN_S), f"never reached: {point} {times} times"
-        scenario.ledger.take(child)
-    verdict = scenario.verdict()
-    print(verdict)
-    assert verdict.ok, str(verdict)
-    assert verdict.accepted > LEAST
-
-
-@pytest.mark.parametrize("point", TRANSACTION_OPENINGS)
-def test_killed_while_the_position_is_read_everything_is_committed_once(
-    kafka3: Cluster, tmp_path: Path, point: str
-) -> None:
-    scenario = Scenario(kafka3, tmp_path, lanes=LANES, exactly_once=True)
-    for when in ("after the position is sent", "when the commit is sent"):
-        child = scenario.life(("publish", {"rate": 5_000}), crash=(when, 3))
-        assert child.wait_dead(_DIES_WITHIN_S)
-        scenario.ledger.take(child)
-        child = scenario.life(("publish", {"rate": 5_000}), crash=(point, 1))
-        assert child.wait_dead(_DIES_WITHIN_S), f"never reached: {point}"
         scenario.ledger.take(child)
     verdict = scenario.verdict()
     print(verdict)
@@ -107,7 +82,7 @@ def test_a_long_run_has_killed_all_brokers_and_rolled_them_and_the_longer_it_is_
 
 
 @pytest.mark.parametrize(
-    ("point", "times"), [("before the send", 8), ("after the position is sent", 3), ("when the commit is sent", 3)]
+    ("point", "times"), [("after the send", 8), ("after the position is sent", 3), ("when the commit is sent", 3)]
 )
 def test_a_process_that_a_copy_has_taken_over_from_commits_nothing_more(
     kafka3: Cluster, tmp_path: Path, point: str, times: int
@@ -136,7 +111,7 @@ def test_a_process_that_a_copy_has_taken_over_from_commits_nothing_more(
     assert (found.missing, found.repeated, found.altered) == ([], 0, []), str(found)
 
 
-def taken_over(scenario: Scenario, point: str, times: int, fault: str | None = None) -> tuple[Child, set[str]]:
+def taken_over(scenario: Scenario, point: str, times: int) -> tuple[Child, set[str]]:
     """One that is frozen, whose copy has delivered all that it held and more; and the ids of what the copy held."""
     zombie = scenario.life(
         ("publish", {"count": 500}),
@@ -145,61 +120,13 @@ def taken_over(scenario: Scenario, point: str, times: int, fault: str | None = N
         ("wait", {}),
         ("publish", {"count": 100}),
         ("wait", {}),
-        fault=fault,
         still=(point, times),
     )
     zombie.wait_still()
     scenario.use(scenario.copy())
-    held = ids_in(FileSystem(), scenario.wal_dir / "0")
+    held = {one["id"] for one in inspect(scenario.wal_dir, 100_000)[0]["records"]}
     scenario.finish(scenario.life(FLUSH, ("publish", {"count": 1_000}), FLUSH))
     return zombie, held
-
-
-def whose_commit_hangs(cluster: KafkaCluster, tmp_path: Path, **life: Any) -> tuple[Scenario, Child]:
-    """The leader of a partition is gone between the acknowledgement and the commit, and there is no replica."""
-    topic = f"leaderless-{os.urandom(3).hex()}"
-    replicas = {number: [node.node_id] for number, node in enumerate(cluster.nodes)}
-    admin.run(admin.create_placed_topic(cluster.bootstrap_servers, topic, replicas))
-    scenario = Scenario(cluster, tmp_path, lanes=len(replicas), topic=topic, exactly_once=True)
-    child = scenario.life(
-        *(("publish", {"count": 300}), FLUSH) * 3,
-        fault="wait_less_for_transactions",
-        still=("when all is answered", 2),
-        **life,
-    )
-    child.wait_still()
-    cluster.nodes[0].kill()
-    child.go_on()
-    return scenario, child
-
-
-def test_where_a_commit_hangs_another_transactional_id_goes_on(mortal3: KafkaCluster, tmp_path: Path) -> None:
-    scenario, child = whose_commit_hangs(mortal3, tmp_path)
-    log = tmp_path / "children.log"
-    until(lambda: "going on under another transactional id" in log.read_text(), _LEFT_S)
-    mortal3.nodes[0].start()
-    scenario.finish(child)
-    verdict = scenario.verdict()
-    assert verdict.ok, str(verdict)
-    assert verdict.accepted == verdict.delivered == 900
-
-
-@pytest.mark.parametrize("point", ROTATION_POINTS)
-def test_killed_in_each_step_to_another_transactional_id_everything_is_committed_once_and_in_order(
-    mortal3: KafkaCluster, tmp_path: Path, point: str
-) -> None:
-    """The next life begins while the leader is still gone, and dies at the same step if it comes to it."""
-    scenario, child = whose_commit_hangs(mortal3, tmp_path, crash=(point, 1))
-    assert child.wait_dead(_LEFT_S), f"never reached: {point}"
-    scenario.ledger.take(child)
-    child = scenario.life(("publish", {"rate": 500}), fault="wait_less_for_transactions", crash=(point, 1))
-    child.wait_dead(_AGAIN_S)
-    mortal3.nodes[0].start()
-    scenario.kill(child)
-    verdict = scenario.verdict()
-    print(verdict)
-    assert verdict.ok, str(verdict)
-    assert verdict.accepted > LEAST
 
 
 @pytest.mark.parametrize("point", ["when the position is sent", "when the commit is sent"])
@@ -211,7 +138,7 @@ def test_where_a_coordinator_dies_everything_is_committed_once(
     scenario = Scenario(mortal3, tmp_path, lanes=LANES, exactly_once=True)
     child = scenario.life(*(("publish", {"count": 300}), FLUSH) * 3, still=(point, 3))
     child.wait_still()
-    found = admin.run(coordinator_of(mortal3, coordinator, group_in(scenario.wal_dir / "0")))
+    found = admin.run(coordinator_of(mortal3, coordinator, group_in(scenario.wal_dir)))
     (node,) = (node for node in mortal3.nodes if node.node_id == found)
     node.kill()
     child.go_on()
@@ -221,10 +148,9 @@ def test_where_a_coordinator_dies_everything_is_committed_once(
     assert verdict.accepted == verdict.delivered == 900
 
 
-def group_in(directory: Path) -> str:
-    with open_view(directory) as view:
-        assert view.checkpoint is not None
-        return group_of(fmt.producer_text(fmt.directory_of(view.checkpoint.producer_id)))
+def group_in(wal_dir: Path) -> str:
+    """What the position is committed for: the directory, as it stands at the beginning of each of its ids."""
+    return f"aiorecover-{inspect(wal_dir, 0)[0]['producer_id'][:7]}"
 
 
 async def coordinator_of(cluster: Cluster, kind: int, name: str) -> int:
@@ -237,7 +163,7 @@ async def coordinator_of(cluster: Cluster, kind: int, name: str) -> int:
         await client.close()
 
 
-@pytest.mark.parametrize("dies", [None, "after the opening is remembered"])
+@pytest.mark.parametrize("dies", [None, "when a partition is added"])
 def test_what_a_restored_copy_accepts_is_committed_though_the_original_went_on_and_it_dies_at_its_first_start(
     kafka: Cluster, tmp_path: Path, dies: str | None
 ) -> None:
@@ -261,7 +187,7 @@ def test_a_snapshot_that_is_restored_on_another_machine_commits_each_record_once
 ) -> None:
     """Another path, other inodes and another boot, all at once; of what it held some is committed and not settled."""
     scenario = Scenario(kafka, tmp_path, lanes=LANES, exactly_once=True)
-    for point in ("when the commit is sent", "in the middle of settling"):
+    for point in ("when the commit is sent", "after the send"):
         child = scenario.life(("publish", {"rate": 5_000}), crash=(point, 3), boot_id="here")
         assert child.wait_dead(_DIES_WITHIN_S)
         scenario.ledger.take(child)
@@ -271,7 +197,7 @@ def test_a_snapshot_that_is_restored_on_another_machine_commits_each_record_once
         scenario.finish(scenario.life(("publish", {"count": 1_000}), FLUSH, boot_id="here"))
     shutil.rmtree(original)
     scenario.use(held)
-    for point in ("before the send", "after the commit"):
+    for point in ("when a partition is added", "when the commit is sent"):
         child = scenario.life(("publish", {"rate": 5_000}), crash=(point, 3), boot_id="there")
         assert child.wait_dead(_DIES_WITHIN_S)
         scenario.ledger.take(child)
@@ -300,11 +226,11 @@ def test_what_a_copy_has_not_committed_when_it_dies_is_committed_by_the_next_one
     """The first heir has said that it is there, and dies; the second is restored from the same copy."""
     scenario = Scenario(kafka, tmp_path, lanes=LANES, exactly_once=True)
     scenario.finish(scenario.life(("publish", {"count": 500}), FLUSH))
-    child = scenario.life(("publish", {"rate": 5_000}), crash=("when all is answered", 3))
+    child = scenario.life(("publish", {"rate": 5_000}), crash=("when the group is added", 3))
     assert child.wait_dead(_DIES_WITHIN_S)
     scenario.ledger.take(child)
     held = scenario.copy()
-    heir = scenario.life(crash=("when all is answered", 1))
+    heir = scenario.life(crash=("when the group is added", 1))
     assert heir.wait_dead(_DIES_WITHIN_S)
     scenario.use(held)
     found = scenario.verdict()
@@ -318,7 +244,7 @@ def test_after_a_power_cut_in_a_transaction_everything_is_committed_once_and_in_
     kafka: Cluster, tmp_path: Path
 ) -> None:
     scenario = Scenario(kafka, tmp_path, lanes=LANES, exactly_once=True)
-    for number, point in enumerate(("after the commit", "in the middle of settling", "when the commit is sent")):
+    for number, point in enumerate(("when the commit is sent", "after the send", "when the position is sent")):
         child = scenario.life(("publish", {"rate": 5_000}), crash=(point, 3), boot_id=f"boot-{number}")
         assert child.wait_dead(_DIES_WITHIN_S)
         scenario.ledger.take(child)
@@ -326,7 +252,7 @@ def test_after_a_power_cut_in_a_transaction_everything_is_committed_once_and_in_
     assert verdict.ok, str(verdict)
 
 
-@pytest.mark.parametrize("point", ["after the commit", "when all is answered"])
+@pytest.mark.parametrize("point", ["when the commit is sent", "when the group is added"])
 def test_without_any_checkpoint_everything_is_committed_once_and_in_order(
     kafka: Cluster, tmp_path: Path, point: str
 ) -> None:
@@ -343,7 +269,7 @@ def test_without_any_checkpoint_everything_is_committed_once_and_in_order(
 
 def test_without_the_position_nothing_is_lost_and_a_line_says_so(kafka: Cluster, tmp_path: Path) -> None:
     scenario = Scenario(kafka, tmp_path, lanes=LANES, exactly_once=True)
-    child = scenario.life(("publish", {"rate": 5_000}), crash=("when all is answered", 3))
+    child = scenario.life(("publish", {"rate": 5_000}), crash=("when the group is added", 3))
     assert child.wait_dead(_DIES_WITHIN_S)
     scenario.ledger.take(child)
     forget_groups(kafka)
@@ -363,7 +289,7 @@ def test_what_is_committed_and_not_settled_does_not_expire_at_the_next_start(kaf
     """Neither while no broker can be reached, nor later: whoever went by its letter would publish it again."""
     scenario = Scenario(kafka, tmp_path, lanes=LANES, exactly_once=True)
     age: dict[str, Any] = {"delivery_timeout_ms": 1_000, "request_timeout_ms": 500}
-    child = scenario.life(("publish", {"count": 300}), ("wait", {}), crash=("after the commit", 2), **age)
+    child = scenario.life(("publish", {"count": 300}), ("wait", {}), crash=("when the commit is sent", 2), **age)
     assert child.wait_dead(_DIES_WITHIN_S)
     scenario.ledger.take(child)
     time.sleep(1.5)
@@ -375,48 +301,3 @@ def test_what_is_committed_and_not_settled_does_not_expire_at_the_next_start(kaf
     letters += scenario.finish(scenario.life(FLUSH, **age))["dead_lettered"]
     found = scenario.examine()
     assert (found.repeated, letters + found.delivered) == (0, found.accepted), f"{letters=} {found}"
-
-
-# -- what has to be seen ----------------------------------------------------------------------------------------------
-
-
-def killed(scenario: Scenario, fault: str | None, point: str, times: int) -> Verdict:
-    child = scenario.life(("publish", {"rate": 5_000}), fault=fault, crash=(point, times))
-    assert child.wait_dead(_DIES_WITHIN_S), f"never reached: {point}"
-    scenario.ledger.take(child)
-    return scenario.verdict()
-
-
-@pytest.mark.parametrize("fault", [None, "commit_the_position_apart"])
-def test_a_position_that_is_not_in_the_transaction_is_seen(kafka: Cluster, tmp_path: Path, fault: str | None) -> None:
-    scenario = Scenario(kafka, tmp_path, lanes=LANES, exactly_once=True)
-    verdict = killed(scenario, fault, "when the group is added", 3)
-    assert (verdict.repeated > 0) == (fault is not None), str(verdict)
-    assert verdict.ok == (fault is None), str(verdict)
-
-
-@pytest.mark.parametrize("fault", [None, "settle_before_the_commit"])
-def test_settling_before_the_commit_is_seen(kafka: Cluster, tmp_path: Path, fault: str | None) -> None:
-    scenario = Scenario(kafka, tmp_path, lanes=LANES, exactly_once=True)
-    verdict = killed(scenario, fault, "when all is answered", 3)
-    assert bool(verdict.missing) == (fault is not None), str(verdict)
-    assert verdict.ok == (fault is None), str(verdict)
-
-
-@pytest.mark.parametrize("fault", [None, "commit_without_the_answers"])
-def test_a_commit_that_does_not_look_at_the_batches_is_seen(kafka: Cluster, tmp_path: Path, fault: str | None) -> None:
-    scenario = Scenario(kafka, tmp_path, lanes=LANES, exactly_once=True)
-    verdict = killed(scenario, fault, "after the commit", 3)
-    assert bool(verdict.missing) == (fault is not None), str(verdict)
-    assert verdict.ok == (fault is None), str(verdict)
-
-
-def test_a_process_that_goes_on_beside_the_copy_that_has_taken_over_is_seen(kafka: Cluster, tmp_path: Path) -> None:
-    scenario = Scenario(kafka, tmp_path, lanes=LANES, exactly_once=True)
-    zombie, _ = taken_over(scenario, "after the position is sent", 3, "go_on_beside_a_copy")
-    there = scenario.committed()
-    zombie.go_on()
-    until(lambda: scenario.committed() != there, _FENCED_S)
-    scenario.kill(zombie)
-    found = scenario.examine()
-    assert found.repeated > 0, str(found)

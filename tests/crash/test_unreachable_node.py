@@ -18,7 +18,6 @@ import msgspec
 import pytest
 
 from aiorecover import DeliveryReport, RecoverableProducer
-from aiorecover.delivery.lines import INTERVAL
 from tests.crash.counts import uneven
 from tests.crash.test_outages import DELIVERED_WITHIN_MS, assert_exactly_once
 from tests.support import admin
@@ -38,6 +37,7 @@ SPAN = 4.0  # seconds that a rate is measured
 KEPT = 0.9  # of what is published meanwhile
 LINES = 10  # at most, for a fault that lasts, and for the way back as many again: some for each of the two lanes
 WELL = "lanes are well again"
+INTERVAL = 60.0  # seconds between two lines of one kind
 LINES_LATER = 2  # at most, while nothing changes
 
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aiorecover.wal.instances import instances
+from aiorecover.cli.inspection import inspect
+from tests.crash.adopting import waiting_in
 from tests.crash.child import Task
 from tests.crash.cycles import PARTITIONS, TOPICS, changed, loud_lines, some_options
 from tests.crash.judgement import Ledger, Verdict, examine
@@ -152,7 +153,7 @@ class Fleet:
         self._living.clear()
         self._ledger.complaints += [f"nobody has delivered {name}" for name in left] + loud_lines(self._log)
         verdict = examine(self._cluster, self.topics, self._ledger)
-        return Outcome(verdict, len(instances(self._wal_dir)), self._adopted, self._happened)
+        return Outcome(verdict, len(inspect(self._wal_dir, 0)), self._adopted, self._happened)
 
     def kill_all(self) -> None:
         """Nobody is left."""
@@ -240,10 +241,9 @@ class Fleet:
         """Directories without an owner in which something is left when the time is up."""
         until = time.monotonic() + _ADOPTED_WITHIN_S
         while True:
-            left = [
-                one.path.name for one in instances(self._wal_dir) if one.state == "free" and one.waiting is not False
-            ]
-            busy = [one for one in instances(self._wal_dir) if one.state == "locked"]
+            found = inspect(self._wal_dir, 0)
+            left = [one["path"] for one in found if one["state"] == "free" and (one["error"] or waiting_in(one))]
+            busy = [one for one in found if one["state"] == "locked"]
             if (not left and len(busy) == FEWEST) or time.monotonic() > until:
                 return left
             time.sleep(_LOOK_S)

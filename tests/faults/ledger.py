@@ -11,11 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from aiorecover import RecoverableProducer, RecoverError
-from aiorecover import record as rec
-from aiorecover.wal.directory import Options
-from aiorecover.wal.losses import Damage
-from aiorecover.wal.opening import open_directory
-from aiorecover.wal.reading import Reader
+from aiorecover.cli.inspection import inspect
 from tests.support.oracle import Accepted, judge, read_topic
 
 __all__ = ["NOWHERE", "SMALL", "TOPIC", "Ledger", "told"]
@@ -123,20 +119,14 @@ class Ledger:
         assert repeats or verdict.repeated == 0, verdict
         self._check_others(Counter(record.value for record in consumed), repeats=repeats)
 
-    def check_directory(self, wal: Path) -> list[Damage]:
+    def check_directory(self, wal: Path) -> list[Any]:
         """As `check_kafka`, for the records that wait in a directory which nobody has open; what it reports as lost."""
-        directory = open_directory(Options(wal, SLOT, 1 << 30, 0, instance="0", lock_timeout=20))
-        try:
-            reader = Reader(directory.ring, rec.decode)
-            values: list[bytes] = []
-            while run := reader.take(512):
-                values += [record[rec.VALUE] for record in run.records]
-            reader.close()
-            damage = list(directory.ring.damage)
-        finally:
-            directory.close()
+        (home,) = inspect(wal, 1 << 20)
+        values = [record["value"] for record in home["records"] if record["ring"] == "ring"]
+        damage = [part for ring in home["rings"] for part in ring["damage"]]
+        assert not home["error"], home
         accepted = [record.value for record in self.accepted]
-        lost = sum(part.count for part in damage)
+        lost = sum(ring["missing"] for ring in home["rings"])
         found = [value for value in values if value in set(accepted)]
         assert found == [value for value in accepted if value in set(found)], "order or number"
         assert len(accepted) - len(found) <= lost, (len(accepted), len(found), damage)

@@ -6,16 +6,14 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aiorecover import DeliveryPendingError, RecoverableProducer, WalIOError
-from aiorecover.background import Background
 from aiorecover.testing import MockCluster
-from aiorecover.wal.view import open_view
 from tests.faults.ledger import NOWHERE, SLOT, SMALL, TOPIC, Ledger
 from tests.faults.scene import play
 from tests.support.eventually import until
@@ -138,28 +136,6 @@ async def start_anew(place: Path, wal: Path, cluster: MockCluster, ledger: Ledge
         ledger.check_counts(producer)
 
 
-async def is_noticed(wal: Path, seconds: float) -> bool:
-    """Whether a producer that nobody publishes with refuses to go on, so long after its ring was replaced."""
-    async with producer_on(wal, **CLOSED_AT_ONCE) as producer:
-        replace_the_ring_by_nothing(wal)
-        with suppress(TimeoutError):
-            await until(lambda: producer.state == "failed", seconds)
-        return producer.state == "failed"
-
-
-def look_once(self: Background) -> None:
-    """At the start, and never again."""
-
-
-@pytest.mark.asyncio
-async def test_a_producer_that_does_not_look_on_each_tick_does_not_notice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert await is_noticed(tmp_path / "wal", seconds=20)
-    monkeypatch.setattr(Background, "_check_files", look_once)
-    assert not await is_noticed(tmp_path / "another", seconds=1)
-
-
 @pytest.mark.asyncio
 async def test_neither_flush_nor_stop_promises_that_records_in_files_that_are_gone_are_delivered(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -247,25 +223,6 @@ async def test_where_all_was_delivered_from_files_that_are_gone_the_next_start_m
             assert (producer.statistics().missing, producer.statistics().recovered) == (0, 0)
             assert [line.message for line in caplog.records if line.levelname != "INFO"] == []
         await ledger.check_kafka(cluster.bootstrap_servers)
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("why", ["some are left", "another process may have the directory"])
-async def test_no_checkpoint_says_that_all_was_delivered_from_files_that_are_gone(tmp_path: Path, why: str) -> None:
-    ledger, wal = Ledger(), tmp_path / "wal"
-    with kafka(down=True) as cluster:
-        async with producer_on(wal, cluster, **CLOSED_AT_ONCE) as producer:
-            await ledger.publish_all(producer, 60)
-            await until(lambda: producer.statistics().checkpoints > 1)
-            remove_the_ring(wal)
-            await until(lambda: producer.state == "failed")
-            if why != "some are left":
-                remove_the_lock(wal)
-                cluster.broker_up()
-                await producer.flush(timeout_ms=20_000)
-    with open_view(wal / "0") as view:
-        assert view.checkpoint is not None
-        assert not view.checkpoint.closed
 
 
 # -- cut -------------------------------------------------------------------------------------------------------------

@@ -10,10 +10,8 @@ import sys
 PROOFS = {
     "kills": "kill -9 of the publishing process, every record looked for in a real Kafka",
     "identity": "kill -9 while three brokers are frozen, killed and rolled: nothing twice, nothing out of order",
-    "steps": "kill -9 at drawn steps of stalls, moves to the retry ring, dead letters and adoptions: each record once",
     "destinations": "a topic of the backlog deleted, the cluster another one, kill -9 of who finds out: nothing lost",
     "transactions": "exactly_once, kill -9 in each step of a transaction, while brokers fail: each record once",
-    "cuts": "exactly_once, power cuts in each step of a transaction, in memory or on ext4: each record once",
     "outages": "all brokers gone for ten minutes under load: memory flat, resumed at once, nothing lost",
     "full_disk": "the disk filled in an outage of all brokers, freed, filled again: nothing accepted is lost",
     "stalled": "partitions of 51 without a leader, below min ISR or on a frozen broker for minutes: the others flow",
@@ -24,14 +22,6 @@ PROOFS = {
     "sink": "rows through Spark's sink while executors are killed: each counts once, and is landed once",
     "pipeline": "workers, brokers and Spark drivers killed between publish and the table: nothing is missing there",
     "audit": "40 million rows with a thousand faults of each kind at known places: found, and at what cost",
-    "model": "a million steps of the log beside a dictionary: death, power cuts, failed flushes, compaction",
-    "fuzz": "arbitrary files and arbitrary frames, found by atheris",
-    "mutants": "small changes of aiorecover.wal, and whether its tests notice",
-    "enumeration": "small files, cut at every byte and with every bit flipped",
-    "protocols": "small programs over the log, every crash and every subset of what was not flushed",
-    "coverage": "how much of aiorecover.wal its own unit tests reach",
-    "power": "power cuts with fsync=always: 10,000 disks replayed from the writes and flushes of a real ext4",
-    "kernel": "100 crashes of a real kernel in QEMU with fsync=always",
 }
 
 

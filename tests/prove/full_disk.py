@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.crash.full_disk import run_full_disk
-from tests.power.possible import why_impossible
 from tests.prove.once import Judged, prove_once
 from tests.prove.rounds import progress
 from tests.support.broker import KafkaCluster
+from tests.support.mounts import why_impossible
 
 __all__ = ["main"]
 

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.crash.broker_faults import HARD, BrokerFaults
-from tests.crash.crash_points import TRANSACTION_OPENINGS, TRANSACTION_POINTS
+from tests.crash.crash_points import TRANSACTION_POINTS
 from tests.crash.cycles import run_cycles
 from tests.crash.judgement import Verdict
 from tests.prove.brokers import on_brokers
@@ -66,7 +66,7 @@ def _play(cluster: KafkaCluster, seed: int, count: int, directory: Path, faults:
         name="transactions",
         meanwhile=broken,
         longest_life_s=_LIFE_S,
-        crash_points=[*TRANSACTION_POINTS, *TRANSACTION_OPENINGS],
+        crash_points=[*TRANSACTION_POINTS],
         isolation_level="read_committed",
         report=progress,
         guarantee="exactly_once",

@@ -1,12 +1,11 @@
 """One attempt against a real broker, without Spark: what is in Kafka, what is told, and what is left on the disk."""
 
-import asyncio
 import base64
 import json
 import os
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,12 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from aiorecover import DeadLetter, DeadLetters, record_id_of
-from aiorecover.delivery.dead_letter_topic import DeadLetterTopic
-from aiorecover.delivery.dead_letters import Found
-from aiorecover.delivery.lines import letters_log
+from aiorecover import record_id_of
 from aiorecover.errors import ConfigError, DeliveryError
-from aiorecover.spark import sink
 from aiorecover.spark.attempt import make_attempt
 from aiorecover.spark.attempt_directory import AttemptDirectory
 from aiorecover.spark.sink import publish_manifest
@@ -157,31 +152,6 @@ def letters_in(kept: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (kept / "dead_letters.jsonl").read_text().splitlines()]
 
 
-def test_an_attempt_waits_for_copies_that_are_slow_to_be_stored(
-    kafka: Cluster, topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    published = DeadLetterTopic._publish
-
-    async def slowly(loop: DeadLetterTopic, found: Found) -> None:
-        await asyncio.sleep(0.3)
-        await published(loop, found)
-
-    listed, looks = DeadLetters.list, list[int]()
-
-    def counted(letters: DeadLetters) -> AsyncIterator[DeadLetter]:
-        looks.append(1)
-        return listed(letters)
-
-    monkeypatch.setattr(DeadLetterTopic, "_publish", slowly)
-    monkeypatch.setattr(DeadLetters, "list", counted)
-    name, dead = topic(kafka, partitions=1, config={"max.message.bytes": str(LIMIT)}), topic(kafka, partitions=1)
-    told = attempted(plan(kafka.bootstrap_servers, tmp_path, name, dead_letter_topic=dead), values(range(2), LIMIT))
-    assert told.dead_letters == ((1, 2),)
-    assert [number_of(one) for one in consumed(kafka, dead)] == [0, 1]
-    assert told.last == 4
-    assert len(looks) == 2, "it is told when they are stored, and does not list letters again and again"
-
-
 def test_rows_that_no_record_can_be_made_of_are_counted_and_written_down(
     kafka: Cluster, topic: TopicFactory, tmp_path: Path
 ) -> None:
@@ -216,49 +186,6 @@ def test_more_dead_letters_than_are_accepted_fail_the_attempt(
     with pytest.raises(ConfigError, match=r"raise max_dead_letters.*a record needs a key or a value"):
         attempted(told, none)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_dead_letters_are_told_of_in_one_line_that_says_where_they_are(
-    kafka: Cluster,
-    topic: TopicFactory,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Task:
-        def partitionId(self) -> int:  # noqa: N802 - Spark's name
-            return 3
-
-        def attemptNumber(self) -> int:  # noqa: N802 - Spark's name
-            return 0
-
-    monkeypatch.setattr(sink, "_context", Task)
-    name = topic(kafka, partitions=1, config={"max.message.bytes": str(LIMIT)})
-    told = plan(kafka.bootstrap_servers, tmp_path, name, max_dead_letters=100, wal_max_bytes=8 * 1024 * 1024)
-    none = pa.record_batch({"value": pa.array([None] * 2, pa.binary())})
-    made = sink._attempt(told, WRITE, iter([values(range(25), LIMIT), none]))
-    (line,) = [record.getMessage() for record in caplog.records if "dead letter" in record.getMessage()]
-    assert line.startswith("rows were not published: look at the dead letters in dead_letters.jsonl, and at refused")
-    assert line.endswith(f"dead_letters=25 refused=2 path={made.kept}")
-    caplog.clear()
-    copies = topic(kafka, partitions=1)
-    copied = replace(told, producer={**told.producer, "dead_letter_topic": copies})
-    assert sink._attempt(copied, WRITE, iter([values(range(2), LIMIT)])).kept is None
-    (line,) = [record.getMessage() for record in caplog.records if "dead letter" in record.getMessage()]
-    assert line == (
-        "rows were not published, and are in the dead letter topic; the manifest names them "
-        f"dead_letters=2 dead_letter_topic={copies}"
-    )
-    caplog.clear()
-    with pytest.raises(ConfigError, match="raise max_dead_letters"):
-        attempted(replace(told, max_dead_letters=20), values(range(25), LIMIT))
-    assert [record.getMessage() for record in caplog.records if "dead letter" in record.getMessage()] == []
-    small = replace(told, producer={**told.producer, "wal_max_bytes": 1024 * 1024})
-    with pytest.raises(
-        ConfigError, match=r"do not fit into its ring: .*raise producer.wal_max_bytes; of an attempt that"
-    ):
-        attempted(small, values(range(25), LIMIT))
-    assert letters_log.filters == [], "other producers of the process tell theirs as ever"
 
 
 def test_a_manifest_that_its_topic_refuses_is_one_sentence(

@@ -28,10 +28,8 @@ from tests.spark.test_manifests import told as manifest
 from tests.support import admin
 from tests.support.cluster import Cluster, TopicFactory
 from tests.support.oracle import read_topic
-from tests.wal.rig import storing_fails
 
 P, Q = "abcdefghij234", "zyxwvutsrq765"
-DIRECTORY = 7  # characters of a producer id; what follows is each opening's own
 
 
 @pytest.fixture(autouse=True)
@@ -302,54 +300,6 @@ def test_with_manifests_a_missing_tail_a_lost_record_and_a_dead_letter_are_told_
         (25, 25, "dead_lettered", False),
     ]
     assert found["unreadable"] == 0
-
-
-async def every_fate(cluster: Cluster, topic: str, other: str, audit_topic: str, path: Path) -> tuple[str, str]:
-    """Of a producer that tells of its records and one that does not: how the ids of each of its lives begin."""
-
-    def producer_of(name: str, **options: Any) -> RecoverableProducer:
-        told = {"wal_min_free_bytes": 0, "bootstrap_servers": cluster.bootstrap_servers, **options}
-        return RecoverableProducer(path / name, **told)
-
-    for _ in ("one life", "the next"):
-        async with producer_of("telling", audit_topic=audit_topic) as telling:
-            await telling.publish(topic, b"there")
-            await telling.publish(other, b"in a topic that is not read")
-            await telling.publish(topic, b"x" * 5000)
-            with pytest.raises(KeyboardInterrupt), storing_fails(KeyboardInterrupt()):
-                await telling.publish(topic, b"without a place in the ring")
-            await telling.publish(topic, b"there")
-            await telling.flush(timeout_ms=30_000)
-    async with producer_of("telling", audit_topic=audit_topic) as telling:
-        await telling.publish(topic, b"to a partition that is not there", partition=1)
-        await telling.publish(topic, b"there", partition=0)
-        await telling.stop(timeout_ms=3_000)
-    async with producer_of("silent") as silent:
-        for one in (topic, other, topic):
-            await silent.publish(one, b"of this producer nothing is told")
-        await silent.flush(timeout_ms=30_000)
-    return telling.producer_id[:DIRECTORY], silent.producer_id[:DIRECTORY]
-
-
-def test_every_fate_of_records_that_are_not_there_is_told_by_their_producers(
-    kafka: Cluster, topic: TopicFactory, tmp_path: Path
-) -> None:
-    read, other = topic(kafka, partitions=1, config={"max.message.bytes": "3000"}), topic(kafka, partitions=1)
-    told = topic(kafka, partitions=1, config={"cleanup.policy": "compact"})
-    telling, silent = admin.run(every_fate(kafka, read, other, told, tmp_path))
-    where = "--bootstrap-servers", kafka.bootstrap_servers, "--manifests", told
-    done = run(*where, "--topic", read, "--json")
-    assert done.exit_code == 1, done.output
-    found: Any = json.loads(done.stdout)["manifests"]
-    fates = {2: "lost", 3: "dead_lettered", 4: "skipped"}
-    wanted = {(telling, epoch, sequence): fate for epoch in (1, 2) for sequence, fate in fates.items()}
-    wanted |= {(telling, 3, 1): "in_ring", (silent, 1, 2): "untold"}
-    rows = {
-        (row["producer_id"][:DIRECTORY], row["epoch"], sequence): row["verdict"]
-        for row in found["ranges"]
-        for sequence in range(row["first"], row["last"] + 1)
-    }
-    assert rows == wanted
 
 
 async def written(cluster: Cluster, topic: str, rows: list[tuple[bytes, bytes]]) -> None:

@@ -1,13 +1,13 @@
 """How several processes share the tests.
 
 Those that stand on real brokers wait more than they work, and kill brokers in the middle of it: they follow one another
-in two processes, one for the crashes, which start brokers of their own, and one for the rest. Those on the one Spark
-session, which work more than they wait, follow one another in whichever process comes to them, with a broker of its
-own. These three take longest, so they begin first. The others go file by file, so that what a file's tests have in
-common is made once.
+in two processes, one for the crashes, which start brokers of their own, and one for the rest. These take longest, so
+they begin first. Those on the one Spark session follow one another, with a broker of its own. The others go file by
+file, so that what a file's tests have in common is made once.
 
-Of three and more processes the last one is patient: it takes what the others leave of the processors, and only tests
-that wait for nobody and look at no clock. To the others these come last.
+Of three and more processes the last one is patient: it takes what the others leave of the processors, first of all the
+tests on Spark, which work more than they wait, and then those that wait for nobody and look at no clock. To the others
+these come last.
 
 (A mark for each test would say the same, but xdist's scheduler by marks renames tests, which pytest 9.2 no longer
 allows.)
@@ -24,17 +24,16 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-__all__ = ["Sharing", "give_time", "give_way", "is_patient", "is_work_alone"]
+__all__ = ["Sharing", "give_time", "give_way", "is_for_the_patient", "is_patient"]
 
 _REPOSITORY = Path(__file__).parents[2]
-_CRASHES, _BROKERS, _SPARK = _LONG = ("tests/crash/", "brokers", "tests/spark/")
+_CRASHES, _BROKERS, _SPARK = "tests/crash/", "brokers", "tests/spark/"
 _OF_THEIR_OWN = "tests/support/"  # what is in here starts brokers of its own
 _TAKES_ONE = re.compile(r"\bkafka3?: (Kafka)?Cluster\b")  # as an argument of a test or a fixture
-_WORK = ("tests/wal/", "tests/protocols/", "tests/fuzz/")
-_WAITS = re.compile(r"^(?:import|from) (?:asyncio|signal|subprocess|threading|time)\b", re.MULTILINE)
+_WAITS = re.compile(r"^(?:import|from) (?:asyncio|signal|subprocess|threading|time|tests\.(?!support))\b", re.MULTILINE)
 _PATIENT_FROM = 3  # processes
 _LESS_URGENT = 10  # a tenth of what others get who want the same processor
-_PATIENCE_S = 900  # for a test that takes 16 seconds where nobody else wants it
+_PATIENCE_S = 900  # for a test that takes a minute where nobody else wants it
 
 
 class Sharing(LoadScopeScheduling):
@@ -56,11 +55,20 @@ class Sharing(LoadScopeScheduling):
         super()._assign_work_unit(node)
 
     def _next_for(self, node: WorkerController) -> str | None:
-        """The longest, the others, and what is work alone; of this, for the patient one, whatever there is."""
+        """The longest, the others, and what is for the patient one; of this, for that one, whatever there is."""
         if is_patient(node.workerinput):
-            return next(filter(is_work_alone, self.workqueue), None)
-        begins = [scope for scope in _LONG if scope in self.workqueue]
-        return next(iter([*begins, *sorted(self.workqueue, key=is_work_alone)]), None)
+            return next(iter(sorted(filter(is_for_the_patient, self.workqueue), key=_is_spark, reverse=True)), None)
+        begins = [scope for scope in (_CRASHES, _BROKERS) if scope in self.workqueue]
+        return next(iter([*begins, *sorted(self.workqueue, key=_comes)]), None)
+
+
+def _is_spark(scope: str) -> bool:
+    return scope == _SPARK
+
+
+def _comes(scope: str) -> int:
+    """When it does, to who is not patient: Spark is long, and what is work alone can be left to the last."""
+    return 0 if _is_spark(scope) else 1 + is_for_the_patient(scope)
 
 
 def is_patient(workerinput: Mapping[str, Any]) -> bool:
@@ -85,9 +93,9 @@ def give_time(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
 
 
 @cache
-def is_work_alone(scope: str) -> bool:
-    """Whether it is a file whose tests wait for nobody and look at no clock."""
-    return scope.startswith(_WORK) and _WAITS.search(_text(scope)) is None
+def is_for_the_patient(scope: str) -> bool:
+    """Whether it is for the patient one: Spark's, or a file whose tests wait for nobody and look at no clock."""
+    return _is_spark(scope) or (scope not in (_CRASHES, _BROKERS) and _WAITS.search(_text(scope)) is None)
 
 
 @cache

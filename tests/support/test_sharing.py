@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.sharing import Sharing, give_time, is_patient, is_work_alone
+from tests.support.sharing import Sharing, give_time, is_for_the_patient, is_patient
 
 CRASHES, BROKERS, SPARK = "tests/crash/", "brokers", "tests/spark/"
-WORK = "tests/wal/test_recovery_table.py"
-WAITS = "tests/wal/test_sync.py"
-OTHER = "tests/test_config.py"
+WORK = "tests/test_serialization.py"
+WAITS = "tests/test_hanging_disk.py"
+OTHER = "tests/test_skips.py"
 
 
 class Node:
@@ -41,16 +41,16 @@ def given(node: Any, *scopes: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("number", "count"), [(0, 2), (1, 2), (0, 3), (1, 3)])
-def test_the_longest_begin_and_what_is_work_alone_ends(number: int, count: int) -> None:
+def test_the_longest_begin_and_what_is_for_the_patient_ends(number: int, count: int) -> None:
     node = Node(number, count)
     assert given(node, WORK, OTHER, SPARK, WAITS, BROKERS, CRASHES) == [CRASHES, BROKERS, SPARK, OTHER, WAITS, WORK]
     assert not node.ended
 
 
 @pytest.mark.parametrize("count", [3, 4])
-def test_the_last_of_three_or_more_takes_what_is_work_alone_and_nothing_else(count: int) -> None:
+def test_the_last_of_three_or_more_takes_spark_and_what_is_work_alone_and_nothing_else(count: int) -> None:
     node = Node(count - 1, count)
-    assert given(node, OTHER, WORK, SPARK, WAITS, BROKERS, CRASHES) == [WORK]
+    assert given(node, OTHER, WORK, SPARK, WAITS, BROKERS, CRASHES) == [SPARK, WORK]
     assert node.ended
 
 
@@ -68,6 +68,8 @@ def test_tests_of_the_patient_one_may_take_as_long_as_it_takes(number: int, mark
     assert marks == marked
 
 
-@pytest.mark.parametrize(("scope", "alone"), [(WORK, True), (WAITS, False), (OTHER, False), (BROKERS, False)])
-def test_work_alone_is_what_waits_for_nobody(scope: str, alone: bool) -> None:
-    assert is_work_alone(scope) == alone
+@pytest.mark.parametrize(
+    ("scope", "patient"), [(WORK, True), (SPARK, True), (WAITS, False), (OTHER, False), (BROKERS, False)]
+)
+def test_for_the_patient_one_is_spark_and_what_waits_for_nobody(scope: str, patient: bool) -> None:
+    assert is_for_the_patient(scope) == patient

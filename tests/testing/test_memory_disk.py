@@ -1,38 +1,32 @@
 """The disk in memory: each rule of what a crash leaves, proven on files, on an opening, and under a producer."""
 
-import asyncio
 import contextlib
 import errno
 import itertools
-import operator
 import os
-import random
 import subprocess
 import sys
 import textwrap
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from aiorecover import RecoverableProducer
-from aiorecover.errors import WalFullError, WalIOError, WalLockedError
+from aiorecover.errors import WalFullError, WalIOError
 from aiorecover.testing import MemoryDisk, MockCluster, memory_disk
-from aiorecover.testing.memory_file import PAGE, MemoryFile
-from aiorecover.wal.directory import Directory, Options
-from aiorecover.wal.opening import open_directory
-from aiorecover.wal.reading import Reader
-from aiorecover.wal.storage import FileSystem, StorageFile
-from tests.wal.rig import SLOT, found, missing, read
+from aiorecover.testing.memory_file import MemoryFile
 
 REPOSITORY = Path(__file__).parents[2]
+PAGE = 4096
 SEEDS = range(200)
 OLD, NEW = b"\x11" * 4 * PAGE, b"\x22" * 4 * PAGE
 
 
-def file_on(disk: MemoryDisk, content: bytes = OLD, *, name: str = "file") -> StorageFile:
+def file_on(disk: MemoryDisk, content: bytes = OLD, *, name: str = "file") -> Any:
     """A file with durable content and a durable name."""
     files = disk.file_system
     files.make_directory(disk.path, parents=True)
@@ -139,26 +133,6 @@ def written_back(disk: MemoryDisk, seed: int) -> set[int]:
     image = disk.after_process_death()
     image.write_back(seed)
     return set(image.file("file").durable)
-
-
-def test_two_images_share_nothing_with_each_other_or_with_the_disk(disk: MemoryDisk) -> None:
-    file = file_on(disk)
-    assert disk.file_system.identity(disk.path / "file") == file.identity()
-    images = [disk.after_process_death(), disk.after_process_death(), disk.after_power_cut(0)]
-    for number, image in enumerate(images):
-        files = image.file_system
-        opened = files.open(disk.path / "file")
-        assert opened.identity() == file.identity()  # what a disk calls a file outlives the process and the power cut
-        opened.write(b"%d" % number, 0)
-        opened.sync()
-        files.make_directory(disk.path / "dir")
-        image.fail_syncs()
-        image.full()
-    assert content(disk) == OLD
-    assert [content(image)[:2] for image in images] == [b"0\x11", b"1\x11", b"2\x11"]
-    assert disk.files() == ["file"]
-    assert disk.size is None
-    file.sync()
 
 
 def test_an_image_taken_while_others_store_is_of_one_moment(disk: MemoryDisk, restless: None) -> None:
@@ -269,17 +243,6 @@ def test_what_is_not_there_or_not_of_the_kind_is_an_error_as_from_the_system(dis
         disk.file("")
     assert not files.is_directory(disk.path / "file")
     assert files.names(disk.path) == ["file"]
-
-
-def test_every_operation_is_played_or_known_to_be_harmless() -> None:
-    """A new one that reaches the real disk, or changes a file behind the durable image's back, must be seen here."""
-    harmless = {"closed", "lock", "identity", "size", "map", "read", "read_ahead", "fileno", "failed_reads"}
-    harmless.add("read_into")  # in pieces, each of which is played
-    played = {name for name in vars(MemoryFile) if not name.startswith("_")}
-    assert {name for name in vars(StorageFile) if not name.startswith("_")} - harmless <= played
-    operations = {name for name in vars(FileSystem) if not name.startswith("_")}
-    clocks = {"since_boot_ms", "wall_ms"}  # the machine's, in images, too
-    assert operations - clocks <= set(vars(type(MemoryDisk().file_system)))
 
 
 # -- faults ----------------------------------------------------------------------------------------------------------
@@ -412,25 +375,6 @@ def test_reads_of_a_damaged_part_fail_also_after_every_crash(disk: MemoryDisk) -
             file.rewrite(PAGE, PAGE)
 
 
-def test_a_page_that_is_written_whole_can_be_read_again_and_a_part_of_it_is_not_enough(disk: MemoryDisk) -> None:
-    file = file_on(disk)
-    stored = disk.file("file")
-    stored.fail_reads(0, 3 * PAGE)
-    file.write(b"x" * (2 * PAGE - 1), PAGE - 1)
-    assert file.read(PAGE, PAGE - 1) == b"x" * (PAGE - 1)
-    for image in (disk, disk.after_process_death(), disk.after_power_cut(1)):
-        opened = image.file_system.open(disk.path / "file")
-        assert opened.read(PAGE, 1) in {b"x", OLD[:1]}
-        for page in (0, 2):
-            with pytest.raises(WalIOError):
-                opened.read(page * PAGE, 1)
-    file.write(b"x" * PAGE, 0)
-    file.write(b"x" * (PAGE - 1), 2 * PAGE)
-    assert file.read(0, 2 * PAGE) == b"x" * 2 * PAGE
-    with pytest.raises(WalIOError):
-        file.read(2 * PAGE, 1)
-
-
 def test_damage_is_seen_at_once_and_durable(disk: MemoryDisk) -> None:
     file = file_on(disk)
     stored = disk.file("file")
@@ -451,93 +395,6 @@ def test_damage_does_not_bring_back_what_a_failed_sync_lost(disk: MemoryDisk) ->
     disk.file("file").flip(0)
     file.sync()
     assert disk.file("file").durable == bytes([NEW[0] ^ 1]) + OLD[1:]
-
-
-# -- an opening ------------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def opened(disk: MemoryDisk, *, instance: str | None = None, min_free_bytes: int = 0) -> Iterator[Directory]:
-    options = Options(disk.path, SLOT, 64 * SLOT, min_free_bytes, instance=instance, file_system=disk.file_system)
-    made = open_directory(options)
-    try:
-        yield made
-    finally:
-        made.close()
-
-
-def payloads(made: Directory) -> list[bytes]:
-    records = [record for _, record in found(read(Reader(made.ring, bytes)))]
-    assert missing(made.ring) == []
-    return records
-
-
-def test_an_opening_touches_nothing_of_the_real_file_system(tmp_path: Path) -> None:
-    disk = MemoryDisk(tmp_path / "wal")
-    with opened(disk) as made:
-        made.ring.append(b"x", None)
-        assert made.path == disk.path / "0"
-        assert disk.files() == ["0/checkpoint", "0/dead", "0/lanes", "0/lock", "0/retry", "0/ring"]
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_opening_is_durable_when_it_returns(disk: MemoryDisk) -> None:
-    """I5, and the names: a record that is synced later is in a file that every power cut leaves."""
-    with opened(disk) as made:
-        made.ring.append(b"x" * 100, None)
-        made.ring.sync()
-        for seed in SEEDS:
-            with opened(disk.after_power_cut(seed)) as heir:
-                assert heir.ring.epoch == 2
-                assert payloads(heir) == [b"x" * 100]
-
-
-def test_locks_hold_on_one_disk_and_on_no_image_of_it(disk: MemoryDisk) -> None:
-    with opened(disk) as first, opened(disk) as second:
-        assert [first.path.name, second.path.name] == ["0", "1"]
-        with pytest.raises(WalLockedError, match=r"path=/memory/wal/0 pid=\d+$"), opened(disk, instance="0"):
-            pass
-        for image in (disk.after_process_death(), disk.after_power_cut(1)):
-            with opened(image, instance="0") as heir:
-                assert heir.ring.epoch == 2
-    with opened(disk, instance="0"):
-        pass
-
-
-def test_a_file_that_somebody_removed_is_noticed(disk: MemoryDisk) -> None:
-    with opened(disk) as made:
-        assert made.moved_away() is None
-        disk.remove("0/ring")
-        assert made.moved_away() == "/memory/wal/0/ring: No such file or directory"
-        disk.file_system.open(disk.path / "0" / "ring")
-        assert made.moved_away() == "/memory/wal/0/ring: replaced by another file"
-
-
-def test_a_disk_with_a_size_keeps_its_reserve_free(disk: MemoryDisk) -> None:
-    disk.resize(20 * SLOT)
-    with opened(disk, min_free_bytes=3 * SLOT) as made:
-        fill = [lambda: made.ring.append(b"x" * 10_000, None)] * 1000
-        with pytest.raises(WalFullError, match="lower wal_min_free_bytes"):
-            list(map(operator.call, fill))
-    assert 3 * SLOT <= disk.file_system.free_bytes(disk.path) < 4 * SLOT
-
-
-def test_unsynced_records_may_vanish_in_a_power_cut_and_never_in_the_death_of_the_process(disk: MemoryDisk) -> None:
-    with opened(disk) as made:
-        made.ring.append(b"synced" * 100, None)
-        made.ring.sync()
-        for _ in range(10):
-            made.ring.append(b"stored" * 100, None)
-        counts = set()
-        for seed in SEEDS:
-            with opened(disk.after_power_cut(seed)) as heir:
-                records = [record for _, record in found(read(Reader(heir.ring, bytes)))]
-                assert records[0] == b"synced" * 100
-                assert set(records[1:]) <= {b"stored" * 100}
-                counts.add(len(records))
-        assert {1, 11} < counts
-        with opened(disk.after_process_death()) as heir:
-            assert payloads(heir) == [b"synced" * 100] + [b"stored" * 100] * 10
 
 
 # -- a producer ------------------------------------------------------------------------------------------------------
@@ -613,62 +470,6 @@ async def test_a_successor_on_a_crash_image_delivers_the_rest(disk: MemoryDisk, 
         assert successor.epoch == 2
         assert successor.statistics().recovered == 100
     assert await delivered(cluster) == values(100, b"before") + values(100, b"behind")
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("fsync", ["always", "never"])
-async def test_a_power_cut_takes_what_was_acknowledged_never_under_always_and_for_some_seed_under_never(
-    disk: MemoryDisk, cluster: MockCluster, fsync: str
-) -> None:
-    """Images at every record of a running producer, while Kafka is away; the kernel writes back in between."""
-    chance = random.Random(1)
-    lost = 0
-    cluster.broker_down()
-    async with running(disk, cluster, fsync=fsync, checkpoint_interval_ms=10) as producer:
-        accepted: list[bytes] = []
-        for number in range(120):
-            value = b"<%d>" % number * chance.randrange(1, 400)
-            accepted.append(value)
-            await producer.publish(TOPIC, value, partition=0)
-            if chance.random() < 0.2:
-                disk.write_back(number)
-            for seed in (2 * number, 2 * number + 1):
-                lost += len(accepted) - len(surviving(disk.after_power_cut(seed), accepted))
-    assert (lost == 0) == (fsync == "always"), lost
-
-
-def surviving(image: MemoryDisk, published: list[bytes]) -> list[bytes]:
-    """The published values whose frames are found again; nothing else may be."""
-    options = Options(image.path, 64 * 1024, 1 << 30, 0, file_system=image.file_system)
-    made = open_directory(options)
-    try:
-        raw = [record for _, record in found(read(Reader(made.ring, bytes)))]
-    finally:
-        made.close()
-    left = [value for value in published if any(value in payload for payload in raw)]
-    assert len(raw) == len(left)
-    return left
-
-
-@pytest.mark.asyncio
-async def test_many_publishers_are_released_only_by_what_survives(disk: MemoryDisk, cluster: MockCluster) -> None:
-    """Group commit: whoever is told that the record is accepted finds it after every power cut from then on."""
-    cluster.broker_down()
-    async with running(disk, cluster, fsync="always", checkpoint_interval_ms=10) as producer:
-        published: list[bytes] = []
-        accepted: set[bytes] = set()
-
-        async def publish(number: int) -> None:
-            value = b"<%d>" % number * 50
-            published.append(value)
-            await producer.publish(TOPIC, value, partition=0)
-            accepted.add(value)
-            if number % 5 == 0:
-                assert accepted <= set(surviving(disk.after_power_cut(number), published))
-
-        for start in range(0, 200, 20):
-            await asyncio.gather(*(publish(number) for number in range(start, start + 20)))
-    assert len(accepted) == 200
 
 
 @pytest.mark.asyncio
