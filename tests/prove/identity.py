@@ -2,8 +2,8 @@
 
 Three real brokers, replication 3, two in sync. A publisher of twelve lanes dies again and again: at random moments and
 at chosen points around its requests (`tests.crash.crash_points`). Meanwhile the brokers are frozen, killed, killed all
-at once and rolled, with batches in flight and in the middle of being sent again; and the network holds back what is on its
-way, so that the bytes of a dead process arrive when its successor has sent. At last everything is read back with a
+at once and rolled, with batches in flight and in the middle of being sent again; and the network holds back what is on
+its way, so that the bytes of a dead process arrive when its successor has sent. At last everything is read back with a
 plain consumer and judged by record id: missing 0, repeated 0, out of order 0. What a round is: `rounds`.
 
 A run in which too little of that happened proves nothing, and fails: one that is long enough has killed the publisher
