@@ -1,0 +1,248 @@
+"""One task a broker: gather what can go, one request in flight, then what each answer means.
+
+A second task of the same broker, on a connection of its own, takes the lanes that are in trouble: a partition that waits
+for its replicas is answered late, and would hold up its neighbours in the same request.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from aiokafka import errors as kafka
+
+from aiorecover.errors import WalError
+from aiorecover.kafka.client import FAILURES
+from aiorecover.kafka.lanes import DeliveryLane, Event, State
+from aiorecover.kafka.outcomes import LOST, NOT_SENT, Action, Outcome, Persisted, outcome_of
+from aiorecover.kafka.produce import Answers, ProduceRequest
+from aiorecover.ring.segments import Batch
+
+if TYPE_CHECKING:
+    from aiorecover.kafka.delivery import Delivery
+
+REQUEST_BYTES = 4 << 20  # a request: more gains nothing, and a broker takes 100 MB at the most
+REQUEST_LANES = 256
+FRESH_LANES = 32  # not acknowledged yet: the first batches of a partition cost the broker some 25 ms each
+ENOUGH = 128 << 10  # bytes: an open batch of so many does not linger
+SLICE = 32  # batches between two turns for the loop
+BROKER_TIMEOUT_MS = 1000  # what replicas have: a partition without them is answered apart from its neighbours then
+BROKER_TIMEOUT_MAX_MS = 30_000
+CUTS = 3  # requests in a row that were cut while the broker answers: they are too large
+
+_log = logging.getLogger("aiorecover")
+
+
+class Gathered(NamedTuple):
+    """What can go now; ``due``: else, when to look again."""
+
+    lanes: list[DeliveryLane]
+    due: float | None
+
+
+class BrokerTask:
+    """The lanes that one broker leads, and the one request that is in flight to it."""
+
+    def __init__(self, delivery: "Delivery", node: int, *, apart: bool) -> None:
+        self.delivery, self.node, self.apart = delivery, node, apart
+        self.lanes: dict[DeliveryLane, None] = {}
+        self.wake = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+        self.timeout_ms = BROKER_TIMEOUT_MS
+        self.quiet_until = 0.0  # the broker throttles
+        self.cuts = 0  # requests in a row that were cut
+        self.most_lanes = REQUEST_LANES
+        self._sleeping = True
+
+    def start(self) -> None:
+        """Begin; in the loop."""
+        self.task = self.delivery.spawn(self._run(), f"aiorecover-broker-{self.node}")
+
+    def add(self, lane: DeliveryLane) -> None:
+        """Look at a lane from now on."""
+        self.lanes[lane] = None
+        lane.task = self
+        if self._sleeping or lane.state is State.SEALED:
+            self.wake.set()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self.wake.clear()
+            gathered = await self._gather(loop.time())
+            if gathered.lanes:
+                await self._deliver(gathered.lanes)
+                continue
+            self._sleeping = gathered.due is None
+            timer = None if gathered.due is None else loop.call_at(gathered.due, self.wake.set)
+            try:
+                await self.wake.wait()
+            finally:
+                if timer is not None:
+                    timer.cancel()
+            self._sleeping = False
+
+    # -- what can go ---------------------------------------------------------------------------------------------------
+
+    async def _gather(self, now: float) -> Gathered:
+        """Choose the lanes whose oldest batch goes into the next request, sealed."""
+        if self.quiet_until > now:
+            return Gathered([], self.quiet_until)
+        linger = self.delivery.linger(len(self.lanes))
+        due: float | None = None
+        chosen: list[DeliveryLane] = []
+        nearly: list[DeliveryLane] = []  # would be due within half a linger: go along where another one goes
+        size, fresh, go = 0, FRESH_LANES, False
+        for lane in list(self.lanes):
+            if size >= REQUEST_BYTES or len(chosen) + len(nearly) >= self.most_lanes:
+                self._sleeping = False
+                self.wake.set()
+                break
+            if lane.state is State.BACKING_OFF:
+                if lane.due > now:
+                    due = lane.due if due is None else min(due, lane.due)
+                    continue
+                lane.step(Event.DUE)
+            if not lane.acknowledged:
+                if not fresh:
+                    self.wake.set()
+                    continue
+                fresh -= 1
+            if lane.state is State.FILLING:
+                filled = lane.stored.published.position - _start(lane) >= ENOUGH
+                if not filled and lane.due > now + linger / 2:
+                    due = lane.due if due is None else min(due, lane.due)
+                    continue
+                nearly.append(lane)
+                go = go or filled or lane.due <= now
+                if not go:
+                    due = lane.due if due is None else min(due, lane.due)
+                continue
+            await self.delivery.load(lane)
+            batch = lane.head
+            if lane.state is not State.SEALED or batch is None or not self._may_go(lane, batch):
+                continue
+            go = True
+            chosen.append(lane)
+            size += batch.size
+        if go:
+            chosen += self._seal(nearly)
+        for lane in chosen:  # the others come first next time
+            if lane in self.lanes:
+                self.lanes[lane] = self.lanes.pop(lane)
+        return Gathered([lane for lane in chosen if lane.state is State.SEALED and lane.head is not None], due)
+
+    def _seal(self, lanes: list[DeliveryLane]) -> list[DeliveryLane]:
+        sealed = []
+        for lane in lanes:
+            cursor = lane.stored.published
+            if lane.state is State.FILLING and cursor.batch is not None and cursor.index:
+                cursor.seal()  # `Router.ready` steps the lane
+                batch = lane.head
+                if batch is not None and self._may_go(lane, batch):
+                    sealed.append(lane)
+        return sealed
+
+    def _may_go(self, lane: DeliveryLane, batch: Batch) -> bool:
+        """Whether a batch may be sent; else it is looked at again when what it waits for has come."""
+        gate = lane.topic.gate
+        if gate is not None and batch.order > gate:
+            self.delivery.hold_for_gate(lane)
+            return False
+        if self.delivery.always and not batch.safe:
+            self.delivery.hold_for_flush(lane)
+            return False
+        return not self.delivery.hold_for_check(lane, batch)
+
+    # -- one request ---------------------------------------------------------------------------------------------------
+
+    async def _deliver(self, lanes: list[DeliveryLane]) -> None:
+        delivery = self.delivery
+        batches = [batch for lane in lanes if (batch := lane.head) is not None]
+        for lane in lanes:
+            lane.step(Event.SENT)
+        try:
+            request = await delivery.build(lanes, batches, self.timeout_ms)
+            delivery.check_owner()
+        except WalError as error:
+            delivery.stop_delivering(error)
+            return
+        delivery.requests += 1
+        try:
+            limit = delivery.request_timeout_s + self.timeout_ms / 1000
+            answers = await delivery.client.produce(self.node, request, apart=self.apart, timeout_s=limit)
+        except kafka.NodeNotReadyError:
+            self._unanswered(lanes, batches, NOT_SENT)
+        except FAILURES as error:
+            _log.debug("request_failed node=%d error=%r", self.node, error)
+            self._unanswered(lanes, batches, LOST)
+        else:
+            await self._answered(lanes, batches, answers)
+
+    def _unanswered(self, lanes: list[DeliveryLane], batches: list[Batch], outcome: Outcome) -> None:
+        reason = self.delivery.client.cause if outcome is NOT_SENT else None
+        if outcome is LOST:
+            self.cuts += 1
+            if self.cuts >= CUTS:
+                self._shrink(lanes, batches)
+        for lane in lanes:
+            self.delivery.failed(lane, outcome._replace(reason=reason or outcome.reason))
+        self.delivery.client.stale = True
+
+    def _shrink(self, lanes: list[DeliveryLane], batches: list[Batch]) -> None:
+        """Three requests in a row were cut: fewer lanes a request, then smaller batches, for brokers with a limit."""
+        self.cuts = 0
+        if len(lanes) > 1:
+            self.most_lanes = max(1, len(lanes) // 2)
+            return
+        self.delivery.too_large(lanes[0], batches[0], "the broker cuts the connection: see socket.request.max.bytes")
+
+    async def _answered(self, lanes: list[DeliveryLane], batches: list[Batch], answers: Answers) -> None:
+        delivery = self.delivery
+        self.cuts = 0
+        if answers.throttle_ms > 0:
+            self.quiet_until = delivery.now() + answers.throttle_ms / 1000
+            delivery.throttled(self.node, answers.throttle_ms)
+        waiting = {(lane.stored.topic, lane.stored.partition): (lane, batch) for lane, batch in zip(lanes, batches, strict=True)}
+        outcomes = []
+        for answer in answers.partitions:
+            found = waiting.pop((answer.topic, answer.partition), None)
+            if found is not None:
+                outcomes.append((*found, outcome_of(answer.code), answer.offset))
+        outcomes += [(lane, batch, LOST, -1) for lane, batch in waiting.values()]
+        passed = [one for one in outcomes if one[2].action is Action.DONE]
+        self._adapt(passed=bool(passed), late=all(one[2].action is Action.FOLLOWERS for one in outcomes))
+        await delivery.settle([(lane, batch, offset) for lane, batch, _, offset in passed], SLICE)
+        for lane, batch, outcome, _ in outcomes:
+            if outcome.action is not Action.DONE:
+                self._refused(lane, batch, outcome, others=bool(passed))
+
+    def _adapt(self, *, passed: bool, late: bool) -> None:
+        if passed:
+            self.timeout_ms = BROKER_TIMEOUT_MS
+            self.most_lanes = min(REQUEST_LANES, self.most_lanes + 1)
+        elif late:  # the broker is slow, or all its partitions wait: no lane is in trouble beside the others
+            self.timeout_ms = min(2 * self.timeout_ms, BROKER_TIMEOUT_MAX_MS)
+
+    def _refused(self, lane: DeliveryLane, batch: Batch, outcome: Outcome, *, others: bool) -> None:
+        delivery = self.delivery
+        delivery.errors += 1
+        if outcome.action is Action.SPLIT:
+            delivery.too_large(lane, batch, outcome.reason)
+        elif outcome.action is Action.REFUSED:
+            delivery.refused(lane, batch, outcome.reason)
+        elif outcome.action in (Action.NEW_IDENTITY, Action.NEW_PRODUCER):
+            delivery.lost_identity(lane, batch, outcome)
+        else:
+            if outcome.action is Action.FOLLOWERS and others:
+                lane.trouble = True
+            delivery.failed(lane, outcome)
+
+
+def _start(lane: DeliveryLane) -> int:
+    batch = lane.stored.published.batch
+    return lane.stored.published.position if batch is None else batch.segment.at + batch.at
+
+
+def possibly(outcome: Outcome) -> bool:
+    """Whether an outcome leaves open that the batch is in Kafka."""
+    return outcome.persisted is not Persisted.NOT

@@ -1,0 +1,155 @@
+"""The states of a lane in delivery: one table, and what delivery keeps of each lane.
+
+A lane is looked at by one broker task at a time, the one that leads its partition; what has gone wrong with it decides
+when it is looked at again. `step` is the only place where a state changes.
+"""
+
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from aiorecover.ring.lane import Lane
+from aiorecover.ring.segments import Batch
+
+if TYPE_CHECKING:
+    from aiorecover.kafka.broker_task import BrokerTask
+
+
+class State(enum.Enum):
+    """Where a lane stands."""
+
+    IDLE = enum.auto()  # nothing waits in it
+    FILLING = enum.auto()  # its open batch has records
+    SEALED = enum.auto()  # its oldest batch can be sent
+    IN_FLIGHT = enum.auto()  # it is in a request
+    BACKING_OFF = enum.auto()  # it is sent again later
+    HELD = enum.auto()  # its oldest batch is being rewritten, looked for, or reported
+    HALTED = enum.auto()  # it waits for the next start
+
+
+class Event(enum.Enum):
+    """What happens to a lane."""
+
+    FILLED = enum.auto()  # a record came into the open batch
+    FULL = enum.auto()  # a batch was sealed
+    SENT = enum.auto()
+    EMPTY = enum.auto()  # the batch is done, and nothing is left
+    NEXT_OPEN = enum.auto()  # ... an open batch is left
+    NEXT_SEALED = enum.auto()  # ... a sealed one is
+    FAILED = enum.auto()
+    DUE = enum.auto()  # the back-off is over
+    HOLD = enum.auto()
+    HALT = enum.auto()
+
+
+_FREE = (State.IDLE, State.FILLING, State.SEALED, State.IN_FLIGHT, State.BACKING_OFF, State.HELD)
+
+TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = MappingProxyType(
+    {
+        (State.IDLE, Event.FILLED): State.FILLING,
+        (State.IDLE, Event.FULL): State.SEALED,
+        (State.FILLING, Event.FILLED): State.FILLING,
+        (State.FILLING, Event.FULL): State.SEALED,
+        (State.SEALED, Event.FILLED): State.SEALED,
+        (State.SEALED, Event.FULL): State.SEALED,
+        (State.SEALED, Event.SENT): State.IN_FLIGHT,
+        # while a batch is on its way, its successors fill up and are sealed
+        **{
+            (state, event): state
+            for state in (State.IN_FLIGHT, State.BACKING_OFF, State.HELD, State.HALTED)
+            for event in (Event.FILLED, Event.FULL)
+        },
+        (State.IN_FLIGHT, Event.FAILED): State.BACKING_OFF,
+        (State.HELD, Event.FAILED): State.BACKING_OFF,
+        (State.BACKING_OFF, Event.DUE): State.SEALED,
+        **{(state, Event.HOLD): State.HELD for state in _FREE},
+        **{(state, Event.HALT): State.HALTED for state in (*_FREE, State.HALTED)},
+        **{
+            (state, event): target
+            for state in _FREE
+            for event, target in (
+                (Event.EMPTY, State.IDLE),
+                (Event.NEXT_OPEN, State.FILLING),
+                (Event.NEXT_SEALED, State.SEALED),
+            )
+        },
+    }
+)
+
+WAITING: Final = frozenset({State.FILLING, State.SEALED, State.BACKING_OFF})  # a broker task looks at these
+
+
+class DeliveryLane:
+    """A lane on its way to Kafka.
+
+    Attributes:
+        task: the broker task that looks at it; None: its leader is not known.
+        due: loop time at which a FILLING lane has lingered, or a BACKING_OFF one is sent again.
+        tries: failures since something got through.
+        trouble: it goes through the second connection, apart from the lanes that get through.
+        doubt: an attempt of the oldest batch may have persisted it.
+        producer, sequence: what its next batch is sent under: Kafka producer id and epoch, base sequence.
+        error: what the last failure was; None: it gets through.
+        most: bytes of records that have passed, where more did not; 0: not known.
+
+    """
+
+    __slots__ = (
+        "acknowledged",
+        "doubt",
+        "due",
+        "error",
+        "most",
+        "producer",
+        "sequence",
+        "state",
+        "stored",
+        "task",
+        "topic",
+        "tries",
+        "trouble",
+    )
+
+    def __init__(self, stored: Lane, topic: Any) -> None:
+        self.stored, self.topic = stored, topic
+        self.state = State.IDLE
+        self.task: BrokerTask | None = None
+        self.due = 0.0
+        self.tries = 0
+        self.trouble = self.doubt = self.acknowledged = False
+        self.producer: tuple[int, int] | None = None
+        self.sequence = 0
+        self.error: str | None = None
+        self.most = 0
+
+    def __repr__(self) -> str:
+        """Name topic, partition and state."""
+        return f"<lane {self.stored} {self.state.name}>"
+
+    def step(self, event: Event) -> None:
+        """Follow the table.
+
+        Raises:
+            KeyError: the event cannot happen in this state.
+
+        """
+        self.state = TRANSITIONS[self.state, event]
+
+    @property
+    def head(self) -> Batch | None:
+        """The oldest batch that is not done, sealed."""
+        return self.stored.head
+
+    def contents(self) -> Event:
+        """Return which of EMPTY, NEXT_OPEN and NEXT_SEALED the lane's contents are."""
+        if self.stored.queue or self.stored.later:
+            return Event.NEXT_SEALED
+        return Event.NEXT_OPEN if self.stored.published.index else Event.EMPTY
+
+    def succeeded(self) -> None:
+        """Something got through."""
+        self.tries = 0
+        self.doubt = False
+        self.error = None
+        self.acknowledged = True

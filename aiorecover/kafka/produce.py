@@ -1,0 +1,105 @@
+"""Kafka's Produce request, version 7, with its bytes joined once, and its answer, read without a schema."""
+
+import struct
+from collections.abc import Iterable
+from typing import Any, ClassVar, NamedTuple
+
+from aiokafka.protocol.api import Response
+from aiokafka.protocol.produce import ProduceRequest_v7
+from aiokafka.record.util import calc_crc32c
+
+from aiorecover.ring.format import OWN_HEAD_SIZE
+from aiorecover.ring.records import ATTRIBUTES_AT, CRC_AT
+from aiorecover.ring.segments import Batch
+
+API_KEY, API_VERSION = 0, 7
+ACKS_ALL = -1
+
+_START = struct.Struct(">hii")  # acks, timeout in ms, number of topics
+_PARTITION = struct.Struct(">ii")  # partition, bytes of its batch
+_ANSWER = struct.Struct(">ihqqq")  # partition, error code, base offset, append time, log start offset
+_I16, _I32 = struct.Struct(">h"), struct.Struct(">i")
+
+
+class Answer(NamedTuple):
+    """What the broker says of one partition; ``offset`` is -1 where it does not know it."""
+
+    topic: str
+    partition: int
+    code: int
+    offset: int
+
+
+class Answers(NamedTuple):
+    """The answer to a request; ``throttle_ms``: for so long the broker wants no more."""
+
+    partitions: list[Answer]
+    throttle_ms: int
+
+
+class _Response(Response):
+    API_KEY: ClassVar[int] = API_KEY  # type: ignore[misc]
+    API_VERSION: ClassVar[int] = API_VERSION  # type: ignore[misc]
+
+    @classmethod
+    def decode(cls, data: Any) -> Any:
+        """Read an answer."""
+        data, at, answers = data.read(), 4, []
+        for _ in range(_I32.unpack_from(data)[0]):
+            (size,) = _I16.unpack_from(data, at)
+            topic = data[at + 2 : at + 2 + size].decode()
+            at += 2 + size
+            (number,) = _I32.unpack_from(data, at)
+            at += 4
+            for partition, code, offset, _, _ in _ANSWER.iter_unpack(data[at : at + _ANSWER.size * number]):
+                answers.append(Answer(topic, partition, code, offset))
+            at += _ANSWER.size * number
+        return Answers(answers, _I32.unpack_from(data, at)[0])
+
+
+class _Body(ProduceRequest_v7):
+    RESPONSE_TYPE = _Response
+
+    def __init__(self, parts: list[Any]) -> None:
+        self.parts = parts
+
+    def encode(self) -> bytes:
+        return b"".join(self.parts)
+
+    def __repr__(self) -> str:
+        return "<Produce>"
+
+
+class ProduceRequest:
+    """A request over some batches, at most one a partition; `Client.send` takes it."""
+
+    required_acks = ACKS_ALL
+
+    def __init__(self, transactional_id: str | None, timeout_ms: int, payloads: Iterable[tuple[str, int, list[Any]]]) -> None:
+        """``payloads``: topic, partition and the parts of its batch's bytes; ``timeout_ms``: how long replicas have."""
+        topics: dict[str, list[tuple[int, list[Any]]]] = {}
+        for topic, partition, batch in payloads:
+            topics.setdefault(topic, []).append((partition, batch))
+        name = b"" if transactional_id is None else transactional_id.encode()
+        self._parts: list[Any] = [_I16.pack(-1 if transactional_id is None else len(name)), name]
+        self._parts.append(_START.pack(ACKS_ALL, timeout_ms, len(topics)))
+        for topic, batches in topics.items():
+            encoded = topic.encode()
+            self._parts += (_I16.pack(len(encoded)), encoded, _I32.pack(len(batches)))
+            for partition, batch in batches:
+                self._parts += (_PARTITION.pack(partition, sum(map(len, batch))), *batch)
+
+    def prepare(self, versions: Any) -> _Body:
+        """Return what aiokafka sends; every broker since Kafka 2.0 takes this version."""
+        del versions
+        return _Body(self._parts)
+
+
+def payload(batch: Batch) -> list[Any]:
+    """Return the bytes of a batch that has its identity, in parts; its checksum is made here.
+
+    They are views of the mapping where the batch is hot: the request is joined before the loop turns.
+    """
+    data = batch.segment.read(batch.at + OWN_HEAD_SIZE, batch.end)
+    crc = calc_crc32c(data[ATTRIBUTES_AT:])
+    return [data[:CRC_AT], crc.to_bytes(4, "big"), data[ATTRIBUTES_AT:]]

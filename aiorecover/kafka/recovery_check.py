@@ -1,0 +1,101 @@
+"""Look in Kafka for what may have been sent before (R11): after another boot, or under an identity that is too old.
+
+A partition is read from the first offset at or after the oldest of the lane's timestamps, less ten minutes, to its end.
+The lane's last batch one of whose ids is there, and all before it, are settled.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from aiorecover.kafka.client import FAILURES
+from aiorecover.kafka.lanes import DeliveryLane
+from aiorecover.ring.records import ID_NAME, DamagedRecordError, id_of, walk
+from aiorecover.ring.segments import Batch
+
+if TYPE_CHECKING:
+    from aiorecover.kafka.delivery import Delivery
+
+MARGIN_MS = 600_000  # clocks of producers and brokers differ
+READ_S = 1.0  # for one answer
+LIMIT_S = 60.0  # for one lane: then its records may come twice, and delivery goes on
+CONSUMER_OPTIONS = (
+    *("bootstrap_servers", "client_id", "request_timeout_ms", "security_protocol", "ssl_context", "sasl_mechanism"),
+    *("sasl_plain_username", "sasl_plain_password", "sasl_kerberos_service_name", "sasl_kerberos_domain_name"),
+    "sasl_oauth_token_provider",
+)
+
+_log = logging.getLogger("aiorecover")
+
+
+class RecoveryCheck:
+    """One reader of partitions, one lane at a time."""
+
+    def __init__(self, delivery: "Delivery") -> None:
+        self.delivery = delivery
+        self._lock = asyncio.Lock()
+
+    async def look(self, lane: DeliveryLane) -> None:
+        """Settle what Kafka has of a lane's batches that have objects; the lane is held."""
+        batches = list(lane.stored.queue)
+        if not batches:
+            return
+        async with self._lock:
+            try:
+                async with asyncio.timeout(LIMIT_S):
+                    found = await self._read(lane, batches)
+            except (*FAILURES, TimeoutError) as error:
+                self.delivery.throttle.warn(
+                    "recovery_check_failed",
+                    lane.stored,
+                    "cannot look for what was sent before, so it may come twice: grant Read on the topic lane=%s error=%r",
+                    lane.stored,
+                    error,
+                )
+                return
+        last = max((number for number, batch in enumerate(batches) if _ids(batch) & found), default=-1)
+        for batch in batches[: last + 1]:
+            self.delivery.settle_found(lane, batch)
+        lane.doubt = False
+
+    async def _read(self, lane: DeliveryLane, batches: list[Batch]) -> set[tuple[str, int, int]]:
+        options = {name: value for name, value in self.delivery.client.options.items() if name in CONSUMER_OPTIONS}
+        consumer = AIOKafkaConsumer(group_id=None, enable_auto_commit=False, isolation_level="read_committed", **options)
+        partition = TopicPartition(lane.stored.topic, lane.stored.partition)
+        await consumer.start()
+        try:
+            consumer.assign([partition])
+            end = (await consumer.end_offsets([partition]))[partition]
+            since = min(min(batch.base, batch.accepted_at * 1000) for batch in batches) - MARGIN_MS
+            place = (await consumer.offsets_for_times({partition: max(0, since)}))[partition]
+            if place is None or place.offset >= end:
+                return set()
+            consumer.seek(partition, place.offset)
+            found: set[tuple[str, int, int]] = set()
+            while await consumer.position(partition) < end:
+                read = await consumer.getmany(partition, timeout_ms=int(READ_S * 1000), max_records=5000)
+                for record in read.get(partition, ()):
+                    found.update(_id_of(record.headers))
+            return found
+        finally:
+            await consumer.stop()
+
+
+def _id_of(headers: Any) -> list[tuple[str, int, int]]:
+    for name, value in reversed(headers or ()):
+        if name.encode() == ID_NAME and value:
+            producer, _, rest = value.decode("ascii", "replace").partition("/")
+            epoch, _, sequence = rest.partition("/")
+            if epoch.isdecimal() and sequence.isdecimal():
+                return [(producer, int(epoch), int(sequence))]
+    return []
+
+
+def _ids(batch: Batch) -> set[tuple[str, int, int]]:
+    data = bytes(batch.read())
+    try:
+        return {id_of(data, span[4]) for span in walk(data)}
+    except DamagedRecordError:
+        return set()

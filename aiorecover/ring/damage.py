@@ -1,0 +1,87 @@
+"""What cannot be read any more: named by the ids that were in it, kept in ``damaged/``, and counted (R14)."""
+
+import logging
+import struct
+from typing import TYPE_CHECKING
+
+from aiorecover.errors import WalError
+from aiorecover.ring import format as layout
+from aiorecover.ring.format import RECORDS_AT
+from aiorecover.ring.records import DamagedRecordError, id_of
+from aiorecover.ring.recovery import Found, Verdict, find_batches
+
+if TYPE_CHECKING:
+    from aiorecover.ring.ring import Ring
+    from aiorecover.ring.segments import Segment
+
+FOLDER = "damaged"
+KEPT_FILES = 256  # of a megabyte at most: whoever has more of them has a disk to replace
+KEPT_BYTES = 1 << 20
+
+_SALT = struct.Struct("<Q")
+_SALT_IN_HEAD = 32
+
+_log = logging.getLogger("aiorecover")
+
+
+def keep_aside(ring: "Ring", segment: "Segment", found: Found) -> int:
+    """Copy a damaged batch to ``damaged/`` and name it; blocks. Return how many records were in it, as far as known."""
+    head = found.head
+    end = found.end if found.end > found.at + RECORDS_AT else min(segment.size, found.at + KEPT_BYTES)
+    path = _keep(ring, f"{segment.ordinal:016x}-{found.at}", bytes(segment.read(found.at, end)))
+    last = head.first + head.span if head.span else "unknown"
+    _log.error(
+        "batch_damaged a batch cannot be read any more: check the disk lane=%s producer=%s epoch=%d first=%d last=%s "
+        "records=%s kept=%s",
+        segment.lane,
+        ring.producer_id,
+        head.epoch,
+        head.first,
+        last,
+        head.count or "unknown",
+        path,
+    )
+    return max(found.count, head.count)
+
+
+def keep_segment_aside(ring: "Ring", place: int, size: int, data: bytes) -> None:
+    """Keep a segment whose head is damaged, where flushed batches lie in it; blocks.
+
+    After a power cut most such heads belong to segments that no flush had covered: nothing was in them.
+    """
+    if not layout.looks_like_segment(data):
+        return
+    (salt,) = _SALT.unpack_from(data, _SALT_IN_HEAD)
+    files = ring.files
+
+    def read(start: int, end: int) -> bytes:
+        return files.read(ring.fd, place + start, end - start)
+
+    whole = [found for found in find_batches(read, salt, size, trusted=False) if found.verdict is Verdict.WAITS]
+    for found in whole:
+        path = _keep(ring, f"segment-{place:x}-{found.at}", read(found.at, found.end))
+        try:
+            last: object = "/".join(map(str, id_of(read(found.at, found.end), found.end - found.at)))
+        except DamagedRecordError:
+            last = "unknown"
+        _log.error(
+            "segment_damaged the head of a segment cannot be read, so the topic is unknown: check the disk "
+            "first=%d last=%s records=%d kept=%s",
+            found.head.first,
+            last,
+            found.count,
+            path,
+        )
+        ring.damaged += found.count
+
+
+def _keep(ring: "Ring", name: str, data: bytes) -> object:
+    folder = ring.directory.path / FOLDER
+    try:
+        ring.files.make_directory(folder)
+        if len(ring.files.names(folder)) >= KEPT_FILES:
+            return f"nothing: {folder} is full"
+        ring.files.replace_file(folder / name, data[:KEPT_BYTES])
+    except WalError as error:  # it is named all the same
+        return f"nothing: {error}"
+    return folder / name

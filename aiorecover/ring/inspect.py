@@ -1,0 +1,200 @@
+"""Look at a directory without taking it: read-only, no lock, safe beside its owner.
+
+What is read was there at some moment of the reading: a batch that the owner delivers meanwhile may still show as waiting.
+After another boot, records count as the next opening would count them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from aiorecover.errors import WalFormatError
+from aiorecover.ring import format as layout
+from aiorecover.ring.checkpoint import Checkpoint, load
+from aiorecover.ring.directory import CHECKPOINT, RING
+from aiorecover.ring.files import Files
+from aiorecover.ring.format import RECORDS_AT, SEGMENT_HEAD_SIZE, Geometry, SegmentHead, SegmentKind, State
+from aiorecover.ring.notes import DamagedNoteError, Note, read_notes
+from aiorecover.ring.records import DamagedRecordError, Record, decode, id_of
+from aiorecover.ring.recovery import Found, Verdict, find_batches
+
+
+@dataclass(slots=True)
+class LaneView:
+    """One lane: what waits in it. Sizes are bytes of records."""
+
+    topic: str
+    partition: int  # -1: not known yet; -2: dead letters
+    segments: int = 0
+    batches: int = 0
+    records: int = 0
+    size: int = 0
+    oldest_at: int | None = None  # Unix seconds at which the oldest waiting batch was begun
+
+
+@dataclass(slots=True)
+class DirectoryView:
+    """One directory, seen from outside."""
+
+    path: Path
+    checkpoint: Checkpoint | None
+    file_size: int = 0
+    lanes: list[LaneView] = field(default_factory=list)
+    unreadable: int = 0  # batches, and heads of segments
+
+    @property
+    def records(self) -> int:
+        """Records that wait, dead letters not among them."""
+        return sum(lane.records for lane in self.lanes if lane.partition >= -1)
+
+
+class StoredRecord(NamedTuple):
+    """A record that waits in a directory; ``timestamp_ms`` as Kafka gets it."""
+
+    topic: str
+    partition: int
+    record_id: str
+    timestamp_ms: int
+    record: Record
+    note: Note | None
+
+
+class _Opened(NamedTuple):
+    files: Files
+    fd: int
+    geometry: Geometry
+    boot_id: bytes
+
+    def read(self, place: int, size: int) -> bytes:
+        return self.files.read(self.fd, place, size)
+
+
+def look(path: Path | str, files: Files | None = None, geometry: Geometry = Geometry()) -> DirectoryView:  # noqa: B008
+    """Return what waits in the directory ``path`` (``wal_dir/0``, say); blocks.
+
+    Raises:
+        WalFormatError: there is no ring.
+        WalError: it cannot be read, or another version wrote it.
+
+    """
+    path, files = Path(path), files or Files()
+    data = files.read_file(path / CHECKPOINT)
+    view = DirectoryView(path, None if data is None else load(data, path / CHECKPOINT))
+    lanes: dict[tuple[str, int], LaneView] = {}
+    with _open(path, files, geometry) as opened:
+        view.file_size = files.size(opened.fd)
+        for place, head in _segments(opened, view):
+            lane = lanes.setdefault((head.topic, head.partition), LaneView(head.topic, head.partition))
+            lane.segments += 1
+            for found in _batches(opened, place, head):
+                if found.verdict is Verdict.DAMAGED:
+                    view.unreadable += 1
+                elif found.verdict is Verdict.WAITS and _counts(found, opened):
+                    lane.batches += 1
+                    lane.records += found.count
+                    lane.size += found.end - found.at - RECORDS_AT
+                    lane.oldest_at = min(found.head.accepted_at, lane.oldest_at or found.head.accepted_at)
+    view.lanes = [lanes[key] for key in sorted(lanes)]
+    return view
+
+
+def waiting(path: Path | str, files: Files | None = None, geometry: Geometry = Geometry()) -> Iterator[StoredRecord]:  # noqa: B008
+    """Yield the records that wait in a directory, each lane in its order; blocks.
+
+    Raises:
+        WalError: as `look`.
+
+    """
+    path, files = Path(path), files or Files()
+    with _open(path, files, geometry) as opened:
+        view = DirectoryView(path, None)
+        segments = sorted(_segments(opened, view), key=lambda one: one[1].ordinal)
+        lanes = sorted({(head.topic, head.partition) for _, head in segments})
+        for lane in lanes:
+            inside = [
+                (found.order, place, head, found)
+                for place, head in segments
+                if (head.topic, head.partition) == lane
+                for found in _batches(opened, place, head)
+                if found.verdict is Verdict.WAITS and _counts(found, opened)
+            ]
+            for _, place, head, found in sorted(inside, key=lambda one: one[0]):
+                yield from _records(opened, place, head, found)
+
+
+def _records(opened: _Opened, place: int, head: SegmentHead, found: Found) -> Iterator[StoredRecord]:
+    data = opened.read(place + found.at + RECORDS_AT, found.end - found.at - RECORDS_AT)
+    notes: dict[int, Note] = {}
+    if found.notes < found.notes_from:
+        try:
+            read = read_notes(opened.read(place + found.notes, found.notes_from - found.notes))
+            notes = {index: note for _, index, note in read}
+        except DamagedNoteError:
+            notes = {}
+    at = 0
+    try:
+        while at < len(data):
+            record, at = decode(data, at)
+            identity = "{}/{}/{}".format(*id_of(data, at))
+            note = notes.get(record.index)
+            timestamp = found.head.base + record.timestamp_delta
+            yield StoredRecord(head.topic, head.partition, identity, timestamp, record, note)
+    except DamagedRecordError:
+        return  # the next opening names it; or the owner reused the place meanwhile
+
+
+def _counts(found: Found, opened: _Opened) -> bool:
+    """Whether a rewritten batch's parent no longer counts: until then the records are the parent's."""
+    return found.head.parent == (0, 0) or _parent_gone(opened, found.head.parent)
+
+
+def _parent_gone(opened: _Opened, parent: tuple[int, int]) -> bool:
+    ordinal, at = parent
+    for place, head in _segments(opened, None):
+        if head.ordinal == ordinal:
+            return not any(
+                found.at == at and found.verdict in (Verdict.WAITS, Verdict.DONE) and found.head.state is not State.REPLACED
+                for found in _batches(opened, place, head)
+            )
+    return True
+
+
+def _batches(opened: _Opened, place: int, head: SegmentHead) -> Iterator[Found]:
+    trusted = head.boot_id == opened.boot_id
+
+    def read(start: int, end: int) -> bytes:
+        return opened.read(place + start, end - start)
+
+    return find_batches(read, head.salt, head.size, trusted=trusted)
+
+
+def _segments(opened: _Opened, view: DirectoryView | None) -> Iterator[tuple[int, SegmentHead]]:
+    geometry = opened.geometry
+    for base in range(0, opened.files.size(opened.fd), geometry.region):
+        size = layout.read_region(opened.read(base, layout.REGION_HEAD_SIZE), base, geometry)
+        if size is None:
+            continue
+        for at in geometry.places(size):
+            data = opened.read(base + at, SEGMENT_HEAD_SIZE)
+            head = layout.read_segment(data, base + at, size)
+            if head is not None:
+                yield base + at, head
+            elif view is not None and layout.looks_like_segment(data):
+                view.unreadable += 1
+
+
+class _open:  # noqa: N801 - used as a function
+    def __init__(self, path: Path, files: Files, geometry: Geometry) -> None:
+        boot_id = files.boot_id()
+        try:
+            fd = files.open(path / RING, create=False, read_only=True)
+        except FileNotFoundError as error:
+            raise WalFormatError(f"there is no ring: name the directory of an instance path={path}") from error
+        self._opened = _Opened(files, fd, geometry, bytes.fromhex(boot_id.replace("-", ""))[:16] if boot_id else b"")
+
+    def __enter__(self) -> _Opened:
+        return self._opened
+
+    def __exit__(self, *_: object) -> None:
+        self._opened.files.close(self._opened.fd)

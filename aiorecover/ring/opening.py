@@ -1,0 +1,347 @@
+"""The opening of a ring, in two steps that block and run in a thread.
+
+`open_ring` reads the heads of regions and segments and makes the new epoch durable (R1): then records can be accepted.
+`recover` reads what earlier lives left, stores what follows from it (R3, R4, R8) and returns it; `adopt`, on the loop,
+puts it into the lanes, and delivery begins.
+"""
+
+import base64
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from aiorecover.ring import format as layout
+from aiorecover.ring.checkpoint import Checkpoint
+from aiorecover.ring.damage import keep_aside, keep_segment_aside
+from aiorecover.ring.format import RECORDS_AT, SEGMENT_HEAD_SIZE, SegmentHead, SegmentKind, State
+from aiorecover.ring.lane import Lane
+from aiorecover.ring.loading import batch_from, latest_delta
+from aiorecover.ring.notes import DamagedNoteError, read_notes
+from aiorecover.ring.records import id_of
+from aiorecover.ring.recovery import Found, Order, Read, Verdict, find_batches, is_void, newest_point
+from aiorecover.ring.ring import Ring
+from aiorecover.ring.segments import Region, Segment
+
+
+@dataclass(slots=True)
+class Left:
+    """What a segment of an earlier life holds."""
+
+    segment: Segment
+    waiting: int = 0  # batches
+    records: int = 0  # in them
+    first: Order | None = None  # of the oldest waiting batch
+    at: int = 0  # and its place, with where the notes before it start
+    notes: int = 0
+    children: list[Found] = field(default_factory=list)  # the waiting ones of a segment that holds rewritten batches
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What earlier lives left, for `adopt`."""
+
+    left: list[Left] = field(default_factory=list)
+    late: list[tuple[Segment, Found, int]] = field(default_factory=list)  # no point at their end; which point holds
+    records: int = 0
+    damaged: int = 0  # records
+    sources: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
+
+
+def new_producer_id(random: Callable[[int], bytes]) -> str:
+    """Return 13 characters of a-z and 2-7: 64 random bits."""
+    return base64.b32encode(random(8)).decode().rstrip("=").lower()
+
+
+def open_ring(ring: Ring, *, name: str | None = None, guarantee: str = "at_least_once") -> list[Segment]:
+    """Read the heads and begin a new epoch; blocks. Return the segments of earlier lives.
+
+    Raises:
+        WalError: the directory, the volume or the disk does not allow it.
+
+    """
+    directory, files = ring.directory, ring.files
+    directory.check_destination(name, guarantee, None)
+    boot_id = directory.boot_id
+    ring.boot_id = bytes.fromhex(boot_id.replace("-", ""))[:16].ljust(16, b"\0") if boot_id else files.random(16)
+    stored = directory.checkpoint
+    segments: list[Segment] = []
+    for base in range(0, files.size(ring.fd), ring.geometry.region):
+        segments += _read_region(ring, base)
+    epochs = [segment.ordinal >> 32 for segment in segments]
+    ring.producer_id = ring.producer_id or (stored.producer_id if stored else "") or new_producer_id(files.random)
+    ring.epoch = 1 + max([stored.epoch if stored else 0, *epochs])
+    same_boot = stored is not None and bool(boot_id) and stored.boot_id == boot_id
+    if stored is not None:
+        ring.topics.update(stored.topics)
+        for key, newest in stored.sources.items():
+            topic, _, partition = key.rpartition(":")
+            ring.sources[topic, int(partition)] = tuple(newest)
+    ring.start_ordinals()
+    ring.check_volume()
+    ring.same_ring = stored is not None and same_boot and tuple(stored.ring) == tuple(files.identity(ring.fd))
+    ring.checkpoint = Checkpoint(
+        producer_id=ring.producer_id,
+        epoch=ring.epoch,
+        boot_id=boot_id,
+        first_epoch_of_boot=stored.first_epoch_of_boot if stored is not None and same_boot else ring.epoch,
+        ring=files.identity(ring.fd),
+        guarantee=guarantee,
+        cluster_id=stored.cluster_id if stored else None,
+        name=name,
+        topics=dict(ring.topics),
+        sources=dict(stored.sources) if stored else {},
+        transaction=stored.transaction if stored else 0,
+    )
+    directory.save(ring.checkpoint)
+    ring.recovering = bool(segments)
+    return segments
+
+
+def _read_region(ring: Ring, base: int) -> Iterator[Segment]:
+    files, geometry = ring.files, ring.geometry
+    size = layout.read_region(files.read(ring.fd, base, layout.REGION_HEAD_SIZE), base, geometry)
+    if size is None:  # its head was never durable, or is damaged
+        size = _class_of(ring, base)
+        files.write(ring.fd, base, layout.pack_region(size, base))
+    if files.size(ring.fd) < base + geometry.region:  # the process died as the file grew
+        files.set_size(ring.fd, base + geometry.region)
+    region = Region(files, ring.fd, base, size, geometry.region)
+    ring.regions.append(region)
+    for at in geometry.places(size):
+        data = files.read(ring.fd, base + at, SEGMENT_HEAD_SIZE)
+        head = layout.read_segment(data, base + at, size)
+        if head is None:
+            keep_segment_aside(ring, base + at, size, data)
+            ring.add_hole(base + at, size)
+        else:
+            yield _segment(ring, region, at, head)
+
+
+def _class_of(ring: Ring, base: int) -> int:
+    """Return the class of a region without a head, as the first head of a segment says."""
+    geometry = ring.geometry
+    for at in geometry.places(geometry.small):
+        data = ring.files.read(ring.fd, base + at, SEGMENT_HEAD_SIZE)
+        size = layout.claimed_size(data)
+        if geometry.known(size) and layout.read_segment(data, base + at, size) is not None:
+            return size
+    return geometry.large
+
+
+def _segment(ring: Ring, region: Region, at: int, head: SegmentHead) -> Segment:
+    ring.producer_id = ring.producer_id or head.producer_id
+    segment = Segment(region, at, head, ring.lane(head.topic, head.partition))
+    segment.earlier = segment.closed = segment.cooled = True
+    segment.trusted = head.boot_id == ring.boot_id
+    segment.filled = segment.size
+    region.used += 1
+    segment.lane.segments += 1
+    ring.used += head.size
+    return segment
+
+
+def recover(ring: Ring, segments: list[Segment]) -> Recovered:
+    """Read what earlier lives left and store what follows from it; blocks. It can be repeated at any point.
+
+    Raises:
+        WalIOError: the disk failed.
+
+    """
+    result = Recovered()
+    segments = sorted(segments, key=lambda segment: segment.ordinal)
+    questioned = ring.questioned
+    if any(segment.trusted for segment in segments):
+        if questioned:
+            _write_again(segments, questioned)
+        ring.files.flush(ring.fd)  # R4: what was read is durable before anything follows from it
+    settled: dict[Lane, Order] = {}
+    opened: list[tuple[Segment, Found]] = []
+    for segment in segments:
+        left = Left(segment)
+        result.left.append(left)
+        for found in find_batches(segment.read, segment.salt, segment.size, trusted=segment.trusted):
+            _take_down(ring, left, found, result, settled, opened, questioned)
+    _void_children(ring, result)
+    _settle_implied(ring, result, settled)
+    for segment, found in opened:
+        if found.order > settled.get(segment.lane, (0, 0)):
+            _seal(ring, segment, found)
+    result.records = sum(left.records for left in result.left)
+    return result
+
+
+def _take_down(  # noqa: PLR0913 - what one batch adds to
+    ring: Ring,
+    left: Left,
+    found: Found,
+    result: Recovered,
+    settled: dict[Lane, Order],
+    opened: list[tuple[Segment, Found]],
+    questioned: int,
+) -> None:
+    segment = left.segment
+    if found.verdict is Verdict.DAMAGED:
+        result.damaged += keep_aside(ring, segment, found)
+        _store(ring, segment, found, State.VOID)
+        return
+    if found.verdict is Verdict.EMPTY:
+        _store(ring, segment, found, State.VOID)
+        return
+    if found.verdict is Verdict.DONE and found.head.state is State.SETTLED and segment.kind is not SegmentKind.DEAD:
+        settled[segment.lane] = max(found.order, settled.get(segment.lane, (0, 0)))
+    if segment.trusted and found.end > found.at + RECORDS_AT and found.head.state is not State.VOID:
+        _take_late(segment, found, result, questioned)
+        if found.notes < found.notes_from:
+            _take_sources(segment, found, result)
+    if found.verdict is not Verdict.WAITS:
+        return
+    _count(left, found)
+    if segment.kind is not SegmentKind.PUBLISHED:
+        left.children.append(found)
+    if found.head.state is State.OPEN and segment.trusted:
+        opened.append((segment, found))
+
+
+def _count(left: Left, found: Found) -> None:
+    if left.first is None:
+        left.first, left.at, left.notes = found.order, found.at, found.notes_from
+    left.first = min(left.first, found.order)
+    left.waiting += 1
+    left.records += found.count
+
+
+def _take_late(segment: Segment, found: Found, result: Recovered, questioned: int) -> None:
+    """Remember a batch whose newest sync point is not at its end: the first flush makes one (R4)."""
+    points = found.head.points
+    newest = max((0, 1), key=lambda one: (points[one].end, points[one].count))
+    holds = newest
+    covered = found.covered
+    if questioned and _in_question(found, questioned):
+        holds = newest_point(segment.read, found.head, found.at, found.notes_from)
+        covered = covered and holds == newest
+    if not covered:
+        result.late.append((segment, found, holds if holds >= 0 else 1))
+
+
+def _take_sources(segment: Segment, found: Found, result: Recovered) -> None:
+    try:
+        for sequence, _, note in read_notes(bytes(segment.read(found.notes, found.notes_from))):
+            if note.source is not None:
+                topic, partition, offset = note.source
+                newest = result.sources.get((topic, partition), (0, 0, 0))
+                if (found.head.epoch, sequence) > newest[1:]:
+                    result.sources[topic, partition] = (offset, found.head.epoch, sequence)
+    except DamagedNoteError:
+        return  # the batch is checked once more when it is read, and named then
+
+
+def _in_question(found: Found, since: int) -> bool:
+    """Whether the flush under way at the end of the last life may have covered the batch: ``since``, Unix s, is when
+    the flush before it began, which covers batches that were opened earlier and have one point only."""
+    return found.head.accepted_at >= since or all(point.end for point in found.head.points)
+
+
+def _write_again(segments: list[Segment], since: int) -> None:
+    """Store again what a failed flush may have left out though the kernel calls it clean (R6)."""
+    for segment in segments:
+        if not segment.trusted:
+            continue
+        segment.write(0, bytes(segment.read(0, SEGMENT_HEAD_SIZE)))
+        for found in find_batches(segment.read, segment.salt, segment.size, trusted=True):
+            segment.write(found.at, bytes(segment.read(found.at, found.at + RECORDS_AT)))
+            if _in_question(found, since):
+                older = min((point.end for point in found.head.points if point.end), default=0)
+                start = older if all(point.end for point in found.head.points) else found.at + RECORDS_AT
+                segment.write(start, bytes(segment.read(start, max(start, found.end))))
+                segment.write(found.notes, bytes(segment.read(found.notes, found.notes_from)))
+
+
+def _void_children(ring: Ring, result: Recovered) -> None:
+    """Void the rewritten batches whose parents still count (R8)."""
+    by_ordinal = {left.segment.ordinal: left.segment for left in result.left}
+    parents: dict[int, dict[int, Found]] = {}
+    for left in result.left:
+        if not left.children:
+            continue
+        kept, left.first, left.waiting, left.records = [], None, 0, 0
+        for child in left.children:
+            ordinal, place = child.head.parent
+            segment = by_ordinal.get(ordinal)
+            if segment is not None and ordinal not in parents:
+                parents[ordinal] = {found.at: found for found in _batches(segment)}
+            parent = parents.get(ordinal, {}).get(place)
+            if is_void(child, parent, parent_reused=segment is None):
+                _store(ring, left.segment, child, State.VOID)
+            else:
+                kept.append(child)
+                _count(left, child)
+        left.children = kept
+
+
+def _settle_implied(ring: Ring, result: Recovered, settled: dict[Lane, Order]) -> None:
+    """Store the settled words that follow from a later one in the lane (R3)."""
+    for left in result.left:
+        upto = settled.get(left.segment.lane)
+        if upto is None or left.first is None or left.first >= upto or left.segment.kind is SegmentKind.DEAD:
+            continue
+        waiting = left.children or [found for found in _batches(left.segment) if found.verdict is Verdict.WAITS]
+        left.children, left.first, left.waiting, left.records = [], None, 0, 0
+        for found in waiting:
+            if found.order < upto:
+                _store(ring, left.segment, found, State.SETTLED)
+                continue
+            _count(left, found)
+            if left.segment.kind is not SegmentKind.PUBLISHED:
+                left.children.append(found)
+
+
+def _batches(segment: Segment) -> Iterator[Found]:
+    read: Read = segment.read
+    return find_batches(read, segment.salt, segment.size, trusted=segment.trusted)
+
+
+def _store(ring: Ring, segment: Segment, found: Found, state: State) -> None:
+    segment.store(found.at + layout.STATE_AT, layout.state_word(state, segment.salt, ring.epoch))
+
+
+def _seal(ring: Ring, segment: Segment, found: Found) -> None:
+    """Seal a batch that the last life left open."""
+    data = bytes(segment.read(found.at + RECORDS_AT, found.end))
+    latest = found.head.base + latest_delta(data)
+    span = id_of(data, len(data))[2] - found.head.first
+    segment.store(found.at + layout.COUNT_AT, layout.pack_sealed(found.count, span))
+    segment.store(found.at + layout.LATEST_AT, latest & 0xFFFFFFFFFFFFFFFF)
+    _store(ring, segment, found, State.SEALED)
+
+
+def adopt(ring: Ring, recovered: Recovered) -> None:
+    """Put what earlier lives left into the lanes; on the loop."""
+    lanes: dict[Lane, list[Left]] = {}
+    made = {}
+    for segment, found, which in recovered.late:
+        batch = made[segment.ordinal, found.at] = batch_from(ring, segment, found)
+        batch.which = which
+        ring.flusher.dirty[batch] = None
+        ring.away[segment.ordinal, found.at] = batch
+    for left in recovered.left:
+        segment = left.segment
+        segment.pending = left.waiting
+        if not left.waiting:
+            ring.park(segment)
+        elif segment.kind is SegmentKind.PUBLISHED:
+            segment.unloaded, segment.unloaded_notes = left.at, left.notes
+            lanes.setdefault(segment.lane, []).append(left)
+        else:
+            segment.unloaded = segment.size
+            for child in left.children:
+                segment.lane.insert(ring.away.pop((segment.ordinal, child.at), None) or batch_from(ring, segment, child))
+    for lane, found_in in lanes.items():
+        lane.later.extendleft(left.segment for left in reversed(found_in))
+    ring.pending += recovered.records
+    for key, newest in recovered.sources.items():
+        if newest[1:] > ring.sources.get(key, (0, 0, 0))[1:]:
+            ring.sources[key] = newest
+    ring.recovering = False
+    ring.checkpoint_due = True
+    for lane in list(ring.lanes.values()):
+        if not lane.idle:
+            ring.on_ready(lane)

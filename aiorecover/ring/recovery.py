@@ -1,0 +1,203 @@
+"""What counts of what lies in a segment. Pure: reads through a function, stores nothing.
+
+| the segment was written in | state of the batch | records that count | what becomes of it |
+|---|---|---|---|
+| this boot | done | none | done: its word is evidence |
+| this boot | SEALED, SENT | up to the commit word, `count` of them | waits; SENT keeps its identity (R2) |
+| this boot | OPEN | up to the commit word, counted by walking | waits, is sealed; void where there are none |
+| this boot | no state, or a commit word that cannot be | none | damaged |
+| another boot | done | none | done: its word is evidence, whatever its points are |
+| another boot | other | up to the newest sync point that holds | waits without an identity |
+| another boot | other, no point holds | none | unflushed tail; damaged where a later batch of the segment holds, or both points were there |
+
+A batch begins where the one before ends. Where there is none, the segment's salt is looked for at every line behind
+(R14): after another boot the end of the batch before may be older than what follows it, and damage has no end at all.
+"""
+
+import enum
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+from zlib import crc32
+
+from aiorecover.ring import format as layout
+from aiorecover.ring.format import DONE, LINE, OWN_HEAD_SIZE, RECORDS_AT, SEGMENT_HEAD_SIZE, BatchHead, State, SyncPoint
+from aiorecover.ring.notes import DamagedNoteError, note_starts
+from aiorecover.ring.records import DamagedRecordError, check, count
+
+Read = Callable[[int, int], bytes]  # (start, end) within the segment -> the bytes there
+Order = tuple[int, int]  # (epoch, first sequence)
+
+
+class Verdict(enum.Enum):
+    """What a batch of an earlier life is."""
+
+    DONE = enum.auto()
+    WAITS = enum.auto()
+    EMPTY = enum.auto()
+    TAIL = enum.auto()  # no completed flush covered it before the power went
+    DAMAGED = enum.auto()
+
+
+class Found(NamedTuple):
+    """A batch of an earlier life."""
+
+    at: int
+    head: BatchHead
+    verdict: Verdict
+    end: int  # of the records that count
+    count: int
+    notes: int  # where the notes that count start
+    notes_from: int  # where those of the batch before start
+    point: int  # which sync point holds and covers most; -1: none, or not looked at
+
+    @property
+    def order(self) -> Order:
+        """Its place in the lane's order."""
+        return self.head.epoch, self.head.first
+
+    @property
+    def covered(self) -> bool:
+        """Whether a sync point stands at its end, be it flushed or not."""
+        return any(point.end == self.end and point.notes == self.notes for point in self.head.points)
+
+
+def find_batches(read: Read, salt: int, size: int, *, trusted: bool, start: int = SEGMENT_HEAD_SIZE, notes: int = 0) -> Iterator[Found]:
+    """Yield the batches of a segment from ``start`` on, where a batch begins, in order of their places.
+
+    ``trusted``: the segment was written in this boot. ``notes``: where the notes of what came before start; 0: none.
+    """
+    pending: list[Found] = []  # without a point that holds: damaged if one behind them has one
+    for found in _chain(read, salt, size, trusted, start, notes or size):
+        if found.verdict is Verdict.TAIL:
+            pending.append(found)
+            continue
+        if found.verdict is Verdict.WAITS:
+            yield from (one._replace(verdict=Verdict.DAMAGED) for one in pending)
+        else:
+            yield from pending
+        pending = []
+        yield found
+    yield from pending
+
+
+def _chain(read: Read, salt: int, size: int, trusted: bool, at: int, notes: int) -> Iterator[Found]:
+    lost = not trusted  # whether what follows may begin anywhere
+    while at + RECORDS_AT <= size:
+        head = layout.read_batch(read(at, at + OWN_HEAD_SIZE), salt)
+        if head is None:
+            next_at = _look_for(read, salt, at, size) if lost else None
+            if next_at is None:
+                return
+            at = next_at
+            continue
+        found = _judge(read, head, at, notes, trusted)
+        yield found
+        notes = found.notes
+        if found.verdict in (Verdict.TAIL, Verdict.DAMAGED):
+            lost = True
+            at += LINE
+        else:
+            at = layout.align(found.end)
+
+
+def _look_for(read: Read, salt: int, at: int, size: int) -> int | None:
+    """Return the next line that begins with the salt."""
+    data = bytes(read(at, size))
+    wanted = salt.to_bytes(8, "little")
+    place = data.find(wanted)
+    while place >= 0 and (at + place) % LINE:
+        place = data.find(wanted, place + 1)
+    return None if place < 0 else at + place
+
+
+def _judge(read: Read, head: BatchHead, at: int, notes: int, trusted: bool) -> Found:
+    start = at + RECORDS_AT
+    sane = start <= head.end <= head.notes <= notes
+    end, notes_at = (head.end, head.notes) if sane else (start, notes)
+    if head.state in DONE:
+        return Found(at, head, Verdict.DONE, end, head.count, notes_at, notes, -1)
+    if not trusted:
+        return _judge_points(read, head, at, notes)
+    verdict, records = Verdict.WAITS, head.count
+    if not sane or head.state is None:
+        verdict, records, end = Verdict.DAMAGED, 0, start
+    elif end == start:
+        verdict, records = Verdict.EMPTY, 0
+    elif head.state is State.OPEN:
+        try:
+            records = count(read(start, end))
+        except DamagedRecordError:
+            verdict, records = Verdict.DAMAGED, head.count
+    return Found(at, head, verdict, end, records, notes_at, notes, -1)
+
+
+def _judge_points(read: Read, head: BatchHead, at: int, notes: int) -> Found:
+    which = newest_point(read, head, at, notes)
+    if which >= 0:
+        point = head.points[which]
+        return Found(at, head, Verdict.WAITS, point.end, point.count, point.notes, notes, which)
+    verdict = Verdict.DAMAGED if all(point.end for point in head.points) else Verdict.TAIL
+    return Found(at, head, verdict, at + RECORDS_AT, 0, notes, notes, -1)
+
+
+def newest_point(read: Read, head: BatchHead, at: int, notes: int) -> int:
+    """Return which sync point holds and covers most; -1: none."""
+    for which in sorted((0, 1), key=lambda one: (head.points[one].end, head.points[one].count), reverse=True):
+        if point_holds(read, head, at, notes, head.points[which]):
+            return which
+    return -1
+
+
+def point_holds(read: Read, head: BatchHead, at: int, notes: int, point: SyncPoint) -> bool:
+    """Whether the checksum of ``point`` is that of what lies there; ``notes``: where those of the batch before start."""
+    if not at + RECORDS_AT < point.end <= point.notes <= notes or not point.count:
+        return False
+    records = crc32(read(at + RECORDS_AT, point.end), layout.salted(head.salt))
+    noted = notes_crc(read(point.notes, notes), head.salt)
+    return noted is not None and point.crc == layout.point_crc(
+        records, noted, head.first, head.epoch, head.base, head.parent, head.kind, point.end, point.notes, point.count
+    )
+
+
+def notes_crc(data: bytes, salt: int) -> int | None:
+    """Return the checksum of notes in order of writing; None: they are no whole notes."""
+    crc = layout.salted(salt)
+    try:
+        for start, stop in note_starts(bytes(data)):
+            crc = crc32(data[start:stop], crc)
+    except DamagedNoteError:
+        return None
+    return crc
+
+
+def intact(read: Read, found: Found, *, flush_pending: bool) -> bool:
+    """Whether a waiting batch of this boot is what was stored (R14): its newest sync point, then the records behind it.
+
+    ``flush_pending``: the process died within a flush, so the newest point may be half stored; the older one counts.
+    """
+    which = newest_point(read, found.head, found.at, found.notes_from)
+    newest = max(range(2), key=lambda one: found.head.points[one].end)
+    if which != newest and found.head.points[newest].end and not flush_pending:
+        return False
+    start, index = found.at + RECORDS_AT, 0
+    if which >= 0:
+        start, index = found.head.points[which].end, found.head.points[which].count
+    try:
+        return index + check(read(start, found.end), first=index) == found.count
+    except DamagedRecordError:
+        return False
+
+
+def is_void(found: Found, parent: Found | None, *, parent_reused: bool) -> bool:
+    """Whether a rewritten batch does not count (R8): its parent is there, readable, and was not replaced.
+
+    ``parent_reused``: the parent's segment has another ordinal now, so the parent was done, durably.
+    """
+    if found.head.parent == (0, 0) or parent_reused or parent is None:
+        return False
+    return parent.verdict in (Verdict.WAITS, Verdict.DONE) and parent.head.state is not State.REPLACED
+
+
+def evidence(orders: Iterable[Order]) -> Order | None:
+    """Return up to where a lane is settled (R3), from the orders of its SETTLED batches."""
+    return max(orders, default=None)

@@ -1,0 +1,388 @@
+"""The ring: a pool of segments in one file. It takes and reuses them, gives disk space back, and keeps the limits.
+
+All methods belong to the event loop's thread, but for those that say "blocks": these run in a thread.
+"""
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from aiorecover.errors import WalFullError
+from aiorecover.ring import format as layout
+from aiorecover.ring.checkpoint import Checkpoint
+from aiorecover.ring.directory import Directory
+from aiorecover.ring.flush import Flusher
+from aiorecover.ring.format import PAGE, SEGMENT_HEAD_SIZE, Geometry, SegmentHead, SegmentKind, State
+from aiorecover.ring.lane import DEAD, Away, Lane
+from aiorecover.ring.segments import Batch, Region, Segment
+
+IDLE_S = 1.0  # a lane without records gives its segment back after it: a start and one record take 64 KiB no longer
+REST_S = 3.0  # free segments keep their disk space so long: a busy ring reuses them within one flush
+KEPT_MOST = 8 << 20  # bytes of free segments that a busy ring keeps beyond that: a pause is no reason to allocate anew
+LEAST_BYTES = 8 << 20  # `wal_max_bytes` at the least: some lanes, and room to rewrite
+SHARE_OF_VOLUME = 20  # a twentieth of the volume stays free unless the caller says otherwise
+FREE_MOST = 1 << 30  # or a GiB, where that is less
+NAMED_LANES = 3  # that an error about a full ring names
+
+_log = logging.getLogger("aiorecover")
+
+
+class Limits(NamedTuple):
+    """What the ring may take, in bytes. ``min_free``: what it leaves on the volume; None: what fits the volume."""
+
+    max_bytes: int = 20 << 30
+    min_free: int | None = None
+    batch_bytes: int = 256 << 10
+
+
+class Free(NamedTuple):
+    """A free segment that has disk space: ``held`` bytes, of which ``reserved`` from its start are there for sure."""
+
+    place: int
+    reserved: int
+    held: int
+
+
+class Ring:
+    """The segments of one directory, and the lanes that they belong to.
+
+    Attributes:
+        lanes: by (topic, partition).
+        parked: segments whose batches are all done, but not durably (R10).
+        used: bytes of the segments that belong to lanes, or are parked.
+        recovering: what earlier lives left is not in the lanes yet.
+
+    """
+
+    def __init__(self, directory: Directory, limits: Limits = Limits(), geometry: Geometry = Geometry()) -> None:  # noqa: B008
+        self.directory, self.files, self.fd = directory, directory.files, directory.ring
+        self.limits, self.geometry = limits, geometry
+        self.batch_bytes = limits.batch_bytes
+        self.min_free = 0
+        self.producer_id = ""
+        self.epoch = 0
+        self.boot_id = bytes(16)
+        self.checkpoint: Checkpoint | None = None
+        self.topics: dict[str, int] = {}  # known numbers of partitions
+        self.sources: dict[tuple[str, int], tuple[int, int, int]] = {}  # offset, epoch and sequence of the newest record
+        self.lanes: dict[tuple[str, int], Lane] = {}
+        self.regions: list[Region] = []
+        self.parked: list[Segment] = []
+        self.away = Away()
+        self.used = self.kept = 0
+        self.pending = 0  # records in sealed batches that are not done
+        self.recovering = False
+        self.questioned = directory.flush_pending  # a flush was under way as the last life ended (R6)
+        self.same_ring = False  # the file is the one of this boot's last life, not a copy
+        self.damaged = 0  # records
+        self.checkpoint_due = False
+        self.flusher = Flusher(self)
+        self.next_sequence: Callable[[], int] = lambda: 0
+        self.want_flush: Callable[[], None] = lambda: None
+        self.on_ready: Callable[[Lane], None] = lambda lane: None  # a lane has a first record, or a full batch
+        self._ordinal = 0
+        self._free: dict[int, list[Free]] = {}
+        self._holes: dict[int, deque[int]] = {}  # places of segments without disk space
+        self._cooling: list[tuple[int, Segment]] = []  # number of the flush that has to be done, segment
+        self._rested: dict[int, float] = {}  # since when a class has had free segments
+
+    # -- space ---------------------------------------------------------------------------------------------------------
+
+    def check_volume(self) -> None:
+        """Fix what stays free on the volume.
+
+        Raises:
+            WalFullError: the volume cannot hold the least that a ring takes.
+
+        """
+        free, total = self.files.volume(self.directory.path)
+        self.min_free = min(FREE_MOST, total // SHARE_OF_VOLUME) if self.limits.min_free is None else self.limits.min_free
+        room = free + self.used + self.kept - self.min_free
+        least = min(LEAST_BYTES, self.limits.max_bytes)
+        if room < least:
+            fits = max(0, free - least)
+            raise WalFullError(
+                "the volume cannot hold a write-ahead log: free disk space, or lower wal_min_free_bytes to "
+                f"{fits} at most free={free} wal_min_free_bytes={self.min_free} needed={least} path={self.directory.path}"
+            )
+
+    def start_ordinals(self) -> None:
+        """Begin the ordinals of this epoch."""
+        self._ordinal = self.epoch << 32
+
+    def add_hole(self, place: int, size: int) -> None:
+        """Put a segment that was never used, or holds nothing, into the pool."""
+        self._holes.setdefault(size, deque()).append(place)
+
+    def size_for(self, need: int) -> int | None:
+        """Return the class of segment that takes ``need`` bytes, its head included; None: none does."""
+        geometry = self.geometry
+        for size in (geometry.small, geometry.large):
+            if need <= size:
+                return size
+        size = -(-need // geometry.huge_unit) * geometry.huge_unit
+        return size if size <= geometry.huge_most else None
+
+    def take(self, size: int, lane: Lane, kind: SegmentKind) -> Segment:
+        """Give a free segment to a lane; a rewrite may go beyond the limit (R10).
+
+        Raises:
+            WalFullError: the limit, or the volume's, is reached.
+
+        """
+        rewriting = kind is not SegmentKind.PUBLISHED
+        if not rewriting and self.used + size > self.limits.max_bytes:
+            self._hurry()
+            raise WalFullError(
+                f"the ring is full: wait for delivery, or raise wal_max_bytes wal_max_bytes={self.limits.max_bytes} "
+                f"{self._fillers()}"
+            )
+        place, reserved, _ = self._find(size, rewriting)
+        self._ordinal += 1
+        head = SegmentHead(
+            size,
+            kind,
+            lane.topic,
+            lane.partition,
+            self._ordinal,
+            int.from_bytes(self.files.random(8), "little") | 1,
+            self.epoch,
+            self.boot_id,
+            self.producer_id,
+        )
+        region = self.regions[place // self.geometry.region]
+        segment = Segment(region, place - region.base, head, lane)
+        segment.allocated = reserved
+        try:
+            segment.allocate(SEGMENT_HEAD_SIZE, min(size, self.geometry.small))
+            region.heat()
+        except BaseException:
+            self._pool(place, size, segment.allocated, segment.allocated)
+            raise
+        segment.write(0, layout.pack_segment(head, place))
+        segment.opened_at = self.files.monotonic()
+        region.used += 1
+        lane.segments += 1
+        self.used += size
+        return segment
+
+    def _find(self, size: int, rewriting: bool) -> Free:
+        if free := self._free.get(size):
+            found = free.pop()
+            self.kept -= found.held
+            return found
+        if self.used + self.kept + size > self.limits.max_bytes:
+            self.give_back_free()  # of the other classes: together they would go beyond the limit
+        volume = self.files.volume(self.directory.path)[0]
+        if volume - size < (0 if rewriting else self.min_free):
+            self._hurry()
+            raise WalFullError(
+                "the volume is full: free disk space, wait for delivery, or lower wal_min_free_bytes "
+                f"free={volume} wal_min_free_bytes={self.min_free} path={self.directory.path}"
+            )
+        if not self._holes.get(size):
+            self._new_region(size)
+        return Free(self._holes[size].popleft(), 0, 0)
+
+    def _new_region(self, size: int) -> None:
+        """Give an unused region this class, or let the file grow by one."""
+        region = next((one for one in self.regions if not one.used and one.size != size), None)
+        if region is None:
+            region = Region(self.files, self.fd, len(self.regions) * self.geometry.region, size, self.geometry.region)
+            self.files.set_size(self.fd, region.base + self.geometry.region)
+            self.files.allocate(self.fd, region.base, PAGE)
+            self.regions.append(region)
+        else:
+            self._forget_free(region)
+        self.files.write(self.fd, region.base, layout.pack_region(size, region.base))
+        region.size = size
+        self._holes.setdefault(size, deque()).extend(region.base + at for at in self.geometry.places(size))
+
+    def _forget_free(self, region: Region) -> None:
+        """Take the segments of a region that is given another class out of the pools, and their disk space back."""
+        inside = range(region.base, region.base + self.geometry.region)
+        free = self._free.get(region.size, [])
+        self.kept -= sum(one.held for one in free if one.place in inside)
+        self._free[region.size] = [one for one in free if one.place not in inside]
+        self._holes[region.size] = deque(place for place in self._holes.get(region.size, ()) if place not in inside)
+        self.files.give_back(self.fd, region.base + PAGE, self.geometry.region - PAGE)
+
+    def free(self, segment: Segment) -> None:
+        """Put a segment whose batches are all done, durably, back into the pool."""
+        region = segment.region
+        if not segment.cooled:
+            region.hot -= 1
+        region.used -= 1
+        segment.lane.segments -= 1
+        self.used -= segment.size
+        if segment.earlier:  # how much of it has disk space is not known
+            self._pool(segment.place, segment.size, 0, segment.size)
+        else:
+            self._pool(segment.place, segment.size, segment.allocated, segment.allocated)
+
+    def _pool(self, place: int, size: int, reserved: int, held: int) -> None:
+        self._free.setdefault(size, []).append(Free(place, reserved, held))
+        self.kept += held
+
+    def give_back_free(self) -> None:
+        """Give the disk space of free segments back."""
+        for size, free in self._free.items():
+            holes = self._holes.setdefault(size, deque())
+            while free:
+                self._dig(free.pop(), size, holes)
+
+    def _hurry(self) -> None:
+        """Bring nearer what makes room: segments of idle lanes, and a flush that frees parked ones."""
+        for lane in self.lanes.values():
+            if lane.idle:
+                lane.give_back()
+        if self.parked:
+            self.want_flush()
+
+    def _fillers(self) -> str:
+        """Say which lanes take most of the ring."""
+        sizes: Counter[str] = Counter()
+        for lane in self.lanes.values():
+            sizes["dead letters" if lane.partition == DEAD else str(lane)] += lane.segments
+        return "most_segments=" + ",".join(f"{name}:{number}" for name, number in sizes.most_common(NAMED_LANES) if number)
+
+    # -- what lanes and batches say ------------------------------------------------------------------------------------
+
+    def lane(self, topic: str, partition: int) -> Lane:
+        """Return the lane of a partition, made where it is new."""
+        found = self.lanes.get((topic, partition))
+        if found is None:
+            found = self.lanes[topic, partition] = Lane(self, topic, partition)
+        return found
+
+    def opened(self, batch: Batch) -> None:
+        """A lane has opened a batch."""
+        self.flusher.dirty[batch] = None
+        if batch.segment.kind is SegmentKind.PUBLISHED:
+            batch.lane.touched_at = self.files.monotonic()
+            self.on_ready(batch.lane)
+
+    def sealed(self, batch: Batch) -> None:
+        """A lane has sealed a published batch."""
+        self.pending += batch.count
+        self.on_ready(batch.lane)
+
+    def finish(self, batch: Batch, state: State, *, stored: bool = False) -> None:
+        """Store that a batch is done, unless a thread has, and count what follows from it."""
+        if not stored:
+            batch.store(state, self.epoch)
+        segment = batch.segment
+        if batch.count:
+            self.pending -= batch.count
+        batch.lane.remove(batch)
+        batch.lane.touched_at = self.files.monotonic()
+        segment.pending -= 1
+        if segment.closed and not segment.pending:
+            self.park(segment)
+        waiters, batch.waiters = batch.waiters, None
+        for waiter in waiters or ():
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def abandon(self, child: Batch) -> None:
+        """Void a rewritten batch whose parent goes on counting (R8)."""
+        child.count = 0  # its records were never counted
+        self.finish(child, State.VOID)
+
+    def closed(self, segment: Segment) -> None:
+        """A lane writes elsewhere now."""
+        if not segment.pending:
+            self.park(segment)
+        elif segment.lane.later and segment.lane.later[0] is not segment:
+            self._cooling.append((self.flusher.begun + 1, segment))
+
+    def park(self, segment: Segment) -> None:
+        """Keep a segment until what made its batches done is durable."""
+        self.parked.append(segment)
+        if self.used + segment.size > self.limits.max_bytes:
+            self.want_flush()
+
+    @property
+    def unflushed(self) -> bool:
+        """Whether a flush would make something durable."""
+        return bool(self.flusher.dirty or self.parked or self.checkpoint_due)
+
+    def flushed(self) -> None:
+        """After a flush: cool what it covers, unmap what is cold."""
+        waiting = []
+        for number, segment in self._cooling:
+            if number > self.flusher.done:
+                waiting.append((number, segment))
+            elif segment.pending and not segment.cooled and segment.unloaded == SEGMENT_HEAD_SIZE:
+                segment.cool()
+        self._cooling = waiting
+        for region in self.regions:
+            if not region.hot and region.mapping is not None:
+                region.close()
+
+    def tidy(self) -> None:
+        """Once a second: give back segments of idle lanes, and the disk space of what has been free for a while."""
+        now = self.files.monotonic()
+        for lane in self.lanes.values():
+            if lane.segments and lane.idle and now - lane.touched_at >= IDLE_S:
+                lane.give_back()
+        if self._cooling or self.parked:
+            self.want_flush()
+        for size, free in self._free.items():
+            if not free:
+                self._rested.pop(size, None)
+            elif now - self._rested.setdefault(size, now) >= REST_S and (not self.used or self.kept > KEPT_MOST):
+                self._rest(size, free)
+
+    def _rest(self, size: int, free: list[Free]) -> None:
+        holes = self._holes.setdefault(size, deque())
+        for _ in range(min(len(free), max(1, KEPT_MOST // size))):  # some a second: each one holds the loop for 50 us
+            self._dig(free.pop(0), size, holes)
+
+    def _dig(self, one: Free, size: int, holes: deque[int]) -> None:
+        self.kept -= one.held
+        self.files.give_back(self.fd, one.place, size)
+        holes.appendleft(one.place)
+
+    # -- the checkpoint ------------------------------------------------------------------------------------------------
+
+    def note_source(self, source: tuple[str, int, int], sequence: int) -> None:
+        """Take down that the newest record was made from this topic, partition and offset (R16)."""
+        topic, partition, offset = source
+        self.sources[topic, partition] = (offset, self.epoch, sequence)
+        self.checkpoint_due = True
+
+    def save_checkpoint(self, sources: dict[tuple[str, int], tuple[int, int, int]]) -> None:
+        """Write the checkpoint; blocks. ``sources``: what a completed flush covers.
+
+        Raises:
+            WalError: it could not be written; the one before still holds.
+
+        """
+        stored = self.checkpoint
+        assert stored is not None
+        fields: dict[str, Any] = {name: getattr(stored, name) for name in stored.__struct_fields__}
+        fields["topics"] = dict(self.topics)
+        fields["sources"] = {f"{topic}:{partition}": newest for (topic, partition), newest in sources.items()}
+        self.checkpoint = Checkpoint(**fields)
+        self.directory.save(self.checkpoint)
+
+    def remember_cluster(self, cluster_id: str) -> None:
+        """Write down which cluster the records belong to; blocks.
+
+        Raises:
+            WalError: it could not be written: nothing may be sent.
+
+        """
+        assert self.checkpoint is not None
+        self.checkpoint = msgspec.structs.replace(self.checkpoint, cluster_id=cluster_id)
+        self.directory.save(self.checkpoint)
+
+    def close(self) -> None:
+        """Unmap everything and let go of the directory."""
+        for region in self.regions:
+            region.close()
+        self.directory.close()

@@ -1,0 +1,149 @@
+"""The writer: look a lane up, encode a record, store it, commit it. The hot path, and the seam for a twin in C.
+
+    length │ 0 │ time │ index │ key │ value │ headers of the caller … │ aiorecover-id: producer/epoch/sequence
+    └ varint       └ less the batch's base time       └ the last three digits come from a table, the rest is kept
+
+One slice store, then one store of the batch's commit word: from there on the record is accepted (R5).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from aiorecover.ring.lane import VARINT_MOST, Cursor, note_room
+from aiorecover.ring.records import DIGITS, NULL, TABLE, VARINT, encode_headers, id_prefix, moved, varint
+from aiorecover.ring.segments import Batch
+
+FIRST_SEQUENCE = 1000  # of an epoch: a sequence has four digits at least, its last three come from a table
+THOUSAND = 1000
+
+Found = tuple[Cursor, bytes]  # where a record goes, and its key as Kafka writes it
+
+_join = b"".join
+
+
+class Receipt(msgspec.Struct, frozen=True, gc=False):
+    """Where an accepted record lies: its sequence, its batch and its index there."""
+
+    sequence: int
+    index: int
+    batch: Any
+
+
+class Writer:
+    """Store records; see `append`.
+
+    Attributes:
+        lanes: ``lanes[topic][key]``, or ``[(key, partition)]`` where the caller names one; `find` fills it.
+
+    """
+
+    __slots__ = ("_low", "_make_receipt", "_prefix", "_thousands", "epoch", "find", "lanes", "producer_id")
+
+    def __init__(
+        self,
+        producer_id: str,
+        epoch: int,
+        find: Callable[[str, Any, int | None], Found],
+        make_receipt: Callable[[int, int, Batch], Any] = Receipt,
+    ) -> None:
+        """``find(topic, key, partition)`` returns where a record goes, and may put it into ``lanes``."""
+        self.producer_id, self.epoch = producer_id, epoch
+        self.lanes: dict[str, dict[Any, Found]] = {}
+        self.find = find
+        self._make_receipt = make_receipt
+        self._thousands, self._low = FIRST_SEQUENCE // THOUSAND, 0
+        self._prefix = id_prefix(producer_id, epoch, self._thousands)
+
+    def next_sequence(self) -> int:
+        """Return the sequence of the record that is stored next."""
+        return self._thousands * THOUSAND + self._low
+
+    def append(
+        self,
+        topic: str,
+        key: Any,
+        value: bytes | None,
+        timestamp_ms: int,
+        headers: Any = None,
+        partition: int | None = None,
+        note: bytes | None = None,
+    ) -> Any:
+        """Store one record and return its receipt; what can fail comes before anything is stored.
+
+        ``value``: bytes, None is null. ``note``: the payload of its note (`notes.Note`).
+
+        Raises:
+            EncodeError: a header cannot become one of Kafka's.
+            RecordTooLargeError: it does not fit a segment.
+            WalFullError: there is no room.
+
+        """
+        try:
+            cursor, key_part = self.lanes[topic][key if partition is None else (key, partition)]
+        except (KeyError, TypeError):
+            cursor, key_part = self.find(topic, key, partition)
+        if value is None:
+            value, size = b"", NULL
+        else:
+            length = len(value)
+            size = VARINT[length] if length < TABLE else varint(length)
+        low = self._low
+        if low == THOUSAND:
+            low = self._next_thousand()
+        ids = self._prefix if headers is None else encode_headers(headers, self._prefix)
+        while True:
+            if timestamp_ms != cursor.stamp:
+                cursor.set_time(timestamp_ms)
+            index = cursor.index
+            if index == TABLE:  # more records a batch are worth no longer table
+                cursor.make_room(0)
+                continue
+            record = _join((cursor.prefix, VARINT[index], key_part, size, value, ids, DIGITS[low]))
+            length = len(record)
+            record = (VARINT[length] if length < TABLE else varint(length)) + record
+            start = cursor.position
+            end = start + len(record)
+            if note is None:
+                if end <= cursor.limit:
+                    break
+                cursor.make_room(len(record) + VARINT_MOST)
+            else:
+                if end + note_room(note) <= cursor.limit:
+                    cursor.add_note(note, self._thousands * THOUSAND + low)
+                    break
+                cursor.make_room(len(record) + VARINT_MOST + note_room(note))
+        cursor.data[start:end] = record
+        cursor.words[cursor.commit] = end + cursor.bias  # from here on it is accepted
+        cursor.position = end
+        cursor.index = index + 1
+        self._low = low + 1
+        return self._make_receipt(self._thousands * THOUSAND + low, index, cursor.batch)
+
+    def _next_thousand(self) -> int:
+        self._thousands, self._low = self._thousands + 1, 0
+        self._prefix = id_prefix(self.producer_id, self.epoch, self._thousands)
+        return 0
+
+
+def append_raw(cursor: Cursor, record: bytes, delta: int, note: bytes | None = None, sequence: int = 0) -> None:
+    """Store a whole record of another batch as the next one of the cursor's, whose base time is the same (R8).
+
+    The caller has opened the batch with room for all of them. ``delta``: the record's timestamp, in ms since the base.
+    ``note``: its payload, with the record's ``sequence``.
+    """
+    batch = cursor.batch
+    assert batch is not None
+    data = moved(record, cursor.index, delta)
+    start = cursor.position
+    end = start + len(data)
+    if end + note_room(note) > cursor.limit:
+        raise ValueError(f"the batch was opened too small bytes={len(data)}")
+    if note is not None:
+        cursor.add_note(note, sequence)
+    cursor.data[start:end] = data
+    cursor.words[cursor.commit] = end + cursor.bias
+    cursor.position = end
+    cursor.index += 1
+    batch.latest = max(batch.latest, batch.base + delta)
