@@ -36,7 +36,7 @@ from aiokafka.protocol.transaction import (
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 
 from aiorecover.delivery.committed import Committed, parsed
-from aiorecover.delivery.offset_fetch import UNSTABLE, StableOffsetFetch, answered
+from aiorecover.kafka.offset_fetch import UNSTABLE, StableOffsetFetch, answered
 
 _T = TypeVar("_T")
 

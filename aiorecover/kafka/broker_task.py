@@ -1,12 +1,12 @@
 """One task a broker: gather what can go, one request in flight, then what each answer means.
 
-A second task of the same broker, on a connection of its own, takes the lanes that are in trouble: a partition that waits
-for its replicas is answered late, and would hold up its neighbours in the same request.
+A second task of the same broker, on a connection of its own, takes the lanes that are in trouble: a partition that
+waits for its replicas is answered late, and would hold up its neighbours in the same request.
 """
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from aiokafka import errors as kafka
 
@@ -14,7 +14,7 @@ from aiorecover.errors import WalError
 from aiorecover.kafka.client import FAILURES
 from aiorecover.kafka.lanes import DeliveryLane, Event, State
 from aiorecover.kafka.outcomes import LOST, NOT_SENT, Action, Outcome, Persisted, outcome_of
-from aiorecover.kafka.produce import Answers, ProduceRequest
+from aiorecover.kafka.produce import Answers
 from aiorecover.ring.segments import Batch
 
 if TYPE_CHECKING:
@@ -32,11 +32,25 @@ CUTS = 3  # requests in a row that were cut while the broker answers: they are t
 _log = logging.getLogger("aiorecover")
 
 
-class Gathered(NamedTuple):
-    """What can go now; ``due``: else, when to look again."""
+class _Look:
+    """One look through the lanes of a broker: what can go, and when to look again."""
 
-    lanes: list[DeliveryLane]
-    due: float | None
+    def __init__(self, now: float, linger: float) -> None:
+        self.now, self.linger = now, linger
+        self.chosen: list[DeliveryLane] = []
+        self.nearly: list[DeliveryLane] = []  # would be due within half a linger: go along where another one goes
+        self.size = 0  # bytes of the chosen batches
+        self.fresh = FRESH_LANES
+        self.go = False
+        self.due: float | None = None
+
+    def later(self, due: float) -> None:
+        """Look again at ``due``, or before."""
+        self.due = due if self.due is None else min(self.due, due)
+
+    def full(self, most_lanes: int) -> bool:
+        """Whether the request takes no more."""
+        return self.size >= REQUEST_BYTES or len(self.chosen) + len(self.nearly) >= most_lanes
 
 
 class BrokerTask:
@@ -68,12 +82,12 @@ class BrokerTask:
         loop = asyncio.get_running_loop()
         while True:
             self.wake.clear()
-            gathered = await self._gather(loop.time())
-            if gathered.lanes:
-                await self._deliver(gathered.lanes)
+            lanes, due = await self._gather(loop.time())
+            if lanes:
+                await self._deliver(lanes)
                 continue
-            self._sleeping = gathered.due is None
-            timer = None if gathered.due is None else loop.call_at(gathered.due, self.wake.set)
+            self._sleeping = due is None
+            timer = None if due is None else loop.call_at(due, self.wake.set)
             try:
                 await self.wake.wait()
             finally:
@@ -83,53 +97,54 @@ class BrokerTask:
 
     # -- what can go ---------------------------------------------------------------------------------------------------
 
-    async def _gather(self, now: float) -> Gathered:
-        """Choose the lanes whose oldest batch goes into the next request, sealed."""
+    async def _gather(self, now: float) -> tuple[list[DeliveryLane], float | None]:
+        """Return the lanes whose oldest batch goes into the next request, sealed; or when to look again."""
         if self.quiet_until > now:
-            return Gathered([], self.quiet_until)
-        linger = self.delivery.linger(len(self.lanes))
-        due: float | None = None
-        chosen: list[DeliveryLane] = []
-        nearly: list[DeliveryLane] = []  # would be due within half a linger: go along where another one goes
-        size, fresh, go = 0, FRESH_LANES, False
+            return [], self.quiet_until
+        look = _Look(now, self.delivery.linger(len(self.lanes)))
         for lane in list(self.lanes):
-            if size >= REQUEST_BYTES or len(chosen) + len(nearly) >= self.most_lanes:
-                self._sleeping = False
-                self.wake.set()
+            if look.full(self.most_lanes):
+                self.wake.set()  # for the rest
                 break
-            if lane.state is State.BACKING_OFF:
-                if lane.due > now:
-                    due = lane.due if due is None else min(due, lane.due)
-                    continue
-                lane.step(Event.DUE)
-            if not lane.acknowledged:
-                if not fresh:
-                    self.wake.set()
-                    continue
-                fresh -= 1
-            if lane.state is State.FILLING:
-                filled = lane.stored.published.position - _start(lane) >= ENOUGH
-                if not filled and lane.due > now + linger / 2:
-                    due = lane.due if due is None else min(due, lane.due)
-                    continue
-                nearly.append(lane)
-                go = go or filled or lane.due <= now
-                if not go:
-                    due = lane.due if due is None else min(due, lane.due)
-                continue
-            await self.delivery.load(lane)
-            batch = lane.head
-            if lane.state is not State.SEALED or batch is None or not self._may_go(lane, batch):
-                continue
-            go = True
-            chosen.append(lane)
-            size += batch.size
-        if go:
-            chosen += self._seal(nearly)
-        for lane in chosen:  # the others come first next time
+            await self._consider(lane, look)
+        if look.go:
+            look.chosen += self._seal(look.nearly)
+        for lane in look.chosen:  # the others come first next time
             if lane in self.lanes:
                 self.lanes[lane] = self.lanes.pop(lane)
-        return Gathered([lane for lane in chosen if lane.state is State.SEALED and lane.head is not None], due)
+        return [lane for lane in look.chosen if lane.state is State.SEALED and lane.head is not None], look.due
+
+    async def _consider(self, lane: DeliveryLane, look: _Look) -> None:
+        if lane.state is State.BACKING_OFF:
+            if lane.due > look.now:
+                look.later(lane.due)
+                return
+            lane.step(Event.DUE)
+        if not lane.acknowledged:
+            if not look.fresh:
+                self.wake.set()
+                return
+            look.fresh -= 1
+        if lane.state is State.FILLING:
+            self._consider_open(lane, look)
+            return
+        await self.delivery.load(lane)
+        batch = lane.head
+        if lane.state is State.SEALED and batch is not None and self._may_go(lane, batch):
+            look.go = True
+            look.chosen.append(lane)
+            look.size += batch.size
+
+    def _consider_open(self, lane: DeliveryLane, look: _Look) -> None:
+        """An open batch goes when it has lingered, or is large enough."""
+        filled = lane.stored.published.position - _start(lane) >= ENOUGH
+        if not filled and lane.due > look.now:
+            look.later(lane.due)
+            if lane.due > look.now + look.linger / 2:
+                return
+        else:
+            look.go = True
+        look.nearly.append(lane)
 
     def _seal(self, lanes: list[DeliveryLane]) -> list[DeliveryLane]:
         sealed = []
@@ -202,7 +217,10 @@ class BrokerTask:
         if answers.throttle_ms > 0:
             self.quiet_until = delivery.now() + answers.throttle_ms / 1000
             delivery.throttled(self.node, answers.throttle_ms)
-        waiting = {(lane.stored.topic, lane.stored.partition): (lane, batch) for lane, batch in zip(lanes, batches, strict=True)}
+        waiting = {
+            (lane.stored.topic, lane.stored.partition): (lane, batch)
+            for lane, batch in zip(lanes, batches, strict=True)
+        }
         outcomes = []
         for answer in answers.partitions:
             found = waiting.pop((answer.topic, answer.partition), None)

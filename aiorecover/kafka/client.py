@@ -74,7 +74,7 @@ class _Tokens(AbstractTokenProvider):
     async def token(self) -> str:
         try:
             found = await asyncio.wait_for(self._provider.token(), TOKEN_S)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise TokenError(f"sasl_oauth_token_provider gave no token within {TOKEN_S:.0f} s") from None
         except Exception as error:
             raise TokenError(f"sasl_oauth_token_provider raised {type(error).__qualname__}") from error
@@ -83,20 +83,26 @@ class _Tokens(AbstractTokenProvider):
         return found
 
     def extensions(self) -> dict[str, str]:
-        return self._provider.extensions()
+        found: dict[str, str] = self._provider.extensions()
+        return found
 
 
 class _Wire(AIOKafkaClient):
     """aiokafka's client, whose connections are made here."""
 
     def __init__(self, client: "Client", options: Mapping[str, Any]) -> None:
-        super().__init__(**options)
+        super().__init__(**options)  # type: ignore[no-untyped-call]
         self._client = client
         self._making: dict[Any, asyncio.Task[Any]] = {}
 
     def force_metadata_update(self) -> Any:
         """A connection was lost: the client asks for metadata when a lane needs them."""
         self._client.stale = True
+
+    def get_random_node(self) -> int | None:
+        """Return any broker."""
+        nodes = list(self._client.metadata.brokers)
+        return random.choice(nodes) if nodes else None
 
     async def _get_conn(self, node_id: Any, *, group: Any = ConnectionGroup.DEFAULT, no_hint: bool = False) -> Any:
         del no_hint
@@ -128,7 +134,7 @@ class _Wire(AIOKafkaClient):
         for task in making:
             task.cancel()
         await asyncio.gather(*making, return_exceptions=True)
-        await super().close()
+        await super().close()  # type: ignore[no-untyped-call]
 
 
 class Client:
@@ -155,8 +161,8 @@ class Client:
         self._not_before = 0.0
 
     @property
-    def wire(self) -> _Wire:
-        """aiokafka's client; made on the loop it is first used in."""
+    def wire(self) -> Any:
+        """The client of aiokafka; made on the loop it is first used in."""
         if self._wire is None:
             self._wire = _Wire(self, self.options)
         return self._wire
@@ -174,7 +180,9 @@ class Client:
         limit = CONNECT_S + (TOKEN_S if self.options.get("sasl_oauth_token_provider") is not None else 0.0)
         names = ("client_id", "ssl_context", "security_protocol", "sasl_mechanism", "sasl_plain_username")
         more = ("sasl_plain_password", "sasl_kerberos_service_name", "sasl_kerberos_domain_name")
-        options = {name: self.options[name] for name in (*names, *more, "sasl_oauth_token_provider") if name in self.options}
+        options = {
+            name: self.options[name] for name in (*names, *more, "sasl_oauth_token_provider") if name in self.options
+        }
         try:
             connection = await asyncio.wait_for(
                 create_conn(
@@ -188,7 +196,7 @@ class Client:
                 limit,
             )
         except (*FAILURES, TokenError, AssertionError) as error:
-            self.cause = self._explain(error, host, port, advertised)
+            self.cause = self._explain(error, host, port, advertised=advertised)
             if isinstance(error, (*_AUTH, TokenError)):
                 pause = self._auth_pause * random.uniform(1.0, 1.2)
                 self._not_before = asyncio.get_running_loop().time() + pause
@@ -197,7 +205,7 @@ class Client:
         self._auth_pause = AUTH_PAUSE_S
         return connection
 
-    def _explain(self, error: BaseException, host: str, port: int, advertised: bool) -> str:
+    def _explain(self, error: BaseException, host: str, port: int, *, advertised: bool) -> str:
         address = f"{host}:{port}"
         if isinstance(error, TokenError):
             return str(error.args[0])
@@ -205,7 +213,7 @@ class Client:
             return f"kafka refuses the credentials: mend them broker={address} error={error}"
         if isinstance(error, ssl.SSLError):
             return f"no TLS with the broker: check ssl_context and the port broker={address} error={error.reason}"
-        if isinstance(error, kafka.KafkaConnectionError) or isinstance(error, (struct.error, AssertionError)):
+        if isinstance(error, (kafka.KafkaConnectionError, struct.error, AssertionError)):
             secured = str(self.options.get("security_protocol", "PLAINTEXT")).endswith("SSL")
             hint = "it is not Kafka" if secured else "it wants TLS (security_protocol), or it is not Kafka"
             return f"the broker closes the connection before it answers: perhaps {hint} broker={address}"
@@ -288,7 +296,8 @@ class Client:
             ConnectError: no broker gave one.
 
         """
-        request = InitProducerIdRequest(transactional_id, timeout_ms or TRANSACTION_TIMEOUT_MAX)
+        limit = timeout_ms or TRANSACTION_TIMEOUT_MAX
+        request = InitProducerIdRequest(transactional_id, limit)  # type: ignore[arg-type]  # null: no transactions
         for node in self.metadata.brokers:
             with contextlib.suppress(*FAILURES):
                 answer = await asyncio.wait_for(self.wire.send(node, request), CONNECT_S + METADATA_S)

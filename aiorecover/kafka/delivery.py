@@ -7,20 +7,23 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from aiorecover.errors import DeliveryError, WalDestinationError, WalError, WalIOError
+from aiorecover.errors import ClosedError, DeliveryError, WalDestinationError, WalError, WalIOError
+from aiorecover.kafka.broker_task import BrokerTask
 from aiorecover.kafka.client import Client, ConnectError
 from aiorecover.kafka.compression import compressed_payload
-from aiorecover.kafka.lanes import DeliveryLane, Event, State
+from aiorecover.kafka.lanes import DeliveryLane, Event
+from aiorecover.kafka.lanes import State as Lanes
 from aiorecover.kafka.log_throttle import LogThrottle
 from aiorecover.kafka.outcomes import Action, Outcome, Persisted
 from aiorecover.kafka.produce import ProduceRequest, payload
 from aiorecover.kafka.recovery_check import RecoveryCheck
 from aiorecover.kafka.rewrite import Rewriter
 from aiorecover.kafka.router import Partitioner, Router, Topic
+from aiorecover.kafka.transactions import TransactionTask
 from aiorecover.ring.format import State as Stored
 from aiorecover.ring.loading import IDENTITY_MS, read_ahead, take_ahead
 from aiorecover.ring.ring import Ring
-from aiorecover.ring.segments import Batch
+from aiorecover.ring.segments import Batch, store_all
 from aiorecover.ring.writer import Writer
 
 LINGER_LANES = 20  # a broker task waits the linger once for so many lanes, or it would wake for each of them
@@ -51,6 +54,8 @@ class DeliveryOptions:
     check: bool = True  # look in Kafka for what may have been sent before (R11)
     cluster_id: str | None = None
     partitioner: Partitioner | None = None
+    transactional_id: str | None = None  # exactly once, in transactions of this id
+    transaction_timeout_ms: int = 60_000
 
 
 class Listener(Protocol):
@@ -74,7 +79,9 @@ class Delivery:
 
     """
 
-    def __init__(self, ring: Ring, writer: Writer, options: DeliveryOptions, flushed: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, ring: Ring, writer: Writer, options: DeliveryOptions, flushed: Callable[[], Awaitable[None]]
+    ) -> None:
         """``flushed()`` waits for a flush of the ring that begins from now on."""
         self.ring, self.writer, self.options = ring, writer, options
         self.flushed = flushed
@@ -96,6 +103,8 @@ class Delivery:
         self._wanted = asyncio.Event()
         self._unflushed: set[DeliveryLane] = set()
         self._gated: set[DeliveryLane] = set()
+        self._stopped = False
+        self._watching: set[asyncio.Future[None]] = set()
         self._waiters: list[tuple[tuple[int, int], asyncio.Future[None]]] = []
 
     def now(self) -> float:
@@ -119,11 +128,19 @@ class Delivery:
         if self.failure is None and error is not None:
             self.failure = error
             self.cause = f"delivery has stopped: {error}"
-            _log.critical("delivery_stopped records stay in the ring until the next start error=%r", error, exc_info=error)
+            _log.critical(
+                "delivery_stopped records stay in the ring until the next start error=%r", error, exc_info=error
+            )
             if self.listener is not None:
                 self.listener.stopped(error)
             for task in self._tasks:
                 task.cancel()
+
+    def new_task(self, node: int, *, apart: bool) -> BrokerTask:
+        """Return the task that sends the batches of a broker; in transactions, those of all."""
+        if self.options.transactional_id is not None:
+            return TransactionTask(self, self.options.transactional_id, self.options.transaction_timeout_ms)
+        return BrokerTask(self, node, apart=apart)
 
     def start(self) -> None:
         """Begin; in the loop, once what earlier lives left is in the lanes, or before."""
@@ -132,10 +149,16 @@ class Delivery:
 
     async def stop(self) -> None:
         """End every task and close every connection."""
+        self._stopped = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for waiter in list(self._watching):
+            if not waiter.done():
+                waiter.set_exception(
+                    ClosedError("the producer is stopped: the record is delivered after the next start")
+                )
         await self.client.close()
 
     # -- the connection ------------------------------------------------------------------------------------------------
@@ -270,7 +293,7 @@ class Delivery:
             else:
                 ahead = await asyncio.to_thread(read_ahead, self.ring, stored)
             take_ahead(self.ring, stored, ahead)
-            if lane.state is State.SEALED and lane.contents() is not Event.NEXT_SEALED:
+            if lane.state is Lanes.SEALED and lane.contents() is not Event.NEXT_SEALED:
                 self.router.go_on(lane)
 
     def hold_for_gate(self, lane: DeliveryLane) -> None:
@@ -303,7 +326,7 @@ class Delivery:
 
     def hold_for_check(self, lane: DeliveryLane, batch: Batch) -> bool:
         """Look in Kafka for a batch whose identity counts no more (R2, R11); whether it waits for that."""
-        if batch.state is not Stored.SENT:
+        if batch.state is not Stored.SENT or self.options.transactional_id is not None:
             return False
         if batch.identity is not None:
             if self.ring.files.boot_ms() - batch.sent_at < IDENTITY_MS:
@@ -347,13 +370,16 @@ class Delivery:
             if self.options.compression is None and all(batch.segment.mapping is not None for _, batch in some):
                 parts = [self._prepare(lane, batch) for lane, batch in some]
             else:
-                parts = await asyncio.to_thread(lambda some=some: [self._prepare(*one) for one in some])
+                parts = await asyncio.to_thread(self._prepare_all, some)
             payloads += [
                 (lane.stored.topic, lane.stored.partition, part) for (lane, _), part in zip(some, parts, strict=True)
             ]
             if start:
                 await asyncio.sleep(0)
         return ProduceRequest(None, timeout_ms, payloads)
+
+    def _prepare_all(self, some: list[tuple[DeliveryLane, Batch]]) -> list[list[Any]]:
+        return [self._prepare(lane, batch) for lane, batch in some]
 
     def _prepare(self, lane: DeliveryLane, batch: Batch) -> list[Any]:
         if batch.identity is None:
@@ -381,7 +407,7 @@ class Delivery:
             if not number % turn:
                 await asyncio.sleep(0)
         if cold:
-            await asyncio.to_thread(lambda: [batch.store(Stored.SETTLED, self.ring.epoch) for batch in cold])
+            await asyncio.to_thread(store_all, cold, Stored.SETTLED, self.ring.epoch)
         stored = set(map(id, cold))
         for lane, batch, _ in passed:
             self.finish(lane, batch, stored=id(batch) in stored)
@@ -412,7 +438,12 @@ class Delivery:
         lane.doubt = lane.doubt or outcome.persisted is not Persisted.NOT
         lane.error = outcome.reason
         self.throttle.warn(
-            "delivery_failed", lane.stored, "%s: it is sent again lane=%s tries=%d", outcome.reason, lane.stored, lane.tries
+            "delivery_failed",
+            lane.stored,
+            "%s: it is sent again lane=%s tries=%d",
+            outcome.reason,
+            lane.stored,
+            lane.tries,
         )
         pause = min(self.options.backoff_max_s, self.options.backoff_s * 2 ** min(lane.tries - 1, 16))
         if outcome.action is Action.STALL:
@@ -492,6 +523,41 @@ class Delivery:
             self.hurried -= 1
             self._waiters = [one for one in self._waiters if one[1] is not waiter]
 
+    async def wait_for(self, batch: Batch) -> None:
+        """Wait until a batch is done, or delivery ends."""
+        if self._stopped:
+            raise ClosedError("the producer is stopped: the record is delivered after the next start")
+        waiter = asyncio.get_running_loop().create_future()
+        if batch.waiters is None:
+            batch.waiters = []
+        batch.waiters.append(waiter)
+        self._watching.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._watching.discard(waiter)
+            if batch.waiters and waiter in batch.waiters:
+                batch.waiters.remove(waiter)
+
+    async def partitions_of(self, name: str) -> set[int]:
+        """Return a topic's partitions, as soon as Kafka says them."""
+        topic = self.router.topic(name)
+        while not topic.leaders:
+            topic.used_at = self.now()
+            self.client.stale = True
+            self.want_metadata()
+            await asyncio.sleep(METADATA_PAUSE_S)
+        return set(topic.leaders)
+
+    def expire_before(self, moment: float) -> None:
+        """Bury what was accepted before ``moment``, Unix seconds, and is neither in flight nor held."""
+        for lane in list(self.router.lanes.values()):
+            batch = lane.head
+            if batch is None or batch.accepted_at >= moment or lane.state not in (Lanes.SEALED, Lanes.BACKING_OFF):
+                continue
+            self._hold(lane)
+            self.spawn(self.rewriter.expire(lane, batch), "aiorecover-expire")
+
     def check_waiters(self) -> None:
         """Wake who waits for what is done now."""
         for upto, waiter in self._waiters:
@@ -527,7 +593,7 @@ def _topic_error(name: str, code: int) -> str:
     reasons = {
         3: "the topic is not there: make it, or let the cluster make topics by itself",
         5: "the topic is being made",
-        17: "kafka refuses the topic: an internal one, or a name that collides with another one ('.' and '_' are the same)",
+        17: "kafka refuses the topic: internal, or its name collides with another one ('.' is '_')",
         29: "not authorized: grant Describe and Write on the topic",
     }
     return f"{reasons.get(code, f'kafka answers with error code {code}')} topic={name}"

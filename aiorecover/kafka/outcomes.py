@@ -1,12 +1,12 @@
 """What each answer of a broker means for the batch that met it: one table, pure.
 
-Two questions, independent of each other. *Action*: what does the lane do with its batch? *Persisted*: may the records be
-in the partition all the same? A refusal that comes before anything is appended is NOT; whatever leaves it open is
+Two questions, independent of each other. *Action*: what does the lane do with its batch? *Persisted*: may the records
+be in the partition all the same? A refusal that comes before anything is appended is NOT; whatever leaves it open is
 POSSIBLY, which costs a look into Kafka (R11) where NOT, wrongly said, would lose a batch or store it twice.
 
 1. An answer about one partition says nothing about the others in the request.
-2. Only what the broker says of the records themselves (size, timestamp, contents) makes them dead letters. What is wrong
-   with rights, the topic's configuration or the cluster stalls the lane until somebody mends it.
+2. Only what the broker says of the records themselves (size, timestamp, contents) makes them dead letters. What is
+   wrong with rights, the topic's configuration or the cluster stalls the lane until somebody mends it.
 3. A code that no producer should meet, or that is not in the table, is retried as possibly persisted.
 """
 
@@ -86,7 +86,9 @@ OUTCOMES: Final[dict[int, Outcome]] = {
     18: Outcome(Action.SPLIT, _NOT, "the batch is too large for the topic (segment.bytes)"),
     32: Outcome(Action.REFUSED, _NOT, "the topic refuses the timestamp"),
     44: Outcome(Action.REFUSED, _NOT, "the broker's policy refuses the record"),
-    87: Outcome(Action.REFUSED, _NOT, "the broker's validation refuses the record (a null key in a compacted topic, say)"),
+    87: Outcome(
+        Action.REFUSED, _NOT, "the broker's validation refuses the record (a null key in a compacted topic, say)"
+    ),
     # the identity
     45: Outcome(Action.NEW_IDENTITY, _NOT, "the broker expects another sequence"),
     47: Outcome(Action.NEW_IDENTITY, _NOT, "the broker knows a newer producer epoch"),

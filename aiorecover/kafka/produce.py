@@ -38,8 +38,8 @@ class Answers(NamedTuple):
 
 
 class _Response(Response):
-    API_KEY: ClassVar[int] = API_KEY  # type: ignore[misc]
-    API_VERSION: ClassVar[int] = API_VERSION  # type: ignore[misc]
+    API_KEY: ClassVar[int] = API_KEY
+    API_VERSION: ClassVar[int] = API_VERSION
 
     @classmethod
     def decode(cls, data: Any) -> Any:
@@ -58,7 +58,7 @@ class _Response(Response):
 
 
 class _Body(ProduceRequest_v7):
-    RESPONSE_TYPE = _Response
+    RESPONSE_TYPE = _Response  # type: ignore[assignment]  # it reads the same bytes
 
     def __init__(self, parts: list[Any]) -> None:
         self.parts = parts
@@ -75,7 +75,9 @@ class ProduceRequest:
 
     required_acks = ACKS_ALL
 
-    def __init__(self, transactional_id: str | None, timeout_ms: int, payloads: Iterable[tuple[str, int, list[Any]]]) -> None:
+    def __init__(
+        self, transactional_id: str | None, timeout_ms: int, payloads: Iterable[tuple[str, int, list[Any]]]
+    ) -> None:
         """``payloads``: topic, partition and the parts of its batch's bytes; ``timeout_ms``: how long replicas have."""
         topics: dict[str, list[tuple[int, list[Any]]]] = {}
         for topic, partition, batch in payloads:
@@ -95,11 +97,13 @@ class ProduceRequest:
         return _Body(self._parts)
 
 
-def payload(batch: Batch) -> list[Any]:
+def payload(batch: Batch, attributes: int = 0) -> list[Any]:
     """Return the bytes of a batch that has its identity, in parts; its checksum is made here.
 
     They are views of the mapping where the batch is hot: the request is joined before the loop turns.
     """
     data = batch.segment.read(batch.at + OWN_HEAD_SIZE, batch.end)
-    crc = calc_crc32c(data[ATTRIBUTES_AT:])
-    return [data[:CRC_AT], crc.to_bytes(4, "big"), data[ATTRIBUTES_AT:]]
+    covered = data[ATTRIBUTES_AT:]
+    if attributes:
+        covered = attributes.to_bytes(2, "big") + covered[2:]
+    return [data[:CRC_AT], calc_crc32c(covered).to_bytes(4, "big"), covered]

@@ -50,7 +50,7 @@ class RecoveryCheck:
                 self.delivery.throttle.warn(
                     "recovery_check_failed",
                     lane.stored,
-                    "cannot look for what was sent before, so it may come twice: grant Read on the topic lane=%s error=%r",
+                    "cannot look for what was sent before, it may come twice: grant Read lane=%s error=%r",
                     lane.stored,
                     error,
                 )
@@ -62,7 +62,9 @@ class RecoveryCheck:
 
     async def _read(self, lane: DeliveryLane, batches: list[Batch]) -> set[tuple[str, int, int]]:
         options = {name: value for name, value in self.delivery.client.options.items() if name in CONSUMER_OPTIONS}
-        consumer = AIOKafkaConsumer(group_id=None, enable_auto_commit=False, isolation_level="read_committed", **options)
+        consumer = AIOKafkaConsumer(
+            group_id=None, enable_auto_commit=False, isolation_level="read_committed", **options
+        )
         partition = TopicPartition(lane.stored.topic, lane.stored.partition)
         await consumer.start()
         try:

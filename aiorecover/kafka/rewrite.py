@@ -1,4 +1,6 @@
-"""Rewriting: a batch's records laid out anew as other batches, which then take its place (R8). One mechanism, for
+"""Rewriting: a batch's records laid out anew as other batches, which then take its place (R8).
+
+One mechanism, for
 
 * the topic's partitions are known now: from the unassigned lane to the lanes of partitions;
 * a batch that is too large, or that Kafka refuses: two halves of it in its own lane;
@@ -21,7 +23,7 @@ from aiorecover.ring.format import State as Stored
 from aiorecover.ring.lane import DEAD, VARINT_MOST, Lane, note_room
 from aiorecover.ring.notes import Note, encode_payload, read_notes
 from aiorecover.ring.records import DamagedRecordError, id_of, key_of, timestamp_delta, walk
-from aiorecover.ring.segments import Batch
+from aiorecover.ring.segments import Batch, store_all
 from aiorecover.ring.writer import append_raw
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class _Record(NamedTuple):
     sequence: int
     epoch: int
     note: bytes | None
-    index: int  # in the parent
+    at: int  # its index in the parent
 
 
 class Rewriter:
@@ -154,11 +156,10 @@ class Rewriter:
     # -- how -----------------------------------------------------------------------------------------------------------
 
     async def _replace(self, parents: list[Batch], choose: Choose, reason: str | None = None) -> None:
-        made: list[tuple[Batch, list[tuple[Batch, list[int]]]]] = []
+        made: list[tuple[Batch, list[tuple[Batch, list[int]]]]] = [(parent, []) for parent in parents]
         try:
-            for parent in parents:
-                made.append((parent, []))
-                await self._lay_out(parent, choose, reason, made[-1][1])
+            for parent, children in made:
+                await self._lay_out(parent, choose, reason, children)
             await self.delivery.flushed()
         except BaseException:
             for _, children in made:
@@ -167,17 +168,16 @@ class Rewriter:
             raise
         cold = [parent for parent in parents if parent.segment.mapping is None]
         if cold:
-            await asyncio.to_thread(lambda: [one.store(Stored.REPLACED, self.ring.epoch) for one in cold])
+            await asyncio.to_thread(store_all, cold, Stored.REPLACED, self.ring.epoch)
         for parent, children in made:
-            parent.children = [(child, places) for child, places in children]
-            for child, _ in children:
-                self.ring.pending += child.count
+            parent.children = list(children)
+            self.ring.pending += sum(child.count for child, _ in children)
             self.ring.finish(parent, Stored.REPLACED, stored=parent in cold)
         await self.delivery.flushed()
-        for _, children in made:
-            for child, _ in children:
-                child.lane.insert(child)
-        for lane in {child.lane: None for _, children in made for child, _ in children}:
+        born = [child for _, children in made for child, _ in children]
+        for child in born:
+            child.lane.insert(child)
+        for lane in {child.lane: None for child in born}:
             self.delivery.router.ready(lane)
 
     async def _lay_out(
@@ -205,7 +205,7 @@ class Rewriter:
                 await asyncio.sleep(0)
                 turn = time.monotonic()
         for (lane, _), records in groups.items():
-            made.append((self._write(parent, lane, records), [one.index for one in records]))
+            made.append((self._write(parent, lane, records), [one.at for one in records]))
             if time.monotonic() - turn > TURN_S:
                 await asyncio.sleep(0)
                 turn = time.monotonic()

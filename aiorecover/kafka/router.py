@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from aiorecover.errors import EncodeError
-from aiorecover.kafka.broker_task import BrokerTask
 from aiorecover.kafka.lanes import WAITING, DeliveryLane, Event, State
 from aiorecover.ring.lane import DEAD, UNASSIGNED, Lane
 from aiorecover.ring.records import NULL, murmur2, varint
 from aiorecover.ring.writer import Found
 
 if TYPE_CHECKING:
+    from aiorecover.kafka.broker_task import BrokerTask
     from aiorecover.kafka.delivery import Delivery
 
 KEYS_MOST = 100_000  # keys of a topic whose lane is remembered: above that, all are forgotten
@@ -154,8 +154,10 @@ class Router:
         partitions = list(range(topic.count))
         available = [one for one in partitions if topic.leaders.get(one, -1) >= 0] or partitions
         chosen = self.partitioner(key, partitions, available)
-        if not isinstance(chosen, int) or not 0 <= chosen < topic.count:
-            raise EncodeError(f"the partitioner names no partition of the topic topic={topic.name} partition={chosen!r:.50}")
+        if not 0 <= chosen < topic.count:
+            raise EncodeError(
+                f"the partitioner names no partition of the topic topic={topic.name} partition={chosen!r:.50}"
+            )
         return self.lane(topic, chosen)
 
     def _sticky(self, topic: Topic) -> DeliveryLane:
@@ -168,7 +170,7 @@ class Router:
     def rotate(self, lane: DeliveryLane) -> None:
         """Have records without a key go to another lane."""
         topic = lane.topic
-        if topic is not None and topic.sticky is lane:
+        if topic.sticky is lane:
             topic.sticky = None
             topic.keys.pop(None, None)
 
@@ -210,10 +212,10 @@ class Router:
             self.delivery.want_metadata()
             return
         self.homeless.pop(lane, None)
-        key = node, lane.trouble
+        key = (-1, False) if self.delivery.options.transactional_id else (node, lane.trouble)
         task = self.tasks.get(key)
         if task is None:
-            task = self.tasks[key] = BrokerTask(self.delivery, node, apart=lane.trouble)
+            task = self.tasks[key] = self.delivery.new_task(node, apart=lane.trouble)
             task.start()
         if lane.task is not task:
             self.displace(lane)
@@ -283,4 +285,6 @@ def _key_bytes(key: Any) -> bytes | None:
             raise EncodeError(f"the key has no UTF-8 form error={error}") from None
     if isinstance(key, (bytes, bytearray, memoryview)):
         return bytes(key)
-    raise EncodeError(f"a key must be str, bytes or None: use str(key), or key_serializer type={type(key).__qualname__}")
+    raise EncodeError(
+        f"a key must be str, bytes or None: use str(key), or key_serializer type={type(key).__qualname__}"
+    )

@@ -1,0 +1,704 @@
+"""RecoverableProducer: life cycle and public methods, nothing else.
+
+The way of a record: `publish` → `ring.writer.Writer.append` → a batch in the ring → `kafka.broker_task` → Kafka, and
+back: `kafka.delivery.Delivery.settle` → `ring.ring.Ring.finish`.
+"""
+
+import asyncio
+import concurrent.futures
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+from aiokafka.errors import KafkaTimeoutError
+from aiokafka.structs import RecordMetadata, TopicPartition
+
+from aiorecover.config import Config
+from aiorecover.core.receipt import DeliveryReport, Receipt
+from aiorecover.core.runtime import Runtime
+from aiorecover.core.statistics import Statistics
+from aiorecover.errors import (
+    ClosedError,
+    ConfigError,
+    DeliveryPendingError,
+    EncodeError,
+    PermanentDeliveryError,
+    RecordTooLargeError,
+    RecoverError,
+    WalFullError,
+)
+from aiorecover.ring.format import State
+from aiorecover.ring.lane import DEAD
+from aiorecover.ring.notes import Note, encode_payload
+from aiorecover.serialization import check_partition, check_topic, key_encoder, value_encoder
+from aiorecover.time_limit import seconds_of
+
+log = logging.getLogger("aiorecover")
+
+TURN_NS = 1_000_000  # a loop that only publishes gives everybody else a turn at least once a millisecond
+TURN_CALLS = 256  # or after so many calls: measured to cost nothing
+ROOM_S = 0.01  # between two looks for room, while callers wait for it
+RECORD_OVERHEAD = 128  # bytes that a record has at the most beside key, value and the caller's headers
+CONTEXT_MOST = 64 << 10  # bytes of a context: it is no second value
+YEAR_10000_MS = 253_402_300_800_000  # a timestamp beyond it is in micro- or nanoseconds, and Spark never gets past it
+
+_MISSING: Any = object()
+_STARTED: weakref.WeakSet["RecoverableProducer"] = weakref.WeakSet()  # a forked child must disown these
+
+
+class RecoverableProducer:
+    """The asyncio producer for Kafka that does not lose records.
+
+    >>> async with RecoverableProducer("wal", bootstrap_servers="localhost:9092") as producer:  # doctest: +SKIP
+    ...     receipt = await producer.publish("orders", {"id": 1}, key="1")  # accepted: survives kill -9
+    ...     report = await receipt.delivered(timeout_ms=10_000)  # in Kafka
+
+    Constructing does no I/O and needs no loop; `Config` describes every option. One producer belongs to one event
+    loop; use `publish_threadsafe` from other threads.
+
+    Raises:
+        ConfigError: an option is unknown, wrong or in conflict with another one.
+
+    """
+
+    def __init__(
+        self, wal_dir: str | os.PathLike[str], *, bootstrap_servers: str | Sequence[str], **options: Any
+    ) -> None:
+        """Check the options; `start` does the rest."""
+        self._config = Config.from_options(wal_dir, bootstrap_servers, options)
+        self._encode_key = key_encoder(self._config.key_serializer)
+        self._encode_value = value_encoder(self._config.value_serializer)
+        self._plain_value = bytes if self._config.value_serializer is None else None  # the type that goes as it is
+        self._plain_key = self._config.key_serializer is None
+        self._fits = self._config.max_request_size - RECORD_OVERHEAD
+        self._always = self._config.fsync == "always"
+        self._life = "created"
+        self._runtime: Runtime | None = None
+        self._append: Any = self._refuse
+        self._stopping: asyncio.Task[int] | None = None
+        self._line = asyncio.Lock()  # callers that wait for room, first come, first served
+        self._turn_ends = 0  # the next publish looks closer once the clock is past this
+        self._turn_calls = 0
+        self._sources: dict[TopicPartition, int] | None = None
+        self.producer_id = ""
+        self.epoch = 0
+
+    def __repr__(self) -> str:
+        """Where its directory is, and its state."""
+        return f"<RecoverableProducer {self.wal_path or self._config.wal_dir} {self.state}>"
+
+    # -- life cycle ----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the directory and begin to deliver what it holds; needs no broker.
+
+        Raises:
+            WalError: the directory cannot be used; the message says why and what to do.
+            ClosedError: the producer was stopped, also meanwhile: make a new one.
+            RecoverError: it runs already, in another event loop.
+
+        """
+        if self._life == "running":
+            self._refuse_elsewhere()
+            return
+        if self._life != "created":
+            raise self._closed_error()
+        self._life = "starting"
+        self._loop = asyncio.get_running_loop()
+        _STARTED.add(self)
+        try:
+            runtime = await Runtime.open(self._config)
+        except BaseException:
+            if self._life == "starting":
+                self._life = "created"
+            raise
+        if self._life != "starting":
+            runtime.ring.close()
+            raise self._closed_error()
+        self._runtime = runtime
+        runtime.ring.owner = self
+        runtime.writer.make_receipts(Receipt)
+        runtime.find = self._find
+        self.producer_id, self.epoch = runtime.ring.producer_id, runtime.ring.epoch
+        self._thread = threading.get_ident()
+        runtime.start()
+        self._life = "running"
+        self._append = runtime.writer.append
+        log.info("started path=%s producer_id=%s epoch=%d", runtime.directory.path, self.producer_id, self.epoch)
+
+    async def stop(self, timeout_ms: int | None = None) -> int:
+        """Deliver what can be delivered in time, then close; the number of records left in the ring.
+
+        Args:
+            timeout_ms: for all of it, in milliseconds; None takes ``stop_timeout_ms``. What is left is delivered after
+                the next start.
+
+        Raises:
+            ConfigError: ``timeout_ms`` is no number of milliseconds; the producer goes on.
+            RecoverError: it is awaited in `on_delivery`, which it waits for, or in another event loop.
+
+        """
+        limit = seconds_of(self._config.stop_timeout_ms if timeout_ms is None else timeout_ms)
+        if self._life == "forked":
+            return 0
+        runtime = self._runtime
+        if runtime is None or self._life == "created":
+            self._life = "stopped"
+            return 0
+        if self._life != "stopped":
+            self._refuse_elsewhere()
+        self._refuse_in_callback("stop")
+        if self._stopping is None:
+            self._life = "stopping"
+            self._append, self._turn_ends = self._refuse, 0
+            self._stopping = self._loop.create_task(runtime.stop(limit or 0.0), name="aiorecover-stop")
+            self._stopping.add_done_callback(self._stopped)
+        await asyncio.wait({self._stopping})  # a caller that is cancelled here leaves it alone
+        return self._stopping.result()
+
+    def _stopped(self, task: "asyncio.Task[int]") -> None:
+        self._life = "stopped"
+        if not task.cancelled() and task.exception() is None and task.result():
+            log.warning(
+                "stopped records are left in the ring: the next start delivers them path=%s records=%d",
+                self.wal_path,
+                task.result(),
+            )
+
+    async def __aenter__(self) -> Self:
+        """Start."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop."""
+        await self.stop()
+
+    # -- publishing ----------------------------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        topic: str,
+        value: object = _MISSING,
+        *,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] | None = None,
+        context: object = None,
+        source: tuple[str, int, int] | None = None,
+    ) -> Receipt:
+        """Accept one record: when this returns, it is in the ring and survives the death of the process.
+
+        Does not wait, except for ``fsync="always"``, for space with ``on_full="wait"``, and for the turn that it gives
+        to the loop every 256 calls or 1 ms, before it stores: cancelled there, nothing is accepted (cancelled while
+        ``fsync="always"`` waits for the disk, the record is stored and will be delivered).
+
+        Args:
+            topic: Kafka's topic.
+            value: bytes as they are, str as UTF-8, None as a tombstone, anything else as JSON; or what
+                ``value_serializer`` takes.
+            key: bytes, str or None.
+            partition: None lets the partitioner choose.
+            timestamp_ms: milliseconds since 1970; None is now.
+            headers: pairs of a name and bytes.
+            context: anything msgspec can encode; given back in the delivery report.
+            source: (topic, partition, offset) of the consumed record that this one was made from, and the last one
+                that is: `source_positions` remembers that it need not be read again.
+
+        Raises:
+            EncodeError: this record cannot become a Kafka record; nothing was stored.
+            RecordTooLargeError: it is above ``max_request_size``; nothing was stored.
+            WalFullError: the disk threshold is reached; nothing was stored.
+            WalIOError: the disk failed; without fsync="always" nothing was stored.
+            ClosedError: not started, stopped, or a forked child.
+            RecoverError: not in the loop's thread, or with a ``source`` before `source_positions` was awaited.
+
+        """
+        now = time.time_ns()
+        if now > self._turn_ends:
+            await self._give_turn(now)
+        try:
+            receipt = self._store(topic, value, key, partition, timestamp_ms, headers, context, source, now)
+        except WalFullError:
+            if self._config.on_full != "wait":
+                raise
+            receipt = await self._store_when_room(
+                topic, value, key, partition, timestamp_ms, headers, context, source, now
+            )
+        if self._always:
+            await self._get_runtime().keeper.flushed()
+        return receipt
+
+    def publish_nowait(
+        self,
+        topic: str,
+        value: object = _MISSING,
+        *,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] | None = None,
+        context: object = None,
+        source: tuple[str, int, int] | None = None,
+    ) -> Receipt:
+        """As `publish`, as a plain call; it gives no turn.
+
+        Raises:
+            ConfigError: with ``fsync="always"``, which has to wait.
+
+        """
+        if self._always:
+            raise ConfigError(
+                'publish_nowait cannot wait for the disk: await publish, or choose fsync="interval" fsync=always'
+            )
+        now = time.time_ns()
+        if now > self._turn_ends:
+            self._look(now)
+        return self._store(topic, value, key, partition, timestamp_ms, headers, context, source, now)
+
+    def publish_threadsafe(
+        self, topic: str, value: object = _MISSING, **fields: Any
+    ) -> "concurrent.futures.Future[Receipt]":
+        """As `publish`, from another thread; the future is done once the record is accepted.
+
+        The calls of one thread keep their order, unless they have to wait (``fsync="always"``, ``on_full="wait"``).
+
+        Raises:
+            ClosedError: at once, or through the future, when the producer is not running.
+
+        """
+        if self._life != "running":
+            raise self._closed_error()
+        self._refuse_without_loop()
+        if self._always or self._config.on_full == "wait":
+            return asyncio.run_coroutine_threadsafe(self.publish(topic, value, **fields), self._loop)
+        future: concurrent.futures.Future[Receipt] = concurrent.futures.Future()
+        self._loop.call_soon_threadsafe(self._publish_for_thread, future, topic, value, fields)
+        return future
+
+    def _publish_for_thread(
+        self, future: "concurrent.futures.Future[Receipt]", topic: str, value: object, fields: dict[str, Any]
+    ) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(self.publish_nowait(topic, value, **fields))
+        except Exception as error:  # noqa: BLE001 - the caller's, in its own thread
+            future.set_exception(error)
+
+    def _store(
+        self,
+        topic: str,
+        value: object,
+        key: bytes | str | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Sequence[tuple[str, bytes | None]] | None,
+        context: object,
+        source: Any,
+        now: int,
+    ) -> Receipt:
+        data = value if type(value) is self._plain_value else self._wire_value(topic, value, headers, key)
+        if key is not None and not self._plain_key:
+            key = self._encode_key(topic, key, headers)
+        if (headers is not None or key is not None or data is None or len(data) > self._fits) and (
+            _size(key, data, headers) > self._fits
+        ):
+            raise RecordTooLargeError(
+                f"the record is above max_request_size: raise it, or publish less at once topic={topic} "
+                f"bytes={_size(key, data, headers)} max_request_size={self._config.max_request_size}"
+            )
+        timestamp_ms = now // 1_000_000 if timestamp_ms is None else _check_timestamp(timestamp_ms)
+        if context is None and source is None:
+            receipt: Receipt = self._append(topic, key, data, timestamp_ms, headers, partition)
+        else:
+            receipt = self._store_with_note(topic, key, data, timestamp_ms, headers, partition, context, source)
+        self._turn_calls += 1
+        if self._turn_calls >= TURN_CALLS:
+            self._turn_ends = 0
+        return receipt
+
+    def _store_with_note(
+        self,
+        topic: str,
+        key: Any,
+        data: Any,
+        timestamp_ms: int,
+        headers: Any,
+        partition: int | None,
+        context: Any,
+        source: Any,
+    ) -> Receipt:
+        source = None if source is None else self._check_source(source)
+        try:
+            raw = None if context is None else encode_payload(context)
+            note = encode_payload(Note(raw, source))
+        except Exception as error:
+            raise EncodeError(f"the context must be plain data that msgspec can encode error={error}") from error
+        if len(note) > CONTEXT_MOST:
+            raise EncodeError(f"the context is too large: store it elsewhere bytes={len(note)} most={CONTEXT_MOST}")
+        receipt: Receipt = self._append(topic, key, data, timestamp_ms, headers, partition, note)
+        if source is not None:
+            self._get_runtime().ring.note_source(source, receipt.sequence, receipt._batch.segment)  # noqa: SLF001
+        if raw is None:
+            return receipt
+        return Receipt(receipt.sequence, receipt._index, receipt._batch, msgspec.msgpack.decode(raw))  # noqa: SLF001
+
+    def _find(self, topic: Any, key: Any, partition: Any) -> Any:
+        """Check what the writer does not know yet, and ask the router."""
+        if type(topic) is not str:
+            raise EncodeError(f"a topic must be a plain str: pass str(topic) type={type(topic).__qualname__}")
+        check_topic(topic)
+        runtime = self._get_runtime()
+        if partition is not None:
+            partition = check_partition(partition)
+            known = runtime.ring.topics.get(topic, 0)
+            if known and partition >= known:
+                raise EncodeError(
+                    "the partition does not exist, as far as is known by now: choose one of the topic's "
+                    f"topic={topic} partition={partition} partitions={known}"
+                )
+        return runtime.delivery.router.find(topic, key, partition)
+
+    def _wire_value(self, topic: str, value: object, headers: Any, key: object) -> bytes | None:
+        if value is _MISSING:
+            raise EncodeError(f"the value is missing: pass it, or None for a tombstone topic={topic}")
+        data = self._encode_value(topic, value, headers)
+        if data is None and key is None:
+            raise EncodeError(
+                f"a record needs a key or a value: a tombstone without a key deletes nothing topic={topic}"
+            )
+        return data
+
+    def _check_source(self, source: object) -> tuple[str, int, int]:
+        if not isinstance(source, tuple) or len(source) != 3:  # noqa: PLR2004 - as the message says
+            raise EncodeError(f"a source must be (topic, partition, offset) source={source!r:.100}")
+        topic, partition, offset = source
+        if not (isinstance(topic, str) and isinstance(partition, int) and isinstance(offset, int) and offset >= 0):
+            raise EncodeError(f"a source must be (topic, partition, offset) source={source!r:.100}")
+        if self._sources is None:
+            raise RecoverError(
+                "await source_positions() before the first publish with a source: it says where to go on reading"
+            )
+        return topic, partition, offset
+
+    async def _give_turn(self, now: int) -> None:
+        """Let the rest of the loop run where callers have had it long enough, and look at the state."""
+        if self._turn_ends == 0 or now > self._turn_ends:
+            self._look(now)
+            if self._turn_calls:
+                self._turn_calls = 0
+                await asyncio.sleep(0)
+                self._look(time.time_ns())
+
+    def _look(self, now: int) -> None:
+        runtime = self._get_runtime()
+        if threading.get_ident() != self._thread:
+            raise RecoverError("publish belongs to the loop's thread: use publish_threadsafe from others")
+        failed = runtime.ring.flusher.failed
+        if failed is not None:
+            raise failed
+        if runtime.delivery.failure is not None and runtime.directory.lost() is not None:
+            raise runtime.delivery.failure
+        self._turn_ends = now + TURN_NS
+
+    async def _store_when_room(self, *fields: Any) -> Receipt:
+        """Stand in line until there is room, up to ``full_timeout_ms``."""
+        async with asyncio.timeout(None) as limit:
+            limit.reschedule(self._loop.time() + self._config.full_timeout_ms / 1000)
+            last: WalFullError | None = None
+            try:
+                async with self._line:
+                    while True:
+                        try:
+                            self._look(time.time_ns())
+                            return self._store(*fields)
+                        except WalFullError as error:
+                            last = error
+                        await asyncio.sleep(ROOM_S)
+            except asyncio.CancelledError:
+                if limit.expired() and last is not None:
+                    raise WalFullError(f"{last} full_timeout_ms={self._config.full_timeout_ms}") from None
+                raise
+
+    async def source_positions(self) -> dict[TopicPartition, int]:
+        """Where to go on reading what this directory's records were made from.
+
+        Of each partition that the ``source`` of an accepted record has named: the offset after the newest one. To be
+        awaited before the first `publish` with a ``source``. After a power cut it goes back to what a completed flush
+        covered; what is left of the records after that is made again.
+
+        Raises:
+            ClosedError: the producer is not running.
+
+        """
+        runtime = self._get_runtime_here()
+        await runtime.adopted.wait()
+        found = runtime.ring.sources.items()
+        self._sources = {TopicPartition(topic, partition): newest[0] + 1 for (topic, partition), newest in found}
+        return dict(self._sources)
+
+    # -- delivery ------------------------------------------------------------------------------------------------------
+
+    async def flush(self, timeout_ms: int | None = None) -> None:
+        """Wait until everything that is in the ring now, earlier epochs included, is in Kafka or a dead letter.
+
+        Args:
+            timeout_ms: at most so long, in milliseconds; None waits as long as it takes, or until it is stopped.
+
+        Raises:
+            ConfigError: ``timeout_ms`` is no number of milliseconds.
+            ClosedError: the producer is not running, or was stopped first.
+            DeliveryPendingError: not within ``timeout_ms``; everything is still in the ring.
+            PermanentDeliveryError: a lane is halted.
+            RecoverError: it is awaited in `on_delivery`, or in another event loop than the producer's.
+
+        """
+        limit = seconds_of(timeout_ms)
+        runtime = self._get_runtime_here()
+        self._refuse_in_callback("flush")
+        await self._unless_stopped(runtime.drained(limit))
+
+    async def wait_delivered(self, receipt: Receipt, timeout_ms: int | None) -> DeliveryReport:
+        """Behind `Receipt.delivered`."""
+        limit = seconds_of(timeout_ms)
+        if self._runtime is None or self._life == "forked":
+            raise self._closed_error()
+        if self._life == "running":
+            self._refuse_elsewhere()
+        try:
+            async with asyncio.timeout(limit):
+                return await self._settled(receipt)
+        except TimeoutError:
+            message = f"accepted as {receipt.record_id} and not delivered yet, do not publish it again"
+            raise DeliveryPendingError(f"{message}: {self._runtime.why()} timeout_ms={timeout_ms}") from None
+
+    async def _settled(self, receipt: Receipt) -> DeliveryReport:
+        batch, index = receipt._batch, receipt._index  # noqa: SLF001
+        while True:
+            if not batch.done:
+                if self._life in ("stopping", "stopped") and (self._stopping is None or self._stopping.done()):
+                    raise self._closed_error()
+                await self._get_delivery().wait_for(batch)
+                continue
+            if batch.state is not State.REPLACED:
+                break
+            batch, index = next(
+                (child, places.index(index)) for child, places in batch.children or () if index in places
+            )
+            if batch.lane.partition == DEAD:
+                raise PermanentDeliveryError(
+                    f"kafka refuses the record for good, it is a dead letter: {batch.error} record={receipt.record_id}",
+                    persisted="not",
+                )
+        if batch.state is State.VOID:
+            raise PermanentDeliveryError(f"the record was damaged on the disk record={receipt.record_id}")
+        return DeliveryReport(
+            topic=batch.lane.topic,
+            partition=batch.lane.partition,
+            offset=None if batch.offset is None else batch.offset + index,
+            record_id=receipt.record_id,
+            context=receipt._context,  # noqa: SLF001
+        )
+
+    def _get_delivery(self) -> Any:
+        assert self._runtime is not None
+        return self._runtime.delivery
+
+    async def _unless_stopped(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        stopping = self._stopping
+        try:
+            await asyncio.wait({task} if stopping is None else {task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not task.done():
+                task.cancel()
+        if not task.done() or task.cancelled():
+            raise self._closed_error()
+        task.result()
+
+    # -- for code written for aiokafka ---------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: object = None,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] | None = None,
+    ) -> "asyncio.Future[RecordMetadata]":
+        """As aiokafka's: a future of the record's metadata. The record is accepted when this returns."""
+        receipt = await self.publish(
+            topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+        )
+        return self._loop.create_task(self._metadata_of(receipt))
+
+    async def _metadata_of(self, receipt: Receipt) -> RecordMetadata:
+        report = await self.wait_delivered(receipt, None)
+        offset = -1 if report.offset is None else report.offset
+        partition = -1 if report.partition is None else report.partition
+        return RecordMetadata(
+            report.topic, partition, TopicPartition(report.topic, partition), offset, report.timestamp_ms, 0, -1
+        )
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: object = None,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] | None = None,
+    ) -> RecordMetadata:
+        """As aiokafka's: wait until the record is in Kafka; cancelled, it is delivered all the same.
+
+        Raises:
+            DeliveryPendingError: not within ``request_timeout_ms``; it stays in the ring: do not publish it again.
+
+        """
+        receipt = await self.publish(
+            topic, value, key=key, partition=partition, timestamp_ms=timestamp_ms, headers=headers
+        )
+        await self.wait_delivered(receipt, self._config.request_timeout_ms)
+        return await self._metadata_of(receipt)
+
+    async def partitions_for(self, topic: str) -> set[int]:
+        """As aiokafka's: the topic's partitions.
+
+        Raises:
+            KafkaTimeoutError: Kafka did not say within ``request_timeout_ms``.
+
+        """
+        check_topic(topic)
+        delivery = self._get_runtime_here().delivery
+        try:
+            async with asyncio.timeout(self._config.request_timeout_ms / 1000):
+                return await delivery.partitions_of(topic)
+        except TimeoutError:
+            reached = "is the topic there?" if delivery.connected else "kafka is not reached"
+            limit = self._config.request_timeout_ms
+            message = f"kafka does not say the partitions: {reached} topic={topic} request_timeout_ms={limit}"
+            raise KafkaTimeoutError(message) from None
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        """What it does now, as one word.
+
+        ``created``, ``starting``, ``connecting``, ``connected``, ``halted`` (a lane waits for the next start),
+        ``failed`` (the disk, or another owner of the directory: nothing is accepted), ``interrupted`` (delivery has
+        stopped: a restart delivers), ``stopping``, ``stopped``, ``forked``.
+        """
+        if self._life != "running" or self._runtime is None:
+            return self._life
+        runtime = self._runtime
+        if runtime.ring.flusher.failed is not None:
+            return "failed"
+        if runtime.delivery.failure is not None:
+            return "interrupted"
+        if any(lane.state.name == "HALTED" for lane in runtime.delivery.router.lanes.values()):
+            return "halted"
+        return "connected" if runtime.delivery.connected and runtime.delivery.cause is None else "connecting"
+
+    @property
+    def wal_path(self) -> Path | None:
+        """The instance directory in use; None before `start`."""
+        return self._runtime.directory.path if self._runtime is not None else None
+
+    def statistics(self) -> Statistics:
+        """A frozen snapshot whose counts add up.
+
+        Raises:
+            ClosedError: before `start`, or in a forked child.
+
+        """
+        if self._runtime is None or self._life == "forked":
+            raise self._closed_error()
+        return self._runtime.statistics(self.state)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _get_runtime(self) -> Runtime:
+        if self._life != "running" or self._runtime is None:
+            raise self._closed_error()
+        return self._runtime
+
+    def _get_runtime_here(self) -> Runtime:
+        """For what is awaited: its futures and locks are those of one loop."""
+        runtime = self._get_runtime()
+        self._refuse_elsewhere()
+        return runtime
+
+    def _refuse_elsewhere(self) -> None:
+        self._refuse_without_loop()
+        if asyncio.get_running_loop() is not self._loop:
+            message = "this is not the event loop of the producer, which goes on: await it there"
+            raise RecoverError(f"{message}, from others by asyncio.run_coroutine_threadsafe(..., its loop)")
+
+    def _refuse_without_loop(self) -> None:
+        if self._loop.is_closed():
+            message = "the event loop of the producer has ended: await its stop() in a running loop, and make a new one"
+            raise ClosedError(f"{message} path={self.wal_path}") from None
+
+    def _refuse_in_callback(self, call: str) -> None:
+        reporter = None if self._runtime is None else self._runtime.reporter
+        if reporter is not None and reporter.in_callback:
+            message = f"{call} waits for on_delivery, so on_delivery cannot wait for it"
+            raise RecoverError(f"{message}: asyncio.create_task(producer.{call}()), keep the task, and return")
+
+    def _closed_error(self) -> ClosedError:
+        reasons = {
+            "created": "the producer is not started: use 'async with' or await start()",
+            "forked": "the producer belongs to the parent process: make a new one in the child",
+        }
+        return ClosedError(f"{reasons.get(self._life, 'the producer is stopped: make a new one')} state={self._life}")
+
+    def _forked(self) -> None:
+        self._life, self._turn_ends, self._append = "forked", 0, self._refuse
+
+    def _refuse(self, *_: Any) -> Any:
+        raise self._closed_error()
+
+
+def _size(key: Any, data: bytes | None, headers: Any) -> int:
+    """Return the bytes of a record beside its overhead; a key of text at its longest."""
+    size = len(data) if data is not None else 0
+    if key is not None:
+        size += len(key) if isinstance(key, bytes) else 4 * len(key) if isinstance(key, str) else 0
+    if isinstance(headers, list | tuple):
+        for header in headers:
+            if isinstance(header, tuple) and len(header) == 2:  # noqa: PLR2004 - name and value
+                size += sum(len(part) + 5 for part in header if isinstance(part, str | bytes))
+    return size
+
+
+def _check_timestamp(timestamp_ms: object) -> int:
+    if not isinstance(timestamp_ms, int) or isinstance(timestamp_ms, bool) or timestamp_ms < 0:
+        raise EncodeError(
+            "timestamp_ms must be an int of milliseconds since 1970, not negative: pass int(seconds * 1000) "
+            f"type={type(timestamp_ms).__qualname__} timestamp_ms={timestamp_ms!r:.50}"
+        )
+    if timestamp_ms >= YEAR_10000_MS:
+        unit = "microseconds" if timestamp_ms < YEAR_10000_MS * 1000 else "nanoseconds"
+        raise EncodeError(f"timestamp_ms looks like {unit}: pass milliseconds since 1970 timestamp_ms={timestamp_ms}")
+    return int(timestamp_ms)
+
+
+def _after_fork_in_child() -> None:
+    for producer in list(_STARTED):
+        producer._forked()  # noqa: SLF001
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

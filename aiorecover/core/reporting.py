@@ -1,0 +1,88 @@
+"""``on_delivery``: the caller's function, called with each record's report before the record counts as delivered."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from aiorecover.core.receipt import DeliveryReport
+from aiorecover.ring.notes import DamagedNoteError, Note, read_notes
+from aiorecover.ring.records import id_of, timestamp_delta, walk
+from aiorecover.ring.segments import Batch
+
+if TYPE_CHECKING:
+    from aiorecover.core.runtime import Runtime
+
+CALL_S = 30.0  # an awaited one is cancelled then: it holds up its partition
+OnDelivery = Callable[[DeliveryReport], Awaitable[None] | None]
+
+log = logging.getLogger("aiorecover")
+
+
+class Reporter:
+    """Call ``on_delivery`` for the records of acknowledged batches."""
+
+    def __init__(self, runtime: "Runtime", call: OnDelivery) -> None:
+        self._runtime, self._call = runtime, call
+        self.errors = 0
+        self.in_callback = False
+
+    async def delivered(self, batch: Batch) -> None:
+        """Call it for each record of a batch, in order."""
+        if batch.kind:
+            return
+        for report in reports_of(batch, await asyncio.to_thread(batch_bytes, batch)):
+            self.in_callback = True
+            try:
+                result = self._call(report)
+                if inspect.isawaitable(result):
+                    await asyncio.wait_for(result, CALL_S)
+            except Exception as error:  # noqa: BLE001 - the caller's
+                self.errors += 1
+                self._runtime.delivery.throttle.warn(
+                    "on_delivery_failed", "on_delivery", "on_delivery raised: the record is delivered error=%r", error
+                )
+            finally:
+                self.in_callback = False
+
+    def stopped(self, error: BaseException) -> None:
+        """Delivery has stopped; nothing is reported any more."""
+
+
+def batch_bytes(batch: Batch) -> tuple[bytes, bytes]:
+    """Return a batch's records and notes; blocks where it is cold."""
+    notes = batch.read_notes() if batch.notes < batch.notes_from else b""
+    return bytes(batch.read()), notes
+
+
+def reports_of(batch: Batch, data: tuple[bytes, bytes]) -> list[DeliveryReport]:
+    """Return the reports of a batch's records, in order."""
+    records, raw = data
+    notes: dict[int, Note] = {}
+    try:
+        notes = {index: note for _, index, note in read_notes(raw)}
+    except DamagedNoteError:
+        notes = {}
+    found = []
+    for index, span in enumerate(walk(records)):
+        producer, epoch, sequence = id_of(records, span[4])
+        note = notes.get(index)
+        found.append(
+            DeliveryReport(
+                topic=batch.lane.topic,
+                partition=batch.lane.partition,
+                offset=None if batch.offset is None else batch.offset + index,
+                record_id=f"{producer}/{epoch}/{sequence}",
+                timestamp_ms=batch.base + timestamp_delta(records, span),
+                context=context_of(note),
+            )
+        )
+    return found
+
+
+def context_of(note: Note | None) -> Any:
+    """Return the caller's context, as plain data; None: it gave none."""
+    return None if note is None or note.context is None else msgspec.msgpack.decode(note.context)
