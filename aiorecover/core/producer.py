@@ -21,6 +21,7 @@ from aiokafka.errors import KafkaTimeoutError
 from aiokafka.structs import RecordMetadata, TopicPartition
 
 from aiorecover.config import Config
+from aiorecover.core.dead_letters import DeadLetters
 from aiorecover.core.receipt import DeliveryReport, Receipt
 from aiorecover.core.runtime import Runtime
 from aiorecover.core.statistics import Statistics
@@ -616,6 +617,11 @@ class RecoverableProducer:
     def wal_path(self) -> Path | None:
         """The instance directory in use; None before `start`."""
         return self._runtime.directory.path if self._runtime is not None else None
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """What Kafka refused for good, or what came too late: list, requeue, export, purge."""
+        return DeadLetters(self._get_runtime_here)
 
     def statistics(self) -> Statistics:
         """A frozen snapshot whose counts add up.

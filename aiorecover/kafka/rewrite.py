@@ -37,7 +37,7 @@ ROOM = 64  # bytes beside the records of a child: its head is counted elsewhere
 
 _log = logging.getLogger("aiorecover")
 
-Choose = Callable[[bytes | None, int], tuple[Lane, int]]  # (key, index in the parent) -> lane, and which group there
+Choose = Callable[[bytes | None, int], tuple[Lane | None, int]]  # (key, index) -> lane (None: left out), which group
 
 
 class _Record(NamedTuple):
@@ -130,6 +130,15 @@ class Rewriter:
         self.delivery.router.go_on(lane)
         self.delivery.check_waiters()
 
+    async def leave_out(self, batch: Batch, ids: set[str]) -> None:
+        """Rewrite a batch of dead letters without those of these record ids."""
+        gone: set[int] = set()
+        data = bytes(await asyncio.to_thread(batch.read))
+        for index, span in enumerate(walk(data)):
+            if "{}/{}/{}".format(*id_of(data, span[4])) in ids:
+                gone.add(index)
+        await self._persist([batch], lambda _, index: (None if index in gone else batch.lane, 0), None)
+
     def halt(self, lane: DeliveryLane, reason: str) -> None:
         """Have a lane wait for the next start."""
         lane.error = f"halted until the next start: {reason}"
@@ -140,7 +149,7 @@ class Rewriter:
         held = self.ring.lane(DEAD_TOPIC, DEAD).segments * self.ring.geometry.small
         return held * DEAD_SHARE > self.ring.limits.max_bytes
 
-    async def _persist(self, parents: list[Batch], choose: Choose, reason: str) -> None:
+    async def _persist(self, parents: list[Batch], choose: Choose, reason: str | None) -> None:
         """Rewrite, and where there is no room for it wait until there is."""
         while True:
             try:
@@ -197,7 +206,10 @@ class Rewriter:
             if reason is not None:
                 note = _dead_note(note, parent.lane, reason)
             payload = None if note is None else encode_payload(note)
-            where = choose(key_of(data, span), index)
+            lane, number = choose(key_of(data, span), index)
+            if lane is None:
+                continue
+            where = lane, number
             groups.setdefault(where, []).append(
                 _Record(record, timestamp_delta(data, span), sequence, epoch, payload, index)
             )
@@ -205,12 +217,12 @@ class Rewriter:
                 await asyncio.sleep(0)
                 turn = time.monotonic()
         for (lane, _), records in groups.items():
-            made.append((self._write(parent, lane, records), [one.at for one in records]))
+            made.append((self._write(parent, lane, records, reason), [one.at for one in records]))
             if time.monotonic() - turn > TURN_S:
                 await asyncio.sleep(0)
                 turn = time.monotonic()
 
-    def _write(self, parent: Batch, lane: Lane, records: list[_Record]) -> Batch:
+    def _write(self, parent: Batch, lane: Lane, records: list[_Record], reason: str | None) -> Batch:
         cursor = lane.rewritten
         need = sum(len(one.data) + VARINT_MOST + note_room(one.note) for one in records) + ROOM
         origin = parent.segment.ordinal, parent.at
@@ -219,6 +231,7 @@ class Rewriter:
             for one in records:
                 append_raw(cursor, one.data, one.delta, one.note, one.sequence)
             child.accepted_at = parent.accepted_at
+            child.error = reason
         finally:
             if cursor.index:
                 cursor.seal()
