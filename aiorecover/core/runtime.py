@@ -10,8 +10,9 @@ from aiorecover.config import Config
 from aiorecover.core.reporting import Reporter
 from aiorecover.core.statistics import Statistics
 from aiorecover.errors import DeliveryPendingError, WalError, WalIOError
-from aiorecover.kafka.delivery import Delivery, DeliveryOptions
+from aiorecover.kafka.delivery import Delivery, DeliveryOptions, cancel_all
 from aiorecover.kafka.lanes import State
+from aiorecover.kafka.router import DEAD_TOPIC
 from aiorecover.ring.directory import Directory
 from aiorecover.ring.flush import Keeper
 from aiorecover.ring.lane import DEAD
@@ -101,8 +102,9 @@ class Runtime:
         recovered = await asyncio.to_thread(recover, self.ring, self._segments)
         self._segments = []
         adopt(self.ring, recovered)
-        self.recovered = recovered.records
+        self.recovered = recovered.records - self.dead_letters()
         self.adopted.set()
+        self.delivery.check_waiters()
         if recovered.records:
             log.info("recovered records of earlier starts wait path=%s records=%d", self.directory.path, self.recovered)
 
@@ -127,9 +129,7 @@ class Runtime:
                 await self.delivery.drained()
         except (TimeoutError, Exception) as error:  # noqa: BLE001 - what is left is delivered after the next start
             log.debug("stop: not everything was delivered error=%r", error)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
         await self.delivery.stop()
         for lane in list(self.ring.lanes.values()):
             lane.give_back()
@@ -162,16 +162,18 @@ class Runtime:
 
     def pending(self) -> int:
         """Records that are not done, those in open batches too."""
-        lanes = self.ring.lanes.values()
-        open_ones = sum(lane.published.index for lane in lanes)
-        dead = sum(batch.count for lane in lanes if lane.partition == DEAD for batch in lane.queue)
-        return self.ring.pending + open_ones - dead
+        open_ones = sum(lane.published.index for lane in self.ring.lanes.values())
+        return self.ring.pending + open_ones - self.dead_letters()
+
+    def dead_letters(self) -> int:
+        """Records in the lane of dead letters."""
+        lane = self.ring.lanes.get((DEAD_TOPIC, DEAD))
+        return 0 if lane is None else sum(batch.count for batch in lane.queue)
 
     def statistics(self, state: str) -> Statistics:
         """Return a snapshot whose counts add up."""
         ring, delivery = self.ring, self.delivery
         lanes = list(delivery.router.lanes.values())
-        dead = ring.lanes.get(("", DEAD))
         return Statistics(
             state=state,
             accepted=self.writer.next_sequence() - FIRST_SEQUENCE,
@@ -181,7 +183,7 @@ class Runtime:
             damaged=ring.damaged,
             pending=self.pending(),
             recovering=ring.recovering,
-            dead_letters=0 if dead is None else sum(batch.count for batch in dead.queue),
+            dead_letters=self.dead_letters(),
             oldest_age_seconds=self._oldest_age(),
             epoch=ring.epoch,
             bytes_used=ring.used,

@@ -73,7 +73,8 @@ class _Tokens(AbstractTokenProvider):
 
     async def token(self) -> str:
         try:
-            found = await asyncio.wait_for(self._provider.token(), TOKEN_S)
+            async with asyncio.timeout(TOKEN_S):
+                found = await self._provider.token()
         except TimeoutError:
             raise TokenError(f"sasl_oauth_token_provider gave no token within {TOKEN_S:.0f} s") from None
         except Exception as error:

@@ -34,6 +34,7 @@ STALL_S = 5.0  # before a lane is tried again whose rights or topic somebody has
 SEQUENCES = 1 << 31  # Kafka's sequences wrap there (R13)
 EPOCHS = 32_000  # producer epochs of a lane: below the 15 bits of Kafka's; then the next Kafka producer id
 SLICE = 32  # batches between two turns for the loop
+CANCEL_AGAIN_S = 0.05
 
 _log = logging.getLogger("aiorecover")
 
@@ -150,10 +151,7 @@ class Delivery:
     async def stop(self) -> None:
         """End every task and close every connection."""
         self._stopped = True
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
         for waiter in list(self._watching):
             if not waiter.done():
                 waiter.set_exception(
@@ -295,6 +293,7 @@ class Delivery:
             take_ahead(self.ring, stored, ahead)
             if lane.state is Lanes.SEALED and lane.contents() is not Event.NEXT_SEALED:
                 self.router.go_on(lane)
+                self.check_waiters()
 
     def hold_for_gate(self, lane: DeliveryLane) -> None:
         """Wait until the topic's older records have their partitions (R9)."""
@@ -552,8 +551,12 @@ class Delivery:
     def expire_before(self, moment: float) -> None:
         """Bury what was accepted before ``moment``, Unix seconds, and is neither in flight nor held."""
         for lane in list(self.router.lanes.values()):
+            cursor = lane.stored.published
+            if cursor.batch is not None and cursor.index and cursor.batch.accepted_at < moment:
+                cursor.seal()
             batch = lane.head
-            if batch is None or batch.accepted_at >= moment or lane.state not in (Lanes.SEALED, Lanes.BACKING_OFF):
+            waits = lane.state in (Lanes.SEALED, Lanes.BACKING_OFF) or lane.topic.unassigned is lane
+            if batch is None or batch.accepted_at >= moment or not waits or lane.state is Lanes.HELD:
                 continue
             self._hold(lane)
             self.spawn(self.rewriter.expire(lane, batch), "aiorecover-expire")
@@ -577,6 +580,15 @@ class Delivery:
         for lane in self.router.in_trouble():
             if not lane.stored.idle:
                 yield f"{lane.error} lane={lane.stored}"
+
+
+async def cancel_all(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait for their ends; again and again, since `asyncio.wait_for` may swallow a cancellation."""
+    left = set(tasks)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=CANCEL_AGAIN_S)
 
 
 def _oldest(lane: DeliveryLane) -> tuple[int, int]:

@@ -230,6 +230,10 @@ class Router:
 
     def go_on(self, lane: DeliveryLane) -> None:
         """A lane's oldest batch is done: go on with what is left."""
+        if lane.stored.partition == UNASSIGNED:
+            lane.step(Event.EMPTY)
+            self.delivery.want_metadata()
+            return
         lane.step(lane.contents())
         if lane.state is State.IDLE:
             self.displace(lane)

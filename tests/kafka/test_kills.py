@@ -1,0 +1,26 @@
+"""Whatever dies, each accepted record arrives once, in order; a slice of `make prove WHAT=kills`."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.kafka.kills import kill_cycles
+from tests.support.broker import Cluster, TopicFactory
+
+pytestmark = [pytest.mark.asyncio, pytest.mark.timeout(240)]
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+async def test_killed_processes_lose_repeat_and_reorder_nothing(
+    kafka: Cluster, topic: TopicFactory, tmp_path: Path, guarantee: str
+) -> None:
+    verdict = await kill_cycles(kafka, topic(kafka), tmp_path, cycles=5, seed=1, guarantee=guarantee)
+    assert verdict.ok, verdict
+    assert verdict.repeated == 0
+    assert verdict.accepted > 1000
+
+
+async def test_beside_dying_and_frozen_brokers_too(kafka3: Cluster, topic: TopicFactory, tmp_path: Path) -> None:
+    verdict = await kill_cycles(kafka3, topic(kafka3), tmp_path, cycles=6, seed=2, harm=True)
+    assert verdict.ok, verdict
+    assert verdict.repeated == 0
