@@ -22,10 +22,9 @@ from benchmarks import (
     transactions,
 )
 from benchmarks.ring import append as ring_append
-from benchmarks.ring import backlog as ring_backlog
 from benchmarks.ring import commit as ring_commit
-from benchmarks.ring import delivery as ring_delivery
-from benchmarks.ring import levels as ring_levels
+from benchmarks.ring import memory as ring_memory
+from benchmarks.ring import opening as ring_opening
 from benchmarks.setting import DiskTooSmallError, Result, Setting
 from benchmarks.spark import audit as spark_audit
 from benchmarks.spark import land as spark_land
@@ -46,13 +45,12 @@ WITH_KAFKA: dict[str, Callable[[Setting], Result]] = {
     "sessions": sessions.run,
     "partitions": partitions.run,
     "transactions": transactions.run,
-    "ring_delivery": ring_delivery.run,
 }
 WITHOUT_KAFKA: dict[str, Callable[[Setting], Result]] = {
     "ring_append": ring_append.run,
-    "ring_levels": ring_levels.run,
     "ring_commit": ring_commit.run,
-    "ring_backlog": ring_backlog.run,
+    "ring_opening": ring_opening.run,
+    "ring_memory": ring_memory.run,
 }
 SPARK_WITH_KAFKA: dict[str, Callable[[Setting], Result]] = {
     "spark_land": spark_land.run,
@@ -67,7 +65,7 @@ BENCHMARKS = {**WITH_KAFKA, **WITH_BROKERS_OF_ITS_OWN, **WITHOUT_KAFKA, **SPARK_
 GROUPS = {
     "all": list(BENCHMARKS),
     "kafka": [*WITH_KAFKA, *WITH_BROKERS_OF_ITS_OWN],
-    "ring": list(WITHOUT_KAFKA),  # without ring_delivery: nothing but a disk is needed
+    "ring": list(WITHOUT_KAFKA),
     "spark": [*SPARK_WITH_KAFKA, *SPARK_WITHOUT_KAFKA],
 }
 
@@ -86,7 +84,6 @@ def main() -> int:
                 options.records,
                 options.gigabytes,
                 options.directory,
-                options.sizes,
                 options.seconds,
             )
             setting = Setting(cluster, *given)
@@ -107,9 +104,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("names", nargs="*", metavar="NAME", type=_name, help=f"all if none: {known}")
     parser.add_argument("--rounds", type=_positive, metavar="N", help="each benchmark has its own default")
     parser.add_argument("--records", type=_positive, metavar="N", help="each benchmark has its own default")
-    parser.add_argument("--sizes", type=_sizes, metavar="N,…", help="for ring_…: bytes of a record, each has its own")
     parser.add_argument("--seconds", type=float, metavar="N", help="for ring_…: each measurement, each has its own")
-    parser.add_argument("--gigabytes", type=_gigabytes, default=0.5, metavar="N", help="of backlog (0.5)")
+    parser.add_argument("--gigabytes", type=_gigabytes, metavar="N", help="of backlog, each has its own default")
     parser.add_argument("--brokers", type=_positive, default=1, metavar="N", help="1; from 3 on, replication is 3")
     parser.add_argument("--bootstrap-servers", metavar="HOST:PORT,…", help="a cluster that runs, instead of our own")
     parser.add_argument("--directory", metavar="PATH", help="where the write-ahead logs go (temporary files)")
@@ -135,10 +131,6 @@ def _gigabytes(text: str) -> float:
     if not gigabytes >= LEAST_BACKLOG_GB:
         raise argparse.ArgumentTypeError(f"must be at least {LEAST_BACKLOG_GB}: {text}")
     return gigabytes
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    return tuple(_positive(size) for size in text.split(","))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from benchmarks.figures import quantiles, spread
 from benchmarks.setting import Result, Setting, Table
 
 ROUNDS = 1
+GIGABYTES = 0.5
 WARM_UP = 30_000
 LIVE = 300_000  # records that are delivered where there is no backlog, to compare what one costs
 STEP = 10_000  # records between two looks at how much there is
@@ -32,21 +33,22 @@ KINDS = ("VmRSS", "RssAnon", "RssFile")
 
 def run(setting: Setting) -> Result:
     rounds = []
+    gigabytes = setting.gigabytes or GIGABYTES
     for number in range(setting.rounds or ROUNDS):
-        setting.say(f"backlog: round {number + 1} storing {setting.gigabytes} GB without a broker")
-        rounds.append(_one(setting))
+        setting.say(f"backlog: round {number + 1} storing {gigabytes} GB without a broker")
+        rounds.append(_one(setting, int(gigabytes * 1e9)))
         setting.say(f"backlog: replayed {rounds[-1]['delivered_s']:,.0f}/s")
-    return Result("backlog", [_table(rounds)], {"gigabytes": setting.gigabytes, "rounds": rounds})
+    return Result("backlog", [_table(rounds)], {"gigabytes": gigabytes, "rounds": rounds})
 
 
-def _one(setting: Setting) -> dict[str, Any]:
+def _one(setting: Setting, size: int) -> dict[str, Any]:
     servers = setting.cluster.bootstrap_servers
     with (
         kafka.topic(setting.cluster, "backlog") as topic,
         setting.wal_dir() as wal_dir,
         setting.wal_dir() as idle_dir,
     ):
-        with Child(build, topic=topic, wal_dir=wal_dir, size=int(setting.gigabytes * 1e9)) as builder:
+        with Child(build, topic=topic, wal_dir=wal_dir, size=size) as builder:
             built = builder.read()
         evict(wal_dir)
         places = {"wal_dir": wal_dir, "idle_dir": idle_dir}

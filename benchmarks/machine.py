@@ -3,7 +3,6 @@
 import os
 import platform
 import shutil
-import sqlite3
 import subprocess
 import tempfile
 import time
@@ -14,7 +13,6 @@ from typing import Any
 from benchmarks.figures import quantiles
 
 _PACKAGES = ("aiorecover", "aiokafka", "confluent-kafka", "uvloop", "msgspec", "isal", "cramjam")
-_STORES = ("persist-queue", "litequeue", "diskcache")
 _ROOT = Path(__file__).parents[1]
 _GIB = 1 << 30
 
@@ -29,7 +27,7 @@ def facts(kafka: str, directory: str | None) -> dict[str, Any]:
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB, 1),
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "packages": {name: _version(name) for name in _PACKAGES + _STORES} | {"SQLite": sqlite3.sqlite_version},
+        "packages": {name: _version(name) for name in _PACKAGES},
         "commit": _commit(),
         "kafka": kafka,
         "wal": f"{_file_system(place)} at {place}",

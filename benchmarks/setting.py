@@ -18,17 +18,15 @@ class DiskTooSmallError(Exception):
 
 @dataclass(frozen=True)
 class Setting:
-    """``rounds``, ``records``, ``sizes`` and ``seconds`` are None where each benchmark takes its own."""
+    """``rounds``, ``records``, ``gigabytes`` and ``seconds`` are None where each benchmark takes its own."""
 
     brokers: Cluster | None
     """Started; None where no benchmark of the run asks for Kafka."""
     rounds: int | None
     records: int | None
-    gigabytes: float
+    gigabytes: float | None
     directory: str | None
     """Where the write-ahead logs are; None is the directory for temporary files."""
-    sizes: tuple[int, ...] | None = None
-    """Of the records, in bytes."""
     seconds: float | None = None
     """For each measurement of a round."""
 

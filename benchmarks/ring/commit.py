@@ -1,92 +1,86 @@
-"""Group commit without Kafka: ``fsync="always"`` beside the best that can be made of SQLite for as many publishers.
+"""Group commit without Kafka: publishers that wait for a flush each, against the first core in the same run.
 
-Nothing in Python's queues shares a flush: N callers take turns there, one flush each, and the figure is that of one
-caller in `ring_levels`, whatever N. So the one to beat is what somebody would write around SQLite: the coroutines that
-wait are committed together in one transaction by one thread, the next ones while it runs. It uses aiorecover's own
-`GroupCommit` and `Keeper`, so that only what is below them differs.
+What is compared, each with one flush at a time in a thread of its own:
+
+    the ring                  `Writer.append`, then `Keeper.flushed`
+    first core, its ring      a record encoded, `Ring.append`, then `GroupCommit.durable`
+    first core, publish       ``fsync="always"``, no broker can be reached
+
+The first two do the same work, and give the loop a turn as often as `publish` does; `publish` itself checks, serialises
+and tries to deliver as well.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from itertools import count
+from itertools import count, cycle
+from pathlib import Path
 from typing import Any
 
-from aiorecover.wal.keeper import Keeper
+from aiorecover import record as rec
+from aiorecover.ring.flush import Keeper
+from aiorecover.wal.directory import Options
+from aiorecover.wal.keeper import Keeper as FirstKeeper
+from aiorecover.wal.opening import open_directory
 from aiorecover.wal.sync import GroupCommit
-from benchmarks import load
-from benchmarks.child import Child, call, stopwatch, tell
+from benchmarks import child, load
 from benchmarks.disk import PROBE_BYTES, count_syncs, sync_us
 from benchmarks.figures import quantiles, spread
-from benchmarks.ring import ours, payloads
-from benchmarks.ring.others import connect, insert_all, sqlite_back
+from benchmarks.ring.store import KEYS, MAX_BYTES, TOPIC, TURN, OtherBoot, Store, now_ms
 from benchmarks.setting import Result, Setting, Table
 
-ROUNDS = 3
+ROUNDS = 5
 PUBLISHERS = (1, 10, 100, 1000)
-SECONDS = 1.5
-WARM_UP_SECONDS = 0.3
-SIZES = (160,)
+SECONDS = 1.0
+WARM_UP_SHARE = 0.3  # of these seconds, not counted
+SLOT_BYTES = 16 << 20  # of the first core, its default
+NO_BROKER_MS = 1  # that publish waits at its end for what cannot be delivered
 
-Publish = Callable[[bytes], Awaitable[object]]
-Key = tuple[int, int, str]  # size, publishers, contender
+Publish = Callable[[bytes], Awaitable[None]]
+Key = tuple[int, str]  # publishers, contender
+Rounds = list[dict[str, Any]]
 
 
 def run(setting: Setting) -> Result:
-    rounds = setting.rounds or ROUNDS
-    sizes = setting.sizes or SIZES
-    measured: dict[Key, list[dict[str, Any]]] = {
-        (size, publishers, name): [] for size in sizes for publishers in PUBLISHERS for name in CONTENDERS
-    }
+    rounds, seconds = setting.rounds or ROUNDS, setting.seconds or SECONDS
+    measured: dict[Key, Rounds] = {(publishers, name): [] for publishers in PUBLISHERS for name in CONTENDERS}
     for number in range(rounds):
-        for (size, publishers, name), figures in measured.items():
-            figures.append(_one(setting, name, size, publishers))
-            told = f"{size} B, {publishers} publishers, {name} {figures[-1]['records_s']:,.0f}/s"
+        for (publishers, name), figures in measured.items():
+            figures.append(_one(setting, name, publishers, seconds))
+            told = f"{publishers} publishers, {name} {figures[-1]['records_s']:,.0f}/s"
             setting.say(f"ring commit: round {number + 1}/{rounds} {told}")
-    data = {f"{size} B, {publishers} publishers, {name}": found for (size, publishers, name), found in measured.items()}
-    return Result(
-        "ring_commit",
-        [_table(measured, size) for size in sizes],
-        {"seconds": setting.seconds or SECONDS, "rounds": data},
-    )
+    data = {f"{publishers} publishers, {name}": figures for (publishers, name), figures in measured.items()}
+    return Result("ring_commit", [_table(measured)], {"seconds": seconds, "rounds": data})
 
 
-def _one(setting: Setting, name: str, size: int, publishers: int) -> dict[str, Any]:
+def _one(setting: Setting, name: str, publishers: int, seconds: float) -> dict[str, Any]:
     with setting.wal_dir() as directory:
-        arguments = {"name": name, "size": size, "directory": directory}
-        with Child(commit, publishers=publishers, seconds=setting.seconds or SECONDS, **arguments) as child:
-            figures = child.read()
-        call(find, stored=figures["stored"], **arguments)
+        given = {"directory": directory, "name": name, "publishers": publishers, "seconds": seconds}
+        figures = child.call(commit, **given)
+        if name == OURS:
+            found = child.call(count_after_power_cut, directory=directory)["records"]
+            assert found == figures["stored"], f"not all was durable: stored={figures['stored']} {found=}"
     return figures
 
 
-def _table(measured: dict[Key, list[dict[str, Any]]], size: int) -> Table:
+def _table(measured: dict[Key, Rounds]) -> Table:
     rows = []
-    for (its_size, publishers, name), rounds in measured.items():
-        if its_size != size:
-            continue
-        rate, first = (spread(measured[size, publishers, which], "records_s").median for which in (name, OURS))
-        rows.append(
-            [
-                f"{publishers:,} publishers, {name}",
-                spread(rounds, "records_s").text(),
-                f"{first / rate:.1f}x",
-                spread(rounds, "records_a_sync").text(",.1f"),
-                *(f"{spread(rounds, quantile, 1e-6).median:,.2f}" for quantile in ("p50", "p99", "p99.9")),
-                f"{spread(rounds, 'cpu_us').median:,.1f}",
-            ]
-        )
-    probes = [one["sync_us"] for rounds in measured.values() for one in rounds]
+    for (publishers, name), rounds in measured.items():
+        rate = spread(rounds, "records_s")
+        ours = spread(measured[publishers, OURS], "records_s").median
+        cells = [rate.text(), f"{ours / rate.median:.2f}", spread(rounds, "records_a_sync").text(",.1f")]
+        waits = [f"{spread(rounds, name, 1e-6).median:,.2f}" for name in ("p50", "p99", "p99.9")]
+        rows.append([f"{publishers:,} publishers, {name}", *cells, *waits, f"{spread(rounds, 'cpu_us').median:,.1f}"])
+    probes = [one["probe_us"] for rounds in measured.values() for one in rounds]
     return Table(
-        title=f'Group commit without Kafka, {size:,}-byte records, fsync="always"',
-        columns=["", "records/s", "ours against it", "records a flush", "p50 ms", "p99 ms", "p99.9 ms", "CPU µs"],
+        title="Records of 160 B that wait for a flush each, without Kafka",
+        columns=["", "records/s", "the ring against it", "records a flush", "p50 ms", "p99 ms", "p99.9 ms", "CPU µs"],
         rows=rows,
         notes=[
-            f"medians over {len(next(iter(measured.values())))} interleaved rounds (least to greatest)",
-            "SQLite: WAL, synchronous=FULL, those who wait together in one transaction; a flush is a transaction there",
+            f"medians over {len(next(iter(measured.values())))} interleaved rounds (least to greatest); ratios of them",
             f"the disk alone: {PROBE_BYTES} bytes and fdatasync in {min(probes):,.0f} to {max(probes):,.0f} µs (p50)",
-            "every record was read back by another process after kill -9",
+            "the ring: all records were found again as after a power cut, by what the flushes had covered",
         ],
     )
 
@@ -94,95 +88,107 @@ def _table(measured: dict[Key, list[dict[str, Any]]], size: int) -> Table:
 # -- in processes of their own -----------------------------------------------------------------------------------------
 
 
-async def commit(name: str, size: int, directory: str, publishers: int, seconds: float) -> None:
-    """Tell the figures, and wait to be killed."""
+async def commit(directory: str, name: str, publishers: int, seconds: float) -> dict[str, Any]:
     probe = sync_us(directory)
-    async with CONTENDERS[name](directory) as (publish, flushes):
-        numbers = count()
-        await _publish_for(publish, size, publishers, WARM_UP_SECONDS, numbers)
-        before = flushes()
-        with stopwatch() as watch:
-            waits = await _publish_for(publish, size, publishers, seconds, numbers)
-        flushed = flushes() - before
-        tell(
-            stored=next(numbers),
-            records_s=len(waits) / watch.elapsed,
-            records_a_sync=len(waits) / flushed,
-            cpu_us=watch.cpu / len(waits) * 1e6,
-            sync_us=probe,
-            **quantiles(waits),
-        )
-        await asyncio.Event().wait()
+    place = str(Path(directory) / "wal")
+    syncs = count_syncs()
+    async with CONTENDERS[name](place) as publish:
+        warm_up = await _publish_for(publish, publishers, seconds * WARM_UP_SHARE)
+        before = syncs()
+        with child.stopwatch() as watch:
+            waits = await _publish_for(publish, publishers, seconds)
+        synced = syncs() - before
+    return {
+        "stored": len(warm_up) + len(waits),
+        "records_s": len(waits) / watch.elapsed,
+        "records_a_sync": len(waits) / synced,
+        "cpu_us": watch.cpu / len(waits) * 1e6,
+        "probe_us": probe,
+        **quantiles(waits),
+    }
 
 
-def find(name: str, size: int, directory: str, stored: int) -> dict[str, Any]:
-    """Read everything back; publishers overtake each other, so in any order."""
-    back = ours.values_back if name == OURS else sqlite_back
-    payloads.check(back(directory), size, stored, ordered=False)
-    return {"found": stored}
-
-
-async def _publish_for(
-    publish: Publish, size: int, publishers: int, seconds: float, numbers: "count[int]"
-) -> list[int]:
-    """What each publish waited, in ns."""
+async def _publish_for(publish: Publish, publishers: int, seconds: float) -> list[int]:
+    """What each record waited, in ns."""
     waits: list[int] = []
-    clock, contents = time.perf_counter_ns, payloads.payloads(size)
+    clock = time.perf_counter_ns
     until = clock() + int(seconds * 1e9)
 
-    async def publish_in_turn() -> None:
+    async def publish_in_turn(key: bytes) -> None:
         began = clock()
         while began < until:
-            await publish(contents[next(numbers) % payloads.DIFFERENT])
+            await publish(key)
             ended = clock()
             waits.append(ended - began)
             began = ended
 
-    await asyncio.gather(*[publish_in_turn() for _ in range(publishers)])
+    await asyncio.gather(*[publish_in_turn(key) for _, key in zip(range(publishers), cycle(KEYS), strict=False)])
     return waits
 
 
-Opened = tuple[Publish, Callable[[], int]]
-"""To store one payload and wait until it is durable; how many flushes there were."""
+def count_after_power_cut(directory: str) -> dict[str, Any]:
+    """How many records the flushes have covered."""
+    store = Store(str(Path(directory) / "wal"), files=OtherBoot())
+    records = store.recover().records
+    store.close()
+    return {"records": records}
 
 
 @asynccontextmanager
-async def _aiorecover(directory: str) -> AsyncIterator[Opened]:
-    flushes = count_syncs()
-    async with load.producer(directory, load.NOBODY, fsync="always") as producer:
-        publish = producer.publish
+async def _ring(directory: str) -> AsyncIterator[Publish]:
+    store = Store(directory)
+    keeper = Keeper(store.ring, "always")
+    keeper.start()
+    append, flushed, calls = store.writer.append, keeper.flushed, count(1)
 
-        async def publish_payload(payload: bytes) -> None:
-            await publish(ours.TOPIC, payload)
+    async def publish(key: bytes) -> None:
+        append(TOPIC, key, load.VALUE, now_ms())
+        if not next(calls) % TURN:
+            await asyncio.sleep(0)
+        await flushed()
 
-        yield publish_payload, flushes
+    yield publish
+    await keeper.stop()
+    store.close()
 
 
 @asynccontextmanager
-async def _sqlite(directory: str) -> AsyncIterator[Opened]:
-    store = _SqliteGroup(directory)
-    yield store.publish, lambda: store.transactions
+async def _first_ring(directory: str) -> AsyncIterator[Publish]:
+    found = open_directory(Options(Path(directory), SLOT_BYTES, MAX_BYTES, min_free_bytes=0))
+    keeper, ring = FirstKeeper("benchmark-keeper"), found.ring
+    append, encode, calls = ring.append, rec.encode, count(1)
+
+    async def sync() -> None:
+        if ring.wants_spare:
+            await keeper.submit(ring.prepare_spare)
+        await keeper.submit(ring.sync)
+
+    group = GroupCommit(sync)
+
+    async def publish(key: bytes) -> None:
+        record = TOPIC, key, load.VALUE, None, now_ms(), None, None, None
+        append(encode(record), record)
+        if not next(calls) % TURN:
+            await asyncio.sleep(0)
+        await group.durable()
+
+    yield publish
+    await group.close()
+    keeper.stop()
+    found.close()
 
 
-class _SqliteGroup:
-    """Whoever waits is inserted in one transaction, in the keeper's thread."""
+@asynccontextmanager
+async def _first_publish(directory: str) -> AsyncIterator[Publish]:
+    options = {"fsync": "always", "stop_timeout_ms": NO_BROKER_MS}
+    async with load.producer(directory, load.NOBODY, **options) as producer:
+        publish_record = producer.publish
 
-    def __init__(self, directory: str) -> None:
-        self._connection = connect(directory, "FULL")
-        self._keeper = Keeper("benchmark-sqlite")
-        self._commit = GroupCommit(self._flush)
-        self._waiting: list[bytes] = []
-        self.transactions = 0
+        async def publish(key: bytes) -> None:
+            await publish_record(TOPIC, load.VALUE, key=key)
 
-    async def publish(self, payload: bytes) -> None:
-        self._waiting.append(payload)
-        await self._commit.durable()
-
-    async def _flush(self) -> None:
-        taken, self._waiting = self._waiting, []
-        await self._keeper.submit(insert_all, self._connection, taken)
-        self.transactions += 1
+        yield publish
 
 
-OURS = "aiorecover publish"
-CONTENDERS = {OURS: _aiorecover, "SQLite, grouped by hand": _sqlite}
+OURS = "the ring"
+CONTENDERS = {OURS: _ring, "first core, its ring": _first_ring, "first core, publish": _first_publish}

@@ -15,7 +15,7 @@ from tests.support.oracle import Accepted, Verdict, judge, read_topic
 DELIVERED_WITHIN_MS = 120_000
 
 
-async def kill_cycles(  # noqa: PLR0913
+async def kill_cycles(
     cluster: Cluster,
     topic: str,
     directory: Path,
