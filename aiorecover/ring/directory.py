@@ -195,7 +195,6 @@ class Directory:
     def close(self) -> None:
         """Close both files, which lets go of the locks; a second time it does nothing."""
         lock, ring, self.lock, self.ring = self.lock, self.ring, -1, -1
-        _open.discard(self)
         for fd in (ring, lock):
             if fd >= 0:
                 self.files.close(fd)

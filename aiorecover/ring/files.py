@@ -215,18 +215,21 @@ class Files:
     def map(self, fd: int, offset: int, size: int) -> Mapping:
         """Map a part of the file; ``offset`` is a multiple of the page size, and the file reaches to its end.
 
-        Before Python 3.13 a mapping keeps a descriptor: one of its own, so that it does not keep the file's lock.
+        It is opened once more for that: a mapping, in a forked child too, keeps the locks of what it was made from.
+        Before Python 3.13 it also keeps a descriptor.
         """
         with _errors("map the file", self._path(fd)):
             if offset + size > os.fstat(fd).st_size:
                 raise OSError(errno.EINVAL, "the file was cut")
-            if sys.version_info >= (3, 13):
-                return Mapping(mmap.mmap(fd, size, offset=offset, trackfd=False))
             own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
             try:
-                return Mapping(mmap.mmap(own, size, offset=offset))
+                if sys.version_info >= (3, 13):
+                    memory = mmap.mmap(own, size, offset=offset, trackfd=False)
+                else:
+                    memory = mmap.mmap(own, size, offset=offset)
             finally:
                 os.close(own)
+        return Mapping(memory)
 
     def read_file(self, path: Path) -> bytes | None:
         """All of a small file; None where there is none. A symbolic link is refused."""

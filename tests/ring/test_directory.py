@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
@@ -109,10 +110,12 @@ class Owner:
 @contextmanager
 def owner(wal_dir: Path, *, instance: str | None = None, flush: int = 0, user: int | None = None) -> Iterator[Owner]:
     other = Owner(wal_dir, instance, flush, user)
-    yield other
-    other.kill()
-    other.pipe.close()
-    other.process.close()
+    try:
+        yield other
+    finally:
+        other.kill()
+        other.pipe.close()
+        other.process.close()
 
 
 @contextmanager
@@ -511,7 +514,7 @@ def test_no_damaged_byte_is_believed() -> None:
     assert load(data) == CHECKPOINT
     damaged = [data[:index] + bytes([data[index] ^ 0x55]) + data[index + 1 :] for index in range(len(data))]
     damaged += [data[:index] for index in range(len(data))]
-    damaged += [data + b"\0", bytes(len(data)), data + data]
+    damaged += [data + b"\0", bytes(len(data)), data + data, bytes(8) + b"\1\0" + bytes(99)]
     for one in damaged:
         with pytest.raises(WalCorruptError, match="remove this file"):
             load(one)
@@ -521,13 +524,14 @@ def test_what_is_whole_and_makes_no_sense_is_damage() -> None:
     for body in (b"\xc1", msgspec.msgpack.encode({"epoch": "seven"}), msgspec.msgpack.encode([1])):
         with pytest.raises(WalCorruptError):
             load(sealed(body))
+    with pytest.raises(WalCorruptError):
+        load(sealed(msgspec.msgpack.encode(CHECKPOINT), more=1))
+    assert load(sealed(msgspec.msgpack.encode(CHECKPOINT))) == CHECKPOINT
 
 
-def sealed(body: bytes) -> bytes:
-    """A body with a head that holds, made from the head of a good one."""
-    import zlib  # noqa: PLC0415 - only here
-
-    head = dump(CHECKPOINT)[:12] + struct.pack("<IQ", len(body), 0)
+def sealed(body: bytes, more: int = 0) -> bytes:
+    """A body with a head that holds, made from the head of a good one; ``more``: bytes that are not there."""
+    head = dump(CHECKPOINT)[:12] + struct.pack("<IQ", len(body) + more, 0)
     return head + struct.pack("<I", zlib.crc32(head + body)) + body
 
 
@@ -601,6 +605,19 @@ def test_an_owner_whose_lock_was_removed_still_shows(wal: Path) -> None:
     with owner(wal):
         (wal / "0" / "lock").unlink()
         assert instances(wal) == [(wal / "0", True)]
+
+
+def test_a_file_of_another_disk_with_the_same_inode_is_another_file(wal: Path) -> None:
+    make_instance(wal / "0", lock=b"0000000000 1                   \n", ring=b"")
+    inode = (wal / "0" / "lock").stat().st_ino
+
+    class Shown(Files):
+        def read_file(self, path: Path) -> bytes | None:
+            return shown if path == Path("/proc/locks") else super().read_file(path)
+
+    for pid, locked in ((1, True), (2, False)):
+        shown = b"1: FLOCK  ADVISORY  WRITE %d fe:ff:%d 0 EOF\n" % (pid, inode)
+        assert instances(wal, files=Shown()) == [(wal / "0", locked)]
 
 
 class Elsewhere(Files):
