@@ -104,7 +104,7 @@ class Runtime:
         adopt(self.ring, recovered)
         self.recovered = recovered.records - self.dead_letters()
         self.adopted.set()
-        self.delivery.check_waiters()
+        self.delivery.adopted()
         if recovered.records:
             log.info("recovered records of earlier starts wait path=%s records=%d", self.directory.path, self.recovered)
 

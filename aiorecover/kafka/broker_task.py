@@ -99,6 +99,8 @@ class BrokerTask:
 
     async def _gather(self, now: float) -> tuple[list[DeliveryLane], float | None]:
         """Return the lanes whose oldest batch goes into the next request, sealed; or when to look again."""
+        if self.delivery.ring.recovering:  # what earlier lives left comes first; `Delivery.adopted` wakes the task
+            return [], None
         if self.quiet_until > now:
             return [], self.quiet_until
         look = _Look(now, self.delivery.linger(len(self.lanes)))

@@ -137,6 +137,15 @@ class Delivery:
             for task in self._tasks:
                 task.cancel()
 
+    def adopted(self) -> None:
+        """What earlier lives left is in the lanes now: begin to send."""
+        for task in self.router.tasks.values():
+            task.wake.set()
+        for topic in self.router.topics.values():
+            if topic.count and topic.gate is not None:
+                self.rewriter.assign(topic)
+        self.check_waiters()
+
     def new_task(self, node: int, *, apart: bool) -> BrokerTask:
         """Return the task that sends the batches of a broker; in transactions, those of all."""
         if self.options.transactional_id is not None:

@@ -61,7 +61,7 @@ class Rewriter:
 
     def assign(self, topic: Topic) -> None:
         """Move a topic's unassigned records to the lanes of their partitions; returns at once."""
-        if topic.unassigned is not None and topic not in self._assigning:
+        if topic.unassigned is not None and topic not in self._assigning and not self.ring.recovering:
             self._assigning.add(topic)
             self.delivery.spawn(self._assign(topic), "aiorecover-assign")
 

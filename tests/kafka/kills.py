@@ -13,6 +13,7 @@ from tests.support.broker import Cluster
 from tests.support.oracle import Accepted, Verdict, judge, read_topic
 
 DELIVERED_WITHIN_MS = 120_000
+START_S = 60.0
 
 
 async def kill_cycles(
@@ -49,16 +50,27 @@ def _run_and_kill(
     for cycle in range(cycles):
         places = (str(directory / "wal"), cluster.bootstrap_servers, topic, str(directory / "log"))
         arguments = (*places, str(seed * 1000 + cycle), guarantee)
-        errors = (directory / "stderr").open("ab")
-        victim = subprocess.Popen([sys.executable, "-m", "tests.kafka.victim", *arguments], stderr=errors)
+        with (directory / "stderr").open("ab") as errors:
+            victim = subprocess.Popen([sys.executable, "-m", "tests.kafka.victim", *arguments], stderr=errors)
         try:
-            time.sleep(chance.uniform(1.0, 3.0))
+            _wait_for_records(directory / "log", victim)
+            time.sleep(chance.uniform(0.1, 2.5))
             if harming is not None and chance.random() < 0.5:
                 _harm(cluster, chance)
             assert victim.poll() is None, (directory / "stderr").read_text()[-2000:]
         finally:
             victim.kill()
             victim.wait()
+
+
+def _wait_for_records(log: Path, victim: "subprocess.Popen[bytes]") -> None:
+    """Wait until the process has accepted something: on a busy machine it takes seconds to start."""
+    before = log.stat().st_size if log.exists() else 0
+    until = time.monotonic() + START_S
+    while victim.poll() is None and time.monotonic() < until:
+        if log.exists() and log.stat().st_size > before:
+            return
+        time.sleep(0.02)
 
 
 def _harm(cluster: Cluster, chance: random.Random) -> None:
