@@ -16,7 +16,7 @@ SIZE = 160
 SECONDS = 0.05
 PUBLISHERS = 10
 GIGABYTES = 0.02  # more than one slot: a part of one counts as a whole
-CONTENDERS = [(level, name) for level in (APPEND, *LEVELS) for name in contenders(level)]
+CONTENDERS = [(level, name) for level in (APPEND, [*LEVELS][-1]) for name in contenders(level)]
 QUANTILES = ("p50", "p99", "p99.9", "max")
 
 
