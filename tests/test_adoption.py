@@ -69,11 +69,12 @@ async def verdict(cluster: MockClusterProcess, accepted: list[Accepted]) -> Verd
 
 def waiting(wal: Path) -> dict[str, tuple[str, bool | None]]:
     """What stands in a wal_dir, looked at from outside."""
-    return {Path(one["path"]).name: (one["state"], None if one["error"] else waits(one)) for one in inspect(wal, 0)}
+    return {Path(one["path"]).name: (one["state"], waits(one)) for one in inspect(wal, 0)}
 
 
-def waits(one: dict[str, Any]) -> bool:
-    return any(ring["waiting"] for ring in one["rings"] if ring["ring"] == "ring")
+def waits(one: dict[str, Any]) -> bool | None:
+    """In the main ring; None: that cannot be read."""
+    return next((ring["waiting"] > 0 for ring in one["rings"] if ring["ring"] == "ring"), None)
 
 
 def slots_on_disk(directory: Path) -> float:

