@@ -28,7 +28,10 @@ LAYERS = [
         f"aiorecover.{part}"
         for part in ("orphans", "headway", "compactor", "recounting", "source_positions", "manifests", "guarantee")
     ],
+    ["aiorecover.core"],
     ["aiorecover.delivery", "aiorecover.deduplicator"],
+    ["aiorecover.kafka"],
+    ["aiorecover.ring"],
     ["aiorecover.record_id"],
     ["aiorecover.wal"],
     [
@@ -54,6 +57,12 @@ PUBLIC = 1
 
 # State in, effects out: these decide, and whoever calls them acts. What is named beside them is allowed.
 PURE = {
+    "aiorecover.ring.format": (),
+    "aiorecover.ring.notes": (),
+    "aiorecover.ring.records": (),
+    "aiorecover.ring.recovery": (),
+    "aiorecover.kafka.lanes": (),
+    "aiorecover.kafka.outcomes": (),
     "aiorecover.delivery.journal": (),
     "aiorecover.wal.format": (),
     "aiorecover.wal.lanes": (),  # its file is handed in
@@ -171,6 +180,19 @@ def test_nothing_inside_imports_the_public_names(module: str) -> None:
 def test_the_write_ahead_log_knows_nothing_of_kafka(module: str) -> None:
     known = ("aiokafka", "confluent_kafka", "aiorecover.delivery", "aiorecover.config", "aiorecover.record")
     assert [name for name in imported(module) if any(is_within(name, one) for one in known)] == []
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if is_within(name, "aiorecover.ring")])
+def test_the_ring_knows_no_network(module: str) -> None:
+    known = ("aiokafka", "confluent_kafka", "socket", "ssl", "aiorecover.kafka", "aiorecover.config")
+    assert [name for name in imported(module) if any(is_within(name, one) for one in known)] == []
+
+
+def test_only_one_module_of_the_ring_touches_the_disk() -> None:
+    ring = [name for name in MODULES if is_within(name, "aiorecover.ring")]
+    touching = {name for name in ring if {"mmap", "fcntl", "ctypes"} & {one.partition(".")[0] for one in imported(name)}}
+    assert touching == {"aiorecover.ring.files"}
+    assert {name for name in ring if "os" in imported(name)} == {"aiorecover.ring.files", "aiorecover.ring.directory"}
 
 
 @pytest.mark.parametrize("module", PURE)

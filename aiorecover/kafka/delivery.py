@@ -333,14 +333,13 @@ class Delivery:
             self.router.go_on(lane)
 
     def hold_for_check(self, lane: DeliveryLane, batch: Batch) -> bool:
-        """Look in Kafka for a batch whose identity counts no more (R2, R11); whether it waits for that."""
-        if batch.state is not Stored.SENT or self.options.transactional_id is not None:
+        """Look in Kafka for a batch that may have been sent before (R2, R11); whether it waits for that."""
+        if self.options.transactional_id is not None:
             return False
-        if batch.identity is not None:
-            if self.ring.files.boot_ms() - batch.sent_at < IDENTITY_MS:
-                return False
+        if batch.identity is not None and self.ring.files.boot_ms() - batch.sent_at >= IDENTITY_MS:
             batch.identity = None
-        if not self.options.check:
+        sent = batch.state is Stored.SENT and batch.identity is None
+        if not self.options.check or not (sent or not (batch.segment.trusted or lane.checked)):
             return False
         self._hold(lane)
         self.spawn(self._check(lane), "aiorecover-check")

@@ -88,6 +88,7 @@ class DeliveryLane:
         due: loop time at which a FILLING lane has lingered, or a BACKING_OFF one is sent again.
         tries: failures since something got through.
         trouble: it goes through the second connection, apart from the lanes that get through.
+        checked: what another boot left of it was looked for in Kafka, as far as it has to be (R11).
         doubt: an attempt of the oldest batch may have persisted it.
         producer, sequence: what its next batch is sent under: Kafka producer id and epoch, base sequence.
         error: what the last failure was; None: it gets through.
@@ -97,6 +98,7 @@ class DeliveryLane:
 
     __slots__ = (
         "acknowledged",
+        "checked",
         "doubt",
         "due",
         "error",
@@ -117,7 +119,7 @@ class DeliveryLane:
         self.task: BrokerTask | None = None
         self.due = 0.0
         self.tries = 0
-        self.trouble = self.doubt = self.acknowledged = False
+        self.trouble = self.doubt = self.acknowledged = self.checked = False
         self.producer: tuple[int, int] | None = None
         self.sequence = 0
         self.error: str | None = None

@@ -12,6 +12,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from aiorecover.kafka.client import FAILURES
 from aiorecover.kafka.lanes import DeliveryLane
+from aiorecover.ring.format import State
 from aiorecover.ring.records import ID_NAME, DamagedRecordError, id_of, walk
 from aiorecover.ring.segments import Batch
 
@@ -54,10 +55,19 @@ class RecoveryCheck:
                     lane.stored,
                     error,
                 )
+                lane.checked = True
+                lane.doubt = False
+                for batch in batches:
+                    if batch.state is State.SENT and batch.identity is None:
+                        batch.store(State.SEALED, self.delivery.ring.epoch)
                 return
         last = max((number for number, batch in enumerate(batches) if _ids(batch) & found), default=-1)
+        lane.checked = last + 1 < len(batches)  # else those that come after are looked for, too
         for batch in batches[: last + 1]:
             self.delivery.settle_found(lane, batch)
+        for batch in batches[last + 1 :]:
+            if batch.state is State.SENT and batch.identity is None:  # it is not there: sent anew
+                batch.store(State.SEALED, self.delivery.ring.epoch)
         lane.doubt = False
 
     async def _read(self, lane: DeliveryLane, batches: list[Batch]) -> set[tuple[str, int, int]]:

@@ -179,17 +179,16 @@ class Rewriter:
         if cold:
             await asyncio.to_thread(store_all, cold, Stored.REPLACED, self.ring.epoch)
         born = [child for _, children in made for child, _ in children]
-        for child in born:
-            if child.lane.partition == DEAD:  # it is not sent: whoever hears of it finds it there
-                child.lane.insert(child)
+        letters = [child for child in born if child.lane.partition == DEAD]
+        for letter in letters:  # not sent: whoever hears of it finds it there
+            letter.lane.insert(letter)
         for parent, children in made:
             parent.children = list(children)
             self.ring.pending += sum(child.count for child, _ in children)
             self.ring.finish(parent, Stored.REPLACED, stored=parent in cold)
         await self.delivery.flushed()
-        for child in born:
-            if child.lane.partition != DEAD:
-                child.lane.insert(child)
+        for child in [child for child in born if child not in letters]:
+            child.lane.insert(child)
         for lane in {child.lane: None for child in born}:
             self.delivery.router.ready(lane)
 
