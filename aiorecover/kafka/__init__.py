@@ -31,21 +31,22 @@ broker's second connection. Where nothing got through, the broker is slow: the r
 
 Rules
 =====
-R7  *Send.* A lane's oldest unfinished batch; identity, SENT, then the request; SETTLED only after the acknowledgement
-    (and after ``on_delivery``). A repeat has the same identity and count. ``fsync="always"``: only what a completed
-    flush covers. Nothing is sent before what earlier lives left is in the lanes.
+R7  *Send.* A lane's oldest unfinished batch; identity, SENT, then the request; SETTLED only after the
+    acknowledgement (and after ``on_delivery``). A repeat has the same identity and count. ``fsync="always"``: only
+    what a completed flush covers. Nothing is sent before what earlier lives left is in the lanes.
 R8  *Rewrite.* Children, a flush, REPLACED, a flush, then the lane goes on. No batch changes its lane except from
     unassigned, or to the lane of dead letters; requeuing publishes anew.
-R9  *Unassigned.* A lane's batch waits while its topic has an unassigned one with a smaller order. Once partitions are
-    known, records are published straight to their lanes.
+R9  *Unassigned.* A lane's batch waits while its topic has an unassigned one with a smaller order. Once partitions
+    are known, records are published straight to their lanes.
 R11 *Read-back* (``recovery_check``). A SENT batch whose identity counts no more (another boot, another file, 12 h) is
     looked for in Kafka, as is what another boot left, and one that may have been persisted, before it is split,
-    buried, or given another identity: the partition is read from ten minutes before the oldest of its records. The lane's last batch one of whose ids is
-    there, and all before it, are settled. Without the right to read, or within a minute, they may come twice.
+    buried, or given another identity: the partition is read from ten minutes before the oldest of its records. The
+    lane's last batch one of whose ids is there, and all before it, are settled. Without the right to read, or within
+    a minute, they may come twice.
 R12 *Exactly once.* In transactions, each with a number that is stored in its batches before it begins and committed
     with it. Fence; read N; done is what is SETTLED, or has 0 < number ≤ N; numbers above N are cleared; the next
-    number is above both. A batch is sent only once AddPartitionsToTxn answered 0 for every partition. No number in Kafka means
-    unknown: then the highest number of a settled batch, or of the checkpoint, counts.
+    number is above both. A batch is sent only once AddPartitionsToTxn answered 0 for every partition. No number in
+    Kafka means unknown: then the highest number of a settled batch, or of the checkpoint, counts.
 R13 *Identity.* A start has a Kafka producer id of its own; only SENT batches keep the one they were sent under.
     Sequences wrap modulo 2³¹. A lane whose identity is lost goes on under the next producer epoch, at sequence 0.
 
