@@ -175,6 +175,14 @@ def test_a_moved_record_is_the_one_that_encode_writes_there(row: Row, index: int
     assert records.moved(there, index, delta) == record
 
 
+def test_only_one_whole_record_is_moved() -> None:
+    record = SAMPLE[: ENDS[0]]
+    no_fields = bytes.fromhex("06 00 00 00")
+    for wrong in (*(record[:cut] for cut in range(len(record))), record + b"\0", no_fields):
+        with pytest.raises(DamagedRecordError):
+            records.moved(wrong, 0, 0)
+
+
 IDS = st.tuples(st.integers(1, 2**32 - 1), st.integers(1, (2**64 - 1) // 1000 - 1), st.integers(0, 999))
 LIKE_AN_ID = st.lists(
     st.sampled_from([b"/", b"\x1a", b"aiorecover-id", b"\x28", PREFIX + b"042", PREFIX[1:], b"zzzzzzzzzzzzz/1/1000"]),
@@ -209,6 +217,8 @@ def test_the_id_is_the_last_header_whatever_the_rest_looks_like(
         ("aiorecover-id", None),
         ("aiorecover-id", b"abcdefghij234/7/042"),
         ("x", PREFIX),
+        ("aiorecover-id", b"abcdefghij234/7/1042/"),
+        ("name", b"p" * 56 + b"/7/1042"),
     ],
 )
 def test_a_record_without_an_id_has_none(last: tuple[str, bytes | None]) -> None:
@@ -241,8 +251,8 @@ def test_a_batch_that_is_cut_anywhere_gives_the_records_before_the_cut() -> None
             assert [next(walker)[-1] for _ in whole] == whole
             with pytest.raises(StopIteration if cut in {0, *whole} else DamagedRecordError):
                 next(walker)
-    with pytest.raises(DamagedRecordError):
-        records.count(SAMPLE, 0, len(SAMPLE) + 1)
+        with pytest.raises(DamagedRecordError, match="outside of the data"):
+            records.count(SAMPLE[:cut], 0, len(SAMPLE))
 
 
 def assert_whole_or_damaged(data: bytes) -> None:
@@ -299,34 +309,57 @@ def test_any_bytes_are_damage_or_whole_records(data: bytes) -> None:
     assert_whole_or_damaged(data)
 
 
-RECORD = bytes.fromhex("10 00 00 00 01 01 02 00 00")  # key and value null; one header, name and value empty
+BODY = "00 00 00 01 01 02 00 00"  # key and value null; one header, name and value empty
 
 
 @pytest.mark.parametrize(
-    "damaged",
+    ("length", "body"),
     [
-        pytest.param("90 00 00 00 00 01 01 02 00 00", id="length longer than it need be"),
-        pytest.param("12 00 80 00 00 01 01 02 00 00", id="delta longer than it need be"),
-        pytest.param("0f 00 00 00 01 01 02 00 00", id="length below zero"),
-        pytest.param("0e 00 00 00 01 01 02 00 00", id="length too small"),
-        pytest.param("12 00 00 00 01 01 02 00 00", id="length crosses the end"),
-        pytest.param("10 01 00 00 01 01 02 00 00", id="attributes"),
-        pytest.param("10 00 00 02 01 01 02 00 00", id="first index 1"),
-        pytest.param("10 00 00 01 01 01 02 00 00", id="index -1"),
-        pytest.param("10 00 00 00 03 01 02 00 00", id="length of the key -2"),
-        pytest.param("10 00 00 00 01 20 02 00 00", id="value crosses the end"),
-        pytest.param("0c 00 00 00 01 01 01", id="-1 headers"),
-        pytest.param("10 00 00 00 01 01 02 01 00", id="name of a header null"),
-        pytest.param("12 00 00 00 01 01 02 02 ff 00", id="name of a header no UTF-8"),
-        pytest.param("10 00 00 00 01 01 00 00 00", id="bytes after the headers"),
-        pytest.param("24 00 ff ff ff ff ff ff ff ff ff 02 00 01 01 02 00 00", id="delta above 64 bits"),
-        pytest.param("2e 00 ff ff ff ff ff ff ff ff ff ff ff ff ff ff 02 00 01 01 02 00 00", id="delta without end"),
+        pytest.param("90 00", BODY, id="length longer than it need be"),
+        pytest.param("11", BODY, id="length -9"),
+        pytest.param("0e", BODY, id="length too small"),
+        pytest.param("12", BODY, id="length crosses the end"),
+        pytest.param("", "01 00 00 01 01 02 00 00", id="attributes"),
+        pytest.param("", "00 80 00 00 01 01 02 00 00", id="delta longer than it need be"),
+        pytest.param("", "00 ff ff ff ff ff ff ff ff ff 02 00 01 01 02 00 00", id="delta above 64 bits"),
+        pytest.param("", "00 ff ff ff ff ff ff ff ff ff ff 01 00 01 01 02 00 00", id="delta of eleven bytes"),
+        pytest.param("", "00 00 02 01 01 02 00 00", id="first index 1"),
+        pytest.param("", "00 00 01 01 01 02 00 00", id="index -1"),
+        pytest.param("", "00 00 00 03 01 02 00 00", id="length of the key -2"),
+        pytest.param("", "00 00 00 01 20 02 00 00", id="value crosses the end"),
+        pytest.param("", "00 00 00 01 01 01", id="-1 headers"),
+        pytest.param("", "00 00 00 01 01 02 01 00", id="name of a header null"),
+        pytest.param("", "00 00 00 01 01 02 02 ff 00", id="name of a header no UTF-8"),
+        pytest.param("", "00 00 00 01 01 00 00 00", id="bytes after the headers"),
     ],
 )
-def test_what_encode_never_writes_is_damage(damaged: str) -> None:
-    records.check(RECORD)
+def test_what_encode_never_writes_is_damage(length: str, body: str) -> None:
+    content = bytes.fromhex(body)
     with pytest.raises(DamagedRecordError, match="at="):
-        records.check(bytes.fromhex(damaged))
+        records.check(bytes.fromhex(length) + content if length else varint(len(content)) + content)
+
+
+def test_what_encode_writes_is_no_damage() -> None:
+    records.check(bytes.fromhex(f"10 {BODY}"))
+    records.check(b"")
+
+
+def test_an_id_whose_length_is_damaged_is_none() -> None:
+    record = bytearray(records.encode(0, 0, None, None, section([])))
+    record[-21] += 2
+    with pytest.raises(DamagedRecordError, match="no record id"):
+        records.id_of(record, len(record))
+
+
+def test_what_check_would_find_is_found_without_it() -> None:
+    for index in (-1, 2**31):
+        with pytest.raises(DamagedRecordError, match="its index cannot be"):
+            records.decode(records.encode(index, 0, None, None, b"\0"), 0)
+    with pytest.raises(DamagedRecordError, match="cannot be"):
+        records.count(bytes.fromhex("06 00 00 00"))  # neither key nor value
+    crossing = bytes.fromhex("10 00 00 00 20 01 02 00 00") + bytes(20)  # a key of 16 bytes
+    with pytest.raises(DamagedRecordError, match="a length cannot be"):
+        records.key_of(crossing, next(records.walk(crossing)))
 
 
 @given(INT64)
@@ -334,6 +367,11 @@ def test_a_varint_is_kafkas(number: int) -> None:
     data = varint(number)
     assert records.read_varint(data, 0) == decode_varint_py(bytearray(data)) == (number, len(data))
     assert records.read_varint(b"\xff" + data, 1) == (number, len(data) + 1)
+
+
+def test_a_varint_is_read_for_ten_bytes_at_most() -> None:
+    with pytest.raises(DamagedRecordError, match="a number cannot be at=9"):
+        records.read_varint(b"\xff" * 1000, 0)
 
 
 def test_the_table_of_varints_is_what_varint_gives() -> None:
